@@ -1,0 +1,1 @@
+//! leasehold's LockBackend on the redis crate

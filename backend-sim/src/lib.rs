@@ -1,0 +1,1 @@
+//! A deterministic, simulated-time LockBackend for tests

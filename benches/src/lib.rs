@@ -1,0 +1,1 @@
+//! Criterion benches of leasehold, its clients and their floors

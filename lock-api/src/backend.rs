@@ -1,0 +1,300 @@
+//! The trait that a backend implements.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_core::Stream;
+
+use crate::error::BackendError;
+use crate::id::{FencingToken, Key, SessionId};
+use crate::reply::{
+    AcquireReply, ConvertReply, EndReply, ForceReply, InspectReply, PollReply, RenewReply,
+};
+use crate::request::{Acquire, Convert, End, ForceRelease, Poll, Renew};
+use crate::runtime::Runtime;
+use crate::time::{Stamp, Stamped};
+
+/// What a backend can do. The client adapts to it, and the conformance suite lists what it
+/// leaves out because of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Waiters queue in the backend ([`LockBackend::poll`], `Acquire::wait`).
+    pub queue: bool,
+    /// [`LockBackend::listen`] delivers grants as they are made.
+    pub push: bool,
+    /// Reader/writer locks.
+    pub rw_locks: bool,
+    /// Semaphores.
+    pub semaphores: bool,
+    /// One owner may hold a key several times.
+    pub reentrancy: bool,
+    /// [`LockBackend::convert`].
+    pub convert: bool,
+    /// [`LockBackend::inspect`].
+    pub inspect: bool,
+    /// [`LockBackend::force_release`].
+    pub force_release: bool,
+    /// Tokens increase over the periods of a key.
+    pub fencing_tokens: bool,
+    /// Renewals can run on a connection and a thread of their own.
+    pub independent_renewal: bool,
+}
+
+impl Capabilities {
+    /// Exclusive locks with a lease, and nothing else: what a ten-line backend has.
+    pub const fn minimal() -> Self {
+        Self {
+            queue: false,
+            push: false,
+            rw_locks: false,
+            semaphores: false,
+            reentrancy: false,
+            convert: false,
+            inspect: false,
+            force_release: false,
+            fencing_tokens: false,
+            independent_renewal: false,
+        }
+    }
+
+    /// Everything.
+    pub const fn full() -> Self {
+        Self {
+            queue: true,
+            push: true,
+            rw_locks: true,
+            semaphores: true,
+            reentrancy: true,
+            convert: true,
+            inspect: true,
+            force_release: true,
+            fencing_tokens: true,
+            independent_renewal: true,
+        }
+    }
+}
+
+/// What the backend tells a session that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A queued attempt was granted: the notice *is* the claim.
+    Granted {
+        /// Sequence of the attempt within the session that listens.
+        sequence: u64,
+        /// Token of the period.
+        token: FencingToken,
+        /// Time that the claim had left at the stamp.
+        remaining: Duration,
+        /// When it was granted.
+        stamp: Stamp,
+    },
+    /// A barging key became free: the attempt may poll now.
+    Hint {
+        /// Sequence of the attempt.
+        sequence: u64,
+        /// When.
+        stamp: Stamp,
+    },
+    /// A forced release revoked or ended the hold.
+    Revoked {
+        /// Sequence of the attempt that holds.
+        sequence: u64,
+        /// When.
+        stamp: Stamp,
+    },
+    /// Notices may have been missed: every waiter polls at once.
+    Gap {
+        /// Whether the subscription stands again.
+        listening: bool,
+    },
+}
+
+/// A stream of notices; dropping it ends the subscription. It ends only when the backend is
+/// closed.
+pub type Notices = Pin<Box<dyn Stream<Item = Notice> + Send>>;
+
+/// One lock service, one attempt at a time.
+///
+/// Implement this to bring leasehold to another store; hold one as `Arc<dyn LockBackend>`.
+/// Waiting, retries, renewal, validity and guards exist once, above this trait, so a backend
+/// contains none of them.
+///
+/// # Contract
+/// - **One attempt per call.** A method sends its command once and does not wait for the lock. It
+///   must end within [`CALL_TIMEOUT`](crate::bounds::CALL_TIMEOUT), whatever the server does.
+/// - **One effect per operation.** Delivering a command twice, or late, has the effect of
+///   delivering it once, and its reply is true when it is given.
+/// - **The backend's clock decides.** Replies carry the time that is *left*, computed in the
+///   execution that granted or extended, and the [`Stamp`] of that execution.
+/// - **Outcomes are typed.** Contention is a reply. An error is for what prevented a reply; use
+///   [`BackendError::Unavailable`] only if the command was certainly not executed, and
+///   [`BackendError::OutcomeUnknown`] whenever that is in doubt.
+/// - **A batch is many steps, not a transaction.** The answer has one element for each request,
+///   in the same order; an error of one touches no other. A batch has at most
+///   [`MAX_BATCH`](crate::bounds::MAX_BATCH) elements.
+/// - **Cancel safety.** Dropping a method's future may leave the command executed or not, which
+///   the caller then treats as outcome unknown; it must leave nothing else.
+///
+/// The meaning of each command is [`machine`](crate::machine); the conformance suite checks a
+/// backend against it.
+///
+/// # What may be left out
+/// Only [`acquire`](Self::acquire), [`renew`](Self::renew), [`end`](Self::end) and
+/// [`hello`](Self::hello) must exist. The others answer [`BackendError::Unsupported`] unless
+/// implemented, and [`capabilities`](Self::capabilities) says which are.
+///
+/// # Clone
+/// The trait does not ask for `Clone`; share a backend as `Arc<dyn LockBackend>`, which is a
+/// backend too.
+///
+/// # Wrappers
+/// Anything that takes a backend and is one (tracing, a key prefix, fault injection) implements
+/// every method and forwards it. Deny `clippy::missing_trait_methods` on such an
+/// implementation, as those for `Arc` and `Box` here do: a default that answers "unsupported"
+/// would otherwise hide what the inner backend can do.
+#[async_trait]
+pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
+    /// What this backend can do; the same at every call.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Where the client above takes time, randomness and tasks from.
+    fn runtime(&self) -> Arc<dyn Runtime>;
+
+    /// Reads the backend's clock.
+    ///
+    /// - Checks that the server can be used at all, as far as that is cheap.
+    async fn hello(&self) -> Result<Stamp, BackendError>;
+
+    /// Subscribes to the notices of a session.
+    ///
+    /// Requires [`Capabilities::push`].
+    /// - Returns once the subscription is confirmed by the server.
+    /// - A lost subscription shows as [`Notice::Gap`], once when it is noticed and once when it
+    ///   stands again.
+    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        let _ = session;
+        Err(BackendError::Unsupported { what: "listen" })
+    }
+
+    /// Tries to hold a key, or to queue for it.
+    ///
+    /// - An operation that is live only reports: it takes nothing twice and extends nothing.
+    /// - Without [`Capabilities::queue`], `wait` is ignored and the answer is `Held`.
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError>;
+
+    /// Refreshes places in the queue and reports on them.
+    ///
+    /// Requires [`Capabilities::queue`].
+    /// - Never creates a place, never extends a claim.
+    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        unsupported(batch.len(), "poll")
+    }
+
+    /// Extends tenures.
+    ///
+    /// - Never creates, resurrects or shortens one.
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>>;
+
+    /// Ends operations: releases the hold, gives up the claim or leaves the queue, whichever
+    /// there is.
+    ///
+    /// - An end that arrives before its acquire makes that acquire `Stale`.
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>>;
+
+    /// Turns one hold of a reader/writer lock into the other kind.
+    ///
+    /// Requires [`Capabilities::convert`].
+    /// - Acts only in the period that the request names.
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        let _ = request;
+        Err(BackendError::Unsupported { what: "convert" })
+    }
+
+    /// Looks at a key, changing nothing.
+    ///
+    /// Requires [`Capabilities::inspect`].
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        let _ = key;
+        Err(BackendError::Unsupported { what: "inspect" })
+    }
+
+    /// Takes a key away from those who were seen to hold it.
+    ///
+    /// Requires [`Capabilities::force_release`].
+    /// - Never touches a later period than the tokens in the request.
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        let _ = request;
+        Err(BackendError::Unsupported {
+            what: "force_release",
+        })
+    }
+
+    /// Closes connections; later calls answer [`BackendError::Closed`]. Closing twice is fine.
+    async fn close(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>> {
+    (0..len)
+        .map(|_| Err(BackendError::Unsupported { what }))
+        .collect()
+}
+
+macro_rules! forward {
+    ($($pointer:ident)+) => {$(
+        #[deny(clippy::missing_trait_methods)]
+        #[async_trait]
+        impl<T: LockBackend + ?Sized> LockBackend for $pointer<T> {
+            fn capabilities(&self) -> Capabilities {
+                (**self).capabilities()
+            }
+            fn runtime(&self) -> Arc<dyn Runtime> {
+                (**self).runtime()
+            }
+            async fn hello(&self) -> Result<Stamp, BackendError> {
+                (**self).hello().await
+            }
+            async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+                (**self).listen(session).await
+            }
+            async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+                (**self).acquire(request).await
+            }
+            async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+                (**self).poll(batch).await
+            }
+            async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+                (**self).renew(batch).await
+            }
+            async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+                (**self).end(batch).await
+            }
+            async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+                (**self).convert(request).await
+            }
+            async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+                (**self).inspect(key).await
+            }
+            async fn force_release(
+                &self,
+                request: &ForceRelease,
+            ) -> Result<Stamped<ForceReply>, BackendError> {
+                (**self).force_release(request).await
+            }
+            async fn close(&self) -> Result<(), BackendError> {
+                (**self).close().await
+            }
+        }
+    )+};
+}
+
+forward!(Arc Box);

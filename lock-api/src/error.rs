@@ -1,0 +1,169 @@
+//! Errors of input and of backends.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::request::{Kind, Mode, Policy};
+
+/// Input that is refused before any I/O; nothing was sent, nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidInput {
+    /// A key that is empty or too long.
+    #[error("a key has 1 to 256 bytes, this one has {bytes}")]
+    KeyLength {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A label that is too long.
+    #[error("a label has at most 32 bytes, this one has {bytes}")]
+    LabelLength {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A lease outside its limits.
+    #[error("a lease of {asked:?} is outside the limits (100 ms to 1 h)")]
+    Lease {
+        /// What was asked for.
+        asked: Duration,
+    },
+    /// A waiter lease outside its limits.
+    #[error("a waiter lease of {asked:?} is outside the limits (3 s to 60 s)")]
+    WaiterLease {
+        /// What was asked for.
+        asked: Duration,
+    },
+    /// No permits, or more than there are.
+    #[error("{asked} permits were asked for; 1 to {capacity} are possible")]
+    Permits {
+        /// What was asked for.
+        asked: u32,
+        /// How many there are.
+        capacity: u32,
+    },
+    /// A policy that the kind of lock does not have.
+    #[error("{policy:?} is for reader/writer locks, not for {kind:?}")]
+    PolicyForKind {
+        /// The policy.
+        policy: Policy,
+        /// The kind.
+        kind: Kind,
+    },
+    /// A mode that the kind of lock does not have.
+    #[error("{kind:?} has no mode {mode:?}")]
+    ModeForKind {
+        /// The mode.
+        mode: Mode,
+        /// The kind.
+        kind: Kind,
+    },
+    /// A token floor above the range that tokens may reach.
+    #[error("a token floor of {asked} is above the largest that may be brought (2^53 - 2^32)")]
+    Floor {
+        /// What was brought.
+        asked: u64,
+    },
+    /// Anything else about a setting.
+    #[error("{what}: {problem}")]
+    Setting {
+        /// Which setting.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// The error below a [`BackendError`], if there is one.
+type Source = Arc<dyn StdError + Send + Sync>;
+
+/// Why a backend could not answer; its variants say what the caller may do next.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// The command was **not executed**; the same may be tried again later.
+    #[error("unavailable: {reason}")]
+    Unavailable {
+        /// What happened.
+        reason: String,
+        /// The error below.
+        #[source]
+        source: Option<Source>,
+    },
+    /// The command may or may not have been executed; retry the same operation, or end it.
+    #[error("outcome unknown: {reason}")]
+    OutcomeUnknown {
+        /// What happened.
+        reason: String,
+        /// The error below.
+        #[source]
+        source: Option<Source>,
+    },
+    /// The server refuses for good; the configuration must be changed.
+    #[error("rejected by the server: {reason}")]
+    Rejected {
+        /// What the server said.
+        reason: String,
+        /// The error below.
+        #[source]
+        source: Option<Source>,
+    },
+    /// Something else lives under the key; it was not touched.
+    #[error("the key holds a foreign value ({found})")]
+    ForeignValue {
+        /// Its type, or its format version.
+        found: String,
+    },
+    /// The backend does not have this command.
+    #[error("this backend does not support {what}")]
+    Unsupported {
+        /// The command.
+        what: &'static str,
+    },
+    /// The backend was closed.
+    #[error("the backend is closed")]
+    Closed,
+}
+
+impl BackendError {
+    /// Not executed; may be tried again.
+    pub fn unavailable(reason: impl Into<String>) -> Self {
+        Self::Unavailable {
+            reason: reason.into(),
+            source: None,
+        }
+    }
+
+    /// Perhaps executed.
+    pub fn outcome_unknown(reason: impl Into<String>) -> Self {
+        Self::OutcomeUnknown {
+            reason: reason.into(),
+            source: None,
+        }
+    }
+
+    /// Refused for good.
+    pub fn rejected(reason: impl Into<String>) -> Self {
+        Self::Rejected {
+            reason: reason.into(),
+            source: None,
+        }
+    }
+
+    /// The same with the error below it, where the variant has room for one.
+    #[must_use]
+    pub fn with_source(mut self, below: impl StdError + Send + Sync + 'static) -> Self {
+        if let Self::Unavailable { source, .. }
+        | Self::OutcomeUnknown { source, .. }
+        | Self::Rejected { source, .. } = &mut self
+        {
+            *source = Some(Arc::new(below));
+        }
+        self
+    }
+
+    /// Whether trying the same operation again may help.
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
+    }
+}

@@ -1,0 +1,39 @@
+//! The lock model of leasehold: what a backend implements and what a user holds.
+//!
+//! Three layers, each written once:
+//!
+//! 1. [`machine`]: the pure, synchronous state machine that *is* the specification of a lock.
+//!    The simulator runs it; the Redis scripts are its port.
+//! 2. [`LockBackend`]: the small trait through which one attempt reaches a backend.
+//! 3. The client: handles, guards, waiting, renewal and validity, above any backend.
+//!
+//! Most programs use the facade crate `leasehold`; a backend author starts at [`LockBackend`].
+
+pub mod bounds;
+pub mod machine;
+
+mod backend;
+mod error;
+mod id;
+mod reply;
+mod request;
+mod runtime;
+mod time;
+#[cfg(feature = "tokio")]
+mod tokio_runtime;
+
+pub use backend::{Capabilities, LockBackend, Notice, Notices};
+pub use error::{BackendError, InvalidInput};
+pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};
+pub use reply::{
+    AcquireReply, Acquired, ConvertReply, EndReply, ForceReply, Held, HolderView, InspectReply,
+    PollReply, Queued, Refused, RenewReply, TenureView, WaiterView, Why,
+};
+pub use request::{
+    Acquire, Convert, End, ForceHow, ForceRelease, Kind, Limits, LockSpec, Mode, Policy, Poll,
+    Renew, Wait,
+};
+pub use runtime::{BoxFuture, Moment, Runtime};
+pub use time::{ClockId, ServerTime, Stamp, Stamped};
+#[cfg(feature = "tokio")]
+pub use tokio_runtime::TokioRuntime;

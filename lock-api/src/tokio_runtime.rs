@@ -1,0 +1,58 @@
+//! Real time on a tokio runtime.
+
+use std::time::Duration;
+
+use crate::runtime::{BoxFuture, Moment, Runtime};
+
+/// The [`Runtime`] of backends that do real I/O: tokio's tasks and timers, the operating
+/// system's random source, and a clock that counts suspend where the system has one.
+#[derive(Clone, Debug)]
+pub struct TokioRuntime {
+    handle: tokio::runtime::Handle,
+}
+
+impl TokioRuntime {
+    /// Uses the tokio runtime of the caller.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn current() -> Self {
+        Self {
+            handle: tokio::runtime::Handle::current(),
+        }
+    }
+
+    /// Uses the given tokio runtime, which must have its timer enabled.
+    pub const fn new(handle: tokio::runtime::Handle) -> Self {
+        Self { handle }
+    }
+}
+
+#[cfg(target_os = "linux")]
+const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+#[cfg(not(target_os = "linux"))]
+const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
+impl Runtime for TokioRuntime {
+    fn now(&self) -> Moment {
+        let time = rustix::time::clock_gettime(CLOCK);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+        Moment::from_origin(Duration::new(seconds, nanos))
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        // The timer belongs to the runtime that the sleep is created in; a caller on another
+        // executor still gets ours.
+        let _inside = self.handle.enter();
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        self.handle.spawn(future);
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        getrandom::fill(bytes).expect("the operating system's random source works");
+    }
+}
