@@ -1,1 +1,208 @@
-//! The state machine.
+//! The specification of a lock: one pure, synchronous state machine.
+//!
+//! A key has a **capacity** and **tenures** that take weight: a mutex has capacity 1; of a
+//! reader/writer lock a reader takes 1 and a writer all; a semaphore has n permits. One machine
+//! serves all three, with one queue, as tokio builds its `RwLock` on its semaphore. The Redis
+//! scripts are a port of this module, and random command sequences played to both must give the
+//! same replies and the same messages.
+//!
+//! # How a step works
+//! Every mutating command does the same, in this order:
+//!
+//! 1. A [`State`] past its own stored end counts as empty.
+//! 2. **Settle**: drop tenures that have expired, then grant what the policy says to the queue.
+//! 3. The command's own work. It decides first and changes afterwards.
+//! 4. Settle again, if that freed something.
+//!
+//! An acquire that comes outside its delivery window, or with an implausible floor, stops before
+//! the first of these. An inspection does none of them: it filters by the time it is asked at.
+//!
+//! # Expiry
+//! Expiry is per owner. The state remembers a lower bound of the earliest end: inserting lowers
+//! it, and only a scan of all tenures raises it. A scan happens when the bound has passed *and*
+//! the outcome of the command depends on it; with more than [`SCAN_FREELY`] tenures at most every
+//! [`SCAN_INTERVAL`]. A command that names an operation always looks at that operation's own end.
+//! Expired is `now >= end`.
+//!
+//! # The queue
+//! Places have tickets, in the order of arrival. Settling walks them in ticket order; it drops
+//! those past their end as it meets them, skips those marked *away*, and stops at the first that
+//! does not fit. Granting a place makes it a **claim**: it ends where the place would have ended,
+//! and only a renewal extends it, so that a dead waiter costs no more than its place. A waiter
+//! that says it listens but on whose channel nobody does is marked away, at most
+//! [`MAX_AWAY_MARKS`] times; its next poll clears the mark. If all are away, the key counts as
+//! free for whoever asks first.
+//!
+//! # Late and doubled commands
+//! The state keeps, per session, the highest sequence that an acquire or an end carried, for
+//! twice the delivery horizon. An acquire at or below it that is not live is stale. The delivery
+//! window of an acquire is at most the horizon, so no copy can arrive after the mark is gone.
+//!
+//! # Sources
+//! The one-capacity view of mutex, reader/writer lock and semaphore follows tokio's
+//! `batch_semaphore`; fencing tokens follow Gray and Cheriton's leases and Burrows' Chubby
+//! (sequencers); marks per session follow the at-most-once tables of Liskov's viewstamped
+//! replication.
+
+mod acquire;
+mod hold;
+mod inspect;
+mod settle;
+mod state;
+
+use std::time::Duration;
+
+use crate::bounds::{HORIZON, TOKEN_RETENTION};
+#[cfg(doc)]
+use crate::bounds::{MAX_AWAY_MARKS, SCAN_FREELY, SCAN_INTERVAL};
+use crate::id::{FencingToken, SessionId};
+use crate::reply::{
+    AcquireReply, ConvertReply, EndReply, ForceReply, InspectReply, PollReply, RenewReply,
+};
+use crate::request::{Acquire, Convert, End, ForceRelease, Poll, Renew};
+use crate::time::ServerTime;
+
+pub use state::State;
+
+/// The two spans that a backend fixes for all its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settings {
+    /// H: how far ahead of the clock an acquire may be deliverable.
+    pub horizon: Duration,
+    /// T: how long a token is remembered after the tenure's end.
+    pub retention: Duration,
+}
+
+impl Settings {
+    /// Other spans than the defaults, for tests that cannot wait for minutes.
+    pub const fn new(horizon: Duration, retention: Duration) -> Self {
+        Self { horizon, retention }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            horizon: HORIZON,
+            retention: TOKEN_RETENTION,
+        }
+    }
+}
+
+/// Whether a message to a session would be heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Somebody listens on its channel.
+    Listening,
+    /// Nobody does.
+    Nobody,
+    /// The backend cannot tell; counts as listening.
+    Unknown,
+}
+
+/// What surrounds a step.
+#[derive(Clone, Copy)]
+pub struct Env<'a> {
+    /// The backend's time, the same throughout the step.
+    pub now: ServerTime,
+    /// The backend's spans.
+    pub settings: Settings,
+    /// Who listens.
+    pub reachable: &'a dyn Fn(SessionId) -> Reach,
+}
+
+impl std::fmt::Debug for Env<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Env")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something to tell a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Message {
+    /// Whom.
+    pub to: SessionId,
+    /// What.
+    pub event: Event,
+}
+
+/// What a session is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// Its queued attempt was granted.
+    Granted {
+        /// Which attempt.
+        sequence: u64,
+        /// Token of the period.
+        token: FencingToken,
+        /// Time that the claim has left.
+        remaining: Duration,
+    },
+    /// A barging key is free; its queued attempt may poll now.
+    Hint {
+        /// Which attempt.
+        sequence: u64,
+    },
+    /// Its hold was revoked, or ended by force.
+    Revoked {
+        /// Which attempt.
+        sequence: u64,
+    },
+}
+
+/// Any command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// See [`Acquire`].
+    Acquire(Acquire),
+    /// See [`Poll`].
+    Poll(Poll),
+    /// See [`Renew`].
+    Renew(Renew),
+    /// See [`End`].
+    End(End),
+    /// See [`Convert`].
+    Convert(Convert),
+    /// Looks at the key.
+    Inspect,
+    /// See [`ForceRelease`].
+    ForceRelease(ForceRelease),
+}
+
+/// The reply to a [`Command`], of the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant answers the command of its name")]
+pub enum Reply {
+    Acquire(AcquireReply),
+    Poll(PollReply),
+    Renew(RenewReply),
+    End(EndReply),
+    Convert(ConvertReply),
+    Inspect(InspectReply),
+    ForceRelease(ForceReply),
+}
+
+/// One step of one key: changes the state, answers, and says who is to be told what.
+///
+/// The messages are in the order in which they were decided; one to a session that nobody
+/// listens for may be among them, and is simply not heard.
+pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<Message>) {
+    let mut messages = Vec::new();
+    let out = &mut messages;
+    let reply = match command {
+        Command::Acquire(request) => Reply::Acquire(state.acquire(env, request, out)),
+        Command::Poll(request) => Reply::Poll(state.poll(env, request, out)),
+        Command::Renew(request) => Reply::Renew(state.renew(env, request, out)),
+        Command::End(request) => Reply::End(state.end(env, request, out)),
+        Command::Convert(request) => Reply::Convert(state.convert(env, request, out)),
+        Command::Inspect => Reply::Inspect(state.inspect(env.now)),
+        Command::ForceRelease(request) => {
+            Reply::ForceRelease(state.force_release(env, request, out))
+        }
+    };
+    debug_assert_eq!(state.check(), Ok(()), "after {command:?}");
+    (reply, messages)
+}
