@@ -1,0 +1,204 @@
+use super::*;
+use crate::RedisServer;
+
+const SOON: Duration = Duration::from_millis(150);
+const LONG: Duration = Duration::from_secs(20);
+
+/// A client that speaks bytes.
+struct Client(TcpStream);
+
+impl Client {
+    async fn connect(address: SocketAddr) -> Self {
+        Self(TcpStream::connect(address).await.expect("connects"))
+    }
+
+    async fn send(&mut self, words: &[&str]) {
+        let mut text = format!("*{}\r\n", words.len());
+        for word in words {
+            text += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.0.write_all(text.as_bytes()).await.expect("sends");
+    }
+
+    async fn expect(&mut self, reply: &str) {
+        let mut got = vec![0; reply.len()];
+        let read = self.0.read_exact(&mut got);
+        tokio::time::timeout(LONG, read)
+            .await
+            .expect("in time")
+            .expect("a reply");
+        assert_eq!(String::from_utf8_lossy(&got), reply);
+    }
+
+    async fn expect_closed(&mut self) {
+        let read = tokio::time::timeout(LONG, self.0.read_u8())
+            .await
+            .expect("in time");
+        assert!(read.is_err(), "the connection should be closed");
+    }
+
+    async fn expect_silence(&mut self) {
+        let read = tokio::time::timeout(SOON, self.0.read_u8()).await;
+        assert!(read.is_err(), "nothing should come: {read:?}");
+    }
+}
+
+async fn start() -> (RedisServer, FaultProxy, Client) {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    let client = Client::connect(proxy.address()).await;
+    (server, proxy, client)
+}
+
+#[tokio::test]
+async fn everything_passes_when_nothing_is_wrong() {
+    let (_server, proxy, mut client) = start().await;
+    let large = "x".repeat(100_000);
+    client.send(&["SET", "k", &large]).await;
+    client.expect("+OK\r\n").await;
+    client.send(&["GET", "k"]).await;
+    client.expect(&format!("$100000\r\n{large}\r\n")).await;
+    assert_eq!((proxy.eaten_replies(), proxy.eaten_requests()), (0, 0));
+}
+
+#[tokio::test]
+async fn an_eaten_reply_was_executed_once_and_the_connection_is_cut() {
+    let (_server, proxy, mut client) = start().await;
+    proxy.eat_replies(2, |request| request.is("INCR"));
+    for _ in 0..2 {
+        // The reply before the eaten one still comes.
+        client.send(&["PING"]).await;
+        client.send(&["INCR", "n"]).await;
+        client.expect("+PONG\r\n").await;
+        client.expect_closed().await;
+        client = Client::connect(proxy.address()).await;
+    }
+    client.send(&["INCR", "n"]).await;
+    client.expect(":3\r\n").await;
+    assert_eq!(proxy.eaten_replies(), 2);
+    assert_eq!(proxy.connections(), 3);
+}
+
+#[tokio::test]
+async fn exactly_the_matching_reply_of_a_pipeline_is_eaten() {
+    let (_server, proxy, mut client) = start().await;
+    proxy.eat_replies(1, |request| request.arguments()[1..] == [b"b".to_vec()]);
+    for key in ["a", "b", "c"] {
+        client.send(&["INCR", key]).await;
+    }
+    client.expect(":1\r\n").await;
+    client.expect_closed().await;
+    let mut client = Client::connect(proxy.address()).await;
+    client.send(&["INCR", "b"]).await;
+    client.expect(":2\r\n").await;
+}
+
+#[tokio::test]
+async fn pushes_and_subscriptions_do_not_count_as_replies() {
+    for hello in ["2", "3"] {
+        let (_server, proxy, mut client) = start().await;
+        client.send(&["HELLO", hello]).await;
+        client.send(&["SUBSCRIBE", "c", "d"]).await;
+        client.send(&["PING"]).await;
+        proxy.eat_replies(1, |request| request.is("PING"));
+        let mut all = String::new();
+        tokio::time::timeout(LONG, client.0.read_to_string(&mut all))
+            .await
+            .expect("in time")
+            .expect("closed in good order");
+        assert_eq!(proxy.eaten_replies(), 1);
+        assert_eq!(all.matches("subscribe").count(), 2, "{all}");
+        assert!(!all.to_lowercase().contains("pong"), "{all}");
+    }
+}
+
+#[tokio::test]
+async fn an_eaten_request_was_not_executed() {
+    let (_server, proxy, mut client) = start().await;
+    proxy.eat_requests(1, |request| request.is("INCR"));
+    client.send(&["INCR", "n"]).await;
+    client.expect_closed().await;
+    let mut client = Client::connect(proxy.address()).await;
+    client.send(&["INCR", "n"]).await;
+    client.expect(":1\r\n").await;
+    assert_eq!(proxy.eaten_requests(), 1);
+}
+
+#[tokio::test]
+async fn a_black_hole_accepts_and_says_nothing_until_it_is_healed() {
+    let (_server, proxy, mut old) = start().await;
+    old.send(&["PING"]).await;
+    old.expect("+PONG\r\n").await;
+    proxy.black_hole();
+    let mut new = Client::connect(proxy.address()).await;
+    for client in [&mut old, &mut new] {
+        client.send(&["INCR", "n"]).await;
+        client.expect_silence().await;
+    }
+    proxy.heal();
+    // What was sent into the hole arrives late: both were executed.
+    old.send(&["GET", "n"]).await;
+    let mut reply = [0; 4];
+    old.0.read_exact(&mut reply).await.expect("a late reply");
+    new.0.read_exact(&mut reply).await.expect("a late reply");
+    new.send(&["GET", "n"]).await;
+    new.expect("$1\r\n2\r\n").await;
+}
+
+#[tokio::test]
+async fn stranded_connections_stay_silent_while_new_ones_work() {
+    let (_server, proxy, mut old) = start().await;
+    old.send(&["PING"]).await;
+    old.expect("+PONG\r\n").await;
+    proxy.strand_connections();
+    proxy.heal();
+    old.send(&["INCR", "n"]).await;
+    let mut new = Client::connect(proxy.address()).await;
+    new.send(&["INCR", "n"]).await;
+    new.expect(":1\r\n").await;
+    old.expect_silence().await;
+}
+
+#[tokio::test]
+async fn connections_are_cut_even_in_a_black_hole() {
+    let (_server, proxy, mut client) = start().await;
+    client.send(&["PING"]).await;
+    client.expect("+PONG\r\n").await;
+    proxy.black_hole();
+    proxy.cut_connections();
+    client.expect_closed().await;
+}
+
+#[tokio::test]
+async fn replies_are_delayed() {
+    let (_server, proxy, mut client) = start().await;
+    proxy.delay(2 * SOON);
+    client.send(&["PING"]).await;
+    client.expect_silence().await;
+    client.expect("+PONG\r\n").await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_closes_the_connection() {
+    let (mut server, proxy, mut client) = start().await;
+    client.send(&["PING"]).await;
+    client.expect("+PONG\r\n").await;
+    server.kill();
+    client.expect_closed().await;
+    Client::connect(proxy.address()).await.expect_closed().await;
+    server.start_again();
+    let mut client = Client::connect(proxy.address()).await;
+    client.send(&["PING"]).await;
+    client.expect("+PONG\r\n").await;
+}
+
+#[tokio::test]
+async fn dropping_the_proxy_closes_its_connections() {
+    let (_server, proxy, mut client) = start().await;
+    let address = proxy.address();
+    client.send(&["PING"]).await;
+    client.expect("+PONG\r\n").await;
+    drop(proxy);
+    client.expect_closed().await;
+    assert!(TcpStream::connect(address).await.is_err());
+}

@@ -1,0 +1,211 @@
+//! As much of the Redis protocol as it takes to tell one message from the next.
+
+/// A request as the client sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Request {
+    /// The command and its arguments.
+    #[must_use]
+    pub fn arguments(&self) -> &[Vec<u8>] {
+        &self.arguments
+    }
+
+    /// Whether this is the command `name`, in whatever case.
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        self.arguments
+            .first()
+            .is_some_and(|first| first.eq_ignore_ascii_case(name.as_bytes()))
+    }
+
+    /// Whether this runs a script.
+    #[must_use]
+    pub fn is_script(&self) -> bool {
+        self.is("EVALSHA") || self.is("EVAL")
+    }
+
+    /// Whether the server answers it with messages that look like pushes, one for each channel.
+    pub(crate) fn is_subscription(&self) -> bool {
+        let first = self.arguments.first().map_or(&[][..], Vec::as_slice);
+        let name = first.to_ascii_lowercase();
+        name.ends_with(b"subscribe")
+    }
+}
+
+/// One whole message at the beginning of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// Its length in bytes.
+    pub(crate) length: usize,
+    /// Whether nobody asked for it: a RESP3 push, or what stands for one in RESP2.
+    pub(crate) is_push: bool,
+}
+
+/// A byte stream that is not the Redis protocol as servers and clients speak it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) String);
+
+/// The first message in `bytes`, or `None` while it is not complete.
+pub(crate) fn frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
+    let mut at = 0;
+    let mut missing = 1_usize;
+    while missing > 0 {
+        let Some((line, next)) = line(bytes, at) else {
+            return Ok(None);
+        };
+        at = next;
+        missing -= 1;
+        match line[0] {
+            b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => {}
+            b'$' | b'=' | b'!' => {
+                if let Some(length) = count(line)? {
+                    at += length + 2;
+                }
+            }
+            b'*' | b'~' | b'>' => missing += count(line)?.unwrap_or(0),
+            b'%' => missing += 2 * count(line)?.unwrap_or(0),
+            _ => return Err(Malformed(String::from_utf8_lossy(line).into_owned())),
+        }
+    }
+    if at > bytes.len() {
+        return Ok(None);
+    }
+    Ok(Some(Frame {
+        length: at,
+        is_push: bytes[0] == b'>' || is_resp2_push(&bytes[..at]),
+    }))
+}
+
+/// The request that is the whole of `frame`.
+pub(crate) fn request(frame: &[u8]) -> Result<Request, Malformed> {
+    let bad = || Malformed(String::from_utf8_lossy(frame).into_owned());
+    let (head, mut at) = line(frame, 0).ok_or_else(bad)?;
+    if head[0] != b'*' {
+        return Err(bad());
+    }
+    let mut arguments = Vec::new();
+    for _ in 0..count(head)?.unwrap_or(0) {
+        let (head, start) = line(frame, at).ok_or_else(bad)?;
+        let length = count(head)?.ok_or_else(bad)?;
+        let argument = frame.get(start..start + length).ok_or_else(bad)?;
+        arguments.push(argument.to_vec());
+        at = start + length + 2;
+    }
+    Ok(Request { arguments })
+}
+
+/// The line that begins at `at`, without its end, and where the next begins. Never empty.
+fn line(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let rest = bytes.get(at..)?;
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    // An empty line is no message; giving its end as its content makes it malformed.
+    let shown = if end == 0 { &rest[..2] } else { &rest[..end] };
+    Some((shown, at + end + 2))
+}
+
+/// The number behind the type byte; `None` for the -1 that stands for null.
+fn count(line: &[u8]) -> Result<Option<usize>, Malformed> {
+    let text = String::from_utf8_lossy(&line[1..]);
+    if text == "-1" {
+        return Ok(None);
+    }
+    let bad = |_| Malformed(String::from_utf8_lossy(line).into_owned());
+    text.parse().map(Some).map_err(bad)
+}
+
+/// RESP2 has no pushes: a message is an array that begins with one of these words.
+fn is_resp2_push(frame: &[u8]) -> bool {
+    let Some((_, at)) = line(frame, 0).filter(|(head, _)| head[0] == b'*') else {
+        return false;
+    };
+    let Some((_, at)) = line(frame, at).filter(|(head, _)| head[0] == b'$') else {
+        return false;
+    };
+    let word = line(frame, at).map_or(&[][..], |(word, _)| word);
+    let kind_of = |known: &[u8]| {
+        [&b""[..], b"p", b"s"]
+            .iter()
+            .any(|kind| [kind, known].concat() == word)
+    };
+    [&b"message"[..], b"subscribe", b"unsubscribe"]
+        .into_iter()
+        .any(kind_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(bytes: &[u8]) -> Option<Frame> {
+        frame(bytes).expect("well formed")
+    }
+
+    #[test]
+    fn every_type_is_measured_and_every_part_of_it_is_incomplete() {
+        for message in [
+            &b"+OK\r\n"[..],
+            b"-ERR no\r\n",
+            b":12\r\n",
+            b"_\r\n",
+            b",1.5\r\n",
+            b"#t\r\n",
+            b"(123\r\n",
+            b"$-1\r\n",
+            b"$0\r\n\r\n",
+            b"$4\r\n\r\n\r\n\r\n",
+            b"=5\r\ntxt:a\r\n",
+            b"*-1\r\n",
+            b"*0\r\n",
+            b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
+            b"%1\r\n+a\r\n$-1\r\n",
+            b"~1\r\n:1\r\n",
+        ] {
+            let mut bytes = message.to_vec();
+            for cut in 0..bytes.len() {
+                assert_eq!(whole(&bytes[..cut]), None, "{message:?} cut at {cut}");
+            }
+            bytes.extend_from_slice(b":7\r\n");
+            let expected = Frame {
+                length: message.len(),
+                is_push: false,
+            };
+            assert_eq!(whole(&bytes), Some(expected), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn pushes_of_both_protocols_are_known() {
+        for push in [
+            &b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"[..],
+            b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
+            b"*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
+            b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+            b"*3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n",
+            b"*3\r\n$12\r\npunsubscribe\r\n$1\r\nc\r\n:0\r\n",
+        ] {
+            assert!(whole(push).expect("whole").is_push, "{push:?}");
+        }
+        let reply = b"*2\r\n$4\r\npong\r\n$0\r\n\r\n";
+        assert!(!whole(reply).expect("whole").is_push);
+    }
+
+    #[test]
+    fn requests_are_read_with_all_their_bytes() {
+        let bytes = b"*3\r\n$7\r\nevalsha\r\n$2\r\n\r\n\r\n$0\r\n\r\n";
+        let request = request(bytes).expect("well formed");
+        assert!(request.is_script() && request.is("EVALSHA") && !request.is("EVAL"));
+        assert_eq!(request.arguments()[1..], [b"\r\n".to_vec(), Vec::new()]);
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        for bytes in [&b"PING\r\n"[..], b"\r\n", b"*x\r\n", b"$-2\r\n"] {
+            assert!(frame(bytes).is_err(), "{bytes:?}");
+        }
+        assert!(request(b"+PING\r\n").is_err());
+        assert!(request(b"*1\r\n$-1\r\n").is_err());
+    }
+}

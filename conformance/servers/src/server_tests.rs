@@ -1,0 +1,118 @@
+use super::*;
+
+#[test]
+fn two_servers_answer_at_different_addresses() {
+    let (a, b) = (RedisServer::start(), RedisServer::start());
+    assert_ne!(a.port(), b.port());
+    assert_eq!(a.call("SET k 1").expect("answers"), "+OK\r\n");
+    assert_eq!(b.call("EXISTS k").expect("answers"), ":0\r\n");
+    assert!(a.version().major >= 6, "{:?}", a.version());
+}
+
+#[test]
+fn restart_keeps_the_address_and_the_data_if_told_to() {
+    for options in [
+        ServerOptions::default(),
+        ServerOptions::default().with_append_only(),
+    ] {
+        let mut server = options.start();
+        let port = server.port();
+        server.call("SET k 1").expect("answers");
+        server.restart(Data::Kept);
+        assert_eq!(server.call("EXISTS k").expect("answers"), ":1\r\n");
+        server.restart(Data::Lost);
+        assert_eq!(server.call("EXISTS k").expect("answers"), ":0\r\n");
+        assert_eq!(server.port(), port);
+    }
+}
+
+#[test]
+fn a_killed_server_refuses_until_it_is_started_again() {
+    let mut server = RedisServer::start();
+    server.kill();
+    assert!(server.call("PING").is_err());
+    assert!(std::net::TcpStream::connect(server.address()).is_err());
+    server.start_again();
+    assert_eq!(server.call("PING").expect("answers"), "+PONG\r\n");
+}
+
+#[test]
+fn a_paused_server_answers_when_it_is_resumed() {
+    let server = RedisServer::start();
+    server.pause();
+    let mut stream = UnixStream::connect(server.socket_path()).expect("the kernel accepts");
+    stream.write_all(b"PING\r\n").expect("the kernel buffers");
+    stream
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .expect("not zero");
+    assert!(stream.read(&mut [0; 7]).is_err(), "nothing may come");
+    server.resume();
+    stream
+        .set_read_timeout(Some(START_WITHIN))
+        .expect("not zero");
+    let mut reply = [0; 7];
+    stream.read_exact(&mut reply).expect("the reply comes");
+    assert_eq!(&reply, b"+PONG\r\n");
+}
+
+#[test]
+fn dropping_kills_the_server_and_removes_its_folder() {
+    let server = RedisServer::start();
+    let (address, folder) = (server.address(), server.folder.path().to_owned());
+    server.pause();
+    drop(server);
+    assert!(std::net::TcpStream::connect(address).is_err());
+    assert!(!folder.exists());
+}
+
+#[test]
+fn extra_configuration_reaches_the_server() {
+    let server = ServerOptions::default()
+        .with_config("requirepass", ["secret"])
+        .start();
+    assert!(
+        server
+            .call("GET k")
+            .expect("answers")
+            .starts_with("-NOAUTH")
+    );
+}
+
+#[test]
+#[should_panic(expected = "did not start")]
+fn a_server_that_refuses_its_configuration_says_so() {
+    let _ = ServerOptions::default()
+        .with_config("maxmemory", ["nonsense"])
+        .start();
+}
+
+#[test]
+#[should_panic(expected = "LEASEHOLD_REDIS_SERVER=/path/to/redis-server")]
+fn a_missing_program_says_how_to_get_one() {
+    let _ = ServerOptions::default()
+        .with_program("/nowhere/redis-server")
+        .start();
+}
+
+#[test]
+fn a_server_does_not_outlive_its_test_process() {
+    // What the watching shell does when this process dies, without dying: only the lifeline goes.
+    let mut command = Command::new("sleep");
+    let mut child = command.arg("60").spawn().expect("sleep runs");
+    let mut watcher = Command::new("sh")
+        .args(["-c", crate::process::WATCH, &child.id().to_string()])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("sh runs");
+    drop(watcher.stdin.take());
+    assert!(!child.wait().expect("it ends").success());
+    watcher.wait().expect("it ends");
+}
+
+#[test]
+fn versions_are_read_from_what_the_program_prints() {
+    let text = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=d81";
+    let version = parse_version(text).expect("it is there");
+    assert_eq!((version.major, version.minor, version.patch), (7, 0, 15));
+    assert_eq!(parse_version("Redis server"), None);
+}
