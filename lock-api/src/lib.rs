@@ -11,6 +11,10 @@
 
 pub mod bounds;
 pub mod machine;
+#[cfg(leasehold_mutants)]
+pub mod mutants;
+#[cfg(not(leasehold_mutants))]
+mod mutants;
 
 mod backend;
 mod error;

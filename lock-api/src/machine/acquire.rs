@@ -3,8 +3,9 @@
 use crate::bounds::MAX_FLOOR_AHEAD;
 use crate::id::{FencingToken, Label, Operation};
 use crate::machine::settle::Settling;
-use crate::machine::state::{Grant, Hold, Place, State};
+use crate::machine::state::{Grant, Hold, Place, State, is_over};
 use crate::machine::{Env, Message};
+use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Held, PollReply, Refused};
 use crate::request::{Acquire, Mode, Policy, Poll, Wait};
 use crate::time::ServerTime;
@@ -32,6 +33,7 @@ impl State {
             out,
         );
 
+        self.misread_redelivery(env, request);
         if let Some(reply) = self.report(request.operation, env.now) {
             return reply;
         }
@@ -45,7 +47,7 @@ impl State {
         if let Err(refused) = self.adopt(request) {
             return AcquireReply::Refused(refused);
         }
-        if self.tenures.contains_key(&self.holder(request.operation)) {
+        if self.enters_again(request) {
             return self.enter_again(env, request);
         }
         if self.may_enter(request.mode) {
@@ -57,13 +59,41 @@ impl State {
     /// The checks that need nothing but the clock and the stored token.
     fn refuse_delivery(&self, env: Env<'_>, request: &Acquire) -> Option<Refused> {
         let latest = env.now.saturating_add(env.settings.horizon);
-        if request.deliver_before < env.now || request.deliver_before > latest {
+        let outside = request.deliver_before < env.now || request.deliver_before > latest;
+        if outside && !mutant!(DeliverBeforeIgnored) {
             return Some(Refused::TooLate);
         }
         let known = env.now.max(ServerTime::from_micros(self.token));
         let highest = known.saturating_add(MAX_FLOOR_AHEAD).as_micros();
         let floor = request.floor.map_or(0, FencingToken::get);
         (floor > highest).then_some(Refused::FloorTooHigh)
+    }
+
+    /// What a state machine without memory for operations would do to one that comes twice.
+    fn misread_redelivery(&mut self, env: Env<'_>, request: &Acquire) {
+        if mutant!(RedeliveryExtends) {
+            self.extend(env, request.operation, request.lease);
+        }
+        let live = self.live(request.operation, env.now).is_some();
+        let holder = self.holder(request.operation);
+        if mutant!(RetryCountsTwice)
+            && let Some(tenure) = self.tenures.get_mut(&holder).filter(|_| live)
+        {
+            let sequence = request.operation.sequence | 1 << 52;
+            tenure.holds.push(Hold {
+                sequence,
+                mode: request.mode,
+            });
+        }
+    }
+
+    /// Whether the owner holds already, so that this attempt is judged as one more hold.
+    fn enters_again(&self, request: &Acquire) -> bool {
+        let Some(tenure) = self.tenures.get(&self.holder(request.operation)) else {
+            return false;
+        };
+        let upgrades = request.mode == Mode::Exclusive && tenure.mode() == Mode::Shared;
+        !(mutant!(UpgradeSelfDeadlock) && upgrades)
     }
 
     /// Whether it matters for this attempt who has expired.
@@ -77,13 +107,17 @@ impl State {
     /// How the operation stands if it is live already.
     fn report(&self, operation: Operation, now: ServerTime) -> Option<AcquireReply> {
         if let Some(tenure) = self.live(operation, now) {
-            return Some(AcquireReply::Acquired(self.acquired(tenure, now)));
+            let mut acquired = self.acquired(tenure, now);
+            if mutant!(RemainingTooLong) {
+                acquired.remaining *= 2;
+            }
+            return Some(AcquireReply::Acquired(acquired));
         }
         let ticket = self.ticket(operation)?;
         let waits = self
             .places
             .get(&ticket)
-            .is_some_and(|place| place.end > now);
+            .is_some_and(|place| !is_over(place.end, now));
         waits.then(|| AcquireReply::Queued(self.queued(ticket, now)))
     }
 
@@ -113,6 +147,9 @@ impl State {
         if request.mode == Mode::Exclusive && tenure.mode() == Mode::Shared {
             return AcquireReply::Refused(Refused::WouldDeadlock);
         }
+        if mutant!(WriteBeforeRefusal) {
+            tenure.end = tenure.end.max(env.now.saturating_add(request.lease));
+        }
         if tenure.holds.len() >= request.limits.holds as usize {
             return AcquireReply::Refused(Refused::HoldLimit);
         }
@@ -122,9 +159,16 @@ impl State {
         });
         if !tenure.revoked {
             // An inner hold with a shorter lease must not shorten the tenure.
-            tenure.end = tenure.end.max(env.now.saturating_add(request.lease));
+            let asked = env.now.saturating_add(request.lease);
+            tenure.end = match mutant!(InnerLeaseShortens) {
+                true => asked,
+                false => tenure.end.max(asked),
+            };
         }
         let end = tenure.end;
+        if mutant!(InnerLeaseShortens) {
+            self.earliest = self.earliest.min(end);
+        }
         self.cover_tenure(end, env.settings);
         let acquired = self
             .tenures
@@ -142,6 +186,8 @@ impl State {
         let all_away = self.places.len() == self.away as usize;
         let passes = match policy {
             Some(Policy::Barging) => true,
+            _ if mutant!(BargingUnderFair) => true,
+            _ if mutant!(ReaderPreferenceUnderFair) => mode == Mode::Shared,
             Some(Policy::ReaderPreference) => mode == Mode::Shared,
             _ => false,
         };
@@ -165,9 +211,10 @@ impl State {
     }
 
     fn queue_or_give_up(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
-        let wait = request
-            .wait
-            .filter(|wait| wait.place_until.is_none_or(|until| until > env.now));
+        let wait = request.wait.filter(|wait| {
+            wait.place_until
+                .is_none_or(|until| !is_over(until, env.now))
+        });
         let Some(wait) = wait else {
             return AcquireReply::Held(self.held(env.now));
         };
@@ -241,6 +288,9 @@ impl State {
             out,
         );
         self.take_barging(env, request.operation, out);
+        if mutant!(PollExtendsClaim) {
+            self.extend(env, request.operation, std::time::Duration::from_secs(5));
+        }
 
         match self.report(request.operation, env.now) {
             Some(AcquireReply::Acquired(acquired)) => PollReply::Acquired(acquired),

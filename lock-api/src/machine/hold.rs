@@ -1,10 +1,15 @@
 //! Renew, end, convert and forced release: the commands on what is held.
 
+use std::time::Duration;
+
+use crate::id::Operation;
 use crate::machine::settle::Settling;
-use crate::machine::state::{Holder, State, Tenure};
+use crate::machine::state::{Grant, Holder, State, Tenure, is_over};
 use crate::machine::{Env, Event, Message};
+use crate::mutants::mutant;
 use crate::reply::{ConvertReply, EndReply, ForceReply, RenewReply, Why};
 use crate::request::{Convert, End, ForceHow, ForceRelease, Kind, Mode, Renew};
+use crate::time::ServerTime;
 
 impl State {
     pub(super) fn renew(
@@ -26,24 +31,62 @@ impl State {
             out,
         );
 
+        if mutant!(RenewRevives) {
+            self.revive(env, request);
+        }
         let Some(tenure) = self.live(request.operation, env.now) else {
             return RenewReply::Lost(self.why(request.operation, env.now, dropped.own));
         };
         if tenure.revoked {
             return RenewReply::Lost(Why::Forced);
         }
-        // Never shortens; the bound of the earliest end stays a lower bound.
-        let end = tenure.end.max(env.now.saturating_add(request.lease));
         let token = self.token_of(tenure);
-        let holder = self.holder(request.operation);
-        if let Some(tenure) = self.tenures.get_mut(&holder) {
-            tenure.end = end;
+        let end = self.extend(env, request.operation, request.lease);
+        if mutant!(RenewalExtendsAll) {
+            self.tenures
+                .values_mut()
+                .for_each(|tenure| tenure.end = tenure.end.max(end));
         }
-        self.cover_tenure(end, env.settings);
         RenewReply::Renewed {
             token,
             remaining: end.saturating_since(env.now),
         }
+    }
+
+    /// Moves the end of the operation's tenure, never to an earlier time; where it is then. The
+    /// bound of the earliest end stays a lower bound.
+    pub(super) fn extend(
+        &mut self,
+        env: Env<'_>,
+        operation: Operation,
+        lease: Duration,
+    ) -> ServerTime {
+        let Some(end) = self.live(operation, env.now).map(|tenure| tenure.end) else {
+            return env.now;
+        };
+        let end = end.max(env.now.saturating_add(lease));
+        let holder = self.holder(operation);
+        if let Some(tenure) = self.tenures.get_mut(&holder) {
+            tenure.end = end;
+        }
+        self.cover_tenure(end, env.settings);
+        end
+    }
+
+    /// What a renewal does that sets an expiry without looking.
+    fn revive(&mut self, env: Env<'_>, request: &Renew) {
+        if self.live(request.operation, env.now).is_some() || !self.tenures.is_empty() {
+            return;
+        }
+        self.spec = self.spec.or(Some(crate::LockSpec::mutex()));
+        let grant = Grant {
+            operation: request.operation,
+            mode: Mode::Exclusive,
+            label: crate::Label::new("").expect("empty is short enough"),
+            floor: None,
+            end: env.now.saturating_add(request.lease),
+        };
+        self.grant(env, grant);
     }
 
     pub(super) fn end(&mut self, env: Env<'_>, request: &End, out: &mut Vec<Message>) -> EndReply {
@@ -66,13 +109,20 @@ impl State {
             self.remove_place(ticket);
             (EndReply::Left, true)
         } else {
+            if mutant!(EndIgnoresOwner) && self.tenures.pop_first().is_some() {
+                self.used = 0;
+            }
             (
                 EndReply::NotHeld(self.why(request.operation, env.now, dropped.own)),
                 false,
             )
         };
-        self.note(env, request.operation, Some(Why::Ended));
-        if freed {
+        if mutant!(NoMarkAfterEnd) {
+            self.marks.remove(&request.operation.session);
+        } else {
+            self.note(env, request.operation, Some(Why::Ended));
+        }
+        if freed && !mutant!(EndGrantsNobody) {
             let needed = !self.places.is_empty();
             self.settle(
                 env,
@@ -93,7 +143,7 @@ impl State {
         let Some(tenure) = self.tenures.get_mut(&holder) else {
             return (EndReply::NotHeld(Why::Unknown), false);
         };
-        if tenure.holds.len() == 1 {
+        if tenure.holds.len() == 1 || mutant!(EndAtTwoFrees) {
             self.remove_tenure(holder);
             return (
                 EndReply::Released {
@@ -145,7 +195,7 @@ impl State {
         if self.spec.is_none_or(|spec| spec.kind() != Kind::RwLock) {
             return ConvertReply::NotSole;
         }
-        if request.expected != self.token_of(tenure) {
+        if request.expected != self.token_of(tenure) && !mutant!(DuplicateConversionActs) {
             return ConvertReply::WrongPeriod(self.view(tenure, env.now));
         }
         let hold = tenure
@@ -167,7 +217,8 @@ impl State {
 
     /// Only the sole holder may; while others wait, once in a tenure.
     fn may_upgrade(&self, tenure: &Tenure) -> bool {
-        self.tenures.len() == 1 && (self.places.is_empty() || !tenure.upgraded)
+        (self.tenures.len() == 1 || mutant!(UpgradeNotSole))
+            && (self.places.is_empty() || !tenure.upgraded)
     }
 
     fn convert_hold(
@@ -193,6 +244,10 @@ impl State {
         self.used = self.used - self.weight(before) + self.weight(after);
         self.next_token(env.now, None);
         let token = crate::FencingToken::new(self.token);
+        if mutant!(DowngradeOvertakes) {
+            let readers = |mode| mode == Mode::Shared;
+            self.grant_in_order(env, None, readers, &mut 256, out);
+        }
         if self.weight(after) < self.weight(before) {
             self.settle(
                 env,
@@ -226,7 +281,7 @@ impl State {
         let seen: Vec<Holder> = self
             .tenures
             .iter()
-            .filter(|(_, tenure)| tenure.end > env.now)
+            .filter(|(_, tenure)| !is_over(tenure.end, env.now))
             .filter(|(_, tenure)| request.tokens.contains(&self.token_of(tenure)))
             .map(|(holder, _)| *holder)
             .collect();

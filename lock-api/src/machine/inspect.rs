@@ -2,7 +2,7 @@
 
 use crate::bounds::INSPECT_LIST;
 use crate::id::FencingToken;
-use crate::machine::state::State;
+use crate::machine::state::{State, is_over};
 use crate::reply::{HolderView, InspectReply, WaiterView};
 use crate::time::ServerTime;
 
@@ -31,7 +31,10 @@ impl State {
     }
 
     fn holder_views(&self, now: ServerTime) -> Vec<HolderView> {
-        let live = self.tenures.values().filter(|tenure| tenure.end > now);
+        let live = self
+            .tenures
+            .values()
+            .filter(|tenure| !is_over(tenure.end, now));
         live.map(|tenure| HolderView {
             label: tenure.label.clone(),
             mode: tenure.mode(),
@@ -44,7 +47,10 @@ impl State {
     }
 
     fn waiter_views(&self, now: ServerTime) -> Vec<WaiterView> {
-        let live = self.places.values().filter(|place| place.end > now);
+        let live = self
+            .places
+            .values()
+            .filter(|place| !is_over(place.end, now));
         live.map(|place| WaiterView {
             label: place.label.clone(),
             mode: place.mode,

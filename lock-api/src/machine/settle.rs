@@ -2,8 +2,9 @@
 
 use crate::bounds::{MAX_AWAY_MARKS, SCAN_FREELY, SCAN_INTERVAL, SETTLE_BUDGET};
 use crate::id::{FencingToken, Operation};
-use crate::machine::state::{Grant, State};
+use crate::machine::state::{Grant, State, is_over};
 use crate::machine::{Env, Event, Message, Reach};
+use crate::mutants::mutant;
 use crate::request::{Mode, Policy};
 use crate::time::ServerTime;
 
@@ -29,7 +30,12 @@ impl State {
         let any: fn(Mode) -> bool = |_| true;
         let readers: fn(Mode) -> bool = |mode| mode == Mode::Shared;
         let writers: fn(Mode) -> bool = |mode| mode == Mode::Exclusive;
-        match spec.policy() {
+        let policy = if mutant!(ReaderPreferenceUnderFair) {
+            Policy::ReaderPreference
+        } else {
+            spec.policy()
+        };
+        match policy {
             Policy::Fair => {
                 self.grant_in_order(env, how.own, any, &mut budget, out);
             }
@@ -60,9 +66,13 @@ impl State {
         let expired: Vec<_> = self
             .tenures
             .iter()
-            .filter(|(_, t)| t.end <= now)
+            .filter(|(_, t)| is_over(t.end, now))
             .map(|(holder, _)| *holder)
             .collect();
+        let expired = match mutant!(OneExpiryDropsAll) && !expired.is_empty() {
+            true => self.tenures.keys().copied().collect(),
+            false => expired,
+        };
         for holder in &expired {
             self.remove_tenure(*holder);
         }
@@ -78,7 +88,7 @@ impl State {
 
     /// Grants places of `class` in the order of their tickets until one does not fit. Whether
     /// all were passed.
-    fn grant_in_order(
+    pub(super) fn grant_in_order(
         &mut self,
         env: Env<'_>,
         own: Option<Operation>,
@@ -89,7 +99,7 @@ impl State {
         let mut from = 0;
         while let Some((&ticket, place)) = self.places.range(from..).next() {
             from = ticket + 1;
-            if place.end <= env.now {
+            if is_over(place.end, env.now) {
                 self.remove_place(ticket);
                 continue;
             }
@@ -121,7 +131,12 @@ impl State {
         {
             return false;
         }
+        if mutant!(AwayLosesTicket) {
+            self.remove_place(ticket);
+            return true;
+        }
         place.away = true;
+
         place.away_marks += 1;
         self.away += 1;
         true
@@ -143,7 +158,10 @@ impl State {
             mode: place.mode,
             label: place.label,
             floor: place.floor,
-            end: place.end,
+            end: match mutant!(FullLeaseForClaim) {
+                true => env.now.saturating_add(crate::bounds::DEFAULT_LEASE),
+                false => place.end,
+            },
         };
         self.grant(env, grant);
         if !(tell && place.listening) {
@@ -164,7 +182,7 @@ impl State {
 
     fn drop_expired_head(&mut self, now: ServerTime) {
         while let Some((&ticket, place)) = self.places.iter().next() {
-            if place.end > now {
+            if !is_over(place.end, now) {
                 return;
             }
             self.remove_place(ticket);
@@ -174,7 +192,7 @@ impl State {
     /// Tells the first waiter that listens that it may try.
     fn hint(&self, env: Env<'_>, budget: &mut u32, out: &mut Vec<Message>) {
         for place in self.places.values() {
-            if place.end <= env.now || !place.listening {
+            if is_over(place.end, env.now) || !place.listening {
                 continue;
             }
             if *budget == 0 {
@@ -197,7 +215,7 @@ impl State {
         let over: Vec<u64> = self
             .places
             .iter()
-            .filter(|(_, p)| p.end <= now)
+            .filter(|(_, p)| is_over(p.end, now))
             .map(|(ticket, _)| *ticket)
             .collect();
         for ticket in over {

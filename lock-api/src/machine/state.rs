@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::bounds::{CHECK_EARLY, SCAN_INTERVAL, STAGGER_STEPS};
 use crate::id::{FencingToken, Label, Operation, SessionId};
 use crate::machine::{Env, Settings};
+use crate::mutants::mutant;
 use crate::reply::{Acquired, Queued, TenureView, Why};
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::{ServerTime, micros};
@@ -87,6 +88,14 @@ pub(super) struct Mark {
     pub(super) why: Option<Why>,
 }
 
+/// Whether something that ends at `end` is over: it is, at that very instant.
+pub(super) fn is_over(end: ServerTime, now: ServerTime) -> bool {
+    if mutant!(ExpiryEdge) {
+        return now > end;
+    }
+    now >= end
+}
+
 impl Tenure {
     pub(super) fn has(&self, sequence: u64) -> bool {
         self.holds.iter().any(|hold| hold.sequence == sequence)
@@ -119,8 +128,8 @@ impl State {
     /// Whether nothing is held and nobody waits, at `now`. Tokens and marks may remain.
     pub fn is_idle(&self, now: ServerTime) -> bool {
         now >= self.stored_end
-            || (self.tenures.values().all(|tenure| tenure.end <= now)
-                && self.places.values().all(|place| place.end <= now))
+            || (self.tenures.values().all(|tenure| is_over(tenure.end, now))
+                && self.places.values().all(|place| is_over(place.end, now)))
     }
 
     /// When the state as a whole may be forgotten: covers every tenure, place and mark, and the
@@ -138,6 +147,11 @@ impl State {
 
     /// Moves the stored end to cover `until`; further than needed, so that it moves rarely.
     pub(super) fn cover(&mut self, until: ServerTime, settings: Settings) {
+        if mutant!(StoredEndTooEarly) {
+            self.stored_end = self.stored_end.max(until);
+            return;
+        }
+
         if self.stored_end < until {
             self.stored_end = until.saturating_add(settings.retention / 8);
         }
@@ -145,7 +159,12 @@ impl State {
 
     /// Covers a tenure that ends at `end`, and its token for as long as that is remembered.
     pub(super) fn cover_tenure(&mut self, end: ServerTime, settings: Settings) {
-        self.cover(end.saturating_add(settings.retention), settings);
+        let kept = if mutant!(StoredEndTooEarly) {
+            Duration::ZERO
+        } else {
+            settings.retention
+        };
+        self.cover(end.saturating_add(kept), settings);
     }
 
     pub(super) fn holder(&self, operation: Operation) -> Holder {
@@ -164,7 +183,7 @@ impl State {
     /// The tenure in which `operation` holds, if it still does.
     pub(super) fn live(&self, operation: Operation, now: ServerTime) -> Option<&Tenure> {
         let tenure = self.tenures.get(&self.holder(operation))?;
-        (tenure.end > now && tenure.has(operation.sequence)).then_some(tenure)
+        (!is_over(tenure.end, now) && tenure.has(operation.sequence)).then_some(tenure)
     }
 
     pub(super) fn ticket(&self, operation: Operation) -> Option<u64> {
@@ -182,7 +201,7 @@ impl State {
     }
 
     pub(super) fn fits(&self, mode: Mode) -> bool {
-        self.weight(mode) <= self.capacity() - self.used
+        self.weight(mode) <= self.capacity().saturating_sub(self.used)
     }
 
     pub(super) fn token_of(&self, tenure: &Tenure) -> FencingToken {
@@ -208,7 +227,13 @@ impl State {
 
     /// Starts a new period.
     pub(super) fn next_token(&mut self, now: ServerTime, floor: Option<FencingToken>) {
-        let floor = floor.map_or(0, FencingToken::get);
+        if mutant!(TokenCountsByOne) {
+            self.token += 1;
+            return;
+        }
+        let floor = floor
+            .filter(|_| !mutant!(FloorIgnored))
+            .map_or(0, FencingToken::get);
         self.token = (self.token + 1).max(now.as_micros()).max(floor + 1);
     }
 
@@ -230,7 +255,7 @@ impl State {
             && grant.mode == Mode::Shared
             && !self.tenures.is_empty();
         let floor_is_lower = grant.floor.is_none_or(|floor| floor.get() < self.token);
-        if !(joins && floor_is_lower) {
+        if !(joins && floor_is_lower) || mutant!(ReadersDistinctTokens) {
             self.next_token(env.now, grant.floor);
         }
         let first = self.tenures.is_empty();
@@ -266,7 +291,11 @@ impl State {
             own: false,
         };
         let holder = self.holder(operation);
-        if let Some(tenure) = self.tenures.get(&holder).filter(|tenure| tenure.end <= now) {
+        if let Some(tenure) = self
+            .tenures
+            .get(&holder)
+            .filter(|tenure| is_over(tenure.end, now))
+        {
             dropped = Dropped {
                 freed: true,
                 own: tenure.has(operation.sequence),
@@ -275,7 +304,7 @@ impl State {
         }
         let place = self
             .ticket(operation)
-            .filter(|ticket| self.places[ticket].end <= now);
+            .filter(|ticket| is_over(self.places[ticket].end, now));
         if let Some(ticket) = place {
             dropped.own = true;
             self.remove_place(ticket);
@@ -359,6 +388,11 @@ impl State {
             Duration::from_micros(half + step * half / u64::from(STAGGER_STEPS))
         };
         let end = self.places.get(&ticket).map_or(now, |place| place.end);
+        let check_in = if mutant!(CheckTooLate) {
+            end.saturating_since(now)
+        } else {
+            check_in
+        };
         Queued {
             ahead,
             check_in,

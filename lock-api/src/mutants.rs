@@ -1,0 +1,134 @@
+//! Planted faults: each breaks one rule on purpose, so that tests can show that they would
+//! notice.
+//!
+//! A mutant is a value of [`Mutant`], compiled only under `--cfg leasehold_mutants` and asked at
+//! the place that it breaks. One such build holds them all; a product build holds none, and
+//! `mutant!` is the constant `false` there.
+
+/// Whether the named fault is planted.
+macro_rules! mutant {
+    ($name:ident) => {{
+        #[cfg(leasehold_mutants)]
+        {
+            $crate::mutants::Mutant::$name.is_planted()
+        }
+        #[cfg(not(leasehold_mutants))]
+        {
+            false
+        }
+    }};
+}
+pub(crate) use mutant;
+
+#[cfg(leasehold_mutants)]
+pub use planted::Mutant;
+
+#[cfg(leasehold_mutants)]
+mod planted {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// 0, or one more than the place in [`Mutant::ALL`] of the one that is planted.
+    static PLANTED: AtomicUsize = AtomicUsize::new(0);
+
+    macro_rules! mutants {
+        ($($(#[$doc:meta])* $name:ident = $text:literal, $rule:literal;)+) => {
+            /// A fault that can be planted, one at a time in a process.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub enum Mutant { $($(#[$doc])* $name),+ }
+
+            impl Mutant {
+                /// All of them.
+                pub const ALL: &[Self] = &[$(Self::$name),+];
+
+                /// The name by which tests and commands call it.
+                pub const fn name(self) -> &'static str {
+                    match self { $(Self::$name => $text),+ }
+                }
+
+                /// The rule that it breaks.
+                pub const fn rule(self) -> &'static str {
+                    match self { $(Self::$name => $rule),+ }
+                }
+            }
+        };
+    }
+
+    mutants! {
+        /// A tenure still counts at the very instant of its end.
+        ExpiryEdge = "expiry-edge", "rule 1";
+        /// A redelivered acquire is answered with more time than the tenure has.
+        RemainingTooLong = "remaining-too-long", "rule 2";
+        /// A redelivered acquire extends the tenure.
+        RedeliveryExtends = "redelivery-extends", "rule 2";
+        /// A waiter is told to come back only when its place has ended.
+        CheckTooLate = "check-too-late", "rule 3";
+        /// When one tenure expires, all are dropped.
+        OneExpiryDropsAll = "one-expiry-drops-all", "rule 4";
+        /// A renewal of one reader extends them all.
+        RenewalExtendsAll = "renewal-extends-all", "rule 4";
+        /// Ending one of two holds frees the key.
+        EndAtTwoFrees = "end-at-two-frees", "rule 5";
+        /// A nested hold with a shorter lease shortens the tenure.
+        InnerLeaseShortens = "inner-lease-shortens", "rule 5";
+        /// A reader that asks to write waits for itself.
+        UpgradeSelfDeadlock = "upgrade-self-deadlock", "rule 5";
+        /// A conversion acts whatever period it names.
+        DuplicateConversionActs = "duplicate-conversion-acts", "rule 6";
+        /// An upgrade does not look for other holders.
+        UpgradeNotSole = "upgrade-not-sole", "rule 6";
+        /// A downgrade lets readers pass a writer at the head.
+        DowngradeOvertakes = "downgrade-overtakes", "rule 6";
+        /// A newcomer takes a free key past the queue.
+        BargingUnderFair = "barging-under-fair", "rule 7";
+        /// Readers pass waiting writers though the policy is fair.
+        ReaderPreferenceUnderFair = "reader-preference-under-fair", "rule 7";
+        /// Ending a hold grants to nobody.
+        EndGrantsNobody = "end-grants-nobody", "rule 8";
+        /// A waiter that nobody can reach loses its ticket.
+        AwayLosesTicket = "away-loses-ticket", "rule 9";
+        /// A grant out of the queue gets a full lease at once.
+        FullLeaseForClaim = "full-lease-for-claim", "rule 10";
+        /// A poll extends a claim.
+        PollExtendsClaim = "poll-extends-claim", "rule 10";
+        /// No mark is kept after an end.
+        NoMarkAfterEnd = "no-mark-after-end", "rule 12";
+        /// A retried acquire counts twice.
+        RetryCountsTwice = "retry-counts-twice", "rule 12";
+        /// An acquire is executed however late it comes.
+        DeliverBeforeIgnored = "deliver-before-ignored", "rule 12";
+        /// A refused nested hold is written before it is refused.
+        WriteBeforeRefusal = "write-before-refusal", "rule 13";
+        /// The stored end does not cover the last token.
+        StoredEndTooEarly = "stored-end-too-early", "rule 14";
+        /// Tokens count by one from zero.
+        TokenCountsByOne = "token-counts-by-one", "rule 15";
+        /// Each reader of a period gets a token of its own.
+        ReadersDistinctTokens = "readers-distinct-tokens", "rule 15";
+        /// The floor that a client brings is not looked at.
+        FloorIgnored = "floor-ignored", "rule 15";
+        /// An end does not look at the owner.
+        EndIgnoresOwner = "end-ignores-owner", "S3";
+        /// A renewal revives what has ended.
+        RenewRevives = "renew-revives", "S3";
+    }
+
+    impl Mutant {
+        /// The mutant of that name.
+        pub fn from_name(name: &str) -> Option<Self> {
+            Self::ALL
+                .iter()
+                .copied()
+                .find(|mutant| mutant.name() == name)
+        }
+
+        /// Plants this one, instead of any other.
+        pub fn plant(self) {
+            PLANTED.store(self as usize + 1, Ordering::SeqCst);
+        }
+
+        /// Whether this is the one that is planted.
+        pub fn is_planted(self) -> bool {
+            PLANTED.load(Ordering::Relaxed) == self as usize + 1
+        }
+    }
+}
