@@ -1,5 +1,10 @@
 //! Real time on a tokio runtime.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the outside world's time, tasks and randomness come in"
+)]
+
 use std::time::Duration;
 
 use crate::runtime::{BoxFuture, Moment, Runtime};
