@@ -1,6 +1,6 @@
 //! Acquire and poll: the two commands that can answer with a hold or a place.
 
-use crate::bounds::MAX_FLOOR_AHEAD;
+use crate::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD};
 use crate::id::{FencingToken, Label, Operation};
 use crate::machine::settle::Settling;
 use crate::machine::state::{Grant, Hold, Place, State, is_over};
@@ -64,7 +64,10 @@ impl State {
             return Some(Refused::TooLate);
         }
         let known = env.now.max(ServerTime::from_micros(self.token));
-        let highest = known.saturating_add(MAX_FLOOR_AHEAD).as_micros();
+        let highest = known
+            .saturating_add(MAX_FLOOR_AHEAD)
+            .as_micros()
+            .min(MAX_FLOOR);
         let floor = request.floor.map_or(0, FencingToken::get);
         (floor > highest).then_some(Refused::FloorTooHigh)
     }
@@ -96,9 +99,11 @@ impl State {
         !(mutant!(UpgradeSelfDeadlock) && upgrades)
     }
 
-    /// Whether it matters for this attempt who has expired.
+    /// Whether it matters for this attempt who has expired. A reader's token does: it joins the
+    /// period of those who read, and of nobody who is gone.
     fn depends_on_expiry(&self, request: &Acquire) -> bool {
         !self.places.is_empty()
+            || request.mode == Mode::Shared
             || self.spec != Some(request.spec)
             || !self.fits(request.mode)
             || self.tenures.len() >= request.limits.holders as usize

@@ -245,17 +245,25 @@ impl State {
             mode: grant.mode,
         };
         self.cover_tenure(grant.end, env.settings);
+        // Among many holders an expired one may not have been looked at yet; a grant to its owner
+        // must not bring it back.
+        self.drop_tenure_if_expired(holder, env.now);
         if let Some(tenure) = self.tenures.get_mut(&holder) {
             // A queued read of an owner that has come to read by another attempt.
             tenure.holds.push(hold);
-            tenure.end = tenure.end.max(grant.end);
+            if !tenure.revoked {
+                tenure.end = tenure.end.max(grant.end);
+            }
             return;
         }
         let joins = self.spec.is_some_and(|spec| spec.kind() == Kind::RwLock)
             && grant.mode == Mode::Shared
             && !self.tenures.is_empty();
-        let floor_is_lower = grant.floor.is_none_or(|floor| floor.get() < self.token);
-        if !(joins && floor_is_lower) || mutant!(ReadersDistinctTokens) {
+        // A floor above the stored token proves that a token was lost. One equal to it comes from
+        // a client that has read in this very period: a new period would get those refused who
+        // still read in it.
+        let lost = grant.floor.is_some_and(|floor| floor.get() > self.token);
+        if !joins || lost || mutant!(ReadersDistinctTokens) {
             self.next_token(env.now, grant.floor);
         }
         let first = self.tenures.is_empty();
@@ -283,6 +291,15 @@ impl State {
         Some(tenure)
     }
 
+    /// Takes a tenure out if it has expired.
+    fn drop_tenure_if_expired(&mut self, holder: Holder, now: ServerTime) -> Option<Tenure> {
+        self.tenures
+            .get(&holder)
+            .is_some_and(|tenure| is_over(tenure.end, now))
+            .then(|| self.remove_tenure(holder))
+            .flatten()
+    }
+
     /// Takes out the tenure of `operation`'s owner, and the operation's own place, if they have
     /// expired: a command that names an operation never finds it alive past its end.
     pub(super) fn drop_if_expired(&mut self, operation: Operation, now: ServerTime) -> Dropped {
@@ -290,17 +307,11 @@ impl State {
             freed: false,
             own: false,
         };
-        let holder = self.holder(operation);
-        if let Some(tenure) = self
-            .tenures
-            .get(&holder)
-            .filter(|tenure| is_over(tenure.end, now))
-        {
+        if let Some(tenure) = self.drop_tenure_if_expired(self.holder(operation), now) {
             dropped = Dropped {
                 freed: true,
                 own: tenure.has(operation.sequence),
             };
-            self.remove_tenure(holder);
         }
         let place = self
             .ticket(operation)
