@@ -1,1 +1,42 @@
-//! The conformance suite that every leasehold backend passes
+//! The conformance suite that every leasehold backend passes.
+//!
+//! A backend's `tests/conformance.rs` (with `harness = false`) implements [`Harness`] and hands
+//! it to [`run`]:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use leasehold_api::{Capabilities, LockBackend};
+//! # use leasehold_conformance::{Environment, Harness, SetupError};
+//! # #[derive(Debug)]
+//! # struct MyHarness;
+//! # #[async_trait::async_trait]
+//! # impl Harness for MyHarness {
+//! #     fn name(&self) -> &str { "mine" }
+//! #     fn capabilities(&self) -> Capabilities { Capabilities::minimal() }
+//! #     async fn environment(&self, _: &str) -> Result<Arc<dyn Environment>, SetupError> {
+//! #         Err("an example".into())
+//! #     }
+//! # }
+//! fn main() -> std::process::ExitCode {
+//!     leasehold_conformance::run(MyHarness, &[])
+//! }
+//! ```
+//!
+//! Every case is named `family::case` and says which rules of the semantics it covers; see
+//! [`cases`]. A case that the backend's [`Capabilities`](leasehold_api::Capabilities) rule out is
+//! *ignored visibly*, and the list of those is compared with the one that the author wrote down.
+//! Cases without needs (exclusion, expiry, the owner-checked end, redelivery) can never be
+//! ignored. A server that cannot be reached is a failure.
+
+mod case;
+mod failure;
+mod families;
+mod harness;
+mod runner;
+mod world;
+
+pub use case::{Case, Need};
+pub use failure::Failure;
+pub use families::all as cases;
+pub use harness::{Abilities, Environment, Harness, SetupError, Timing};
+pub use runner::{run, run_case};

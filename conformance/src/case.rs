@@ -1,0 +1,125 @@
+//! A case, what it needs, and the table of all.
+
+use std::fmt;
+
+use leasehold_api::{BoxFuture, Capabilities};
+
+use crate::failure::Verdict;
+use crate::harness::{Abilities, Harness};
+use crate::world::World;
+
+/// Something that a backend or its harness may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each is the capability or ability of its name")]
+pub enum Need {
+    Queue,
+    Push,
+    RwLocks,
+    Semaphores,
+    Reentrancy,
+    Convert,
+    Inspect,
+    ForceRelease,
+    FencingTokens,
+    PlantForeign,
+}
+
+impl Need {
+    /// Whether it is there.
+    pub const fn is_met(self, capabilities: Capabilities, abilities: Abilities) -> bool {
+        match self {
+            Self::Queue => capabilities.queue,
+            Self::Push => capabilities.push,
+            Self::RwLocks => capabilities.rw_locks,
+            Self::Semaphores => capabilities.semaphores,
+            Self::Reentrancy => capabilities.reentrancy,
+            Self::Convert => capabilities.convert,
+            Self::Inspect => capabilities.inspect,
+            Self::ForceRelease => capabilities.force_release,
+            Self::FencingTokens => capabilities.fencing_tokens,
+            Self::PlantForeign => abilities.plant_foreign,
+        }
+    }
+
+    /// What it is called in the reason for ignoring a case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Push => "push",
+            Self::RwLocks => "rw_locks",
+            Self::Semaphores => "semaphores",
+            Self::Reentrancy => "reentrancy",
+            Self::Convert => "convert",
+            Self::Inspect => "inspect",
+            Self::ForceRelease => "force_release",
+            Self::FencingTokens => "fencing_tokens",
+            Self::PlantForeign => "plant_foreign (harness)",
+        }
+    }
+}
+
+/// One scenario.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub(crate) family: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) rules: &'static [&'static str],
+    pub(crate) needs: &'static [Need],
+    pub(crate) run: for<'a> fn(&'a World) -> BoxFuture<'a, Verdict>,
+}
+
+impl Case {
+    /// `family::case`, as the runner shows it.
+    pub fn name(&self) -> String {
+        format!("{}::{}", self.family, self.name)
+    }
+
+    /// The rules that it covers, such as `rule 4`, `S3`, `L1`.
+    pub const fn rules(&self) -> &'static [&'static str] {
+        self.rules
+    }
+
+    /// What the backend must be able to do for the case to run. A case without needs can never
+    /// be ignored.
+    pub const fn needs(&self) -> &'static [Need] {
+        self.needs
+    }
+
+    /// Why the case cannot run with this harness, if it cannot.
+    pub fn ignored_because(&self, harness: &dyn Harness) -> Option<String> {
+        let (capabilities, abilities) = (harness.capabilities(), harness.abilities());
+        let missing: Vec<_> = self
+            .needs
+            .iter()
+            .filter(|need| !need.is_met(capabilities, abilities))
+            .map(|need| need.name())
+            .collect();
+        (!missing.is_empty()).then(|| format!("without {}", missing.join(", ")))
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case")
+            .field("name", &self.name())
+            .field("rules", &self.rules)
+            .field("needs", &self.needs)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The table of a family: `cases!("family"; case: [rules], [needs]; …)`.
+macro_rules! cases {
+    ($family:literal; $($name:ident: [$($rule:literal),*], [$($need:ident),*];)+) => {
+        &[$($crate::case::Case {
+            family: $family,
+            name: stringify!($name),
+            rules: &[$($rule),*],
+            needs: &[$($crate::case::Need::$need),*],
+            run: |world| Box::pin($name(world)),
+        }),+]
+    };
+}
+
+pub(crate) use cases;

@@ -1,0 +1,152 @@
+//! How a case fails: what which rule asks for, and what came.
+
+use std::fmt;
+
+use leasehold_api::{BackendError, InvalidInput};
+
+use crate::harness::SetupError;
+
+/// Why a case failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    rule: &'static str,
+    promise: String,
+    expected: String,
+    came: String,
+}
+
+/// How a case ends.
+pub(crate) type Verdict = Result<(), Failure>;
+
+impl Failure {
+    /// A broken promise of a rule.
+    pub(crate) fn new(
+        rule: &'static str,
+        promise: impl Into<String>,
+        expected: impl Into<String>,
+        came: impl fmt::Debug,
+    ) -> Self {
+        Self {
+            rule,
+            promise: promise.into(),
+            expected: expected.into(),
+            came: format!("{came:?}"),
+        }
+    }
+
+    /// The rule of the semantics that was broken, such as `rule 4` or `S1`; `set-up` if the case
+    /// could not even start.
+    pub fn rule(&self) -> &str {
+        self.rule
+    }
+
+    pub(crate) fn setup(error: &SetupError) -> Self {
+        Self {
+            rule: "set-up",
+            promise: "the harness gives every case an environment and clients".into(),
+            expected: "no error".into(),
+            came: error.to_string(),
+        }
+    }
+
+    pub(crate) fn hung(limit: std::time::Duration) -> Self {
+        Self {
+            rule: "L4",
+            promise: "every call ends by its deadline".into(),
+            expected: format!("the case to end within {limit:?} of real time"),
+            came: "it was still running".into(),
+        }
+    }
+
+    pub(crate) fn panicked(message: &str) -> Self {
+        Self {
+            rule: "L4",
+            promise: "nothing panics".into(),
+            expected: "the case to end".into(),
+            came: format!("a panic: {message}"),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.rule, self.promise)?;
+        writeln!(f, "  expected: {}", self.expected)?;
+        write!(f, "  came:     {}", self.came)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Self {
+        Self {
+            rule: "L4",
+            promise: "a healthy backend answers every command that it supports".into(),
+            expected: "a reply".into(),
+            came: format!("error: {error}"),
+        }
+    }
+}
+
+impl From<InvalidInput> for Failure {
+    fn from(error: InvalidInput) -> Self {
+        Self {
+            rule: "set-up",
+            promise: "the scenario's own input is valid".into(),
+            expected: "no error".into(),
+            came: error.to_string(),
+        }
+    }
+}
+
+/// Matches a value, or fails the case: `want!(value, pattern => result, rule, promise)`.
+macro_rules! want {
+    ($value:expr, $pattern:pat $(if $guard:expr)? => $result:expr, $rule:expr, $($promise:tt)+) => {
+        match $value {
+            $pattern $(if $guard)? => $result,
+            other => {
+                return Err($crate::failure::Failure::new(
+                    $rule,
+                    format!($($promise)+),
+                    concat!(stringify!($pattern) $(, " if ", stringify!($guard))?),
+                    other,
+                ));
+            }
+        }
+    };
+    ($value:expr, $pattern:pat $(if $guard:expr)?, $rule:expr, $($promise:tt)+) => {
+        want!($value, $pattern $(if $guard)? => (), $rule, $($promise)+)
+    };
+}
+
+/// Fails the case unless two values are equal: `want_eq!(came, expected, rule, promise)`.
+macro_rules! want_eq {
+    ($came:expr, $expected:expr, $rule:expr, $($promise:tt)+) => {{
+        let (came, expected) = (&$came, &$expected);
+        if came != expected {
+            return Err($crate::failure::Failure::new(
+                $rule,
+                format!($($promise)+),
+                format!("{} = {expected:?}", stringify!($came)),
+                came,
+            ));
+        }
+    }};
+}
+
+/// Fails the case unless a condition holds: `ensure!(condition, rule, came, promise)`.
+macro_rules! ensure {
+    ($condition:expr, $rule:expr, $came:expr, $($promise:tt)+) => {
+        if !$condition {
+            return Err($crate::failure::Failure::new(
+                $rule,
+                format!($($promise)+),
+                stringify!($condition),
+                $came,
+            ));
+        }
+    };
+}
+
+pub(crate) use {ensure, want, want_eq};

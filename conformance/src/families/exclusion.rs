@@ -1,0 +1,161 @@
+//! One holder at a time: the promise that no backend can leave out.
+
+use leasehold_api::{AcquireReply, LockSpec, Policy};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, ensure, want, want_eq};
+use crate::world::{Lock, Session, World};
+
+pub(super) const CASES: &[Case] = cases!("exclusion";
+    free_key_is_granted: ["S1", "rule 2"], [];
+    held_key_is_refused_to_others: ["S1"], [];
+    held_key_is_refused_to_the_same_session: ["S1", "rule 5"], [];
+    release_frees_the_key: ["S1", "S3"], [];
+    keys_are_independent: ["S1"], [];
+    one_of_many_at_once_wins: ["S1"], [];
+    held_says_when_it_may_change: ["rule 3"], [];
+    barging_excludes_too: ["S1", "rule 7"], [];
+    capabilities_are_as_declared: ["trait contract"], [];
+    stamps_advance_on_one_clock: ["rule 1"], [];
+);
+
+async fn free_key_is_granted(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lease = world.units(20);
+    let held = a.ask(&Lock::mutex("k")).lease(lease).acquired("S1").await?;
+    want_eq!(held.holds(), 1, "rule 5", "a first hold counts one");
+    world.ends_at(
+        (held.stamp, held.end_time().saturating_since(held.stamp.at)),
+        held.stamp.at.saturating_add(lease),
+        "rule 2",
+        "a grant says the time that is left, which is the lease",
+    )
+}
+
+async fn held_key_is_refused_to_others(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    for _ in 0..3 {
+        b.ask(&lock).held("S1").await?;
+    }
+    held.released("S3").await
+}
+
+async fn held_key_is_refused_to_the_same_session(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    // Another owner: two plain handles of one program exclude each other.
+    a.ask(&lock).held("S1").await?;
+    held.released("S3").await
+}
+
+async fn release_frees_the_key(world: &World) -> Verdict {
+    let sessions = [world.session().await?, world.session().await?];
+    let lock = Lock::mutex("k");
+    for turn in 0..6 {
+        let held = sessions[turn % 2].ask(&lock).acquired("S1").await?;
+        sessions[(turn + 1) % 2].ask(&lock).held("S1").await?;
+        held.released("S3").await?;
+    }
+    Ok(())
+}
+
+async fn keys_are_independent(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let first = a.ask(&Lock::mutex("k1")).acquired("S1").await?;
+    let second = b.ask(&Lock::mutex("k2")).acquired("S1").await?;
+    first.released("S3").await?;
+    b.ask(&Lock::mutex("k2")).held("S1").await?;
+    second.released("S3").await
+}
+
+async fn one_of_many_at_once_wins(world: &World) -> Verdict {
+    let mut sessions: Vec<Session> = Vec::new();
+    for _ in 0..8 {
+        sessions.push(world.session().await?);
+    }
+    for round in 0..5 {
+        let lock = Lock::mutex(&format!("k{round}"));
+        let sent = sessions.iter().map(|session| session.ask(&lock).send());
+        let mut won = 0;
+        for answer in futures_util::future::join_all(sent).await {
+            match answer?.1 {
+                AcquireReply::Acquired(_) => won += 1,
+                other => want!(
+                    other,
+                    AcquireReply::Held(_),
+                    "S1",
+                    "those who come too late are told that the key is held"
+                ),
+            }
+        }
+        ensure!(
+            won == 1,
+            "S1",
+            won,
+            "one of eight attempts at once is granted"
+        );
+    }
+    Ok(())
+}
+
+async fn held_says_when_it_may_change(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, lease) = (Lock::mutex("k"), world.units(20));
+    a.ask(&lock).lease(lease).acquired("S1").await?;
+    let change_in = b.ask(&lock).held("S1").await?.change_in;
+    ensure!(
+        !change_in.is_zero() && change_in <= lease,
+        "rule 3",
+        change_in,
+        "`Held` says the time to the earliest change, here the end of the lease"
+    );
+    Ok(())
+}
+
+async fn barging_excludes_too(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let spec = LockSpec::mutex().with_policy(Policy::Barging)?;
+    let lock = Lock::new("k", spec);
+    let held = a.ask(&lock).acquired("S1").await?;
+    b.ask(&lock).held("S1").await?;
+    held.released("S3").await?;
+    b.ask(&lock).acquired("S1").await?;
+    Ok(())
+}
+
+async fn capabilities_are_as_declared(world: &World) -> Verdict {
+    let declared = world.capabilities();
+    for _ in 0..2 {
+        want_eq!(
+            world.backend().await?.capabilities(),
+            declared,
+            "trait contract",
+            "a backend's capabilities are those that its harness declares, at every call"
+        );
+    }
+    Ok(())
+}
+
+async fn stamps_advance_on_one_clock(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let before = a.backend.hello().await?;
+    world.pass(2).await;
+    let after = b.backend.hello().await?;
+    want_eq!(
+        after.clock,
+        before.clock,
+        "rule 1",
+        "the clients of one server read one clock"
+    );
+    let passed = after.at.saturating_since(before.at);
+    ensure!(
+        passed >= world.units(2),
+        "rule 1",
+        passed,
+        "the server's time advances with the time that passes"
+    );
+    Ok(())
+}

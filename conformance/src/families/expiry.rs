@@ -1,0 +1,264 @@
+//! What nobody renews ends by itself, at its time and not before.
+
+use std::time::Duration;
+
+use leasehold_api::{AcquireReply, EndReply, PollReply, RenewReply, Why};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("expiry";
+    unattended_lease_frees_the_key: ["rule 1", "L1"], [];
+    not_a_moment_early: ["rule 1", "S1"], [];
+    expired_holder_cannot_renew: ["rule 4", "S3"], [];
+    expired_holder_cannot_release: ["rule 4", "S3"], [];
+    renewal_moves_the_end: ["rule 2"], [];
+    renewal_never_shortens: ["rule 5", "rule 2"], [];
+    short_lease_after_a_long_one: ["rule 1", "L1"], [];
+    holder_expires_while_another_waits: ["L1", "L2"], [Queue];
+    waiter_is_told_when_to_come_back: ["rule 3"], [Queue];
+    one_reader_of_several: ["rule 4"], [RwLocks];
+    short_reader_never_cuts_a_long_one: ["rule 4"], [RwLocks];
+    dead_permit_comes_back_alone: ["rule 4", "L1"], [Semaphores];
+);
+
+async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    world.pass(4).await;
+    b.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+/// Asks again and again around the edge, and judges each answer by its own stamp.
+async fn not_a_moment_early(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
+    let end = held.end_time();
+    for _ in 0..2_000 {
+        let (attempt, reply) = b.ask(&lock).send().await?;
+        let over = attempt.stamp.at >= end;
+        match reply {
+            AcquireReply::Held(_) if !over => {}
+            AcquireReply::Acquired(_) if over => return Ok(()),
+            other => {
+                let expected = if over { "Acquired" } else { "Held" };
+                let promise = format!("expired is now >= end; the end is {end:?}");
+                return Err(Failure::new(
+                    "rule 1",
+                    promise,
+                    expected,
+                    (attempt.stamp, other),
+                ));
+            }
+        }
+        let left = end.saturating_since(attempt.stamp.at);
+        world
+            .pass_for((left / 2).max(Duration::from_millis(1)))
+            .await;
+    }
+    Err(Failure::new(
+        "L1",
+        "the key is free once the lease is over",
+        "Acquired",
+        "Held",
+    ))
+}
+
+async fn expired_holder_cannot_renew(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    world.pass(4).await;
+    want!(
+        held.renew(world.units(50)).await?.reply,
+        RenewReply::Lost(Why::Expired | Why::Unknown),
+        "rule 4",
+        "a renewal never resurrects what has expired"
+    );
+    b.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn expired_holder_cannot_release(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let held = a
+        .ask(&Lock::mutex("k"))
+        .lease(world.units(3))
+        .acquired("S1")
+        .await?;
+    world.pass(4).await;
+    want!(
+        held.end().await?,
+        EndReply::NotHeld(Why::Expired | Why::Unknown),
+        "S3",
+        "what has expired cannot be released"
+    );
+    Ok(())
+}
+
+async fn renewal_moves_the_end(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(10)).acquired("S1").await?;
+    world.pass(5).await;
+    let (token, end) = held.renewed(world.units(10), "rule 2").await?;
+    want_eq!(token, held.token(), "S4", "a renewal stays in its period");
+    let moved = end.saturating_since(held.end_time());
+    ensure!(
+        moved >= world.units(5),
+        "rule 2",
+        moved,
+        "a renewal gives the whole lease anew from its own execution on"
+    );
+    world.pass(7).await;
+    b.ask(&lock).held("S1").await?;
+    world.pass(5).await;
+    b.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn renewal_never_shortens(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(30)).acquired("S1").await?;
+    let renewed = held.renew(world.units(1)).await?;
+    let remaining = want!(
+        renewed.reply,
+        RenewReply::Renewed { remaining, .. } => remaining,
+        "rule 2",
+        "a tenure that stands is renewed"
+    );
+    let promise = "a renewal with a shorter lease leaves the end where it was";
+    world.ends_at(
+        (renewed.stamp, remaining),
+        held.end_time(),
+        "rule 5",
+        promise,
+    )?;
+    world.pass(3).await;
+    b.ask(&lock).held("S1").await?;
+    Ok(())
+}
+
+/// The bound of the earliest end must not outlive the tenure that it came from.
+async fn short_lease_after_a_long_one(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let long = a.ask(&lock).lease(world.units(500)).acquired("S1").await?;
+    long.released("S3").await?;
+    a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    world.pass(4).await;
+    b.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn holder_expires_while_another_waits(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
+    let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
+    want_eq!(
+        queued.ahead,
+        0,
+        "rule 7",
+        "nobody is ahead of the first waiter"
+    );
+    waiter.poll_queued("S1").await?;
+    world.pass(5).await;
+    waiter.poll_granted("L1").await?;
+    Ok(())
+}
+
+async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
+    let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
+    let mut check_in = queued.check_in;
+    for _ in 0..8 {
+        let interval = lock.spec.poll_interval();
+        ensure!(
+            !check_in.is_zero() && check_in <= interval,
+            "rule 3",
+            check_in,
+            "`check_in` is at most the poll interval of {interval:?}"
+        );
+        world.pass_for(check_in).await;
+        match waiter.poll().await?.reply {
+            PollReply::Queued(queued) => check_in = queued.check_in,
+            other => {
+                want!(
+                    other,
+                    PollReply::Acquired(_),
+                    "rule 3",
+                    "a first waiter that comes back when told gets the expired key"
+                );
+                return Ok(());
+            }
+        }
+    }
+    Err(Failure::new(
+        "rule 3",
+        "the advice leads to the earliest change",
+        "Acquired",
+        "Queued",
+    ))
+}
+
+async fn readers(world: &World, lock: &Lock, units: &[u32]) -> Result<Vec<Attempt>, Failure> {
+    let mut all = Vec::new();
+    for n in units {
+        let session = world.session().await?;
+        let ask = session.ask(lock).shared().lease(world.units(*n));
+        all.push(ask.acquired("rule 4").await?);
+    }
+    Ok(all)
+}
+
+async fn one_reader_of_several(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let all = readers(world, &lock, &[300, 3, 300]).await?;
+    let writer = world.session().await?;
+    world.pass(4).await;
+    want!(
+        all[1].renew(world.units(300)).await?.reply,
+        RenewReply::Lost(_),
+        "rule 4",
+        "the reader whose lease is over is gone"
+    );
+    for long in [&all[0], &all[2]] {
+        long.renewed(world.units(300), "rule 4").await?;
+        writer.ask(&lock).held("S1").await?;
+        long.released("S3").await?;
+    }
+    writer.ask(&lock).acquired("rule 4").await?;
+    Ok(())
+}
+
+async fn short_reader_never_cuts_a_long_one(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    readers(world, &lock, &[20, 2]).await?;
+    let writer = world.session().await?;
+    world.pass(4).await;
+    writer.ask(&lock).held("rule 4").await?;
+    world.pass(17).await;
+    writer.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn dead_permit_comes_back_alone(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::semaphore("k", 2);
+    a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let long = a.ask(&lock).lease(world.units(300)).acquired("S1").await?;
+    b.ask(&lock).held("S1").await?;
+    world.pass(4).await;
+    b.ask(&lock).acquired("L1").await?;
+    b.ask(&lock).held("S1").await?;
+    long.renewed(world.units(300), "rule 4").await?;
+    Ok(())
+}
