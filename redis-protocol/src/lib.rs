@@ -17,15 +17,23 @@
 //! Every number is little-endian. Times, tokens and sequences travel as IEEE doubles, because
 //! that is what Lua computes with; all of them are integers below 2^53.
 
+mod access;
 mod call;
 mod class;
+mod clock;
 mod names;
+mod options;
 pub mod reply;
 mod script;
+mod server;
 mod wire;
 
+pub use access::missing_access;
 pub use call::{Call, Protocol, Settings};
 pub use class::{ErrorClass, classify};
+pub use clock::ClockWatch;
+pub use options::Options;
 pub use reply::decode_notice;
 pub use script::Script;
+pub use server::ServerInfo;
 pub use wire::Malformed;

@@ -6,8 +6,8 @@
 
 use leasehold_api::{
     AcquireReply, Acquired, BackendError, ClockId, ConvertReply, EndReply, ForceReply, Held,
-    HolderView, InspectReply, Notice, PollReply, Queued, Refused, RenewReply, Stamp, Stamped,
-    TenureView, WaiterView, Why,
+    HolderView, InspectReply, Notice, PollReply, Queued, Refused, RenewReply, ServerTime, Stamp,
+    Stamped, TenureView, WaiterView, Why,
 };
 
 use crate::class::classify;
@@ -187,6 +187,14 @@ pub fn decode_notice(payload: &[u8], clock: ClockId) -> Result<Vec<Notice>, Malf
     Ok(notices)
 }
 
+/// The server's time in the execution that gave this answer, whichever script it comes from;
+/// `None` if it comes from none.
+pub fn time(bytes: &[u8]) -> Option<ServerTime> {
+    let mut from = Reader::new(bytes);
+    from.u8("status").ok()?;
+    from.time("stamp").ok()
+}
+
 fn only<T>(
     bytes: &[u8],
     clock: ClockId,
@@ -349,7 +357,7 @@ fn waiter(from: &mut Reader<'_>) -> Result<WaiterView, Malformed> {
 mod tests {
     use std::time::Duration;
 
-    use leasehold_api::{FencingToken, ServerTime};
+    use leasehold_api::FencingToken;
     use proptest::prelude::*;
 
     use super::*;
