@@ -1,0 +1,213 @@
+//! One connection, and the few commands that are sent over it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use leasehold_api::{InvalidInput, ServerTime};
+use leasehold_redis_protocol::{Call, ErrorClass};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, Value,
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::error::{ConnectError, Failure, FailureKind};
+
+/// What a connection tells unasked.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A message on a channel that it subscribed to.
+    Message(Vec<u8>),
+    /// Messages may have been lost.
+    Missed,
+    /// The connection ended.
+    Closed,
+}
+
+/// Where connections come from.
+pub(crate) enum Source {
+    /// A client that opens them.
+    Own(Client),
+    /// One connection of the user's, which cannot be replaced.
+    User(Arc<dyn UserConnection>),
+}
+
+/// A user's connection, whose type is forgotten.
+pub(crate) trait UserConnection: Send + Sync {
+    /// A handle for one command; they share the connection.
+    fn handle(&self) -> Box<dyn ConnectionLike + Send>;
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> UserConnection for C {
+    fn handle(&self) -> Box<dyn ConnectionLike + Send> {
+        Box::new(self.clone())
+    }
+}
+
+impl Source {
+    /// Connections to the server that `url` names.
+    pub(crate) fn from_url(url: &str) -> Result<Self, ConnectError> {
+        let client = Client::open(url).map_err(|error| unusable("URL", &error))?;
+        Self::own(&client)
+    }
+
+    /// Connections as `client` opens them, but with RESP3: only then does the library tell when
+    /// one ends, and deliver messages over one that also takes commands.
+    pub(crate) fn own(client: &Client) -> Result<Self, ConnectError> {
+        let info = client.get_connection_info().clone();
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let client = Client::open(info.set_redis_settings(settings))
+            .map_err(|error| unusable("client", &error))?;
+        Ok(Self::Own(client))
+    }
+
+    /// Whether connections are opened here: then each is new, and known to be open or not.
+    pub(crate) const fn is_own(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+
+    /// Opens a connection, with no time limit of its own. Must run on the runtime that shall
+    /// drive the connection.
+    pub(crate) async fn open(
+        &self,
+        events: Option<UnboundedSender<Event>>,
+    ) -> Result<Wire, Failure> {
+        let client = match self {
+            Self::User(connection) => return Ok(Wire::User(Arc::clone(connection))),
+            Self::Own(client) => client,
+        };
+        let closed = Arc::new(AtomicBool::new(false));
+        let noticed = Arc::clone(&closed);
+        let config = AsyncConnectionConfig::new()
+            // The callers' own limits hold; these would be second ones, of other lengths.
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(move |push| notice(push, &noticed, events.as_ref()));
+        let connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        Ok(Wire::Own { connection, closed })
+    }
+}
+
+fn unusable(what: &'static str, error: &RedisError) -> ConnectError {
+    ConnectError::Invalid(InvalidInput::Setting {
+        what,
+        problem: error.to_string(),
+    })
+}
+
+fn notice(
+    push: PushInfo,
+    closed: &AtomicBool,
+    events: Option<&UnboundedSender<Event>>,
+) -> Result<(), redis::aio::SendError> {
+    let event = match push.kind {
+        PushKind::Disconnection => {
+            closed.store(true, Ordering::Release);
+            Event::Closed
+        }
+        PushKind::Message => match push.data.into_iter().nth(1) {
+            Some(Value::BulkString(payload)) => Event::Message(payload),
+            _ => Event::Missed,
+        },
+        _ => return Ok(()),
+    };
+    if let Some(events) = events {
+        // Fails when nobody listens any more: then the connection is about to be dropped.
+        let _ = events.send(event);
+    }
+    Ok(())
+}
+
+/// One connection. Dropping it closes it, unless it is the user's.
+pub(crate) enum Wire {
+    /// Opened here.
+    Own {
+        connection: MultiplexedConnection,
+        /// Set when it has ended.
+        closed: Arc<AtomicBool>,
+    },
+    /// The user's.
+    User(Arc<dyn UserConnection>),
+}
+
+impl Wire {
+    /// Whether it is known to have ended, so that nothing can be sent over it.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            Self::Own { closed, .. } => closed.load(Ordering::Acquire),
+            Self::User(_) => false,
+        }
+    }
+
+    /// Runs a script: by its hash, and by its source if the server does not know that.
+    pub(crate) async fn script(&self, call: &Call) -> Result<Vec<u8>, Failure> {
+        const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
+        match self.eval("EVALSHA", call.script.sha1(), call).await {
+            Err(failure) if failure.kind == UNKNOWN => {
+                self.eval("EVAL", call.script.source(), call).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn eval(&self, name: &str, script: &str, call: &Call) -> Result<Vec<u8>, Failure> {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(call.keys.len());
+        command.arg(&call.keys).arg(&call.args);
+        match self.send(&command).await? {
+            Value::BulkString(bytes) => Ok(bytes),
+            other => Err(garbled(name, &other)),
+        }
+    }
+
+    /// The server's own description of itself.
+    pub(crate) async fn info(&self) -> Result<String, Failure> {
+        match self.send(redis::cmd("INFO").arg("server")).await? {
+            Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Value::VerbatimString { text, .. } => Ok(text),
+            other => Err(garbled("INFO", &other)),
+        }
+    }
+
+    /// The server's clock.
+    pub(crate) async fn time(&self) -> Result<ServerTime, Failure> {
+        let answer = self.send(&redis::cmd("TIME")).await?;
+        match redis::from_redis_value_ref::<(u64, u64)>(&answer) {
+            Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
+            Err(_) => Err(garbled("TIME", &answer)),
+        }
+    }
+
+    /// Asks for a sign of life.
+    pub(crate) async fn ping(&self) -> Result<(), Failure> {
+        self.send(&redis::cmd("PING")).await.map(drop)
+    }
+
+    /// Subscribes, and waits until the server has confirmed it.
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
+        match self {
+            Self::Own { connection, .. } => Ok(connection.clone().subscribe(channel).await?),
+            Self::User(_) => Err(Failure::lost("a shared connection cannot subscribe")),
+        }
+    }
+
+    async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+        let answer = match self {
+            Self::Own { connection, .. } => connection.clone().send_packed_command(command).await,
+            Self::User(connection) => connection.handle().req_packed_command(command).await,
+        };
+        Ok(answer?.extract_error()?)
+    }
+
+    /// Does what can be done about a connection that does not answer, short of replacing it.
+    pub(crate) fn revive(&self) {}
+}
+
+fn garbled(command: &str, answer: &Value) -> Failure {
+    Failure::lost(format!("{command} was answered with {answer:?}"))
+}
