@@ -1,0 +1,300 @@
+//! One client's connection to the simulated server, as a [`LockBackend`].
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use futures_channel::{mpsc, oneshot};
+use futures_core::Stream;
+use futures_util::future::{Either, select};
+use leasehold_api::bounds::CALL_TIMEOUT;
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
+    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notice, Notices, Poll as PollPlace,
+    PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+};
+
+use crate::client::Outcome;
+use crate::gate::{Gate, Turnstile};
+use crate::log::{Answer, Call, ClientEvent, Event};
+use crate::queue::{ClientIndex, Request};
+use crate::runtime::{SimRuntime, Sleep};
+use crate::world::World;
+
+/// One client of a [`SimServer`](crate::SimServer): a process with one connection to it.
+///
+/// Clones are the same client: give one to the code under test, and keep one to pause it, to cut
+/// its connection, or to lose its messages.
+///
+/// # Errors
+/// As the contract of [`LockBackend`] asks: [`BackendError::Unavailable`] if the server was
+/// stopped, [`BackendError::OutcomeUnknown`] if no reply came within
+/// [`CALL_TIMEOUT`] or the connection was lost meanwhile, [`BackendError::ForeignValue`] where
+/// one was planted, [`BackendError::Closed`] after [`close`](LockBackend::close).
+///
+/// # Cancel safety
+/// A call whose future is dropped before its first poll was not sent; after that its request is on
+/// its way, and is executed.
+#[derive(Clone)]
+pub struct SimBackend {
+    pub(crate) runtime: Arc<SimRuntime>,
+}
+
+impl fmt::Debug for SimBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimBackend")
+            .field("client", &self.runtime.client)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A call that is under way; dropping it forgets whom to answer.
+struct Waiting<'a> {
+    world: &'a World,
+    client: ClientIndex,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.world
+            .act(|inner, _| inner.forget(self.client, self.number));
+    }
+}
+
+impl SimBackend {
+    pub(crate) fn new(world: &Arc<World>, client: ClientIndex) -> Self {
+        let gate = world.act(|inner, _| inner.clients[client].gate.clone());
+        let world = Arc::clone(world);
+        Self {
+            runtime: Arc::new(SimRuntime {
+                world,
+                client,
+                gate,
+            }),
+        }
+    }
+
+    pub(crate) fn world(&self) -> &Arc<World> {
+        &self.runtime.world
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.runtime.gate
+    }
+
+    /// Sends a request and waits for its response, at most for the call time-out.
+    async fn call(&self, call: Call, request: Request) -> Outcome {
+        self.gate()
+            .through(async {
+                let result = self.attempt((call, request)).await;
+                if let Err(error) = &result {
+                    let error = error.to_string();
+                    self.record(Event::Failed { call, error });
+                }
+                result
+            })
+            .await
+    }
+
+    async fn attempt(&self, request: (Call, Request)) -> Outcome {
+        let client = self.runtime.client;
+        let (sender, receiver) = oneshot::channel();
+        let number = self
+            .world()
+            .act(|inner, now| inner.send(now, client, request, sender))?;
+        let _waiting = Waiting {
+            world: self.world(),
+            client,
+            number,
+        };
+        match select(receiver, Sleep::of(self.world(), CALL_TIMEOUT)).await {
+            Either::Left((Ok(outcome), _)) => outcome,
+            Either::Left((Err(oneshot::Canceled), _)) => {
+                Err(BackendError::outcome_unknown("the client was closed"))
+            }
+            Either::Right(_) => Err(BackendError::outcome_unknown(format!(
+                "no reply within {CALL_TIMEOUT:?}"
+            ))),
+        }
+    }
+
+    /// One command, one answer.
+    async fn one<T>(
+        &self,
+        call: Call,
+        key: &Key,
+        command: Command,
+        read: fn(Reply) -> Option<T>,
+    ) -> Result<Stamped<T>, BackendError> {
+        let steps = vec![(key.clone(), command)];
+        self.steps(call, steps, read)
+            .await
+            .pop()
+            .expect("one command has one answer")
+    }
+
+    /// A batch of commands, an answer for each.
+    async fn steps<T>(
+        &self,
+        call: Call,
+        steps: Vec<(Key, Command)>,
+        read: fn(Reply) -> Option<T>,
+    ) -> Vec<Result<Stamped<T>, BackendError>> {
+        let asked = steps.len();
+        if asked == 0 {
+            return Vec::new();
+        }
+        match self.call(call, Request::Steps(steps)).await {
+            Err(error) => (0..asked).map(|_| Err(error.clone())).collect(),
+            Ok(response) => response
+                .answers
+                .into_iter()
+                .map(|answer| match answer {
+                    Answer::Foreign(found) => Err(BackendError::ForeignValue { found }),
+                    Answer::Reply(reply) => Ok(Stamped {
+                        stamp: response.stamp,
+                        reply: read(reply).expect("a reply is of its command's kind"),
+                    }),
+                })
+                .collect(),
+        }
+    }
+
+    pub(crate) fn record(&self, event: Event) {
+        let client = Some(self.runtime.client);
+        self.world()
+            .act(|inner, now| inner.record(now, client, event));
+    }
+}
+
+/// A function that takes a reply apart, for the variant of that name.
+macro_rules! of {
+    ($variant:ident) => {
+        |reply| match reply {
+            Reply::$variant(reply) => Some(reply),
+            _ => None,
+        }
+    };
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for SimBackend {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::full()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.runtime) as Arc<dyn Runtime>
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        let response = self.call(Call::Hello, Request::Hello).await?;
+        Ok(response.stamp)
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        let (sender, notices) = mpsc::unbounded();
+        let client = self.runtime.client;
+        let number = self
+            .world()
+            .act(|inner, _| inner.add_subscription(client, session, sender));
+        let listener = Listener {
+            world: Arc::clone(self.world()),
+            client,
+            number,
+            turnstile: self.gate().turnstile(),
+            notices,
+        };
+        self.call(Call::Listen, Request::Listen(number)).await?;
+        Ok(Box::pin(listener))
+    }
+
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        let command = Command::Acquire(request.clone());
+        self.one(Call::Acquire, &request.key, command, of!(Acquire))
+            .await
+    }
+
+    async fn poll(&self, batch: &[PollPlace]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        let steps = batch
+            .iter()
+            .map(|request| (request.key.clone(), Command::Poll(request.clone())));
+        self.steps(Call::Poll, steps.collect(), of!(Poll)).await
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        let steps = batch
+            .iter()
+            .map(|request| (request.key.clone(), Command::Renew(request.clone())));
+        self.steps(Call::Renew, steps.collect(), of!(Renew)).await
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        let steps = batch
+            .iter()
+            .map(|request| (request.key.clone(), Command::End(request.clone())));
+        self.steps(Call::End, steps.collect(), of!(End)).await
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        let command = Command::Convert(request.clone());
+        self.one(Call::Convert, &request.key, command, of!(Convert))
+            .await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        self.one(Call::Inspect, key, Command::Inspect, of!(Inspect))
+            .await
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        let command = Command::ForceRelease(request.clone());
+        self.one(Call::ForceRelease, &request.key, command, of!(ForceRelease))
+            .await
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        let client = self.runtime.client;
+        self.world().act(|inner, now| {
+            if inner.close(now, client) {
+                inner.record(now, Some(client), Event::Client(ClientEvent::Closed));
+            }
+        });
+        Ok(())
+    }
+}
+
+/// The notices of one subscription; dropping it ends the subscription.
+struct Listener {
+    world: Arc<World>,
+    client: ClientIndex,
+    number: u64,
+    turnstile: Turnstile,
+    notices: mpsc::UnboundedReceiver<Notice>,
+}
+
+impl Stream for Listener {
+    type Item = Notice;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Notice>> {
+        match self.turnstile.poll_open(cx) {
+            Poll::Ready(()) => Pin::new(&mut self.notices).poll_next(cx),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.world
+            .act(|inner, now| inner.drop_subscription(now, self.client, self.number));
+    }
+}

@@ -1,0 +1,176 @@
+//! Connections and subscriptions of the clients, and what breaks them.
+
+use std::time::Duration;
+
+use futures_channel::mpsc;
+use leasehold_api::{BackendError, Notice, SessionId};
+
+use crate::choices::Site;
+use crate::client::Subscription;
+use crate::log::{Event, ServerEvent};
+use crate::queue::{ClientIndex, Happening};
+use crate::store::Data;
+use crate::world::{Effect, Inner, ORDERS};
+
+/// How long a client's library waits before it tries again to subscribe.
+const RECONNECT_EVERY: Duration = Duration::from_millis(100);
+
+impl Inner {
+    pub(crate) fn add_subscription(
+        &mut self,
+        client: ClientIndex,
+        session: SessionId,
+        notices: mpsc::UnboundedSender<Notice>,
+    ) -> u64 {
+        let number = self.queue.number();
+        let subscription = Subscription {
+            session,
+            notices,
+            at_server: false,
+        };
+        self.clients[client]
+            .subscriptions
+            .insert(number, subscription);
+        number
+    }
+
+    /// The client does not want a subscription any more.
+    pub(crate) fn drop_subscription(&mut self, now: Duration, client: ClientIndex, number: u64) {
+        let Some(subscription) = self.clients[client].subscriptions.remove(&number) else {
+            return;
+        };
+        let session = subscription.session;
+        if self.channels.remove(&(session, client, number)) {
+            let process = self.process;
+            self.send_to_server(now, client, Happening::Unlisten { session, process });
+        }
+    }
+
+    /// Counts a subscription at the server; false if the client has dropped it meanwhile.
+    pub(crate) fn subscribe(&mut self, now: Duration, client: ClientIndex, number: u64) -> bool {
+        let Some(subscription) = self.clients[client].subscriptions.get_mut(&number) else {
+            return false;
+        };
+        let session = subscription.session;
+        if !std::mem::replace(&mut subscription.at_server, true) {
+            self.store.subscribe(session);
+            self.channels.insert((session, client, number));
+            self.record(now, Some(client), Event::Subscribed { session });
+        }
+        true
+    }
+
+    pub(crate) fn resubscribe(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        connection: u64,
+        number: u64,
+    ) {
+        let state = &self.clients[client];
+        if state.connection != connection || state.gate.is_shut() {
+            // A stopped process does not reconnect; it does when it is resumed.
+            return;
+        }
+        if !self.up || state.isolated {
+            self.schedule_resubscribe(now + RECONNECT_EVERY, client, number);
+        } else if self.subscribe(now, client, number) {
+            let notice = Notice::Gap { listening: true };
+            let push = Happening::Push {
+                client,
+                connection,
+                subscription: number,
+                notice,
+            };
+            self.send_to_client(now, client, None, push);
+        }
+    }
+
+    /// Tries to subscribe what the server does not count.
+    pub(crate) fn try_subscribe(&mut self, now: Duration, client: ClientIndex) {
+        let missing: Vec<u64> = self.clients[client]
+            .subscriptions
+            .iter()
+            .filter(|(_, subscription)| !subscription.at_server)
+            .map(|(&number, _)| number)
+            .collect();
+        for subscription in missing {
+            self.schedule_resubscribe(now, client, subscription);
+        }
+    }
+
+    fn schedule_resubscribe(&mut self, from: Duration, client: ClientIndex, subscription: u64) {
+        let state = &mut self.clients[client];
+        let connection = state.connection;
+        // Not in the order of the link: it belongs to a connection that is still to be made.
+        let at = from + state.latency.draw(&mut self.choices);
+        let order = self.choices.draw(Site::Order, ORDERS);
+        let again = Happening::Resubscribe {
+            client,
+            connection,
+            subscription,
+        };
+        self.queue.insert(at, order, again);
+    }
+
+    /// The connection of a client breaks: replies and pushes that are on their way are lost;
+    /// requests that are on their way still arrive.
+    pub(crate) fn lose_connection(&mut self, now: Duration, client: ClientIndex) {
+        let state = &mut self.clients[client];
+        state.connection += 1;
+        for sender in std::mem::take(&mut state.calls).into_values() {
+            let lost = BackendError::outcome_unknown("the connection was lost");
+            self.effects.push(Effect::Reply(sender, Err(lost)));
+        }
+        let mut gone = Vec::new();
+        for (&number, subscription) in &mut state.subscriptions {
+            if std::mem::take(&mut subscription.at_server) {
+                let notice = Notice::Gap { listening: false };
+                gone.push((number, subscription.session));
+                self.effects
+                    .push(Effect::Notify(subscription.notices.clone(), notice));
+            }
+        }
+        for (number, session) in gone {
+            self.channels.remove(&(session, client, number));
+            self.store.unsubscribe(session);
+            self.record(now, Some(client), Event::Unsubscribed { session });
+        }
+    }
+
+    /// The client closes its connection for good; false if it had.
+    pub(crate) fn close(&mut self, now: Duration, client: ClientIndex) -> bool {
+        if std::mem::replace(&mut self.clients[client].closed, true) {
+            return false;
+        }
+        self.lose_connection(now, client);
+        // The senders go, and with them the streams of notices end.
+        self.clients[client].subscriptions.clear();
+        true
+    }
+
+    pub(crate) fn stop_server(&mut self, now: Duration) {
+        if !std::mem::take(&mut self.up) {
+            return;
+        }
+        self.process += 1;
+        for client in 0..self.clients.len() {
+            self.lose_connection(now, client);
+        }
+        self.change_server(now, ServerEvent::Stopped);
+        for client in 0..self.clients.len() {
+            self.try_subscribe(now, client);
+        }
+    }
+
+    pub(crate) fn start_server(&mut self, now: Duration, data: Data) {
+        if !std::mem::replace(&mut self.up, true) {
+            self.change_server(now, ServerEvent::Started { data });
+        }
+    }
+
+    pub(crate) fn change_server(&mut self, now: Duration, event: ServerEvent) {
+        self.store.apply(&event);
+        self.record(now, None, Event::Server(event));
+    }
+}

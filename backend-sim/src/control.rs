@@ -1,0 +1,154 @@
+//! What a test does to a client.
+
+use std::future::Future;
+
+use crate::backend::SimBackend;
+use crate::faults::Fault;
+use crate::log::{Call, ClientEvent, Event};
+use crate::options::Latency;
+
+impl SimBackend {
+    /// The name that the client was made with.
+    pub fn name(&self) -> String {
+        let client = self.runtime.client;
+        self.world()
+            .act(|inner, _| inner.clients[client].name.to_string())
+    }
+
+    /// Stops the client as SIGSTOP, a long garbage collection or a suspended laptop does: its
+    /// timers run out and messages reach it, but none of its code runs.
+    ///
+    /// That code is: the calls of this backend, its streams of notices, whatever is spawned or
+    /// slept through its runtime, which is all that a lock client does in the background, and the
+    /// futures given to [`run`](Self::run). The clock counts on, so that a guard which is asked
+    /// meanwhile knows that it has run out.
+    ///
+    /// Who awaits a call of a paused client waits until [`resume`](Self::resume).
+    pub fn pause(&self) {
+        if !self.gate().is_shut() {
+            self.gate().shut();
+            self.record(Event::Client(ClientEvent::Paused));
+        }
+    }
+
+    /// Lets a paused client go on: it finds at once all that has happened meanwhile.
+    ///
+    /// # Panics
+    /// If it was killed.
+    #[track_caller]
+    pub fn resume(&self) {
+        let client = self.runtime.client;
+        let killed = self.world().act(|inner, _| inner.clients[client].killed);
+        assert!(!killed, "client {:?} was killed", self.name());
+        if self.gate().is_shut() {
+            self.record(Event::Client(ClientEvent::Resumed));
+            self.gate().open();
+            self.world()
+                .act(|inner, now| inner.try_subscribe(now, client));
+        }
+    }
+
+    /// Whether the client is paused or killed.
+    pub fn is_paused(&self) -> bool {
+        self.gate().is_shut()
+    }
+
+    /// Ends the client as SIGKILL does: its connection is lost, and none of its code ever runs
+    /// again. Whoever awaits its calls waits for ever. What it held ends with its lease.
+    pub fn kill(&self) {
+        let client = self.runtime.client;
+        self.gate().shut();
+        self.world().act(|inner, now| {
+            if !std::mem::replace(&mut inner.clients[client].killed, true) {
+                inner.record(now, Some(client), Event::Client(ClientEvent::Killed));
+                inner.lose_connection(now, client);
+            }
+        });
+    }
+
+    /// Runs a future as code of this client: while the client is paused, it stands still.
+    ///
+    /// Use it for the body of a worker that is to be paused as a whole.
+    ///
+    /// # Cancel safety
+    /// As cancel safe as the future.
+    pub async fn run<F: Future>(&self, future: F) -> F::Output {
+        self.gate().through(future).await
+    }
+
+    /// Breaks the connection. Calls that wait for a reply end with
+    /// [`OutcomeUnknown`](leasehold_api::BackendError::OutcomeUnknown) though their requests, if
+    /// they have left, still arrive; streams of notices get a
+    /// [`Gap`](leasehold_api::Notice::Gap), and another when the client has subscribed again.
+    pub fn drop_connection(&self) {
+        let client = self.runtime.client;
+        self.world().act(|inner, now| {
+            inner.record(
+                now,
+                Some(client),
+                Event::Client(ClientEvent::ConnectionDropped),
+            );
+            inner.lose_connection(now, client);
+            inner.try_subscribe(now, client);
+        });
+    }
+
+    /// Puts the client behind a black hole: from now on nothing gets through in either direction,
+    /// and nothing tells it so but its time-outs. Ends with [`rejoin`](Self::rejoin).
+    pub fn isolate(&self) {
+        self.set_isolated(true, ClientEvent::Isolated);
+    }
+
+    /// Ends an isolation; what was sent meanwhile stays lost.
+    pub fn rejoin(&self) {
+        self.set_isolated(false, ClientEvent::Reachable);
+    }
+
+    fn set_isolated(&self, isolated: bool, event: ClientEvent) {
+        let client = self.runtime.client;
+        self.world().act(|inner, now| {
+            inner.clients[client].isolated = isolated;
+            inner.record(now, Some(client), Event::Client(event));
+        });
+    }
+
+    /// Makes a fault befall the next call or push that it fits.
+    ///
+    /// Faults wait in the order in which they were injected, and a call meets at most one. A lock
+    /// client also calls in the background: to lose the reply to a certain command, use
+    /// [`inject_into`](Self::inject_into).
+    pub fn inject(&self, fault: Fault) {
+        self.add_fault(None, fault);
+    }
+
+    /// Makes a fault befall the next call of this sort.
+    ///
+    /// # Panics
+    /// If it is a fault of a push.
+    #[track_caller]
+    pub fn inject_into(&self, call: Call, fault: Fault) {
+        assert!(!fault.is_for_push(), "{fault:?} is no fault of a call");
+        self.add_fault(Some(call), fault);
+    }
+
+    fn add_fault(&self, call: Option<Call>, fault: Fault) {
+        let client = self.runtime.client;
+        self.world()
+            .act(|inner, _| inner.clients[client].faults.inject(call, fault));
+    }
+
+    /// How many injected faults have not befallen anything yet; a test asserts 0 to be sure that
+    /// what it prepared has happened.
+    pub fn pending_faults(&self) -> usize {
+        let client = self.runtime.client;
+        self.world()
+            .act(|inner, _| inner.clients[client].faults.pending())
+    }
+
+    /// Changes the latency of this client's messages.
+    pub fn set_latency(&self, latency: Latency) {
+        let client = self.runtime.client;
+        self.world()
+            .act(|inner, _| inner.clients[client].latency = latency);
+    }
+}

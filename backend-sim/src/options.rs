@@ -1,0 +1,90 @@
+//! How a simulation is set up.
+
+use std::time::Duration;
+
+use leasehold_api::machine::Settings;
+
+use crate::choices::{Choices, Site};
+
+/// How long a message takes from a client to the server, or back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency {
+    min: Duration,
+    /// Whole milliseconds that may be added.
+    spread_ms: u32,
+}
+
+impl Latency {
+    /// Messages take no time; several at the same instant are still ordered by the seed.
+    pub const ZERO: Self = Self::fixed(Duration::ZERO);
+
+    /// Every message takes this long.
+    pub const fn fixed(latency: Duration) -> Self {
+        Self {
+            min: latency,
+            spread_ms: 0,
+        }
+    }
+
+    /// Each message takes `min` plus a whole number of milliseconds drawn from the seed, at most
+    /// up to `max`. The coarse grid lets events of different clients meet at the same instant,
+    /// where the interesting orders are.
+    ///
+    /// # Panics
+    /// If `max` is less than `min`, or more than 49 days more.
+    #[track_caller]
+    pub fn between(min: Duration, max: Duration) -> Self {
+        assert!(min <= max, "latency between {min:?} and {max:?}");
+        let spread_ms = u32::try_from((max - min).as_millis()).expect("a spread below 49 days");
+        Self { min, spread_ms }
+    }
+
+    pub(crate) fn draw(self, choices: &mut Choices) -> Duration {
+        let extra = choices.draw(Site::Latency, self.spread_ms.saturating_add(1));
+        self.min + Duration::from_millis(extra.into())
+    }
+}
+
+/// Settings of a [`SimServer`](crate::SimServer).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct SimOptions {
+    pub(crate) seed: u64,
+    pub(crate) latency: Latency,
+    pub(crate) settings: Settings,
+    pub(crate) log_limit: usize,
+}
+
+impl SimOptions {
+    /// Defaults: 1 ms in each direction, the product's own spans, the last 100,000 entries of the
+    /// log kept.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            latency: Latency::fixed(Duration::from_millis(1)),
+            settings: Settings::default(),
+            log_limit: 100_000,
+        }
+    }
+
+    /// The same with another latency for all clients.
+    #[must_use]
+    pub const fn with_latency(mut self, latency: Latency) -> Self {
+        self.latency = latency;
+        self
+    }
+
+    /// The same with other spans of the state machine.
+    #[must_use]
+    pub const fn with_settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// The same with another number of log entries kept; the oldest are dropped first.
+    #[must_use]
+    pub const fn with_log_limit(mut self, entries: usize) -> Self {
+        self.log_limit = entries;
+        self
+    }
+}

@@ -1,0 +1,121 @@
+//! Time, tasks and randomness of one simulated client.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use leasehold_api::{BoxFuture, Moment, Runtime};
+
+use crate::gate::Gate;
+use crate::queue::ClientIndex;
+use crate::world::World;
+
+/// The [`Runtime`] of one simulated client.
+///
+/// Its clock is virtual, and like the clock of a real machine it counts on while the client is
+/// paused. What it spawns, and its timers, stand still meanwhile.
+pub(crate) struct SimRuntime {
+    pub(crate) world: Arc<World>,
+    pub(crate) client: ClientIndex,
+    pub(crate) gate: Gate,
+}
+
+impl fmt::Debug for SimRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimRuntime")
+            .field("client", &self.client)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Each client's machine was booted at another time: points of two clients' clocks have nothing
+/// to do with each other, and code that compares them should show.
+const BOOTED_AGO: Duration = Duration::from_secs(1_000);
+
+impl Runtime for SimRuntime {
+    fn now(&self) -> Moment {
+        let machine = u32::try_from(self.client).map_or(u32::MAX, |index| index.saturating_add(1));
+        Moment::from_origin(self.world.clock.elapsed())
+            .saturating_add(BOOTED_AGO.saturating_mul(machine))
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let sleep = Sleep::of(&self.world, duration);
+        let gate = self.gate.clone();
+        Box::pin(async move { gate.through(sleep).await })
+    }
+
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        let gate = self.gate.clone();
+        self.world
+            .clock
+            .spawn(Box::pin(async move { gate.through(future).await }));
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.world
+            .act(|inner, _| inner.clients[self.client].identities.fill(bytes));
+    }
+}
+
+/// A timer in a simulation's queue; dropping it takes it out.
+#[derive(Debug)]
+pub(crate) struct Sleep {
+    world: Arc<World>,
+    timer: Option<u64>,
+}
+
+impl Sleep {
+    /// Sleeps; among what is due at the same time, it ends in an order drawn from the seed.
+    pub(crate) fn of(world: &Arc<World>, duration: Duration) -> Self {
+        Self::new(world, duration, crate::world::Inner::start_timer)
+    }
+
+    /// Sleeps until all else that is due at the same time has happened.
+    pub(crate) fn last(world: &Arc<World>, duration: Duration) -> Self {
+        Self::new(world, duration, crate::world::Inner::start_last_timer)
+    }
+
+    fn new(
+        world: &Arc<World>,
+        duration: Duration,
+        start: impl FnOnce(&mut crate::world::Inner, Duration) -> u64,
+    ) -> Self {
+        let timer = world.act(|inner, now| Some(start(inner, now.saturating_add(duration))));
+        let world = Arc::clone(world);
+        Self { world, timer }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(timer) = self.timer else {
+            return Poll::Ready(());
+        };
+        let (done, old) = self.world.act(|inner, _| match inner.queue.timer(timer) {
+            Some(waker) => (false, waker.replace(cx.waker().clone())),
+            None => (true, None),
+        });
+        // It may own the task that is polled here: let it go outside of the lock.
+        drop(old);
+        if done {
+            self.timer = None;
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer {
+            let waker = self.world.act(|inner, _| inner.queue.take_timer(timer));
+            drop(waker);
+        }
+    }
+}

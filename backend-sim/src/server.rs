@@ -1,0 +1,177 @@
+//! The handle on a simulation.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::{Key, SessionId};
+
+use crate::backend::SimBackend;
+use crate::log::{Entry, ServerEvent};
+use crate::options::SimOptions;
+use crate::runtime::Sleep;
+use crate::store::Data;
+use crate::timeline;
+use crate::world::{Inner, World};
+
+/// A lock server in memory and in virtual time, with any number of clients.
+///
+/// Clones are the same server.
+///
+/// # Determinism
+/// The same version of this crate, the same seed and the same test give the same log, byte for
+/// byte. What can break that is in the test itself: `tokio::select!` without `biased;` (it
+/// polls in a random order of tokio's own), the iteration order of std's `HashMap`, real clocks,
+/// other threads.
+///
+/// # Time
+/// Time passes only while every task waits, as in any tokio runtime with a paused clock. Timers
+/// of that clock have a grain of 1 ms: a shorter latency or sleep is rounded up to it.
+#[derive(Clone, Debug)]
+pub struct SimServer {
+    world: Arc<World>,
+}
+
+impl SimServer {
+    /// A running server, with no clients, and the default [`SimOptions`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, or in one whose clock is not paused: write the test as
+    /// `#[tokio::test(start_paused = true)]`.
+    #[track_caller]
+    pub fn new(seed: u64) -> Self {
+        Self::with_options(SimOptions::new(seed))
+    }
+
+    /// A running server with other options.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[track_caller]
+    pub fn with_options(options: SimOptions) -> Self {
+        Self {
+            world: World::start(options),
+        }
+    }
+
+    /// A new client. The name is for the timeline.
+    pub fn client(&self, name: &str) -> SimBackend {
+        let index = self.world.act(|inner, _| inner.add_client(name));
+        SimBackend::new(&self.world, index)
+    }
+
+    /// Virtual time since the simulation began.
+    pub fn elapsed(&self) -> Duration {
+        self.world.clock.elapsed()
+    }
+
+    /// Lets time pass, and everything happen that it brings.
+    ///
+    /// Unlike `tokio::time::advance` it does not jump: what is due on the way happens at its time
+    /// and in its order.
+    ///
+    /// # Cancel safety
+    /// Dropping it stops waiting; time that has passed has passed.
+    pub async fn advance(&self, by: Duration) {
+        Sleep::last(&self.world, by).await;
+    }
+
+    /// Stops the server: its connections break, and calls are refused until
+    /// [`start`](Self::start).
+    pub fn stop(&self) {
+        self.world.act(Inner::stop_server);
+    }
+
+    /// Starts a stopped server, with another clock id, and without any subscription until its
+    /// clients subscribe again.
+    pub fn start(&self, data: Data) {
+        self.world.act(|inner, now| inner.start_server(now, data));
+    }
+
+    /// Stops the server and starts it at once.
+    pub fn restart(&self, data: Data) {
+        self.world.act(|inner, now| {
+            inner.stop_server(now);
+            inner.start_server(now, data);
+        });
+    }
+
+    /// Steps the server's clock forward, as an administrator or a bad NTP source does.
+    pub fn step_clock_forward(&self, by: Duration) {
+        self.change(ServerEvent::ClockStepped { forward: true, by });
+    }
+
+    /// Steps the server's clock back.
+    pub fn step_clock_back(&self, by: Duration) {
+        self.change(ServerEvent::ClockStepped { forward: false, by });
+    }
+
+    /// Puts a value of another program under a key. `found` is what it is called in
+    /// [`ForeignValue`](leasehold_api::BackendError::ForeignValue).
+    pub fn plant_foreign(&self, key: &Key, found: &str) {
+        self.change(ServerEvent::ForeignPlanted {
+            key: key.clone(),
+            found: found.to_owned(),
+        });
+    }
+
+    /// Deletes a key with all that is known of it, as an eviction does.
+    pub fn remove_key(&self, key: &Key) {
+        self.change(ServerEvent::KeyRemoved { key: key.clone() });
+    }
+
+    fn change(&self, event: ServerEvent) {
+        self.world.act(|inner, now| inner.change_server(now, event));
+    }
+
+    /// How many subscriptions to the channel of a session the server counts.
+    pub fn listeners(&self, session: SessionId) -> u32 {
+        self.world.act(|inner, _| inner.store.listeners(session))
+    }
+
+    /// What happened so far, oldest first. It can be executed again with
+    /// [`replay`](crate::replay), as long as [`SimOptions::with_log_limit`] dropped nothing.
+    pub fn log(&self) -> Vec<Entry> {
+        self.world
+            .act(|inner, _| inner.log.entries().cloned().collect())
+    }
+
+    /// What happened so far as text, a line for each entry: time, client, what. For people, and
+    /// for snapshot tests.
+    pub fn timeline(&self) -> String {
+        self.world.act(|inner, _| timeline::render(&inner.log))
+    }
+
+    /// What is held or waited for, as text, a line for each holder and waiter; empty if nothing
+    /// is.
+    pub fn left_behind(&self) -> String {
+        let busy = self.world.act(|inner, now| inner.store.busy(now));
+        let mut text = String::new();
+        for (key, state) in &busy {
+            // Writing to a string cannot fail.
+            let _ = timeline::write_state(&mut text, key, state);
+        }
+        text
+    }
+
+    /// Asserts that nobody holds or waits for anything.
+    ///
+    /// A guard that was dropped is released by its client's own task: let time pass
+    /// ([`advance`](Self::advance)), or shut the client down, before asking.
+    ///
+    /// # Panics
+    /// If something is left; the message lists it.
+    #[track_caller]
+    pub fn assert_idle(&self) {
+        let left = self.left_behind();
+        let mut message = String::new();
+        if !left.is_empty() {
+            let _ = write!(
+                message,
+                "something is left behind at {}:\n{left}",
+                timeline::seconds(self.elapsed())
+            );
+        }
+        assert!(left.is_empty(), "{message}");
+    }
+}

@@ -1,0 +1,183 @@
+//! The simulated lock server itself: pure, synchronous, without a clock of its own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_api::machine::{self, Env, Message, Reach, Settings, State};
+use leasehold_api::{ClockId, InspectReply, Key, ServerTime, SessionId, Stamp};
+
+use crate::log::{Answer, ServerEvent};
+
+/// The server's clock at the start of a simulation: a round number of microseconds, so that the
+/// time of a grant can be read off its token (1000000002500000 is 2.5 s after the start).
+const EPOCH: ServerTime = ServerTime::from_micros(1_000_000_000_000_000);
+
+/// What a server has after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// All that it had.
+    Kept,
+    /// Nothing.
+    Lost,
+}
+
+/// What lives under a key.
+#[derive(Clone, Debug)]
+enum Slot {
+    Lock(Box<State>),
+    Foreign(String),
+}
+
+/// One lock server, in memory.
+///
+/// It is driven from outside: every change of it is a call with the virtual time, in an order
+/// that the log keeps, so that the log replayed gives the same answers.
+#[derive(Debug)]
+pub(crate) struct Store {
+    settings: Settings,
+    /// Number of the server's process; its clock's id.
+    incarnation: u64,
+    /// How far its clock has been stepped, forward and back.
+    stepped: (Duration, Duration),
+    slots: BTreeMap<Key, Slot>,
+    /// How many subscriptions there are to each session's channel.
+    listeners: BTreeMap<SessionId, u32>,
+}
+
+/// What a step of the store answered, and whom it told what.
+#[derive(Debug)]
+pub(crate) struct Executed {
+    pub(crate) stamp: Stamp,
+    pub(crate) answer: Answer,
+    pub(crate) messages: Vec<Message>,
+}
+
+impl Store {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            incarnation: 1,
+            stepped: (Duration::ZERO, Duration::ZERO),
+            slots: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+        }
+    }
+
+    /// What the server's clock shows.
+    pub(crate) fn stamp(&self, elapsed: Duration) -> Stamp {
+        let (forward, back) = self.stepped;
+        let shown = (Duration::from_micros(EPOCH.as_micros()) + elapsed + forward)
+            .saturating_sub(back)
+            .as_micros();
+        Stamp {
+            clock: ClockId::new(self.incarnation),
+            at: ServerTime::from_micros(u64::try_from(shown).unwrap_or(u64::MAX)),
+        }
+    }
+
+    /// Executes one command of the state machine.
+    pub(crate) fn execute(
+        &mut self,
+        elapsed: Duration,
+        key: &Key,
+        command: &machine::Command,
+    ) -> Executed {
+        let stamp = self.stamp(elapsed);
+        let listeners = &self.listeners;
+        let env = Env {
+            now: stamp.at,
+            settings: self.settings,
+            reachable: &|session| {
+                if listeners.contains_key(&session) {
+                    Reach::Listening
+                } else {
+                    Reach::Nobody
+                }
+            },
+        };
+        let slot = self
+            .slots
+            .entry(key.clone())
+            .or_insert_with(|| Slot::Lock(Box::default()));
+        let (answer, messages) = match slot {
+            Slot::Foreign(found) => (Answer::Foreign(found.clone()), Vec::new()),
+            Slot::Lock(state) => {
+                let (reply, messages) = machine::step(state, env, command);
+                (Answer::Reply(reply), messages)
+            }
+        };
+        if matches!(slot, Slot::Lock(state) if state.stored_end() <= stamp.at) {
+            self.slots.remove(key);
+        }
+        Executed {
+            stamp,
+            answer,
+            messages,
+        }
+    }
+
+    pub(crate) fn subscribe(&mut self, session: SessionId) {
+        *self.listeners.entry(session).or_default() += 1;
+    }
+
+    pub(crate) fn unsubscribe(&mut self, session: SessionId) {
+        if let Some(count) = self.listeners.get_mut(&session) {
+            *count -= 1;
+            if *count == 0 {
+                self.listeners.remove(&session);
+            }
+        }
+    }
+
+    pub(crate) fn listeners(&self, session: SessionId) -> u32 {
+        self.listeners.get(&session).copied().unwrap_or(0)
+    }
+
+    /// Does what happened to the server.
+    pub(crate) fn apply(&mut self, event: &ServerEvent) {
+        match event {
+            ServerEvent::Stopped => self.listeners.clear(),
+            ServerEvent::Started { data } => {
+                self.incarnation += 1;
+                if *data == Data::Lost {
+                    self.slots.clear();
+                }
+            }
+            ServerEvent::ClockStepped { forward: true, by } => self.stepped.0 += *by,
+            ServerEvent::ClockStepped { forward: false, by } => self.stepped.1 += *by,
+            ServerEvent::ForeignPlanted { key, found } => {
+                self.slots.insert(key.clone(), Slot::Foreign(found.clone()));
+            }
+            ServerEvent::KeyRemoved { key } => {
+                self.slots.remove(key);
+            }
+        }
+    }
+
+    /// The keys at which somebody holds or waits, and how they stand.
+    pub(crate) fn busy(&self, elapsed: Duration) -> Vec<(Key, InspectReply)> {
+        let now = self.stamp(elapsed).at;
+        self.slots
+            .iter()
+            .filter_map(|(key, slot)| match slot {
+                Slot::Lock(state) if !state.is_idle(now) => {
+                    let mut state = state.clone();
+                    Some((key.clone(), inspect(&mut state, now, self.settings)))
+                }
+                Slot::Lock(_) | Slot::Foreign(_) => None,
+            })
+            .collect()
+    }
+}
+
+fn inspect(state: &mut State, now: ServerTime, settings: Settings) -> InspectReply {
+    let env = Env {
+        now,
+        settings,
+        reachable: &|_| Reach::Unknown,
+    };
+    match machine::step(state, env, &machine::Command::Inspect).0 {
+        machine::Reply::Inspect(reply) => reply,
+        other => unreachable!("an inspection answered {other:?}"),
+    }
+}

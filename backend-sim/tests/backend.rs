@@ -1,0 +1,32 @@
+//! The backend by itself: what each call, fault and control does, at exact times.
+
+mod support;
+
+use leasehold_api::{AcquireReply, EndReply, PollReply, RenewReply};
+use leasehold_sim::SimServer;
+
+use support::{Raw, ms, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_passes_on() {
+    let server = SimServer::new(1);
+    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (first, reply) = a.acquire(secs(10)).await;
+    assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+    let (second, reply) = b.queue(secs(10)).await;
+    assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+    server.advance(secs(4)).await;
+    assert!(matches!(b.poll(second).await, PollReply::Queued(_)));
+    assert!(matches!(
+        a.renew(first, secs(5)).await,
+        Ok(RenewReply::Renewed { .. })
+    ));
+    server.advance(secs(4)).await;
+    assert!(matches!(b.poll(second).await, PollReply::Queued(_)));
+    server.advance(secs(2)).await;
+    assert!(matches!(b.poll(second).await, PollReply::Acquired(_)));
+    assert!(matches!(b.end(second).await, Ok(EndReply::Released { .. })));
+    assert_eq!(server.elapsed(), ms(10_018));
+    server.assert_idle();
+    insta::assert_snapshot!(server.timeline());
+}

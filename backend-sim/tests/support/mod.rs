@@ -1,0 +1,109 @@
+//! Commands of one client, by hand, without a lock client above the backend.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_api::bounds::HORIZON;
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, End, EndReply, Key, Label, LockBackend, LockSpec, Mode,
+    Operation, OwnerId, Poll, PollReply, Renew, RenewReply, SessionId, Wait,
+};
+use leasehold_sim::{SimBackend, SimServer};
+
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// A client that sends what it is told, and nothing else.
+pub(crate) struct Raw {
+    pub(crate) backend: SimBackend,
+    pub(crate) session: SessionId,
+    name: String,
+    sequence: AtomicU64,
+}
+
+pub(crate) fn key() -> Key {
+    Key::new("job").expect("a valid key")
+}
+
+impl Raw {
+    pub(crate) fn new(server: &SimServer, name: &str) -> Self {
+        let backend = server.client(name);
+        let mut bytes = [0; 16];
+        backend.runtime().fill_random(&mut bytes);
+        Self {
+            backend,
+            session: SessionId::from_bytes(bytes),
+            name: name.to_owned(),
+            sequence: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn operation(&self) -> Operation {
+        Operation {
+            session: self.session,
+            sequence: self.sequence.fetch_add(1, Ordering::Relaxed) + 1,
+            owner: OwnerId::from_u64(self.backend.runtime().random_u64()),
+        }
+    }
+
+    /// An acquire of the mutex, to be delivered from now on.
+    pub(crate) async fn request(&self, operation: Operation, lease: Duration) -> Acquire {
+        let stamp = self.backend.hello().await.expect("the server answers");
+        let before = stamp.at.saturating_add(HORIZON);
+        Acquire::new(
+            key(),
+            LockSpec::mutex(),
+            Mode::Exclusive,
+            operation,
+            lease,
+            before,
+        )
+        .expect("a valid request")
+        .with_label(Label::new(&self.name).expect("a short name"))
+    }
+
+    pub(crate) async fn acquire(&self, lease: Duration) -> (Operation, AcquireReply) {
+        let operation = self.operation();
+        let request = self.request(operation, lease).await;
+        let reply = self.backend.acquire(&request).await.expect("an answer");
+        (operation, reply.reply)
+    }
+
+    pub(crate) async fn queue(&self, lease: Duration) -> (Operation, AcquireReply) {
+        let operation = self.operation();
+        let request = self.request(operation, lease).await;
+        let request = request.with_wait(Wait::new(true));
+        let reply = self.backend.acquire(&request).await.expect("an answer");
+        (operation, reply.reply)
+    }
+
+    pub(crate) async fn poll(&self, operation: Operation) -> PollReply {
+        let batch = [Poll::new(key(), operation, true)];
+        let reply = self.backend.poll(&batch).await.remove(0);
+        reply.expect("an answer").reply
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        operation: Operation,
+        lease: Duration,
+    ) -> Result<RenewReply, BackendError> {
+        let batch = [Renew::new(key(), operation, lease).expect("a valid lease")];
+        let reply = self.backend.renew(&batch).await.remove(0);
+        reply.map(|stamped| stamped.reply)
+    }
+
+    pub(crate) async fn end(&self, operation: Operation) -> Result<EndReply, BackendError> {
+        let reply = self
+            .backend
+            .end(&[End::new(key(), operation)])
+            .await
+            .remove(0);
+        reply.map(|stamped| stamped.reply)
+    }
+}
