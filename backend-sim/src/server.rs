@@ -115,6 +115,11 @@ impl SimServer {
         });
     }
 
+    /// The foreign value under a key, if there is one.
+    pub fn foreign(&self, key: &Key) -> Option<String> {
+        self.world.act(|inner, _| inner.store.foreign(key))
+    }
+
     /// Deletes a key with all that is known of it, as an eviction does.
     pub fn remove_key(&self, key: &Key) {
         self.change(ServerEvent::KeyRemoved { key: key.clone() });

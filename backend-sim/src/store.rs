@@ -154,6 +154,14 @@ impl Store {
         }
     }
 
+    /// What was planted under a key, if it is still there.
+    pub(crate) fn foreign(&self, key: &Key) -> Option<String> {
+        match self.slots.get(key) {
+            Some(Slot::Foreign(found)) => Some(found.clone()),
+            Some(Slot::Lock(_)) | None => None,
+        }
+    }
+
     /// The keys at which somebody holds or waits, and how they stand.
     pub(crate) fn busy(&self, elapsed: Duration) -> Vec<(Key, InspectReply)> {
         let now = self.stamp(elapsed).at;
