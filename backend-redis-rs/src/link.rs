@@ -258,7 +258,6 @@ impl Link {
     fn missed(&self, live: &Arc<Live>) {
         let misses = live.misses.fetch_add(1, Ordering::Relaxed) + 1;
         if misses >= SUSPECT_AFTER {
-            live.wire.revive();
             self.retire(live);
         }
     }

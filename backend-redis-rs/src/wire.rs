@@ -203,9 +203,6 @@ impl Wire {
         };
         Ok(answer?.extract_error()?)
     }
-
-    /// Does what can be done about a connection that does not answer, short of replacing it.
-    pub(crate) fn revive(&self) {}
 }
 
 fn garbled(command: &str, answer: &Value) -> Failure {

@@ -1,0 +1,119 @@
+//! What went wrong on the way to the server, and what that says about the command.
+
+use fred::error::{Error, ErrorKind};
+use leasehold_api::{BackendError, InvalidInput};
+use leasehold_redis_protocol::{ErrorClass, classify, missing_access};
+
+/// Why a backend could not be made.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A setting or a URL that cannot be used; nothing was sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidInput),
+    /// The server could not be reached, or does not accept this client.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+/// An exchange that failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: FailureKind,
+    text: String,
+    source: Option<Error>,
+}
+
+/// How far the command came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// The server answered with an error.
+    Answered(ErrorClass),
+    /// No connection could be made: nothing was sent.
+    Refused,
+    /// The client library itself refuses: nothing was sent, and trying again does not help.
+    Misconfigured,
+    /// Anything else. A cut before the execution looks the same as one after it.
+    Lost,
+}
+
+impl Failure {
+    /// The connection ended, or was given up.
+    pub(crate) fn lost(text: impl Into<String>) -> Self {
+        Self {
+            kind: FailureKind::Lost,
+            text: text.into(),
+            source: None,
+        }
+    }
+
+    /// The client has no connection at the moment.
+    pub(crate) fn not_connected() -> Self {
+        Self {
+            kind: FailureKind::Refused,
+            text: "the client is not connected".into(),
+            source: None,
+        }
+    }
+
+    /// The failure of a command that changes nothing, or that came before any that does.
+    pub(crate) fn at_connect(self, prefix: &str) -> BackendError {
+        match self.kind {
+            FailureKind::Misconfigured | FailureKind::Answered(ErrorClass::Rejected) => {
+                self.into_error(prefix, BackendError::rejected)
+            }
+            _ => self.into_error(prefix, BackendError::unavailable),
+        }
+    }
+
+    /// The failure of a command that may have been executed.
+    pub(crate) fn in_call(self, prefix: &str) -> BackendError {
+        match self.kind {
+            FailureKind::Misconfigured => self.into_error(prefix, BackendError::rejected),
+            FailureKind::Refused => self.into_error(prefix, BackendError::unavailable),
+            FailureKind::Lost => self.into_error(prefix, BackendError::outcome_unknown),
+            FailureKind::Answered(class) => self.into_error(prefix, |text| class.into_error(text)),
+        }
+    }
+
+    fn into_error(self, prefix: &str, make: impl FnOnce(String) -> BackendError) -> BackendError {
+        let text = match missing_access(prefix, &self.text) {
+            Some(missing) => format!("{} ({missing})", self.text),
+            None => self.text,
+        };
+        let error = make(text);
+        match self.source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let kind = match (error.kind(), reply_code(error.details())) {
+            (ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled, _) => FailureKind::Lost,
+            (ErrorKind::Backpressure, _) => FailureKind::Refused,
+            // The library has kinds for few of the server's errors, but keeps their words.
+            (_, Some((code, message))) => FailureKind::Answered(classify(code, message)),
+            (ErrorKind::Config | ErrorKind::Url, None) => FailureKind::Misconfigured,
+            _ => FailureKind::Lost,
+        };
+        let text = match kind {
+            FailureKind::Answered(_) => error.details().to_owned(),
+            _ => error.to_string(),
+        };
+        Self {
+            kind,
+            text,
+            source: Some(error),
+        }
+    }
+}
+
+/// The first word of an error reply, and the rest; `None` for the library's own sentences.
+fn reply_code(details: &str) -> Option<(&str, &str)> {
+    let (code, message) = details.split_once(' ').unwrap_or((details, ""));
+    let is_code = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_code.then_some((code, message))
+}

@@ -1,0 +1,377 @@
+//! A connection that is always there: opened when it is needed, and replaced when it breaks.
+//!
+//! - Connecting is single-flight, and reads the server's `run_id` each time, so that every
+//!   reply is stamped with the clock that it comes from.
+//! - A connection that is known to have ended is replaced before the next call; nothing is sent
+//!   into it.
+//! - A dead network shows only as silence. When a call has waited for a quarter of its time and
+//!   nothing at all has come over the connection, a second one is opened beside it. If that
+//!   works and the first is still silent, it takes over, and the calls that wait on the first
+//!   end at once with an unknown outcome.
+//! - A user's connection cannot be replaced. After an error, or a few calls without an answer,
+//!   the `run_id` is read anew, because its library may have connected somewhere else.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp, TokioRuntime};
+use leasehold_redis_protocol::{Call, ClockWatch, Options, ServerInfo, reply};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::error::{Failure, FailureKind};
+use crate::wire::{Event, Source, Wire};
+
+/// Calls in a row without an answer after which a user's connection is suspected.
+const SUSPECT_AFTER: u32 = 2;
+/// A connection may be silent for this part of a call before another is tried beside it.
+const PATIENCE: u32 = 4;
+/// What is left to the silent connection once another one works: a server that was merely busy
+/// answers on both at about the same time.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// Where connections come from, and the limits that hold for them.
+pub(crate) struct Shared {
+    pub(crate) source: Source,
+    pub(crate) options: Options,
+    pub(crate) runtime: TokioRuntime,
+    /// Drives the connections.
+    pub(crate) handle: Handle,
+}
+
+impl Shared {
+    /// The local clock.
+    fn now(&self) -> Moment {
+        self.runtime.now()
+    }
+
+    /// Runs `future` for at most `limit`.
+    pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        match select(pin!(future), self.runtime.sleep(limit)).await {
+            Either::Left((output, _)) => Some(output),
+            Either::Right(_) => None,
+        }
+    }
+
+    /// Opens a connection and checks the server behind it, within the time for connecting.
+    ///
+    /// In a task of its own: the connection belongs to the runtime of the backend, not to that
+    /// of the caller.
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        events: Option<tokio::sync::mpsc::UnboundedSender<Event>>,
+    ) -> Result<(Wire, ServerInfo), BackendError> {
+        let limit = self.options.connect_timeout.min(self.options.call_timeout);
+        let shared = Arc::clone(self);
+        let task = self.handle.spawn(async move {
+            let opening = async {
+                let wire = shared.source.open(&shared.options, events).await?;
+                let info = wire.info().await?;
+                Ok((wire, info))
+            };
+            shared.within(limit, opening).await
+        });
+        let prefix = &self.options.key_prefix;
+        match task.await {
+            Ok(Some(Ok((wire, info)))) => Ok((wire, check_server(&info)?)),
+            Ok(Some(Err(failure))) => Err(Failure::at_connect(failure, prefix)),
+            Ok(None) => Err(no_connection(limit)),
+            Err(_) => Err(BackendError::unavailable("the runtime is shutting down")),
+        }
+    }
+}
+
+/// What must hold of a server before its connection is used: here is the place for checks of
+/// its settings.
+fn check_server(info: &str) -> Result<ServerInfo, BackendError> {
+    ServerInfo::parse(info)
+}
+
+/// What a script answered, and whose clock it read.
+pub(crate) struct Answer {
+    pub(crate) body: Vec<u8>,
+    pub(crate) clock: ClockId,
+}
+
+/// The connection for commands.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    closed: AtomicBool,
+    current: Mutex<Option<Arc<Live>>>,
+    /// Held while connecting; the last failure, for those who waited for it.
+    gate: tokio::sync::Mutex<Option<BackendError>>,
+    /// Attempts to connect that have ended.
+    attempts: AtomicU64,
+    /// Names the clock behind a user's connection.
+    clock: Mutex<Option<ClockWatch>>,
+}
+
+/// A connection in use.
+struct Live {
+    wire: Wire,
+    clock: ClockId,
+    /// Answers that have come over it.
+    answers: AtomicU64,
+    /// Calls in a row that had none.
+    misses: AtomicU32,
+    /// Whether a second connection is being tried beside it.
+    doubted: AtomicBool,
+    /// Set when nothing more is expected of it.
+    given_up: watch::Sender<bool>,
+}
+
+/// A connection, and the time that a command may take on it.
+struct Turn {
+    live: Arc<Live>,
+    /// When the command is sent.
+    sent: Moment,
+    left: Duration,
+}
+
+impl Link {
+    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            closed: AtomicBool::new(false),
+            current: Mutex::default(),
+            gate: tokio::sync::Mutex::default(),
+            attempts: AtomicU64::new(0),
+            clock: Mutex::default(),
+        })
+    }
+
+    /// Runs a script.
+    pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<Answer, BackendError> {
+        let turn = self.turn().await?;
+        let answer = turn.live.wire.script(call);
+        match self.patiently(&turn, answer).await {
+            Ok(body) => {
+                let clock = self.clock_of(&turn, reply::time(&body));
+                Ok(Answer { body, clock })
+            }
+            Err(failure) => Err(failure.in_call(&self.shared.options.key_prefix)),
+        }
+    }
+
+    /// Reads the server's clock.
+    pub(crate) async fn time(self: &Arc<Self>) -> Result<Stamp, BackendError> {
+        let turn = self.turn().await?;
+        match self.patiently(&turn, turn.live.wire.time()).await {
+            Ok(at) => {
+                let clock = self.clock_of(&turn, Some(at));
+                Ok(Stamp { clock, at })
+            }
+            Err(failure) => Err(failure.at_connect(&self.shared.options.key_prefix)),
+        }
+    }
+
+    /// Connects, if that was not done yet.
+    pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<(), BackendError> {
+        self.live().await.map(drop)
+    }
+
+    /// Closes the connection for good.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        lock(&self.current).take();
+    }
+
+    /// Finds the connection for one command; connecting counts as part of the call.
+    async fn turn(self: &Arc<Self>) -> Result<Turn, BackendError> {
+        let limit = self.shared.options.call_timeout;
+        let began = self.shared.now();
+        match self.shared.within(limit, self.live()).await {
+            Some(live) => {
+                let (live, sent) = (live?, self.shared.now());
+                let left = limit.saturating_sub(sent.saturating_since(began));
+                Ok(Turn { live, sent, left })
+            }
+            None => Err(no_connection(limit)),
+        }
+    }
+
+    /// Waits for an answer for as long as is left, less if the connection turns out to be dead.
+    async fn patiently<T>(
+        self: &Arc<Self>,
+        turn: &Turn,
+        answer: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let Turn { live, left, .. } = turn;
+        let mut answer = pin!(answer);
+        let patience = (self.shared.options.call_timeout / PATIENCE).min(*left);
+        let heard = live.answers.load(Ordering::Relaxed);
+        if let Some(result) = self.shared.within(patience, answer.as_mut()).await {
+            return self.heard(live, result);
+        }
+        if live.answers.load(Ordering::Relaxed) == heard {
+            self.doubt(live, heard);
+        }
+        let given_up = pin!(live.until_given_up());
+        let rest = select(answer, given_up);
+        match self.shared.within(*left - patience, rest).await {
+            Some(Either::Left((result, _))) => self.heard(live, result),
+            Some(Either::Right(_)) => Err(Failure::lost("the connection was given up")),
+            None => {
+                self.missed(live);
+                Err(Failure::lost(format!("no answer within {left:?}")))
+            }
+        }
+    }
+
+    /// Something came back, if only an error.
+    fn heard<T>(&self, live: &Arc<Live>, result: Result<T, Failure>) -> Result<T, Failure> {
+        match &result {
+            Err(Failure {
+                kind: FailureKind::Lost | FailureKind::Refused,
+                ..
+            }) => self.retire(live),
+            _ => {
+                live.answers.fetch_add(1, Ordering::Relaxed);
+                live.misses.store(0, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    /// Tries a second connection beside one that has been silent.
+    fn doubt(self: &Arc<Self>, live: &Arc<Live>, heard: u64) {
+        if !self.shared.source.is_own() || live.doubted.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (link, live) = (Arc::clone(self), Arc::clone(live));
+        self.shared.handle.spawn(async move {
+            if let Ok((wire, info)) = link.shared.connect(None).await {
+                link.shared.runtime.sleep(GRACE).await;
+                if live.answers.load(Ordering::Relaxed) == heard {
+                    link.replace(&live, Some(Live::new(wire, &info)));
+                }
+            }
+            live.doubted.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// A call had no answer in all its time.
+    fn missed(&self, live: &Arc<Live>) {
+        let misses = live.misses.fetch_add(1, Ordering::Relaxed) + 1;
+        if misses >= SUSPECT_AFTER {
+            let silent = Arc::clone(live);
+            self.shared
+                .handle
+                .spawn(async move { silent.wire.revive().await });
+            self.retire(live);
+        }
+    }
+
+    /// Gives a connection up; the next call opens another, or asks a user's anew who is there.
+    fn retire(&self, live: &Arc<Live>) {
+        self.replace(live, None);
+    }
+
+    fn replace(&self, old: &Arc<Live>, new: Option<Arc<Live>>) {
+        let mut current = lock(&self.current);
+        if current.as_ref().is_some_and(|live| Arc::ptr_eq(live, old)) {
+            *current = new;
+            // The other calls on a user's connection may be answered yet.
+            if self.shared.source.is_own() {
+                old.given_up.send_replace(true);
+            }
+        }
+    }
+
+    /// The connection, opened if there is none.
+    async fn live(self: &Arc<Self>) -> Result<Arc<Live>, BackendError> {
+        if let Some(live) = self.current()? {
+            return Ok(live);
+        }
+        let attempts = self.attempts.load(Ordering::Acquire);
+        let mut last = self.gate.lock().await;
+        if let Some(live) = self.current()? {
+            return Ok(live);
+        }
+        if self.attempts.load(Ordering::Acquire) != attempts
+            && let Some(failure) = &*last
+        {
+            // An attempt has failed while this caller waited: its turn would come too late.
+            return Err(failure.clone());
+        }
+        let connected = self.shared.connect(None).await;
+        self.attempts.fetch_add(1, Ordering::Release);
+        match connected {
+            Ok((wire, info)) => {
+                let live = Live::new(wire, &info);
+                self.connected_to(&info);
+                *lock(&self.current) = Some(Arc::clone(&live));
+                *last = None;
+                self.current()?.ok_or(BackendError::Closed)
+            }
+            Err(failure) => {
+                *last = Some(failure.clone());
+                Err(failure)
+            }
+        }
+    }
+
+    /// The connection, if it is open as far as is known.
+    fn current(&self) -> Result<Option<Arc<Live>>, BackendError> {
+        let mut current = lock(&self.current);
+        if self.closed.load(Ordering::Acquire) {
+            *current = None;
+            return Err(BackendError::Closed);
+        }
+        if current.as_ref().is_some_and(|live| live.wire.is_closed()) {
+            *current = None;
+        }
+        Ok(current.clone())
+    }
+
+    fn connected_to(&self, info: &ServerInfo) {
+        if !self.shared.source.is_own() {
+            lock(&self.clock)
+                .get_or_insert_with(|| ClockWatch::new(info.clock))
+                .connected(info.clock);
+        }
+    }
+
+    /// Whose clock a stamp was read from.
+    fn clock_of(&self, turn: &Turn, at: Option<ServerTime>) -> ClockId {
+        match (&mut *lock(&self.clock), at) {
+            (Some(watch), Some(at)) => watch.observe(turn.sent, self.shared.now(), at),
+            _ => turn.live.clock,
+        }
+    }
+}
+
+impl Live {
+    fn new(wire: Wire, info: &ServerInfo) -> Arc<Self> {
+        Arc::new(Self {
+            wire,
+            clock: info.clock,
+            answers: AtomicU64::new(0),
+            misses: AtomicU32::new(0),
+            doubted: AtomicBool::new(false),
+            given_up: watch::Sender::new(false),
+        })
+    }
+
+    async fn until_given_up(&self) {
+        // An error would mean that the sender is gone, which `self` keeps.
+        let _ = self
+            .given_up
+            .subscribe()
+            .wait_for(|given_up| *given_up)
+            .await;
+    }
+}
+
+fn no_connection(limit: Duration) -> BackendError {
+    BackendError::unavailable(format!("no connection within {limit:?}"))
+}
+
+/// The data behind these locks is whole at every moment.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

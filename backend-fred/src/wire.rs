@@ -1,0 +1,341 @@
+//! One connection, and the few commands that are sent over it.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use fred::bytes::Bytes;
+use fred::clients::{Client, Pool};
+use fred::error::{Error, ErrorKind};
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::types::config::Config;
+use fred::types::{
+    Builder, ClusterHash, ConnectHandle, CustomCommand, Message, RespVersion, Value,
+};
+use futures_util::future::{Either, select};
+use leasehold_api::{InvalidInput, ServerTime};
+use leasehold_redis_protocol::{Call, ErrorClass, Options};
+use tokio::runtime::Handle;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::error::{ConnectError, Failure, FailureKind};
+
+/// Messages that fit between the library and the task that takes them out at once; what does not
+/// fit is lost, and noticed.
+const MESSAGE_BUFFER: usize = 1_024;
+/// The library tells of a new connection by an event that can be missed.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// A command that its caller has given up is dropped by the library this much later, if it was
+/// not sent yet. The caller's own limit is to be the first that ends.
+const DISCARD_AFTER: Duration = Duration::from_millis(50);
+
+/// What a connection tells unasked.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A message on a channel that it subscribed to.
+    Message(Vec<u8>),
+    /// Messages may have been lost.
+    Missed,
+    /// The connection ended.
+    Closed,
+}
+
+/// Where connections come from.
+pub(crate) enum Source {
+    /// Clients made here, one for each connection.
+    Own(Box<Builder>),
+    /// The user's, which reconnect by themselves.
+    User(User),
+}
+
+/// What a user may bring.
+#[derive(Clone)]
+pub(crate) enum User {
+    /// One connection.
+    Client(Client),
+    /// Several.
+    Pool(Pool),
+}
+
+impl Source {
+    /// Connections to the server that `url` names.
+    pub(crate) fn from_url(url: &str, options: &Options) -> Result<Self, ConnectError> {
+        let config = Config::from_url(url).map_err(|error| unusable("URL", &error))?;
+        Self::own(&Builder::from_config(config), options)
+    }
+
+    /// Connections as `builder` makes them, but with RESP3, which delivers messages over a
+    /// connection that also takes commands, and each for one use: a client that reconnected by
+    /// itself would send again what it had sent, and hide which server it speaks to.
+    pub(crate) fn own(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
+        let Some(config) = builder.get_config() else {
+            let error = Error::new(ErrorKind::Config, "it has no client configuration");
+            return Err(unusable("builder", &error));
+        };
+        // A fresh one, because a reconnect policy cannot be taken away.
+        let mut own = Builder::from_config(config.clone());
+        own.set_connection_config(builder.get_connection_config().clone())
+            .set_performance_config(builder.get_performance_config().clone())
+            .with_config(|config| {
+                config.version = RespVersion::RESP3;
+                config.fail_fast = true;
+            })
+            .with_connection_config(|config| {
+                config.max_command_attempts = 1;
+                config.connection_timeout = options.connect_timeout;
+                config.internal_command_timeout = options.connect_timeout;
+            });
+        Ok(Self::Own(Box::new(own)))
+    }
+
+    /// Whether connections are opened here: then each is new, and known to be open or not.
+    pub(crate) const fn is_own(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+
+    /// Opens a connection, with no time limit of its own. Must run on the runtime that shall
+    /// drive the connection.
+    pub(crate) async fn open(
+        &self,
+        options: &Options,
+        events: Option<UnboundedSender<Event>>,
+    ) -> Result<Wire, Failure> {
+        let builder = match self {
+            Self::User(user) => return Ok(Wire::new(Line::User(user.clone()), options)),
+            Self::Own(builder) => builder,
+        };
+        let mut builder = builder.clone();
+        if events.is_some() {
+            builder.with_performance_config(|config| {
+                config.broadcast_channel_capacity = MESSAGE_BUFFER;
+            });
+        }
+        let client = builder.build()?;
+        let messages = client.message_rx();
+        let (driver, router) = connect(&client).await?;
+        if let Some(events) = events {
+            tokio::spawn(pump(messages, router, events));
+        }
+        Ok(Wire::new(Line::Own { client, driver }, options))
+    }
+}
+
+/// Starts the library's task for a connection, and waits until the connection stands.
+async fn connect(client: &Client) -> Result<(Driver, ConnectHandle), Error> {
+    let mut router = client.connect();
+    let driver = Driver(router.abort_handle());
+    loop {
+        let connected = pin!(timeout(LOOK_AGAIN, client.wait_for_connect()));
+        match select(connected, &mut router).await {
+            Either::Left((Ok(Ok(())), _)) => return Ok((driver, router)),
+            Either::Left((Ok(Err(error)), _)) | Either::Right((Ok(Err(error)), _)) => {
+                return Err(error);
+            }
+            Either::Left((Err(_), _)) => {}
+            Either::Right(_) => {
+                return Err(Error::new(ErrorKind::Canceled, "the connection task ended"));
+            }
+        }
+    }
+}
+
+/// Takes messages out of the library's bounded buffer, and tells when the connection ends.
+async fn pump(
+    mut messages: Receiver<Message>,
+    mut router: ConnectHandle,
+    events: UnboundedSender<Event>,
+) {
+    loop {
+        let event = match select(pin!(messages.recv()), &mut router).await {
+            Either::Left((Ok(message), _)) => match message.value {
+                Value::Bytes(payload) => Event::Message(payload.to_vec()),
+                Value::String(payload) => Event::Message(payload.as_bytes().to_vec()),
+                _ => Event::Missed,
+            },
+            Either::Left((Err(RecvError::Lagged(_)), _)) => Event::Missed,
+            Either::Left((Err(RecvError::Closed), _)) | Either::Right(_) => break,
+        };
+        if events.send(event).is_err() {
+            return;
+        }
+    }
+    // Fails when nobody listens any more.
+    let _ = events.send(Event::Closed);
+}
+
+fn unusable(what: &'static str, error: &Error) -> ConnectError {
+    ConnectError::Invalid(InvalidInput::Setting {
+        what,
+        problem: error.to_string(),
+    })
+}
+
+/// Ends the library's task, and with it the connection.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// One connection. Dropping it closes it, unless it is the user's.
+pub(crate) struct Wire {
+    line: Line,
+    /// Runs the commands: one whose caller went away must still reach its time-out, or the
+    /// library sends it whenever it can.
+    handle: Handle,
+    limits: fred::types::config::Options,
+}
+
+enum Line {
+    /// Opened here.
+    Own { client: Client, driver: Driver },
+    /// The user's.
+    User(User),
+}
+
+impl Wire {
+    fn new(line: Line, options: &Options) -> Self {
+        Self {
+            line,
+            handle: Handle::current(),
+            limits: fred::types::config::Options {
+                max_attempts: Some(1),
+                timeout: Some(options.call_timeout + DISCARD_AFTER),
+                fail_fast: true,
+                ..Default::default()
+            },
+        }
+    }
+
+    /// Whether it is known to have ended, so that nothing can be sent over it.
+    pub(crate) fn is_closed(&self) -> bool {
+        match &self.line {
+            Line::Own { driver, .. } => driver.0.is_finished(),
+            Line::User(_) => false,
+        }
+    }
+
+    /// Runs a script: by its hash, and by its source if the server does not know that.
+    pub(crate) async fn script(&self, call: &Call) -> Result<Vec<u8>, Failure> {
+        const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
+        match self.eval("EVALSHA", call.script.sha1(), call).await {
+            Err(failure) if failure.kind == UNKNOWN => {
+                self.eval("EVAL", call.script.source(), call).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn eval(
+        &self,
+        name: &'static str,
+        script: &str,
+        call: &Call,
+    ) -> Result<Vec<u8>, Failure> {
+        let mut arguments = vec![
+            Value::from(script),
+            Value::from(call.keys.len().to_string()),
+        ];
+        let packed = call.keys.iter().chain(&call.args);
+        arguments.extend(packed.map(|bytes| Value::Bytes(Bytes::copy_from_slice(bytes))));
+        match self.send(name, ClusterHash::Offset(2), arguments).await? {
+            Value::Bytes(bytes) => Ok(bytes.to_vec()),
+            Value::String(text) => Ok(text.as_bytes().to_vec()),
+            other => Err(garbled(name, &other)),
+        }
+    }
+
+    /// The server's own description of itself.
+    pub(crate) async fn info(&self) -> Result<String, Failure> {
+        let arguments = vec![Value::from("server")];
+        match self.send("INFO", ClusterHash::Random, arguments).await? {
+            Value::String(text) => Ok(text.to_string()),
+            other => Err(garbled("INFO", &other)),
+        }
+    }
+
+    /// The server's clock.
+    pub(crate) async fn time(&self) -> Result<ServerTime, Failure> {
+        let answer = self.send("TIME", ClusterHash::Random, Vec::new()).await?;
+        match answer.clone().convert::<(u64, u64)>() {
+            Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
+            Err(_) => Err(garbled("TIME", &answer)),
+        }
+    }
+
+    /// Asks for a sign of life.
+    pub(crate) async fn ping(&self) -> Result<(), Failure> {
+        self.send("PING", ClusterHash::Random, Vec::new())
+            .await
+            .map(drop)
+    }
+
+    /// Subscribes, and waits until the server has confirmed it.
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
+        let Line::Own { client, .. } = &self.line else {
+            return Err(Failure::lost("a shared connection cannot subscribe"));
+        };
+        // The library is content when it has sent it. Commands on one connection are answered
+        // in their order; a refusal is taken for the answer to the next command.
+        client.subscribe(channel).await?;
+        let token = Value::from(channel);
+        match self
+            .send("PING", ClusterHash::Random, vec![token.clone()])
+            .await?
+        {
+            echo if echo == token => Ok(()),
+            other => Err(garbled("PING", &other)),
+        }
+    }
+
+    async fn send(
+        &self,
+        name: &'static str,
+        hash: ClusterHash,
+        arguments: Vec<Value>,
+    ) -> Result<Value, Failure> {
+        let client = match &self.line {
+            Line::Own { client, .. } | Line::User(User::Client(client)) => client,
+            Line::User(User::Pool(pool)) => pool.next_connected(),
+        };
+        if !client.is_connected() {
+            return Err(Failure::not_connected());
+        }
+        // `custom` is the one way of sending that these limits hold for.
+        let client = client.with_options(&self.limits);
+        let command = CustomCommand::new_static(name, hash, false);
+        let sent = async move { client.custom::<Value, Value>(command, arguments).await };
+        match self.handle.spawn(sent).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(Failure::lost("the runtime is shutting down")),
+        }
+    }
+
+    /// Makes a user's client, which does not do so by itself, replace a connection that does
+    /// not answer.
+    pub(crate) async fn revive(&self) {
+        let Line::User(user) = &self.line else {
+            return;
+        };
+        let clients = match user {
+            User::Client(client) => std::slice::from_ref(client),
+            User::Pool(pool) => pool.clients(),
+        };
+        for client in clients {
+            // Without a policy it would give up for good.
+            if client.has_reconnect_policy() {
+                // Its failure shows in the next call.
+                let _ = client.force_reconnection().await;
+            }
+        }
+    }
+}
+
+fn garbled(command: &str, answer: &Value) -> Failure {
+    Failure::lost(format!("{command} was answered with {answer:?}"))
+}
