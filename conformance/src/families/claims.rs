@@ -1,0 +1,188 @@
+//! What a grant out of the queue is until its waiter takes it, and what the dead cost.
+
+use leasehold_api::{PollReply, RenewReply, Stamped};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("claims";
+    claim_ends_where_its_place_would: ["rule 10"], [Queue];
+    own_poll_makes_a_claim_too: ["rule 10"], [Queue];
+    poll_never_extends_a_claim: ["rule 10"], [Queue];
+    renewal_confirms_a_claim: ["rule 10"], [Queue];
+    claim_excludes_others: ["S1", "rule 8"], [Queue];
+    lost_claim_cannot_be_confirmed: ["rule 10", "S3"], [Queue];
+    dead_waiter_costs_at_most_its_place: ["rule 10", "L1"], [Queue];
+    many_dead_waiters_cost_one_place: ["rule 10", "L1"], [Queue];
+);
+
+/// A waiter behind a holder that releases two units later; and when its place ends.
+async fn granted(
+    world: &World,
+    lock: &Lock,
+) -> Result<(Attempt, leasehold_api::ServerTime), Failure> {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let held = a.ask(lock).acquired("S1").await?;
+    let (waiter, queued) = b.ask(lock).wait().queued("rule 7").await?;
+    let end = waiter.stamp.at.saturating_add(queued.place_remaining);
+    world.pass(2).await;
+    held.released("S3").await?;
+    Ok((waiter, end))
+}
+
+async fn claim_ends_where_its_place_would(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    let (waiter, end) = granted(world, &lock).await?;
+    let Stamped { stamp, reply } = waiter.poll().await?;
+    let acquired = want!(
+        reply,
+        PollReply::Acquired(acquired) => acquired,
+        "rule 8",
+        "the release granted to the waiter"
+    );
+    let promise = "a claim ends where its place would have: no lease yet";
+    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
+    world.pass(6).await;
+    let c = world.session().await?;
+    c.ask(&lock).acquired("rule 10").await?;
+    Ok(())
+}
+
+async fn own_poll_makes_a_claim_too(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k").waiter_lease(world.units(8));
+    a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    world.pass(4).await;
+    let Stamped { stamp, reply } = waiter.poll().await?;
+    let acquired = want!(
+        reply,
+        PollReply::Acquired(acquired) => acquired,
+        "L1",
+        "the holder's lease is over, and the waiter asks"
+    );
+    let end = stamp.at.saturating_add(world.units(8));
+    let promise = "a grant by the waiter's own poll is a claim: its place, just refreshed";
+    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
+}
+
+async fn poll_never_extends_a_claim(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(9));
+    let (waiter, end) = granted(world, &lock).await?;
+    for _ in 0..3 {
+        let Stamped { stamp, reply } = waiter.poll().await?;
+        let acquired = want!(
+            reply,
+            PollReply::Acquired(acquired) => acquired,
+            "rule 8",
+            "the release granted to the waiter"
+        );
+        let promise = "a poll never extends a claim";
+        world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
+        world.pass(2).await;
+    }
+    Ok(())
+}
+
+async fn renewal_confirms_a_claim(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    let (waiter, end) = granted(world, &lock).await?;
+    let claim = waiter.poll_granted("rule 8").await?;
+    let (token, confirmed) = waiter.renewed(world.units(50), "rule 10").await?;
+    want_eq!(
+        token,
+        claim.token,
+        "rule 10",
+        "confirming stays in the period"
+    );
+    ensure!(
+        confirmed > end,
+        "rule 10",
+        confirmed,
+        "the first renewal turns the claim, which ends at {end:?}, into a hold with its lease"
+    );
+    world.pass(6).await;
+    let c = world.session().await?;
+    c.ask(&lock).held("S1").await?;
+    waiter.released("S3").await
+}
+
+async fn claim_excludes_others(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let (waiter, _) = granted(world, &lock).await?;
+    let c = world.session().await?;
+    c.ask(&lock).held("S1").await?;
+    let (next, _) = c.ask(&lock).wait().queued("S1").await?;
+    next.poll_queued("S1").await?;
+    waiter.poll_granted("rule 8").await?;
+    Ok(())
+}
+
+async fn lost_claim_cannot_be_confirmed(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(4));
+    let (waiter, _) = granted(world, &lock).await?;
+    world.pass(4).await;
+    let c = world.session().await?;
+    let held = c.ask(&lock).acquired("rule 10").await?;
+    want!(
+        waiter.renew(world.units(50)).await?.reply,
+        RenewReply::Lost(_),
+        "rule 10",
+        "a claim that ran out cannot be confirmed"
+    );
+    held.released("S3").await
+}
+
+/// Lets a live waiter behind `dead` places that nobody polls wait for its turn; how long that
+/// took on the server's clock, from the last death on.
+async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock), Failure> {
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    let (a, b) = (world.session().await?, world.session().await?);
+    let held = a.ask(&lock).acquired("S1").await?;
+    for _ in 0..dead {
+        let session = world.session().await?;
+        session.ask(&lock).wait().queued("rule 7").await?;
+    }
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    held.released("S3").await?;
+    for _ in 0..40 {
+        world.pass(1).await;
+        let Stamped { stamp, reply } = waiter.poll().await?;
+        if let PollReply::Acquired(_) = reply {
+            return Ok((stamp.at.saturating_since(waiter.stamp.at), lock));
+        }
+    }
+    let promise = format!("a live waiter behind {dead} dead ones gets its turn");
+    Err(Failure::new(
+        "rule 10",
+        promise,
+        "Acquired",
+        "Queued for 40 units",
+    ))
+}
+
+async fn dead_waiter_costs_at_most_its_place(world: &World) -> Verdict {
+    let (took, lock) = takeover(world, 1).await?;
+    // One waiter lease, one poll, and a unit for the commands themselves.
+    let most = lock.spec.waiter_lease() + world.units(2);
+    ensure!(
+        took <= most,
+        "rule 10",
+        took,
+        "a dead waiter costs one waiter lease and one poll"
+    );
+    Ok(())
+}
+
+async fn many_dead_waiters_cost_one_place(world: &World) -> Verdict {
+    let (took, lock) = takeover(world, 12).await?;
+    let most = lock.spec.waiter_lease() + world.units(3);
+    ensure!(
+        took <= most,
+        "rule 10",
+        took,
+        "the dead cost one waiter lease all together"
+    );
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! Only who holds can release, however late and however often it tries.
+
+use leasehold_api::{End, EndReply, Operation, RenewReply, Why};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, want};
+use crate::world::{Lock, World, one};
+
+pub(super) const CASES: &[Case] = cases!("ownership";
+    another_session_cannot_release: ["S3"], [];
+    another_session_cannot_renew: ["S3"], [];
+    another_attempt_of_the_owner_cannot_release: ["S3", "rule 5"], [];
+    another_key_is_not_released: ["S3"], [];
+    late_end_after_anothers_tenure: ["S3", "rule 12"], [];
+    late_renewal_after_anothers_tenure: ["S3", "rule 12"], [];
+    double_end_is_told_so: ["S3", "rule 12"], [];
+    double_end_spares_the_next_holder: ["S3", "rule 12"], [];
+    end_of_nothing: ["S3"], [];
+    leaving_the_queue: ["S3", "rule 7"], [Queue];
+    leaving_twice_spares_the_next_waiter: ["S3", "rule 12"], [Queue];
+    end_gives_up_a_claim: ["rule 8", "rule 10"], [Queue];
+);
+
+async fn another_session_cannot_release(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let thief = world.session().await?;
+    let stolen = Operation {
+        session: thief.id,
+        ..held.operation()
+    };
+    let batch = [End::new(lock.key.clone(), stolen)];
+    want!(
+        one(thief.backend.end(&batch).await)?.reply,
+        EndReply::NotHeld(_),
+        "S3",
+        "the same numbers in another session are another owner"
+    );
+    b.ask(&lock).held("S3").await?;
+    held.released("S3").await
+}
+
+async fn another_session_cannot_renew(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
+    let mut renewal = held.renew_request(world.units(500))?;
+    renewal.operation.session = b.id;
+    want!(
+        one(b.backend.renew(&[renewal]).await)?.reply,
+        RenewReply::Lost(_),
+        "S3",
+        "the same numbers in another session are another owner"
+    );
+    world.pass(5).await;
+    b.ask(&lock).acquired("S3").await?;
+    Ok(())
+}
+
+async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let batch = [End::new(
+        lock.key.clone(),
+        a.operation(held.operation().owner),
+    )];
+    want!(
+        one(a.backend.end(&batch).await)?.reply,
+        EndReply::NotHeld(_),
+        "S3",
+        "an attempt of the owner that does not hold releases nothing"
+    );
+    b.ask(&lock).held("S3").await?;
+    held.released("S3").await
+}
+
+async fn another_key_is_not_released(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, other) = (Lock::mutex("k1"), Lock::mutex("k2"));
+    let held = a.ask(&lock).acquired("S1").await?;
+    let others = b.ask(&other).acquired("S1").await?;
+    let batch = [End::new(other.key.clone(), held.operation())];
+    want!(
+        one(a.backend.end(&batch).await)?.reply,
+        EndReply::NotHeld(_),
+        "S3",
+        "an attempt holds only the key that it acquired"
+    );
+    a.ask(&other).held("S3").await?;
+    b.ask(&lock).held("S3").await?;
+    others.released("S3").await?;
+    held.released("S3").await
+}
+
+async fn late_end_after_anothers_tenure(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    world.pass(4).await;
+    let held = b.ask(&lock).acquired("L1").await?;
+    want!(
+        late.end().await?,
+        EndReply::NotHeld(Why::Expired | Why::Unknown),
+        "S3",
+        "a release that comes after the lease releases nothing"
+    );
+    a.ask(&lock).held("S3").await?;
+    held.renewed(world.units(10), "S3").await?;
+    held.released("S3").await
+}
+
+async fn late_renewal_after_anothers_tenure(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    world.pass(4).await;
+    let held = b.ask(&lock).lease(world.units(6)).acquired("L1").await?;
+    want!(
+        late.renew(world.units(500)).await?.reply,
+        RenewReply::Lost(_),
+        "S3",
+        "a renewal that comes after the lease renews nothing"
+    );
+    world.pass(7).await;
+    a.ask(&lock).acquired("S3").await?;
+    want!(
+        held.renew(world.units(5)).await?.reply,
+        RenewReply::Lost(_),
+        "S3",
+        "nor does it renew the tenure of the next holder"
+    );
+    Ok(())
+}
+
+async fn double_end_is_told_so(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
+    held.released("S3").await?;
+    for _ in 0..2 {
+        want!(
+            held.end().await?,
+            EndReply::NotHeld(Why::Ended | Why::Unknown),
+            "rule 12",
+            "a second release finds that it was ended"
+        );
+    }
+    Ok(())
+}
+
+async fn double_end_spares_the_next_holder(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let first = a.ask(&lock).acquired("S1").await?;
+    first.released("S3").await?;
+    let second = b.ask(&lock).acquired("S1").await?;
+    want!(
+        first.end().await?,
+        EndReply::NotHeld(_),
+        "S3",
+        "a doubled release touches only the tenure that it was sent for"
+    );
+    // The same session, too: its next attempt is another one.
+    a.ask(&lock).held("S3").await?;
+    second.released("S3").await?;
+    let third = a.ask(&lock).acquired("S1").await?;
+    want!(
+        first.end().await?,
+        EndReply::NotHeld(_),
+        "S3",
+        "a doubled release spares a later tenure of its own session"
+    );
+    b.ask(&lock).held("S3").await?;
+    third.released("S3").await
+}
+
+async fn end_of_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let batch = [End::new(lock.key.clone(), a.operation(a.owner()))];
+    want!(
+        one(a.backend.end(&batch).await)?.reply,
+        EndReply::NotHeld(Why::Unknown | Why::Ended),
+        "S3",
+        "the end of an attempt that was never seen finds nothing"
+    );
+    b.ask(&lock).acquired("S1").await?;
+    Ok(())
+}
+
+async fn leaving_the_queue(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    want!(
+        waiter.end().await?,
+        EndReply::Left,
+        "S3",
+        "the end of a waiting attempt gives up its place"
+    );
+    held.released("S3").await?;
+    // Nobody waits, so nobody was granted.
+    a.ask(&lock).acquired("rule 8").await?;
+    Ok(())
+}
+
+async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    want!(first.end().await?, EndReply::Left, "S3", "the first leaves");
+    want!(
+        first.end().await?,
+        EndReply::NotHeld(_),
+        "rule 12",
+        "a doubled leave finds nothing to leave"
+    );
+    held.released("S3").await?;
+    second.poll_granted("S3").await?;
+    Ok(())
+}
+
+async fn end_gives_up_a_claim(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
+    held.released("S3").await?;
+    // Its waiter does not know of the grant, and gives up at this very time.
+    first.released("rule 10").await?;
+    second.poll_granted("rule 8").await?;
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! Every command may arrive twice, and late: one effect, and a reply that is true now.
+
+use std::time::Duration;
+
+use leasehold_api::{AcquireReply, EndReply, Refused, RenewReply, Stamped};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, want, want_eq};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("redelivery";
+    acquire_twice_holds_once: ["rule 12"], [];
+    acquire_again_says_the_time_left: ["rule 2"], [];
+    acquire_again_extends_nothing: ["rule 2", "rule 12"], [];
+    acquire_after_its_end_is_stale: ["rule 12"], [];
+    end_before_acquire_makes_it_stale: ["rule 12"], [];
+    older_sequence_is_stale: ["rule 12"], [];
+    each_session_has_its_own_sequences: ["rule 12"], [];
+    expired_acquire_is_stale: ["rule 12", "S3"], [];
+    acquire_after_its_window_is_too_late: ["rule 12"], [];
+    acquire_too_far_ahead_is_too_late: ["rule 12"], [];
+    too_late_changes_nothing: ["rule 12", "rule 13"], [];
+    renewal_twice_is_true_now: ["rule 2", "rule 12"], [];
+    renewal_after_the_end_revives_nothing: ["S3", "rule 12"], [];
+    late_end_of_a_retried_acquire: ["rule 12", "S3"], [];
+    try_again_after_held_is_stale: ["rule 12"], [];
+);
+
+async fn reported(attempt: &Attempt) -> Result<(leasehold_api::Acquired, Stamped<()>), Failure> {
+    let Stamped { stamp, reply } = attempt.again().await?;
+    let acquired = want!(
+        reply,
+        AcquireReply::Acquired(acquired) => acquired,
+        "rule 12",
+        "a second delivery of an acquire that holds reports the hold"
+    );
+    Ok((acquired, Stamped { stamp, reply: () }))
+}
+
+/// Insists that a redelivered acquire is stale.
+pub(super) async fn stale(attempt: &Attempt) -> Verdict {
+    want!(
+        attempt.again().await?.reply,
+        AcquireReply::Refused(Refused::Stale),
+        "rule 12",
+        "an acquire at or below the highest sequence seen that is not live is stale"
+    );
+    Ok(())
+}
+
+async fn acquire_twice_holds_once(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    for _ in 0..3 {
+        let (acquired, _) = reported(&held).await?;
+        want_eq!(acquired.holds, 1, "rule 12", "deliveries are not counted");
+        want_eq!(
+            acquired.token,
+            held.token(),
+            "rule 12",
+            "nor do they start a period"
+        );
+    }
+    held.released("rule 12").await?;
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let held = a
+        .ask(&Lock::mutex("k"))
+        .lease(world.units(20))
+        .acquired("S1")
+        .await?;
+    for _ in 0..3 {
+        world.pass(3).await;
+        let (acquired, Stamped { stamp, .. }) = reported(&held).await?;
+        let promise = "a redelivery is answered with the time left now, not with the first reply";
+        world.ends_at(
+            (stamp, acquired.remaining),
+            held.end_time(),
+            "rule 2",
+            promise,
+        )?;
+    }
+    Ok(())
+}
+
+async fn acquire_again_extends_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
+    world.pass(3).await;
+    held.again().await?;
+    world.pass(3).await;
+    b.ask(&lock).acquired("rule 2").await?;
+    Ok(())
+}
+
+async fn acquire_after_its_end_is_stale(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    held.released("S3").await?;
+    stale(&held).await?;
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn end_before_acquire_makes_it_stale(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let ask = a.ask(&lock);
+    let request = ask.build().await?;
+    let end = leasehold_api::End::new(lock.key.clone(), request.operation);
+    want!(
+        crate::world::one(a.backend.end(&[end]).await)?.reply,
+        EndReply::NotHeld(_),
+        "rule 12",
+        "an end that overtakes its acquire finds nothing"
+    );
+    let (_, reply) = Attempt::send(a, request).await?;
+    want!(
+        reply,
+        AcquireReply::Refused(Refused::Stale),
+        "rule 12",
+        "an acquire that arrives after its end is stale"
+    );
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn older_sequence_is_stale(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let delayed = a.ask(&lock).build().await?;
+    a.ask(&lock).acquired("S1").await?.released("S3").await?;
+    let (_, reply) = Attempt::send(a, delayed).await?;
+    want!(
+        reply,
+        AcquireReply::Refused(Refused::Stale),
+        "rule 12",
+        "an older attempt of the session than one already seen is stale"
+    );
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn each_session_has_its_own_sequences(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let first_of_b = b.ask(&lock);
+    for _ in 0..5 {
+        a.ask(&lock).acquired("S1").await?.released("S3").await?;
+    }
+    first_of_b.acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn expired_acquire_is_stale(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    world.pass(4).await;
+    // A copy that was delayed must not take the key a second time.
+    stale(&late).await?;
+    let held = b.ask(&lock).acquired("rule 12").await?;
+    stale(&late).await?;
+    held.released("S3").await
+}
+
+/// Sends an acquire to be delivered before `now + ahead - behind`.
+async fn sent_for(
+    world: &World,
+    lock: &Lock,
+    ahead: Duration,
+    behind: Duration,
+) -> Result<AcquireReply, Failure> {
+    let a = world.session().await?;
+    let now = a.now().await?.saturating_add(ahead).as_micros();
+    let behind = u64::try_from(behind.as_micros()).unwrap_or(u64::MAX);
+    let until = leasehold_api::ServerTime::from_micros(now.saturating_sub(behind));
+    let request = a.ask(lock).build_until(until)?;
+    Ok(Attempt::send(a, request).await?.1)
+}
+
+async fn acquire_after_its_window_is_too_late(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    for behind in [Duration::from_micros(1), Duration::from_secs(60)] {
+        world.pass_for(Duration::from_millis(1)).await;
+        want!(
+            sent_for(world, &lock, Duration::ZERO, behind).await?,
+            AcquireReply::Refused(Refused::TooLate),
+            "rule 12",
+            "an acquire is not executed after its deliver-before ({behind:?} ago)"
+        );
+    }
+    world
+        .session()
+        .await?
+        .ask(&lock)
+        .acquired("rule 12")
+        .await?;
+    Ok(())
+}
+
+async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    for ahead in [Duration::from_secs(12), Duration::from_secs(3_600)] {
+        want!(
+            sent_for(world, &lock, ahead, Duration::ZERO).await?,
+            AcquireReply::Refused(Refused::TooLate),
+            "rule 12",
+            "marks outlive only acquires that are deliverable for 10 s, not for {ahead:?}"
+        );
+    }
+    world
+        .session()
+        .await?
+        .ask(&lock)
+        .acquired("rule 12")
+        .await?;
+    Ok(())
+}
+
+async fn too_late_changes_nothing(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let ask = a.ask(&lock);
+    let request = ask.build_until(leasehold_api::ServerTime::from_micros(1))?;
+    let (_, reply) = Attempt::send(a.clone(), request).await?;
+    want!(
+        reply,
+        AcquireReply::Refused(Refused::TooLate),
+        "rule 12",
+        "an acquire is not executed after its deliver-before"
+    );
+    // The client takes the stamp and tries again: the attempt itself is not used up.
+    ask.acquired("rule 13").await?;
+    Ok(())
+}
+
+async fn renewal_twice_is_true_now(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
+    let lease = world.units(400);
+    for _ in 0..3 {
+        let Stamped { stamp, reply } = held.renew(lease).await?;
+        let remaining = want!(
+            reply,
+            RenewReply::Renewed { remaining, .. } => remaining,
+            "rule 12",
+            "a doubled renewal is answered like the first"
+        );
+        let promise = "each delivery of a renewal gives the lease from its own execution on";
+        world.ends_at(
+            (stamp, remaining),
+            stamp.at.saturating_add(lease),
+            "rule 2",
+            promise,
+        )?;
+        world.pass(1).await;
+    }
+    Ok(())
+}
+
+async fn renewal_after_the_end_revives_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    held.released("S3").await?;
+    want!(
+        held.renew(world.units(500)).await?.reply,
+        RenewReply::Lost(_),
+        "S3",
+        "a renewal that arrives after the release revives nothing"
+    );
+    b.ask(&lock).acquired("S3").await?;
+    Ok(())
+}
+
+async fn late_end_of_a_retried_acquire(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    // The caller gave up the first attempt and made another; the first one's end comes late.
+    let first = a.ask(&lock).acquired("S1").await?;
+    first.released("S3").await?;
+    let second = a.ask(&lock).acquired("S1").await?;
+    want!(
+        first.end().await?,
+        EndReply::NotHeld(_),
+        "S3",
+        "the end of one attempt does not end the next"
+    );
+    let (acquired, _) = reported(&second).await?;
+    want_eq!(
+        acquired.holds,
+        1,
+        "rule 12",
+        "the later attempt holds as before"
+    );
+    b.ask(&lock).held("S3").await?;
+    Ok(())
+}
+
+async fn try_again_after_held_is_stale(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (tried, reply) = b.ask(&lock).send().await?;
+    want!(reply, AcquireReply::Held(_), "S1", "the key is held");
+    held.released("S3").await?;
+    // A copy of the attempt that was delayed on the way must not take the key unasked.
+    stale(&tried).await?;
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}

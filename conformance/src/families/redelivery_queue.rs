@@ -1,0 +1,298 @@
+//! Late and doubled commands of those who wait, nest, convert and force.
+
+use leasehold_api::{
+    AcquireReply, ConvertReply, EndReply, ForceHow, ForceRelease, ForceReply, PollReply, Stamped,
+};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, want, want_eq};
+use crate::families::redelivery::stale;
+use crate::world::{Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("redelivery_queue";
+    queued_acquire_again_only_reports: ["rule 12"], [Queue];
+    granted_acquire_again_reports_the_claim: ["rule 12", "rule 10"], [Queue];
+    acquire_after_leaving_is_stale: ["rule 12"], [Queue];
+    poll_after_the_end_creates_nothing: ["rule 12"], [Queue];
+    poll_of_the_unknown_creates_nothing: ["rule 12"], [Queue];
+    poll_twice_is_granted_once: ["rule 12", "rule 10"], [Queue];
+    permit_acquired_twice_is_taken_once: ["rule 12"], [Semaphores];
+    inner_hold_acquired_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
+    inner_hold_ended_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
+    doubled_downgrade_undoes_no_upgrade: ["rule 6", "S3"], [RwLocks, Convert];
+    doubled_upgrade_undoes_no_downgrade: ["rule 6", "S3"], [RwLocks, Convert];
+    late_conversion_after_the_end: ["rule 6", "S3"], [RwLocks, Convert];
+    doubled_force_spares_the_next_holder: ["S3", "rule 12"], [ForceRelease];
+);
+
+async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k").waiter_lease(world.units(30));
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
+    let end = waiter.stamp.at.saturating_add(queued.place_remaining);
+    world.pass(2).await;
+    let Stamped { stamp, reply } = waiter.again().await?;
+    let again = want!(
+        reply,
+        AcquireReply::Queued(queued) => queued,
+        "rule 12",
+        "a second delivery of an acquire that waits reports the place"
+    );
+    let promise = "an acquire of an attempt that is queued refreshes nothing";
+    world.ends_at((stamp, again.place_remaining), end, "rule 12", promise)?;
+    let (next, queued) = a.ask(&lock).wait().queued("rule 7").await?;
+    want_eq!(queued.ahead, 1, "rule 12", "one attempt has one place");
+    held.released("S3").await?;
+    waiter.released("rule 8").await?;
+    next.poll_granted("rule 12").await?;
+    Ok(())
+}
+
+async fn granted_acquire_again_reports_the_claim(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k").waiter_lease(world.units(30));
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
+    let end = waiter.stamp.at.saturating_add(queued.place_remaining);
+    held.released("S3").await?;
+    world.pass(1).await;
+    let Stamped { stamp, reply } = waiter.again().await?;
+    let acquired = want!(
+        reply,
+        AcquireReply::Acquired(acquired) => acquired,
+        "rule 12",
+        "a redelivered acquire reports a grant that came meanwhile"
+    );
+    want_eq!(acquired.holds, 1, "rule 12", "and counts nothing twice");
+    let promise = "a claim ends where its place would have";
+    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
+}
+
+async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    want!(
+        waiter.end().await?,
+        EndReply::Left,
+        "S3",
+        "the waiter leaves"
+    );
+    stale(&waiter).await?;
+    held.released("S3").await?;
+    stale(&waiter).await?;
+    a.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn poll_after_the_end_creates_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    want!(
+        waiter.end().await?,
+        EndReply::Left,
+        "S3",
+        "the waiter leaves"
+    );
+    want!(
+        waiter.poll().await?.reply,
+        PollReply::Gone(_),
+        "rule 12",
+        "a poll that comes after the end finds nothing"
+    );
+    held.released("S3").await?;
+    want!(
+        waiter.poll().await?.reply,
+        PollReply::Gone(_),
+        "rule 12",
+        "a poll never creates a place, nor a hold"
+    );
+    a.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn poll_of_the_unknown_creates_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    held.released("S3").await?;
+    want!(
+        held.poll().await?.reply,
+        PollReply::Gone(_),
+        "rule 12",
+        "a poll of an attempt that was ended finds nothing"
+    );
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn poll_twice_is_granted_once(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    held.released("S3").await?;
+    let first = waiter.poll_granted("rule 8").await?;
+    let second = waiter.poll_granted("rule 8").await?;
+    want_eq!(
+        second.token,
+        first.token,
+        "rule 12",
+        "a doubled poll reports the same period"
+    );
+    want_eq!(second.holds, 1, "rule 12", "and the same hold");
+    waiter.released("rule 12").await?;
+    a.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn permit_acquired_twice_is_taken_once(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::semaphore("k", 2);
+    let held = a.ask(&lock).acquired("S1").await?;
+    held.again().await?;
+    b.ask(&lock).acquired("rule 12").await?;
+    b.ask(&lock).held("S1").await?;
+    held.released("rule 12").await?;
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
+    let inner = a.ask(&lock).owner(owner).acquired("rule 5").await?;
+    want!(
+        inner.again().await?.reply,
+        AcquireReply::Acquired(acquired) if acquired.holds == 2,
+        "rule 12",
+        "two attempts are two holds, however often they are delivered"
+    );
+    want!(
+        inner.end().await?,
+        EndReply::Released { holds_left: 1, .. },
+        "rule 12",
+        "one end takes back all deliveries of one attempt"
+    );
+    outer.released("rule 12").await?;
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn inner_hold_ended_twice_counts_once(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
+    let inner = a.ask(&lock).owner(owner).acquired("rule 5").await?;
+    want!(
+        inner.end().await?,
+        EndReply::Released { holds_left: 1, .. },
+        "rule 5",
+        "the end of one of two holds leaves one"
+    );
+    want!(
+        inner.end().await?,
+        EndReply::NotHeld(_),
+        "rule 12",
+        "a doubled end does not take the other hold"
+    );
+    b.ask(&lock).held("S3").await?;
+    outer.released("S3").await
+}
+
+async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let reading = want!(
+        held.downgrade(held.token()).await?.reply,
+        ConvertReply::Converted { token, .. } => token,
+        "rule 6",
+        "a writer may become a reader"
+    );
+    let writing = want!(
+        held.upgrade(reading).await?.reply,
+        ConvertReply::Converted { token, .. } => token,
+        "rule 6",
+        "the sole reader may become a writer"
+    );
+    want!(
+        held.downgrade(held.token()).await?.reply,
+        ConvertReply::WrongPeriod(view) if view.token == writing,
+        "rule 6",
+        "a late copy of the downgrade names a period that is over, and changes nothing"
+    );
+    b.ask(&lock).shared().held("S1").await?;
+    Ok(())
+}
+
+async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let writing = want!(
+        held.upgrade(held.token()).await?.reply,
+        ConvertReply::Converted { token, .. } => token,
+        "rule 6",
+        "the sole reader may become a writer"
+    );
+    want!(
+        held.downgrade(writing).await?.reply,
+        ConvertReply::Converted { .. },
+        "rule 6",
+        "a writer may become a reader"
+    );
+    want!(
+        held.upgrade(held.token()).await?.reply,
+        ConvertReply::WrongPeriod(_),
+        "rule 6",
+        "a late copy of the upgrade names a period that is over, and changes nothing"
+    );
+    b.ask(&lock).shared().acquired("rule 6").await?;
+    Ok(())
+}
+
+async fn late_conversion_after_the_end(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    held.released("S3").await?;
+    let next = b.ask(&lock).acquired("S1").await?;
+    for token in [held.token(), next.token()] {
+        want!(
+            held.downgrade(token).await?.reply,
+            ConvertReply::Lost(_),
+            "S3",
+            "a conversion touches only the hold that it names"
+        );
+    }
+    a.ask(&lock).shared().held("S3").await?;
+    Ok(())
+}
+
+async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(ForceHow::Now);
+    want!(
+        b.force(&request).await?,
+        ForceReply::Forced { tenures: 1 },
+        "S3",
+        "the tenure that was seen is ended"
+    );
+    let next = b.ask(&lock).acquired("S1").await?;
+    want!(
+        b.force(&request).await?,
+        ForceReply::WrongPeriod,
+        "S3",
+        "a doubled forced release never touches a later period"
+    );
+    a.ask(&lock).held("S3").await?;
+    next.released("S3").await
+}

@@ -1,0 +1,428 @@
+//! One owner, several holds.
+
+use leasehold_api::{
+    AcquireReply, Acquired, EndReply, Limits, Mode, Refused, RenewReply, TenureView,
+};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, Session, World};
+
+pub(super) const CASES: &[Case] = cases!("reentrancy";
+    nested_holds_are_counted: ["rule 5"], [Reentrancy];
+    holds_end_in_any_order: ["rule 5"], [Reentrancy];
+    hold_limit: ["rule 5", "rule 13"], [Reentrancy];
+    inner_lease_never_shortens: ["rule 5"], [Reentrancy];
+    inner_lease_may_lengthen: ["rule 5"], [Reentrancy];
+    renewing_any_hold_renews_all: ["rule 4", "rule 5"], [Reentrancy];
+    all_holds_expire_at_once: ["rule 4", "L1"], [Reentrancy];
+    never_across_sessions: ["rule 5", "S1"], [Reentrancy];
+    never_across_owners: ["rule 5", "S1"], [Reentrancy];
+    nested_hold_passes_the_queue: ["rule 5", "rule 7"], [Reentrancy, Queue];
+    nested_hold_stays_in_the_period: ["rule 5", "rule 15"], [Reentrancy, FencingTokens];
+    reader_reenters_past_a_waiting_writer: ["rule 5"], [Reentrancy, RwLocks, Queue];
+    writer_may_read: ["rule 5"], [Reentrancy, RwLocks];
+    dropping_the_write_hold_downgrades: ["rule 5", "rule 6"], [Reentrancy, RwLocks];
+    writing_over_reading_would_deadlock: ["rule 5", "rule 13"], [Reentrancy, RwLocks];
+    nested_readers_weigh_one: ["rule 5"], [Reentrancy, RwLocks];
+    permits_do_not_nest: ["rule 5"], [Semaphores];
+);
+
+/// So many nested holds of one owner.
+async fn nest(session: &Session, lock: &Lock, depth: u32) -> Result<Vec<Attempt>, Failure> {
+    let owner = session.owner();
+    let mut holds = Vec::new();
+    for n in 1..=depth {
+        let hold = session.ask(lock).owner(owner).acquired("rule 5").await?;
+        want_eq!(
+            hold.holds(),
+            n,
+            "rule 5",
+            "each nested acquisition is one more hold"
+        );
+        holds.push(hold);
+    }
+    Ok(holds)
+}
+
+async fn nested_holds_are_counted(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let mut holds = nest(&a, &lock, 4).await?;
+    while let Some(inner) = holds.pop() {
+        b.ask(&lock).held("rule 5").await?;
+        let left = u32::try_from(holds.len()).expect("few");
+        want!(
+            inner.end().await?,
+            EndReply::Released { holds_left, tenure } if holds_left == left
+                && tenure.is_some() == (left > 0),
+            "rule 5",
+            "the end of one hold leaves the other {left}"
+        );
+    }
+    b.ask(&lock).acquired("rule 5").await?;
+    Ok(())
+}
+
+async fn holds_end_in_any_order(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let holds = nest(&a, &lock, 3).await?;
+    for (n, left) in [(0, 2), (2, 1)] {
+        want!(
+            holds[n].end().await?,
+            EndReply::Released { holds_left, .. } if holds_left == left,
+            "rule 5",
+            "holds end in any order, the outermost first as well"
+        );
+        b.ask(&lock).held("rule 5").await?;
+        holds[1].renewed(world.units(300), "rule 5").await?;
+    }
+    holds[1].released("rule 5").await?;
+    b.ask(&lock).acquired("rule 5").await?;
+    Ok(())
+}
+
+async fn hold_limit(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let holds = nest(&a, &lock, 3).await?;
+    let owner = holds[0].operation().owner;
+    let limits = Limits {
+        holds: 3,
+        ..Limits::default()
+    };
+    let ask = a.ask(&lock).owner(owner).limits(limits);
+    want_eq!(
+        ask.refused("rule 5").await?,
+        Refused::HoldLimit,
+        "rule 5",
+        "an owner nests no more holds than the attempt allows"
+    );
+    want!(
+        holds[0].again().await?.reply,
+        AcquireReply::Acquired(Acquired { holds: 3, .. }),
+        "rule 13",
+        "what is refused changes nothing"
+    );
+    // The limit bound only the attempt that brought it.
+    a.ask(&lock).owner(owner).acquired("rule 5").await?;
+    Ok(())
+}
+
+async fn inner_lease_never_shortens(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    let outer = a.ask(&lock).owner(owner).lease(world.units(300));
+    let outer = outer.acquired("S1").await?;
+    let inner = a.ask(&lock).owner(owner).lease(world.units(2));
+    let inner = inner.acquired("rule 5").await?;
+    let remaining = inner.end_time().saturating_since(inner.stamp.at);
+    let promise = "an inner hold with a shorter lease leaves the tenure's end where it was";
+    world.ends_at(
+        (inner.stamp, remaining),
+        outer.end_time(),
+        "rule 5",
+        promise,
+    )?;
+    world.pass(3).await;
+    b.ask(&lock).held("rule 5").await?;
+    want!(
+        inner.end().await?,
+        EndReply::Released { holds_left: 1, .. },
+        "rule 5",
+        "the inner hold lives as long as its tenure"
+    );
+    outer.released("rule 5").await
+}
+
+async fn inner_lease_may_lengthen(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    a.ask(&lock)
+        .owner(owner)
+        .lease(world.units(3))
+        .acquired("S1")
+        .await?;
+    let inner = a.ask(&lock).owner(owner).lease(world.units(300));
+    let inner = inner.acquired("rule 5").await?;
+    want!(
+        inner.end().await?,
+        EndReply::Released { holds_left: 1, .. },
+        "rule 5",
+        "the inner hold ends"
+    );
+    world.pass(4).await;
+    b.ask(&lock).held("rule 5").await?;
+    Ok(())
+}
+
+async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    let lease = world.units(5);
+    let outer = a
+        .ask(&lock)
+        .owner(owner)
+        .lease(lease)
+        .acquired("S1")
+        .await?;
+    let inner = a
+        .ask(&lock)
+        .owner(owner)
+        .lease(lease)
+        .acquired("rule 5")
+        .await?;
+    for hold in [&inner, &outer, &inner] {
+        world.pass(3).await;
+        hold.renewed(lease, "rule 4").await?;
+    }
+    b.ask(&lock).held("rule 4").await?;
+    want!(
+        outer.end().await?,
+        EndReply::Released { holds_left: 1, .. },
+        "rule 4",
+        "a tenure has one lease, whichever of its holds was renewed"
+    );
+    Ok(())
+}
+
+async fn all_holds_expire_at_once(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    let mut holds = Vec::new();
+    for _ in 0..3 {
+        let ask = a.ask(&lock).owner(owner).lease(world.units(3));
+        holds.push(ask.acquired("rule 5").await?);
+    }
+    world.pass(4).await;
+    b.ask(&lock).acquired("L1").await?;
+    for hold in &holds {
+        want!(
+            hold.renew(world.units(5)).await?.reply,
+            RenewReply::Lost(_),
+            "rule 4",
+            "expiry takes all holds of an owner together"
+        );
+        want!(
+            hold.end().await?,
+            EndReply::NotHeld(_),
+            "rule 4",
+            "expiry takes all holds of an owner together"
+        );
+    }
+    let again = a.ask(&lock).owner(owner);
+    again.held("S1").await?;
+    Ok(())
+}
+
+async fn never_across_sessions(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    a.ask(&lock).owner(owner).acquired("S1").await?;
+    b.ask(&lock).owner(owner).held("rule 5").await?;
+    Ok(())
+}
+
+async fn never_across_owners(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    a.ask(&lock).owner(a.owner()).acquired("S1").await?;
+    a.ask(&lock).owner(a.owner()).held("rule 5").await?;
+    Ok(())
+}
+
+async fn nested_hold_passes_the_queue(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    let inner = a.ask(&lock).owner(owner).wait().acquired("rule 5").await?;
+    want!(
+        outer.end().await?,
+        EndReply::Released { holds_left: 1, .. },
+        "rule 5",
+        "the outer hold ends first"
+    );
+    waiter.poll_queued("rule 5").await?;
+    inner.released("rule 5").await?;
+    waiter.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn nested_hold_stays_in_the_period(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let holds = nest(&a, &Lock::mutex("k"), 3).await?;
+    for hold in &holds {
+        want_eq!(
+            hold.token(),
+            holds[0].token(),
+            "rule 15",
+            "a tenure is one period: its holds share the token"
+        );
+    }
+    Ok(())
+}
+
+async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.session().await?,
+        world.session().await?,
+        world.session().await?,
+    );
+    let (lock, owner) = (Lock::rw("k"), a.owner());
+    let outer = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
+    let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    // A newcomer has to wait behind the writer, a reader that reads already has not.
+    c.ask(&lock).shared().held("rule 7").await?;
+    let inner = a
+        .ask(&lock)
+        .owner(owner)
+        .shared()
+        .acquired("rule 5")
+        .await?;
+    want!(
+        inner.end().await?,
+        EndReply::Released { holds_left: 1, .. },
+        "rule 5",
+        "the inner hold ends"
+    );
+    writer.poll_queued("S1").await?;
+    outer.released("S3").await?;
+    writer.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn writer_may_read(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::rw("k"), a.owner());
+    a.ask(&lock).owner(owner).acquired("S1").await?;
+    let reading = a
+        .ask(&lock)
+        .owner(owner)
+        .shared()
+        .acquired("rule 5")
+        .await?;
+    want_eq!(
+        reading.holds(),
+        2,
+        "rule 5",
+        "a read hold of a writer is one more hold"
+    );
+    b.ask(&lock).shared().held("S1").await?;
+    want!(
+        reading.end().await?,
+        EndReply::Released {
+            holds_left: 1,
+            tenure: Some(TenureView {
+                mode: Mode::Exclusive,
+                ..
+            })
+        },
+        "rule 5",
+        "without its read hold it is still a writer"
+    );
+    b.ask(&lock).shared().held("S1").await?;
+    Ok(())
+}
+
+async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::rw("k"), a.owner());
+    let writing = a.ask(&lock).owner(owner).acquired("S1").await?;
+    let reading = a
+        .ask(&lock)
+        .owner(owner)
+        .shared()
+        .acquired("rule 5")
+        .await?;
+    let view = want!(
+        writing.end().await?,
+        EndReply::Released { holds_left: 1, tenure: Some(view) } => view,
+        "rule 5",
+        "the read hold is left"
+    );
+    want_eq!(
+        view.mode,
+        Mode::Shared,
+        "rule 5",
+        "what is left is a reader"
+    );
+    ensure!(
+        view.token > writing.token(),
+        "rule 6",
+        view.token,
+        "a downgrade starts a new period"
+    );
+    b.ask(&lock).shared().acquired("rule 5").await?;
+    let (token, _) = reading.renewed(world.units(300), "rule 5").await?;
+    want_eq!(
+        token,
+        view.token,
+        "rule 6",
+        "the read hold has the new token from then on"
+    );
+    Ok(())
+}
+
+async fn writing_over_reading_would_deadlock(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let (lock, owner) = (Lock::rw("k"), a.owner());
+    let reading = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
+    for ask in [a.ask(&lock).owner(owner), a.ask(&lock).owner(owner).wait()] {
+        want_eq!(
+            ask.refused("rule 5").await?,
+            Refused::WouldDeadlock,
+            "rule 5",
+            "an owner that reads would wait for itself"
+        );
+    }
+    want!(
+        reading.again().await?.reply,
+        AcquireReply::Acquired(Acquired { holds: 1, .. }),
+        "rule 13",
+        "what is refused changes nothing"
+    );
+    reading.released("S3").await
+}
+
+async fn nested_readers_weigh_one(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::rw("k"), a.owner());
+    let mut holds = Vec::new();
+    for _ in 0..4 {
+        let ask = a.ask(&lock).owner(owner).shared();
+        holds.push(ask.acquired("rule 5").await?);
+    }
+    let other = b.ask(&lock).shared().acquired("rule 5").await?;
+    for hold in holds {
+        b.ask(&lock).held("S1").await?;
+        want!(
+            hold.end().await?,
+            EndReply::Released { .. },
+            "S3",
+            "a read hold ends"
+        );
+    }
+    other.released("S3").await?;
+    b.ask(&lock).acquired("rule 5").await?;
+    Ok(())
+}
+
+async fn permits_do_not_nest(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let (lock, owner) = (Lock::semaphore("k", 2), a.owner());
+    let first = a.ask(&lock).owner(owner).acquired("S1").await?;
+    let second = a.ask(&lock).owner(owner).acquired("rule 5").await?;
+    for hold in [&first, &second] {
+        want_eq!(
+            hold.holds(),
+            1,
+            "rule 5",
+            "each acquisition of a semaphore is its own tenure"
+        );
+    }
+    a.ask(&lock).owner(owner).held("rule 5").await?;
+    first.released("rule 5").await?;
+    second.released("rule 5").await
+}

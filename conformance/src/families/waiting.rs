@@ -1,0 +1,336 @@
+//! The queue: places, their order, their end, and whose turn it is.
+
+use leasehold_api::{AcquireReply, EndReply, PollReply, Wait, Why};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, ensure, want, want_eq};
+use crate::world::{Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("waiting";
+    free_key_is_not_waited_for: ["rule 7"], [Queue];
+    places_count_who_is_ahead: ["rule 7"], [Queue];
+    place_lasts_one_waiter_lease: ["rule 10"], [Queue];
+    first_come_first_served: ["rule 7", "L3"], [Queue];
+    nobody_overtakes_a_waiter: ["rule 7", "L3"], [Queue];
+    release_grants_in_the_same_step: ["rule 8"], [Queue];
+    polls_alone_bring_the_turn: ["L2", "rule 3"], [Queue];
+    try_takes_no_place: ["rule 7"], [Queue];
+    poll_refreshes_the_place: ["rule 10"], [Queue];
+    place_without_polls_ends: ["rule 10", "L1"], [Queue];
+    place_ends_at_the_waiters_own_deadline: ["rule 10"], [Queue];
+    deadline_bounds_the_claim_too: ["rule 10"], [Queue];
+    deadline_in_the_past_is_a_try: ["rule 10"], [Queue];
+    leaving_lets_the_next_move_up: ["rule 7"], [Queue];
+    advice_stays_within_the_poll_interval: ["rule 3"], [Queue];
+    waiters_of_one_session_queue_too: ["rule 7"], [Queue];
+);
+
+async fn free_key_is_not_waited_for(world: &World) -> Verdict {
+    let a = world.session().await?;
+    a.ask(&Lock::mutex("k")).wait().acquired("rule 7").await?;
+    Ok(())
+}
+
+async fn places_count_who_is_ahead(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    world.session().await?.ask(&lock).acquired("S1").await?;
+    for ahead in 0..5 {
+        let session = world.session().await?;
+        let (_, queued) = session.ask(&lock).wait().queued("rule 7").await?;
+        want_eq!(
+            queued.ahead,
+            ahead,
+            "rule 7",
+            "each arrival goes to the end of the queue"
+        );
+    }
+    Ok(())
+}
+
+async fn place_lasts_one_waiter_lease(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k").waiter_lease(world.units(20));
+    a.ask(&lock).acquired("S1").await?;
+    let (_, queued) = b.ask(&lock).wait().queued("rule 7").await?;
+    want_eq!(
+        queued.place_remaining,
+        world.units(20),
+        "rule 10",
+        "a place lasts one waiter lease from the acquire on"
+    );
+    Ok(())
+}
+
+async fn first_come_first_served(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let mut holder = world.session().await?.ask(&lock).acquired("S1").await?;
+    let mut waiters = Vec::new();
+    for _ in 0..6 {
+        let session = world.session().await?;
+        waiters.push(session.ask(&lock).wait().queued("rule 7").await?.0);
+    }
+    while !waiters.is_empty() {
+        for waiter in &waiters {
+            waiter.poll_queued("rule 7").await?;
+        }
+        want!(
+            holder.end().await?,
+            EndReply::Released { .. },
+            "S3",
+            "the holder releases"
+        );
+        // The last one asks first, and is still not served first.
+        for waiter in waiters.iter().skip(1).rev() {
+            waiter.poll_queued("rule 7").await?;
+        }
+        holder = waiters.remove(0);
+        holder.poll_granted("rule 7").await?;
+    }
+    Ok(())
+}
+
+async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.session().await?,
+        world.session().await?,
+        world.session().await?,
+    );
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    world.pass(5).await;
+    // The key is free, but it is the waiter's turn: neither a try nor the last holder gets it.
+    c.ask(&lock).held("rule 7").await?;
+    a.ask(&lock).held("rule 7").await?;
+    want!(
+        held.end().await?,
+        EndReply::NotHeld(_),
+        "S3",
+        "the lease is over"
+    );
+    waiter.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn release_grants_in_the_same_step(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    held.released("S3").await?;
+    // Nothing came from the waiter since; a renewal would not create a hold.
+    let (token, _) = waiter.renewed(world.units(50), "rule 8").await?;
+    ensure!(
+        token > held.token(),
+        "S4",
+        token,
+        "the grant starts a period"
+    );
+    a.ask(&lock).held("S1").await?;
+    Ok(())
+}
+
+async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k").waiter_lease(world.units(9));
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    for round in 0..6 {
+        world.pass(2).await;
+        if round == 3 {
+            held.released("S3").await?;
+        }
+        match waiter.poll().await?.reply {
+            PollReply::Queued(_) if round < 3 => {}
+            PollReply::Acquired(_) if round >= 3 => return Ok(()),
+            other => want!(
+                other,
+                PollReply::Acquired(_),
+                "L2",
+                "a waiter that only polls keeps its place, and gets its turn"
+            ),
+        }
+    }
+    Ok(())
+}
+
+async fn try_takes_no_place(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.session().await?,
+        world.session().await?,
+        world.session().await?,
+    );
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (tried, reply) = b.ask(&lock).send().await?;
+    want!(reply, AcquireReply::Held(_), "S1", "the key is held");
+    want!(
+        tried.poll().await?.reply,
+        PollReply::Gone(_),
+        "rule 7",
+        "an attempt that did not ask to wait has no place"
+    );
+    held.released("S3").await?;
+    c.ask(&lock).acquired("rule 7").await?;
+    Ok(())
+}
+
+async fn poll_refreshes_the_place(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    for _ in 0..4 {
+        world.pass(3).await;
+        let queued = waiter.poll_queued("rule 10").await?;
+        want_eq!(
+            queued.place_remaining,
+            world.units(6),
+            "rule 10",
+            "a poll refreshes the place for one waiter lease"
+        );
+    }
+    Ok(())
+}
+
+async fn place_without_polls_ends(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.session().await?,
+        world.session().await?,
+        world.session().await?,
+    );
+    let lock = Lock::mutex("k").waiter_lease(world.units(3));
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    world.pass(4).await;
+    want!(
+        waiter.poll().await?.reply,
+        PollReply::Gone(Why::Expired | Why::Unknown),
+        "rule 10",
+        "a place that nobody polls ends with its waiter lease"
+    );
+    held.released("S3").await?;
+    c.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn place_ends_at_the_waiters_own_deadline(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.session().await?,
+        world.session().await?,
+        world.session().await?,
+    );
+    let lock = Lock::mutex("k").waiter_lease(world.units(100));
+    let held = a.ask(&lock).acquired("S1").await?;
+    let until = b.now().await?.saturating_add(world.units(5));
+    let wait = Wait::new(false).with_place_until(until);
+    let (waiter, queued) = b.ask(&lock).wait_as(wait).queued("rule 7").await?;
+    let promise = "a place ends no later than its waiter's own deadline";
+    world.ends_at(
+        (waiter.stamp, queued.place_remaining),
+        until,
+        "rule 10",
+        promise,
+    )?;
+    world.pass(2).await;
+    let again = waiter.poll().await?;
+    let queued = want!(
+        again.reply,
+        PollReply::Queued(queued) => queued,
+        "rule 10",
+        "the waiter waits until its deadline"
+    );
+    world.ends_at(
+        (again.stamp, queued.place_remaining),
+        until,
+        "rule 10",
+        promise,
+    )?;
+    world.pass(4).await;
+    held.released("S3").await?;
+    c.ask(&lock).acquired("rule 10").await?;
+    Ok(())
+}
+
+async fn deadline_bounds_the_claim_too(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.session().await?,
+        world.session().await?,
+        world.session().await?,
+    );
+    let lock = Lock::mutex("k").waiter_lease(world.units(100));
+    let held = a.ask(&lock).acquired("S1").await?;
+    let until = b.now().await?.saturating_add(world.units(5));
+    let wait = Wait::new(false).with_place_until(until);
+    b.ask(&lock).wait_as(wait).queued("rule 7").await?;
+    held.released("S3").await?;
+    c.ask(&lock).held("rule 8").await?;
+    world.pass(6).await;
+    c.ask(&lock).acquired("rule 10").await?;
+    Ok(())
+}
+
+async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let wait = Wait::new(false).with_place_until(a.now().await?);
+    world.pass(1).await;
+    b.ask(&lock).wait_as(wait).held("rule 10").await?;
+    held.released("S3").await?;
+    let wait = Wait::new(false).with_place_until(a.now().await?);
+    world.pass(1).await;
+    b.ask(&lock).wait_as(wait).acquired("rule 10").await?;
+    Ok(())
+}
+
+async fn leaving_lets_the_next_move_up(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
+    let (third, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    want!(second.end().await?, EndReply::Left, "S3", "a waiter leaves");
+    held.released("S3").await?;
+    first.poll_granted("rule 7").await?;
+    third.poll_queued("S1").await?;
+    first.released("S3").await?;
+    third.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn advice_stays_within_the_poll_interval(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let interval = lock.spec.poll_interval();
+    world.session().await?.ask(&lock).acquired("S1").await?;
+    let session = world.session().await?;
+    for _ in 0..12 {
+        let (waiter, queued) = session.ask(&lock).wait().queued("rule 7").await?;
+        let polled = waiter.poll_queued("rule 7").await?;
+        for check_in in [queued.check_in, polled.check_in] {
+            ensure!(
+                !check_in.is_zero() && check_in <= interval,
+                "rule 3",
+                check_in,
+                "wherever it stands, a waiter polls at most {interval:?} later"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn waiters_of_one_session_queue_too(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (first, _) = a.ask(&lock).wait().queued("rule 7").await?;
+    let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
+    second.poll_queued("rule 7").await?;
+    held.released("S3").await?;
+    second.poll_queued("rule 7").await?;
+    first.poll_granted("rule 7").await?;
+    first.released("S3").await?;
+    second.poll_granted("rule 7").await?;
+    Ok(())
+}

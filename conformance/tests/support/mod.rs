@@ -1,0 +1,330 @@
+//! A backend that runs the state machine itself, in virtual time and without a network: what the
+//! suite is tried on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream;
+use leasehold_api::machine::{self, Command, Event, Reach, Reply, Settings, State};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
+    End, EndReply, ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notice,
+    Notices, Poll, PollReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+};
+use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+
+/// What a test may put around each client's backend.
+pub type Wrap = fn(Arc<dyn LockBackend>, &Arc<Server>) -> Arc<dyn LockBackend>;
+
+/// The harness over the state machine.
+#[derive(Clone)]
+pub struct Reference {
+    wrap: Wrap,
+}
+
+impl Reference {
+    pub fn plain() -> Self {
+        Self::wrapped(|backend, _| backend)
+    }
+
+    pub fn wrapped(wrap: Wrap) -> Self {
+        Self { wrap }
+    }
+}
+
+impl fmt::Debug for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reference")
+    }
+}
+
+#[async_trait]
+impl Harness for Reference {
+    fn name(&self) -> &str {
+        "reference"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::full()
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().with_plant_foreign(true)
+    }
+
+    fn timing(&self) -> Timing {
+        Timing::simulated().with_watchdog(Duration::from_secs(20))
+    }
+
+    fn block_on(&self, case: BoxFuture<'static, ()>) {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a tokio runtime starts")
+            .block_on(case);
+    }
+
+    async fn environment(&self, _namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        Ok(Arc::new(Place {
+            server: Arc::new(Server::new()),
+            wrap: self.wrap,
+        }))
+    }
+}
+
+struct Place {
+    server: Arc<Server>,
+    wrap: Wrap,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Place")
+    }
+}
+
+#[async_trait]
+impl Environment for Place {
+    async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
+        let backend = Arc::new(Client {
+            server: Arc::clone(&self.server),
+        });
+        Ok((self.wrap)(backend, &self.server))
+    }
+
+    async fn let_time_pass(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
+        self.server.lock().foreign.insert(key.clone());
+        Ok(())
+    }
+
+    async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
+        let inner = self.server.lock();
+        Ok(inner.foreign.contains(key) && !inner.keys.contains_key(key))
+    }
+}
+
+/// All keys, and who listens.
+#[derive(Debug)]
+pub struct Server {
+    inner: Mutex<Inner>,
+    started: Instant,
+    drawn: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    keys: BTreeMap<Key, State>,
+    foreign: BTreeSet<Key>,
+    listeners: BTreeMap<SessionId, Vec<UnboundedSender<Notice>>>,
+}
+
+impl Server {
+    fn new() -> Self {
+        Self {
+            inner: Mutex::new(Inner::default()),
+            started: Instant::now(),
+            drawn: AtomicU64::new(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the foreign value away, as a careless backend would.
+    #[expect(dead_code, reason = "not every test breaks this")]
+    pub fn overwrite_foreign(&self, key: &Key) {
+        self.lock().foreign.remove(key);
+    }
+
+    fn stamp(&self) -> Stamp {
+        let since = u64::try_from(self.started.elapsed().as_micros()).expect("tests are short");
+        Stamp {
+            clock: ClockId::new(1),
+            at: ServerTime::from_micros(1_700_000_000_000_000 + since),
+        }
+    }
+
+    fn step(&self, key: &Key, command: &Command) -> Result<Stamped<Reply>, BackendError> {
+        let stamp = self.stamp();
+        let mut inner = self.lock();
+        if inner.foreign.contains(key) {
+            return Err(BackendError::ForeignValue {
+                found: "something else".into(),
+            });
+        }
+        let Inner {
+            keys, listeners, ..
+        } = &mut *inner;
+        for senders in listeners.values_mut() {
+            senders.retain(|sender| !sender.is_closed());
+        }
+        let reachable = |session: SessionId| match listeners.get(&session) {
+            Some(senders) if !senders.is_empty() => Reach::Listening,
+            _ => Reach::Nobody,
+        };
+        let env = machine::Env {
+            now: stamp.at,
+            settings: Settings::default(),
+            reachable: &reachable,
+        };
+        let (reply, messages) = machine::step(keys.entry(key.clone()).or_default(), env, command);
+        for message in messages {
+            for sender in listeners.get(&message.to).into_iter().flatten() {
+                // A listener that went away meanwhile hears nothing.
+                let _ = sender.send(notice(message.event, stamp));
+            }
+        }
+        Ok(Stamped { stamp, reply })
+    }
+}
+
+fn notice(event: Event, stamp: Stamp) -> Notice {
+    match event {
+        Event::Granted {
+            sequence,
+            token,
+            remaining,
+        } => Notice::Granted {
+            sequence,
+            token,
+            remaining,
+            stamp,
+        },
+        Event::Hint { sequence } => Notice::Hint { sequence, stamp },
+        Event::Revoked { sequence } => Notice::Revoked { sequence, stamp },
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    server: Arc<Server>,
+}
+
+/// The reply of one command, as its own type.
+macro_rules! ask {
+    ($self:ident, $key:expr, $command:ident($request:expr)) => {{
+        let command = Command::$command($request);
+        let Stamped { stamp, reply } = $self.server.step($key, &command)?;
+        match reply {
+            Reply::$command(reply) => Ok(Stamped { stamp, reply }),
+            other => unreachable!("{command:?} was answered {other:?}"),
+        }
+    }};
+}
+
+impl Client {
+    fn poll_one(&self, request: &Poll) -> Result<Stamped<PollReply>, BackendError> {
+        ask!(self, &request.key, Poll(request.clone()))
+    }
+
+    fn renew_one(&self, request: &Renew) -> Result<Stamped<RenewReply>, BackendError> {
+        ask!(self, &request.key, Renew(request.clone()))
+    }
+
+    fn end_one(&self, request: &End) -> Result<Stamped<EndReply>, BackendError> {
+        ask!(self, &request.key, End(request.clone()))
+    }
+}
+
+#[async_trait]
+impl LockBackend for Client {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::full()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(Virtual {
+            server: Arc::clone(&self.server),
+        })
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        Ok(self.server.stamp())
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        let (sender, mut receiver) = unbounded_channel();
+        let mut inner = self.server.lock();
+        inner.listeners.entry(session).or_default().push(sender);
+        Ok(Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
+    }
+
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        ask!(self, &request.key, Acquire(request.clone()))
+    }
+
+    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        batch.iter().map(|request| self.poll_one(request)).collect()
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        batch
+            .iter()
+            .map(|request| self.renew_one(request))
+            .collect()
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        batch.iter().map(|request| self.end_one(request)).collect()
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        ask!(self, &request.key, Convert(request.clone()))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        let Stamped { stamp, reply } = self.server.step(key, &Command::Inspect)?;
+        match reply {
+            Reply::Inspect(reply) => Ok(Stamped { stamp, reply }),
+            other => unreachable!("an inspection was answered {other:?}"),
+        }
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        ask!(self, &request.key, ForceRelease(request.clone()))
+    }
+}
+
+/// Tokio's paused clock, and numbers that differ.
+#[derive(Debug)]
+struct Virtual {
+    server: Arc<Server>,
+}
+
+impl Runtime for Virtual {
+    fn now(&self) -> Moment {
+        Moment::from_origin(self.server.started.elapsed())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        tokio::spawn(future);
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let drawn = self.server.drawn.fetch_add(1, Ordering::Relaxed);
+            // Spread, so that the first bytes differ too.
+            let spread = drawn.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+            chunk.copy_from_slice(&spread[..chunk.len()]);
+        }
+    }
+}
