@@ -34,16 +34,18 @@ impl State {
         );
 
         self.misread_redelivery(env, request);
-        if let Some(reply) = self.report(request.operation, env.now) {
-            return reply;
-        }
         let seen = self
             .mark(request.operation.session, env.now)
             .map_or(0, |mark| mark.sequence);
+        // Noted even if it only reports or is stale: a copy of this very sending may come as late
+        // as its own window allows, and must not outlive the mark.
+        self.note(env, request.operation, None);
+        if let Some(reply) = self.report(request.operation, env.now) {
+            return reply;
+        }
         if request.operation.sequence <= seen {
             return AcquireReply::Refused(Refused::Stale);
         }
-        self.note(env, request.operation, None);
         if let Err(refused) = self.adopt(request) {
             return AcquireReply::Refused(refused);
         }
