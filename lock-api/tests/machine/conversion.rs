@@ -1,0 +1,166 @@
+//! Rule 6: downgrade and upgrade.
+
+use leasehold_api::{ConvertReply, EndReply, FencingToken, Mode, Policy, Why};
+
+use crate::support::{Ask, Key, ms};
+
+fn converted(reply: ConvertReply) -> FencingToken {
+    match reply {
+        ConvertReply::Converted { token, .. } => token,
+        other => panic!("{other:?}, wanted Converted"),
+    }
+}
+
+#[test]
+fn a_downgrade_starts_a_period_and_lets_the_readers_at_the_head_in() {
+    let mut key = Key::rw();
+    let (a, r, s, w, late) = (
+        key.next('a'),
+        key.next('r'),
+        key.next('s'),
+        key.next('w'),
+        key.next('l'),
+    );
+    let token = key.enter(Ask::write(a)).token;
+    for ask in [Ask::read(r), Ask::read(s), Ask::write(w), Ask::read(late)] {
+        key.queue(ask);
+    }
+    let next = converted(key.convert(a, token, Mode::Shared));
+    assert!(next > token);
+    assert_eq!(key.holding(), ["a1", "r1", "s1"]);
+    assert_eq!(key.waiting(), ["w1", "l1"]);
+    assert_eq!(key.look().token, Some(next), "they share it");
+}
+
+#[test]
+fn a_fair_downgrade_lets_nobody_pass_a_writer_at_the_head() {
+    let mut key = Key::rw();
+    let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
+    let token = key.enter(Ask::write(a)).token;
+    key.queue(Ask::write(w));
+    key.queue(Ask::read(r));
+    converted(key.convert(a, token, Mode::Shared));
+    assert_eq!(key.holding(), ["a1"]);
+}
+
+#[test]
+fn with_reader_preference_a_downgrade_lets_every_reader_in() {
+    let mut key = Key::rw().policy(Policy::ReaderPreference);
+    let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
+    let token = key.enter(Ask::write(a)).token;
+    key.queue(Ask::write(w));
+    key.queue(Ask::read(r));
+    converted(key.convert(a, token, Mode::Shared));
+    assert_eq!(key.holding(), ["a1", "r1"]);
+}
+
+#[test]
+fn the_sole_reader_upgrades_past_the_queue_but_only_once_while_others_wait() {
+    let mut key = Key::rw();
+    let (a, w) = (key.next('a'), key.next('w'));
+    let token = key.enter(Ask::read(a)).token;
+    key.queue(Ask::write(w));
+    let token = converted(key.convert(a, token, Mode::Exclusive));
+    let token = converted(key.convert(a, token, Mode::Shared));
+    assert_eq!(
+        key.convert(a, token, Mode::Exclusive),
+        ConvertReply::NotSole
+    );
+    key.end(w);
+    let token = converted(key.convert(a, token, Mode::Exclusive));
+    converted(key.convert(a, token, Mode::Shared));
+}
+
+#[test]
+fn nobody_upgrades_while_another_reads() {
+    let mut key = Key::rw();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::read(a).lease(ms(10)));
+    let token = key.enter(Ask::read(b)).token;
+    assert_eq!(
+        key.convert(b, token, Mode::Exclusive),
+        ConvertReply::NotSole
+    );
+    key.pass(ms(10));
+    converted(key.convert(b, token, Mode::Exclusive));
+}
+
+#[test]
+fn an_unconfirmed_claim_counts_as_a_holder() {
+    let mut key = Key::rw();
+    let (w, a, b) = (key.next('w'), key.next('a'), key.next('b'));
+    key.enter(Ask::write(w));
+    key.queue(Ask::read(a));
+    key.queue(Ask::read(b));
+    key.end(w);
+    let token = key.look().token.expect("granted");
+    assert_eq!(
+        key.convert(a, token, Mode::Exclusive),
+        ConvertReply::NotSole
+    );
+}
+
+#[test]
+fn a_duplicate_does_not_undo_a_later_conversion() {
+    let mut key = Key::rw();
+    let a = key.next('a');
+    let first = key.enter(Ask::write(a)).token;
+    let second = converted(key.convert(a, first, Mode::Shared));
+    let third = converted(key.convert(a, second, Mode::Exclusive));
+    let ConvertReply::WrongPeriod(view) = key.convert(a, first, Mode::Shared) else {
+        panic!("a duplicate acted");
+    };
+    assert_eq!((view.mode, view.token), (Mode::Exclusive, third));
+}
+
+#[test]
+fn a_conversion_to_what_it_is_changes_nothing() {
+    let mut key = Key::rw();
+    let a = key.next('a');
+    let token = key.enter(Ask::read(a)).token;
+    assert_eq!(converted(key.convert(a, token, Mode::Shared)), token);
+}
+
+#[test]
+fn it_changes_one_hold_and_the_tenure_keeps_the_strongest() {
+    let mut key = Key::rw();
+    let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
+    key.enter(Ask::write(one));
+    let token = key.enter(Ask::write(two)).token;
+    let next = converted(key.convert(one, token, Mode::Shared));
+    assert!(next > token);
+    assert_eq!(key.look().holders[0].mode, Mode::Exclusive);
+    converted(key.convert(two, next, Mode::Shared));
+    assert_eq!(key.look().holders[0].mode, Mode::Shared);
+}
+
+#[test]
+fn dropping_the_write_hold_is_a_downgrade() {
+    let mut key = Key::rw();
+    let (write, read, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
+    let token = key.enter(Ask::write(write)).token;
+    key.enter(Ask::read(read));
+    key.queue(Ask::read(other));
+    let EndReply::Released { holds_left, tenure } = key.end(write) else {
+        panic!("it holds");
+    };
+    let tenure = tenure.expect("the read hold stays");
+    assert_eq!((holds_left, tenure.mode), (1, Mode::Shared));
+    assert!(tenure.token > token);
+    assert_eq!(key.holding(), ["a1", "b1"]);
+}
+
+#[test]
+fn what_is_gone_or_no_rw_lock_is_not_converted() {
+    let mut key = Key::rw();
+    let a = key.next('a');
+    let token = key.enter(Ask::read(a).lease(ms(1))).token;
+    key.pass(ms(1));
+    assert_eq!(
+        key.convert(a, token, Mode::Exclusive),
+        ConvertReply::Lost(Why::Expired)
+    );
+    let mut key = Key::mutex();
+    let token = key.enter(Ask::write(a)).token;
+    assert_eq!(key.convert(a, token, Mode::Shared), ConvertReply::NotSole);
+}

@@ -1,0 +1,187 @@
+//! Rules 12 and 13: commands that come twice, late, or in another order.
+
+use leasehold_api::bounds::HORIZON;
+use leasehold_api::{AcquireReply, EndReply, PollReply, Refused, RenewReply, Why};
+
+use crate::support::{Ask, Key, LEASE, ms, secs};
+
+#[test]
+fn an_acquire_after_its_end_is_stale() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    let request = Ask::write(a).request(&key);
+    assert_eq!(key.end(a), EndReply::NotHeld(Why::Unknown));
+    assert_eq!(key.deliver(request), AcquireReply::Refused(Refused::Stale));
+    assert_eq!(key.holding(), Vec::<String>::new());
+}
+
+#[test]
+fn an_acquire_that_was_answered_is_not_executed_again() {
+    let mut key = Key::mutex();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a));
+    let request = Ask::write(b).no_wait().request(&key);
+    assert!(matches!(
+        key.deliver(request.clone()),
+        AcquireReply::Held(_)
+    ));
+    key.end(a);
+    assert_eq!(key.deliver(request), AcquireReply::Refused(Refused::Stale));
+}
+
+#[test]
+fn an_older_attempt_than_one_seen_is_stale_and_harms_nothing() {
+    let mut key = Key::rw();
+    let (older, newer) = (key.next('a'), key.next('a'));
+    key.enter(Ask::read(newer));
+    assert_eq!(key.refused(Ask::read(older)), Refused::Stale);
+    assert_eq!(key.holding(), ["a2"]);
+}
+
+#[test]
+fn a_retry_while_it_holds_or_waits_is_one_effect() {
+    let mut key = Key::mutex();
+    let (a, b) = (key.next('a'), key.next('b'));
+    let (hold, wait) = (Ask::write(a).request(&key), Ask::write(b).request(&key));
+    for _ in 0..3 {
+        assert!(matches!(
+            key.deliver(hold.clone()),
+            AcquireReply::Acquired(acquired) if acquired.holds == 1
+        ));
+        assert!(matches!(key.deliver(wait.clone()), AcquireReply::Queued(_)));
+    }
+    assert_eq!((key.holding().len(), key.waiting().len()), (1, 1));
+    assert!(matches!(
+        key.end(a),
+        EndReply::Released { holds_left: 0, .. }
+    ));
+    assert_eq!(key.end(a), EndReply::NotHeld(Why::Ended));
+}
+
+#[test]
+fn the_delivery_window_includes_its_ends_and_nothing_beyond() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    let request = Ask::write(a).deliver_in(secs(1)).request(&key);
+    let beyond = Ask::write(a).deliver_in(HORIZON + ms(1)).request(&key);
+    let farthest = Ask::write(a).deliver_in(HORIZON).request(&key);
+    let too_late = AcquireReply::Refused(Refused::TooLate);
+    assert_eq!(key.clone().deliver(beyond), too_late);
+    assert!(matches!(
+        key.clone().deliver(farthest),
+        AcquireReply::Acquired(_)
+    ));
+    key.pass(secs(1));
+    assert!(matches!(
+        key.clone().deliver(request.clone()),
+        AcquireReply::Acquired(_)
+    ));
+    key.now += 1;
+    assert_eq!(key.deliver(request), too_late);
+    assert_eq!(key.look(), leasehold_api::InspectReply::default());
+}
+
+#[test]
+fn marks_outlive_every_copy() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    let request = Ask::write(a).deliver_in(HORIZON).request(&key);
+    key.deliver(request.clone());
+    key.end(a);
+    let mut times = 0;
+    loop {
+        match key.deliver(request.clone()) {
+            AcquireReply::Refused(Refused::Stale) => key.pass(ms(100)),
+            AcquireReply::Refused(Refused::TooLate) => break,
+            other => panic!("{other:?}"),
+        }
+        times += 1;
+    }
+    assert_eq!(times, 101);
+}
+
+#[test]
+fn a_mark_is_forgotten_twice_the_horizon_after_the_last_operation() {
+    let mut key = Key::mutex();
+    let (old, new, other) = (key.next('a'), key.next('a'), key.next('b'));
+    key.enter(Ask::write(new));
+    key.end(new);
+    key.enter(Ask::write(other).lease(secs(3_000)));
+    key.pass(HORIZON * 2 - ms(1));
+    assert_eq!(key.clone().refused(Ask::write(old)), Refused::Stale);
+    key.pass(ms(1));
+    key.held(Ask::write(old));
+}
+
+#[test]
+fn a_copy_of_a_sending_that_only_reported_finds_a_mark_too() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    key.enter(Ask::write(a).lease(secs(20)));
+    key.pass(secs(15));
+    let retry = Ask::write(a).deliver_in(HORIZON).request(&key);
+    assert!(matches!(
+        key.deliver(retry.clone()),
+        AcquireReply::Acquired(_)
+    ));
+    key.pass(secs(9));
+    assert_eq!(key.deliver(retry), AcquireReply::Refused(Refused::Stale));
+}
+
+#[test]
+fn a_copy_of_a_stale_sending_stays_stale() {
+    let mut key = Key::mutex();
+    let (old, new) = (key.next('a'), key.next('a'));
+    key.end(new);
+    key.pass(secs(15));
+    let request = Ask::write(old).deliver_in(HORIZON).request(&key);
+    for _ in 0..2 {
+        assert_eq!(
+            key.deliver(request.clone()),
+            AcquireReply::Refused(Refused::Stale)
+        );
+        key.pass(secs(9));
+    }
+}
+
+#[test]
+fn polls_and_renewals_of_what_was_never_there_create_nothing() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    assert_eq!(key.poll(a), PollReply::Gone(Why::Unknown));
+    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(Why::Unknown));
+    assert_eq!(key.look(), leasehold_api::InspectReply::default());
+    key.enter(Ask::write(a));
+}
+
+#[test]
+fn what_became_of_an_operation_is_told_while_it_is_known() {
+    let mut key = Key::mutex();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a));
+    key.queue(Ask::write(b));
+    assert_eq!(key.end(b), EndReply::Left);
+    assert_eq!(key.poll(b), PollReply::Gone(Why::Ended));
+    key.end(a);
+    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(Why::Ended));
+    key.pass(HORIZON * 2);
+    assert_eq!(key.end(a), EndReply::NotHeld(Why::Unknown));
+}
+
+#[test]
+fn a_refusal_changes_nothing_that_anybody_holds() {
+    let mut key = Key::rw();
+    let (a, again, up) = (
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+    );
+    key.enter(Ask::read(a).lease(secs(1)));
+    let before = key.look();
+    assert_eq!(
+        key.refused(Ask::read(again).limits(1, 10, 10)),
+        Refused::HoldLimit
+    );
+    assert_eq!(key.refused(Ask::write(up)), Refused::WouldDeadlock);
+    assert_eq!(key.look(), before);
+}

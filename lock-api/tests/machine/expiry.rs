@@ -1,0 +1,140 @@
+//! Rule 4, expiry of each owner by itself, and rule 14, what outlives it.
+
+use leasehold_api::{EndReply, LockSpec, Policy, Refused, RenewReply, Why};
+
+use crate::support::{Ask, Key, LEASE, ms, secs};
+
+#[test]
+fn a_short_reader_never_cuts_a_long_one() {
+    let mut key = Key::rw();
+    let (long, short, writer) = (key.next('l'), key.next('s'), key.next('w'));
+    key.enter(Ask::read(long).lease(secs(20)));
+    key.enter(Ask::read(short).lease(secs(1)));
+    key.pass(secs(1));
+    assert_eq!(key.held(Ask::write(writer)).change_in, secs(19));
+    assert_eq!(key.holding(), ["l1"]);
+}
+
+#[test]
+fn a_dead_reader_keeps_nobody_out_past_its_own_lease() {
+    let mut key = Key::rw();
+    let (dead, live, writer) = (key.next('d'), key.next('l'), key.next('w'));
+    key.enter(Ask::read(dead).lease(secs(1)));
+    key.enter(Ask::read(live).lease(secs(20)));
+    key.queue(Ask::write(writer));
+    key.end(live);
+    assert_eq!(key.granted(), []);
+    key.pass(secs(1));
+    key.poll(writer);
+    assert_eq!(key.holding(), ["w1"]);
+}
+
+#[test]
+fn a_renewal_of_one_extends_nobody_else() {
+    let mut key = Key::rw();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::read(a).lease(secs(2)));
+    key.enter(Ask::read(b).lease(secs(2)));
+    key.pass(secs(1));
+    key.renew(a, LEASE);
+    key.pass(secs(1));
+    assert_eq!(key.holding(), ["a1"]);
+    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(Why::Expired));
+}
+
+#[test]
+fn a_renewal_never_shortens() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    key.enter(Ask::write(a).lease(secs(20)));
+    let RenewReply::Renewed { remaining, .. } = key.renew(a, secs(1)) else {
+        panic!("it holds");
+    };
+    assert_eq!(remaining, secs(20));
+}
+
+#[test]
+fn a_renewal_never_creates_or_resurrects() {
+    let mut key = Key::mutex();
+    let (a, b) = (key.next('a'), key.next('b'));
+    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(Why::Unknown));
+    key.enter(Ask::write(b).lease(ms(10)));
+    key.pass(ms(10));
+    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(Why::Expired));
+    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(Why::Unknown));
+    assert_eq!(key.holding(), Vec::<String>::new());
+}
+
+#[test]
+fn a_late_end_does_not_touch_the_next_holder() {
+    let mut key = Key::mutex();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a).lease(secs(1)));
+    key.pass(secs(1));
+    key.enter(Ask::write(b));
+    assert_eq!(key.end(a), EndReply::NotHeld(Why::Unknown));
+    assert_eq!(key.end(a), EndReply::NotHeld(Why::Ended));
+    assert_eq!(key.holding(), ["b1"]);
+}
+
+#[test]
+fn an_end_by_another_owner_is_not_obeyed() {
+    let mut key = Key::mutex();
+    let a = key.next_of('a', 7);
+    key.enter(Ask::write(a));
+    let mut thief = a;
+    thief.owner = leasehold_api::OwnerId::from_u64(8);
+    assert_eq!(key.end(thief), EndReply::NotHeld(Why::Unknown));
+    thief = key.next_of('b', 7);
+    assert_eq!(key.end(thief), EndReply::NotHeld(Why::Unknown));
+    assert_eq!(key.holding(), ["a1"]);
+}
+
+#[test]
+fn an_idle_key_takes_the_newcomers_terms_and_a_busy_one_insists() {
+    let mut key = Key::mutex();
+    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    key.enter(Ask::write(a).lease(secs(1)));
+    key.spec = LockSpec::rw_lock();
+    let lives_with = LockSpec::mutex();
+    assert_eq!(key.refused(Ask::read(b)), Refused::Mismatch { lives_with });
+    key.pass(secs(1));
+    key.enter(Ask::read(c));
+    assert_eq!(key.look().spec, Some(LockSpec::rw_lock()));
+}
+
+#[test]
+fn another_policy_capacity_or_waiter_lease_is_a_mismatch_too() {
+    let five = LockSpec::semaphore(5).expect("valid");
+    let others = [
+        LockSpec::semaphore(6).expect("valid"),
+        five.with_policy(Policy::Barging).expect("valid"),
+        five.with_waiter_lease(secs(6)).expect("valid"),
+    ];
+    let mut key = Key::of(five);
+    let a = key.next('a');
+    key.enter(Ask::permits(a, 1));
+    for other in others {
+        key.spec = other;
+        let b = key.next('b');
+        let lives_with = five;
+        assert_eq!(
+            key.refused(Ask::permits(b, 1)),
+            Refused::Mismatch { lives_with }
+        );
+    }
+}
+
+#[test]
+fn a_waiter_alone_keeps_the_keys_terms() {
+    let mut key = Key::mutex();
+    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    key.set_reach('b', leasehold_api::machine::Reach::Nobody);
+    key.enter(Ask::write(a));
+    key.queue(Ask::write(b));
+    key.end(a);
+    assert_eq!(key.waiting(), ["b1"], "away, with nobody holding");
+    key.spec = LockSpec::rw_lock();
+    let lives_with = LockSpec::mutex();
+    assert_eq!(key.refused(Ask::read(c)), Refused::Mismatch { lives_with });
+}

@@ -1,0 +1,495 @@
+//! An account of what was sent and answered, kept apart from the machine, and what must hold
+//! between two looks at a key.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{
+    AcquireReply, ConvertReply, EndReply, HolderView, InspectReply, Kind, Mode, Operation, Policy,
+    PollReply, RenewReply, ServerTime, WaiterView,
+};
+
+use crate::support::{Key, label};
+
+/// A hold or place that the account knows of.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    /// Where its place ends, while it waits.
+    place_end: u64,
+    /// The waiter's own deadline.
+    until: Option<u64>,
+    /// Tenures granted since it came, while it was not away.
+    overtaken: u32,
+    /// Waiters ahead of it when it came.
+    ahead: u32,
+    away_marks: u32,
+}
+
+/// The account of one key.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    entries: BTreeMap<String, Entry>,
+    /// Latest end that a tenure may have, by the session and owner, or sequence, that holds.
+    allowed: BTreeMap<String, u64>,
+    /// Attempts that were live and are not any more.
+    gone: BTreeSet<Operation>,
+    /// Attempts that are live.
+    live: BTreeSet<Operation>,
+    /// Upgrades made while others waited, by tenure.
+    upgrades: BTreeMap<String, u32>,
+    /// Until when late copies must be known, and the token kept.
+    kept_until: u64,
+    last_token: u64,
+}
+
+/// Everything about a step that is judged.
+pub(crate) struct Observed<'a> {
+    pub(crate) before: &'a InspectReply,
+    pub(crate) after: &'a InspectReply,
+    pub(crate) command: &'a Command,
+    pub(crate) reply: &'a Reply,
+    pub(crate) key: &'a Key,
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).expect("short")
+}
+
+fn end(now: u64, remaining: Duration) -> u64 {
+    now + micros(remaining)
+}
+
+/// The attempt that a command names.
+pub(crate) fn operation(command: &Command) -> Option<Operation> {
+    match command {
+        Command::Acquire(request) => Some(request.operation),
+        Command::Poll(request) => Some(request.operation),
+        Command::Renew(request) => Some(request.operation),
+        Command::End(request) => Some(request.operation),
+        Command::Convert(request) => Some(request.operation),
+        Command::Inspect | Command::ForceRelease(_) => None,
+    }
+}
+
+/// Labels here are those of the owner for tenures: `a#7`, or `a#s3` for semaphores.
+pub(crate) fn tenure_name(kind: Kind, operation: Operation) -> String {
+    let letter = char::from(operation.session.as_bytes()[0]);
+    match kind {
+        Kind::Semaphore => format!("{letter}#s{}", operation.sequence),
+        _ => format!("{letter}#{}", operation.owner.as_u64()),
+    }
+}
+
+fn holder<'a>(look: &'a InspectReply, name: &str) -> Option<&'a HolderView> {
+    look.holders.iter().find(|h| owner_part(&h.label) == name)
+}
+
+/// A label is `owner|operation`.
+fn owner_part(label: &leasehold_api::Label) -> &str {
+    label.as_str().split('|').next().unwrap_or_default()
+}
+
+fn operation_part(label: &leasehold_api::Label) -> &str {
+    label.as_str().split('|').nth(1).unwrap_or_default()
+}
+
+/// The label that an acquire carries here.
+pub(crate) fn full_label(kind: Kind, operation: Operation) -> String {
+    format!("{}|{}", tenure_name(kind, operation), label(operation))
+}
+
+impl Ledger {
+    /// Judges one step and enters it.
+    pub(crate) fn check(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        self.capacity(seen)?;
+        self.order(seen)?;
+        self.head_does_not_fit(seen)?;
+        self.tokens(seen)?;
+        self.others_untouched(seen)?;
+        self.enter_ends(seen);
+        self.remaining(seen)?;
+        self.waiters(seen)?;
+        self.upgrade(seen)?;
+        self.one_effect(seen)?;
+        self.stored_end(seen)
+    }
+
+    /// Never more weight than capacity; an exclusive holder is alone.
+    fn capacity(&self, seen: &Observed<'_>) -> Result<(), String> {
+        let Some(spec) = seen.after.spec else {
+            return Ok(());
+        };
+        let weight = |view: &HolderView| match view.mode {
+            Mode::Exclusive => spec.capacity(),
+            Mode::Shared => 1,
+            Mode::Permits(n) => n,
+        };
+        let used: u64 = seen
+            .after
+            .holders
+            .iter()
+            .map(|h| u64::from(weight(h)))
+            .sum();
+        ensure(used <= u64::from(spec.capacity()), || {
+            format!("{used} of {} are held", spec.capacity())
+        })
+    }
+
+    /// Who came into a tenure in this step, with its view.
+    fn granted<'a>(seen: &Observed<'a>) -> Vec<&'a HolderView> {
+        let came = |h: &&HolderView| !stood(seen, h);
+        seen.after.holders.iter().filter(came).collect()
+    }
+
+    /// In fair mode nobody gets in past a waiter that is there to be told.
+    fn order(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        let granted = Self::granted(seen);
+        let fair = seen.after.spec.is_some_and(|s| s.policy() == Policy::Fair);
+        let position = |name: &str| {
+            let waiters = &seen.before.waiters;
+            waiters
+                .iter()
+                .position(|w| operation_part(&w.label) == name)
+        };
+        for waiter in &seen.after.waiters {
+            let name = operation_part(&waiter.label);
+            let Some(mine) = position(name).filter(|_| !waiter.away) else {
+                continue;
+            };
+            let overtaking = granted
+                .iter()
+                .filter(|h| position(operation_part(&h.label)).is_none_or(|other| other > mine));
+            let overtaking = overtaking.count();
+            ensure(!fair || overtaking == 0, || format!("{name} was overtaken"))?;
+            let entry = self.entries.entry(name.to_owned()).or_default();
+            entry.overtaken += u32::try_from(granted.len()).unwrap_or(u32::MAX);
+            ensure(!fair || entry.overtaken <= entry.ahead, || {
+                format!(
+                    "{name}: {} granted, {} were ahead",
+                    entry.overtaken, entry.ahead
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// After a step that settles, whoever is first in a fair queue must wait.
+    fn head_does_not_fit(&self, seen: &Observed<'_>) -> Result<(), String> {
+        let settled = !matches!(seen.command, Command::Inspect) && !never_began(seen.reply);
+        let Some(spec) = seen
+            .after
+            .spec
+            .filter(|s| settled && s.policy() == Policy::Fair)
+        else {
+            return Ok(());
+        };
+        let weight = |mode| match mode {
+            Mode::Exclusive => spec.capacity(),
+            Mode::Shared => 1,
+            Mode::Permits(n) => n,
+        };
+        let used: u32 = seen.after.holders.iter().map(|h| weight(h.mode)).sum();
+        let head = seen.after.waiters.iter().find(|w| !w.away);
+        ensure(
+            head.is_none_or(|w| weight(w.mode) > spec.capacity() - used),
+            || "the key is free and the head waits".to_owned(),
+        )
+    }
+
+    /// Tokens number periods.
+    fn tokens(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        if seen.key.now >= self.kept_until && seen.before.token.is_none() {
+            self.last_token = 0;
+        }
+        let token = seen.after.token.map_or(0, leasehold_api::FencingToken::get);
+        ensure(token >= self.last_token, || "the token fell".to_owned())?;
+        let joined = seen.before.holders.iter().any(|h| h.mode == Mode::Shared);
+        for new in Self::granted(seen) {
+            let shares = new.mode == Mode::Shared && joined;
+            ensure(shares || new.token.get() > self.last_token, || {
+                format!("{} repeats token {}", new.label, new.token)
+            })?;
+            ensure(new.token.get() <= token, || {
+                "a token beyond the last".to_owned()
+            })?;
+        }
+        let semaphore = seen.after.spec.is_some_and(|s| s.kind() == Kind::Semaphore);
+        let tokens: BTreeSet<_> = seen.after.holders.iter().map(|h| h.token).collect();
+        let periods = if semaphore {
+            seen.after.holders.len()
+        } else {
+            seen.after.holders.len().min(1)
+        };
+        ensure(tokens.len() == periods, || format!("tokens {tokens:?}"))?;
+        self.last_token = token;
+        Ok(())
+    }
+
+    /// A command of one operation changes nobody else's tenure.
+    fn others_untouched(&self, seen: &Observed<'_>) -> Result<(), String> {
+        let own = operation(seen.command)
+            .zip(seen.before.spec)
+            .map(|(op, spec)| tenure_name(spec.kind(), op));
+        let forced = matches!(seen.command, Command::ForceRelease(_));
+        for was in &seen.before.holders {
+            let name = owner_part(&was.label);
+            if forced || own.as_deref() == Some(name) {
+                continue;
+            }
+            let is = holder(seen.after, name).ok_or_else(|| format!("{name} lost its hold"))?;
+            let nested = seen
+                .before
+                .waiters
+                .iter()
+                .any(|w| owner_part(&w.label) == name);
+            let same = (is.mode, is.revoked) == (was.mode, was.revoked)
+                && (nested || (is.holds, is.remaining) == (was.holds, was.remaining));
+            ensure(same, || format!("{name} was {was:?} and is {is:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// How long what this step made or extended may last.
+    fn enter_ends(&mut self, seen: &Observed<'_>) {
+        let now = seen.key.now;
+        if let (Command::Acquire(request), Reply::Acquire(reply)) = (seen.command, seen.reply) {
+            let name = label(request.operation);
+            let known = self.live.contains(&request.operation);
+            match reply {
+                AcquireReply::Queued(_) if !known => {
+                    let until = request.wait.and_then(|wait| wait.place_until);
+                    let until = until.map(ServerTime::as_micros);
+                    let end = now + micros(request.spec.waiter_lease());
+                    let entry = self.entries.entry(name).or_default();
+                    *entry = Entry {
+                        place_end: until.map_or(end, |until| end.min(until)),
+                        until,
+                        ahead: seen.before.waiter_count,
+                        ..Entry::default()
+                    };
+                }
+                AcquireReply::Acquired(_) if !known => {
+                    let tenure = tenure_name(request.spec.kind(), request.operation);
+                    self.allow(tenure, now + micros(request.lease));
+                }
+                _ => {}
+            }
+        }
+        if let (Command::Poll(request), Some(spec)) = (seen.command, seen.before.spec) {
+            let name = label(request.operation);
+            let waited = seen.before.waiters.iter();
+            if waited.into_iter().any(|w| operation_part(&w.label) == name)
+                && let Some(entry) = self.entries.get_mut(&name)
+            {
+                let end = now + micros(spec.waiter_lease());
+                entry.place_end = entry.until.map_or(end, |until| end.min(until));
+            }
+        }
+        if let (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) =
+            (seen.command, seen.reply)
+            && let Some(spec) = seen.before.spec.or(seen.after.spec)
+        {
+            let tenure = tenure_name(spec.kind(), request.operation);
+            self.allow(tenure, now + micros(request.lease));
+        }
+    }
+
+    fn allow(&mut self, tenure: String, end: u64) {
+        let allowed = self.allowed.entry(tenure).or_default();
+        *allowed = end.max(*allowed);
+    }
+
+    /// Nothing lasts longer than a lease, or the place that it was, allows; nothing shrinks.
+    fn remaining(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        let now = seen.key.now;
+        for view in &seen.after.holders {
+            let name = owner_part(&view.label).to_owned();
+            let queued = seen.before.waiters.iter();
+            let claims = queued.filter(|w| owner_part(&w.label) == name);
+            let places: Vec<_> = claims
+                .map(|w| operation_part(&w.label).to_owned())
+                .collect();
+            for place in places {
+                let still = seen.after.waiters.iter();
+                if still.into_iter().all(|w| operation_part(&w.label) != place) {
+                    let end = self.entries.get(&place).map_or(0, |entry| entry.place_end);
+                    self.allow(name.clone(), end);
+                }
+            }
+            let (end, allowed) = (end(now, view.remaining), self.allowed.get(&name));
+            ensure(Some(&end) <= allowed, || {
+                format!("{name} ends at {end}, allowed is {allowed:?}")
+            })?;
+            ensure(end > now, || format!("{name} is shown after its end"))?;
+            if let Some(was) = holder(seen.before, &name).filter(|_| stood(seen, view)) {
+                ensure(view.remaining >= was.remaining, || {
+                    format!("{name} was shortened")
+                })?;
+            }
+        }
+        // A tenure that is over frees the owner's name for another.
+        let here: BTreeSet<_> = seen
+            .after
+            .holders
+            .iter()
+            .map(|h| owner_part(&h.label))
+            .collect();
+        self.allowed.retain(|name, _| here.contains(name.as_str()));
+        Ok(())
+    }
+
+    /// Places: ends, marks, order.
+    fn waiters(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        let now = seen.key.now;
+        let was_away = |name: &str| {
+            let mut waiters = seen.before.waiters.iter();
+            waiters.any(|w| operation_part(&w.label) == name && w.away)
+        };
+        for view in &seen.after.waiters {
+            let name = operation_part(&view.label);
+            let Some(entry) = self.entries.get_mut(name) else {
+                return Err(format!("{name} waits and never asked to"));
+            };
+            ensure(end(now, view.place_remaining) <= entry.place_end, || {
+                format!("the place of {name} lasts too long")
+            })?;
+            let polled = operation(seen.command).is_some_and(|op| label(op) == name)
+                && matches!(seen.command, Command::Poll(_));
+            if view.away && (!was_away(name) || polled) {
+                entry.away_marks += 1;
+            }
+            ensure(entry.away_marks <= 2, || {
+                format!("{name} was marked too often")
+            })?;
+        }
+        ensure(
+            kept(seen.before, seen.after) == kept(seen.after, seen.before),
+            || "the queue changed its order".to_owned(),
+        )
+    }
+
+    /// While others wait, a tenure upgrades once.
+    fn upgrade(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        let here: BTreeSet<_> = seen
+            .after
+            .holders
+            .iter()
+            .map(|h| owner_part(&h.label))
+            .collect();
+        self.upgrades.retain(|name, _| here.contains(name.as_str()));
+        let (Command::Convert(request), Reply::Convert(ConvertReply::Converted { .. })) =
+            (seen.command, seen.reply)
+        else {
+            return Ok(());
+        };
+        let name = tenure_name(Kind::RwLock, request.operation);
+        let was = holder(seen.before, &name).map(|h| h.mode);
+        if request.to != Mode::Exclusive || was != Some(Mode::Shared) {
+            return Ok(());
+        }
+        ensure(seen.after.holder_count == 1, || {
+            "not the sole holder".to_owned()
+        })?;
+        if seen.after.waiter_count == 0 {
+            return Ok(());
+        }
+        let upgrades = self.upgrades.entry(name).or_default();
+        *upgrades += 1;
+        ensure(*upgrades <= 1, || {
+            "a second upgrade while others wait".to_owned()
+        })
+    }
+
+    /// Every hold and place there is belongs to one attempt each, and none comes back.
+    fn one_effect(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        self.live
+            .extend(operation(seen.command).filter(|_| answered_live(seen.reply)));
+        let still: BTreeSet<_> = self
+            .live
+            .iter()
+            .copied()
+            .filter(|op| alive(seen.key, *op))
+            .collect();
+        let known: usize = still.len();
+        let holds: u32 = seen.after.holders.iter().map(|h| h.holds).sum();
+        let shown = holds as usize + seen.after.waiters.len();
+        ensure(known == shown, || {
+            format!("{known} attempts are live, {shown} holds and places are shown")
+        })?;
+        let gone: Vec<_> = self.live.difference(&still).copied().collect();
+        self.gone.extend(gone);
+        self.live = still;
+        let back = self.gone.iter().find(|op| alive(seen.key, **op));
+        ensure(back.is_none(), || format!("{back:?} came back"))
+    }
+
+    /// The state is kept for as long as anything in it matters.
+    fn stored_end(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        let now = seen.key.now;
+        let settings = seen.key.settings;
+        let marks = match seen.command {
+            Command::Acquire(_) => !never_began(seen.reply),
+            Command::End(_) => true,
+            _ => false,
+        };
+        if marks {
+            self.kept_until = self.kept_until.max(now + micros(settings.horizon) * 2);
+        }
+        for view in &seen.after.holders {
+            let kept = end(now, view.remaining) + micros(settings.retention);
+            self.kept_until = self.kept_until.max(kept);
+        }
+        for view in &seen.after.waiters {
+            self.kept_until = self.kept_until.max(end(now, view.place_remaining));
+        }
+        let stored = seen.key.state.stored_end();
+        ensure(
+            now >= self.kept_until || stored >= ServerTime::from_micros(self.kept_until),
+            || format!("kept to {stored:?} only, not to {}", self.kept_until),
+        )
+    }
+}
+
+fn part(view: &WaiterView) -> &str {
+    operation_part(&view.label)
+}
+
+/// Whether a holder held before the step, in the same tenure.
+fn stood(seen: &Observed<'_>, view: &HolderView) -> bool {
+    let name = owner_part(&view.label);
+    holder(seen.before, name).is_some_and(|was| was.label == view.label)
+}
+
+fn answered_live(reply: &Reply) -> bool {
+    matches!(
+        reply,
+        Reply::Acquire(AcquireReply::Acquired(_) | AcquireReply::Queued(_))
+            | Reply::Poll(PollReply::Acquired(_) | PollReply::Queued(_))
+    )
+}
+
+/// Whether an acquire stopped before it did anything.
+fn never_began(reply: &Reply) -> bool {
+    use leasehold_api::Refused::{FloorTooHigh, TooLate};
+    matches!(
+        reply,
+        Reply::Acquire(AcquireReply::Refused(TooLate | FloorTooHigh))
+    )
+}
+
+/// Whether an attempt holds or waits: asked of a copy, by ending it there.
+fn alive(key: &Key, operation: Operation) -> bool {
+    !matches!(key.clone().end(operation), EndReply::NotHeld(_))
+}
+
+fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+/// Labels of the waiters of one look that are in the other too, in the order of the first.
+fn kept<'a>(look: &'a InspectReply, other: &InspectReply) -> Vec<&'a str> {
+    let there: BTreeSet<_> = other.waiters.iter().map(part).collect();
+    let names = look.waiters.iter().map(part);
+    names.filter(|name| there.contains(name)).collect()
+}

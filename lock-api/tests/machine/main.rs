@@ -1,0 +1,21 @@
+//! The state machine, rule by rule and at random.
+//!
+//! Each module takes one family of rules of `docs/semantics.md`; `random` plays sequences of
+//! commands and checks what must hold after every step.
+
+mod away;
+mod claims;
+mod conversion;
+mod delivery;
+mod expiry;
+mod forced;
+mod kept;
+mod ledger;
+mod limits;
+mod order;
+mod random;
+mod reentrancy;
+mod scan;
+mod support;
+mod time;
+mod tokens;

@@ -1,0 +1,169 @@
+//! Rules 7 and 8: who is next.
+
+use leasehold_api::machine::Event;
+use leasehold_api::{EndReply, Policy, PollReply};
+
+use crate::support::{Ask, Key, id};
+
+#[test]
+fn a_fair_mutex_goes_by_arrival_and_tells_only_the_next() {
+    let mut key = Key::mutex();
+    let ops = [key.next('a'), key.next('b'), key.next('c')];
+    key.enter(Ask::write(ops[0]));
+    assert_eq!(key.queue(Ask::write(ops[1])).ahead, 0);
+    assert_eq!(key.queue(Ask::write(ops[2])).ahead, 1);
+    key.end(ops[0]);
+    assert_eq!(key.granted(), [id(ops[1])]);
+    key.end(ops[1]);
+    assert_eq!(key.granted(), [id(ops[2])]);
+}
+
+#[test]
+fn a_newcomer_passes_nobody_even_if_it_does_not_wait() {
+    let mut key = Key::semaphore(3);
+    let (a, big, small) = (key.next('a'), key.next('b'), key.next('s'));
+    key.enter(Ask::permits(a, 1));
+    key.queue(Ask::permits(big, 3));
+    key.held(Ask::permits(small, 1));
+    let late = key.next('l');
+    key.queue(Ask::permits(late, 1));
+    assert_eq!(
+        key.waiting(),
+        ["b1", "l1"],
+        "a large weight at the head blocks smaller ones"
+    );
+}
+
+#[test]
+fn neighbouring_readers_come_in_together() {
+    let mut key = Key::rw();
+    let ops = ['w', 'a', 'b', 'x', 'c'].map(|letter| key.next(letter));
+    key.enter(Ask::write(ops[0]));
+    key.queue(Ask::read(ops[1]));
+    key.queue(Ask::read(ops[2]));
+    key.queue(Ask::write(ops[3]));
+    key.queue(Ask::read(ops[4]));
+    key.end(ops[0]);
+    assert_eq!(key.granted(), [id(ops[1]), id(ops[2])]);
+    assert_eq!(key.waiting(), ["x1", "c1"]);
+}
+
+#[test]
+fn the_end_of_a_place_at_the_head_lets_those_behind_in() {
+    let mut key = Key::rw();
+    let (r, w, s) = (key.next('r'), key.next('w'), key.next('s'));
+    key.enter(Ask::read(r));
+    key.queue(Ask::write(w));
+    key.queue(Ask::read(s));
+    assert_eq!(key.end(w), EndReply::Left);
+    assert_eq!(key.granted(), [id(s)]);
+}
+
+#[test]
+fn any_command_settles_for_everybody() {
+    let mut key = Key::mutex();
+    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    key.enter(Ask::write(a).lease(crate::support::secs(1)));
+    key.queue(Ask::write(b));
+    key.pass(crate::support::secs(1));
+    assert_eq!(key.end(c), EndReply::NotHeld(leasehold_api::Why::Unknown));
+    assert_eq!(key.granted(), [id(b)]);
+}
+
+#[test]
+fn the_poll_that_is_granted_carries_the_news_itself() {
+    let mut key = Key::mutex();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a).lease(crate::support::secs(1)));
+    key.queue(Ask::write(b));
+    key.pass(crate::support::secs(1));
+    assert!(matches!(key.poll(b), PollReply::Acquired(_)));
+    assert_eq!(key.told, []);
+}
+
+#[test]
+fn barging_hints_to_the_head_and_lets_a_newcomer_pass() {
+    let mut key = Key::mutex().policy(Policy::Barging);
+    let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
+    key.enter(Ask::write(ops[0]));
+    key.queue(Ask::write(ops[1]));
+    key.queue(Ask::write(ops[2]));
+    key.end(ops[0]);
+    assert_eq!(key.holding(), Vec::<String>::new(), "a hint is no grant");
+    assert_eq!(key.told.len(), 1);
+    assert_eq!(key.told[0].to, ops[1].session);
+    assert_eq!(key.told[0].event, Event::Hint { sequence: 1 });
+    key.enter(Ask::write(ops[3]));
+    assert!(matches!(key.poll(ops[1]), PollReply::Queued(_)));
+    key.end(ops[3]);
+    assert!(
+        matches!(key.poll(ops[2]), PollReply::Acquired(_)),
+        "a waiter gets a free key by its own poll"
+    );
+}
+
+#[test]
+fn reader_preference_lets_readers_pass_waiting_writers() {
+    let mut key = Key::rw().policy(Policy::ReaderPreference);
+    let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
+    key.enter(Ask::read(a));
+    key.queue(Ask::write(w));
+    key.enter(Ask::read(r));
+    key.end(a);
+    assert_eq!(key.granted(), []);
+    key.end(r);
+    assert_eq!(key.granted(), [id(w)]);
+}
+
+#[test]
+fn reader_preference_grants_the_queued_readers_first() {
+    let mut key = Key::rw().policy(Policy::ReaderPreference);
+    let ops = ['a', 'w', 'r', 'v', 's'].map(|letter| key.next(letter));
+    key.enter(Ask::write(ops[0]));
+    key.queue(Ask::write(ops[1]));
+    key.queue(Ask::read(ops[2]));
+    key.queue(Ask::write(ops[3]));
+    key.queue(Ask::read(ops[4]));
+    key.end(ops[0]);
+    assert_eq!(key.granted(), [id(ops[2]), id(ops[4])]);
+}
+
+#[test]
+fn writer_preference_grants_the_queued_writers_first_and_holds_readers_back() {
+    let mut key = Key::rw().policy(Policy::WriterPreference);
+    let ops = ['a', 'r', 'w', 'v', 's'].map(|letter| key.next(letter));
+    key.enter(Ask::write(ops[0]));
+    key.queue(Ask::read(ops[1]));
+    key.queue(Ask::write(ops[2]));
+    key.queue(Ask::write(ops[3]));
+    key.end(ops[0]);
+    assert_eq!(key.granted(), [id(ops[2])]);
+    key.end(ops[2]);
+    assert_eq!(key.granted(), [id(ops[3])]);
+    key.queue(Ask::read(ops[4]));
+    key.end(ops[3]);
+    assert_eq!(key.granted(), [id(ops[1]), id(ops[4])]);
+}
+
+#[test]
+fn a_waiter_is_overtaken_by_no_more_than_were_ahead_of_it() {
+    let mut key = Key::semaphore(2);
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::permits(a, 1));
+    key.enter(Ask::permits(b, 1));
+    let ahead = [key.next('c'), key.next('d')];
+    for op in ahead {
+        key.queue(Ask::permits(op, 1));
+    }
+    let waiter = key.next('w');
+    assert_eq!(key.queue(Ask::permits(waiter, 2)).ahead, 2);
+    for op in [a, b] {
+        key.end(op);
+        let newcomer = key.next('n');
+        key.held(Ask::permits(newcomer, 1));
+    }
+    assert_eq!(key.holding(), ["c1", "d1"]);
+    key.end(ahead[0]);
+    key.end(ahead[1]);
+    assert_eq!(key.holding(), ["w1"]);
+}

@@ -1,0 +1,333 @@
+//! Random sequences of commands, judged after every step by the account in `ledger`.
+
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Reach, Reply, Settings};
+use leasehold_api::{
+    Acquire, Convert, End, FencingToken, ForceHow, ForceRelease, InspectReply, Kind, Label, Limits,
+    LockSpec, Mode, Operation, OwnerId, Policy, Poll, Renew, ServerTime, Wait,
+};
+use proptest::prelude::*;
+
+use crate::ledger::{Ledger, Observed, full_label};
+use crate::support::{Key, ms, name};
+
+const SESSIONS: [char; 3] = ['a', 'b', 'c'];
+const WAITER_LEASE: Duration = ms(12);
+
+/// What happens next; numbers choose among what there is then.
+#[derive(Clone, Debug)]
+enum Move {
+    Acquire(Ask),
+    Poll {
+        which: usize,
+        listening: bool,
+    },
+    Renew {
+        which: usize,
+        lease: u64,
+    },
+    End {
+        which: usize,
+    },
+    Convert {
+        which: usize,
+        write: bool,
+        old: bool,
+    },
+    Force {
+        now: bool,
+        old: bool,
+    },
+    Inspect,
+    Again {
+        which: usize,
+    },
+    Pass(Pass),
+    Listen {
+        session: usize,
+        reach: Reach,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Ask {
+    session: usize,
+    owner: u64,
+    mode: u32,
+    lease: u64,
+    wait: Option<(bool, Option<u64>)>,
+    floor: Option<i64>,
+    limits: Limits,
+    /// Deliver before, relative to now, in ms.
+    deliver: i64,
+    /// Takes the key for something else.
+    other: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Pass {
+    Micros(u64),
+    /// To the earliest end of a holder or place, less so many µs.
+    ToTheEdge(u64),
+}
+
+fn asks() -> impl Strategy<Value = Ask> {
+    let wait = prop_oneof![
+        1 => Just(None),
+        4 => (prop::bool::weighted(0.8), prop::option::weighted(0.2, 0..20_u64)).prop_map(Some),
+    ];
+    let floor = prop::option::weighted(0.2, -2..3_i64);
+    let few = prop_oneof![6 => Just(100_u32), 1 => 0..3_u32];
+    let limits = (few.clone(), few.clone(), few).prop_map(|(holds, waiters, holders)| Limits {
+        holds,
+        waiters,
+        holders,
+    });
+    let deliver = prop_oneof![10 => 0..40_i64, 1 => Just(-1), 1 => Just(41)];
+    let who = (0..3_usize, 0..3_u64, 1..4_u32, 1..30_u64);
+    let other = prop::bool::weighted(0.03);
+    (who, wait, floor, limits, deliver, other).prop_map(
+        |((session, owner, mode, lease), wait, floor, limits, deliver, other)| Ask {
+            session,
+            owner,
+            mode,
+            lease,
+            wait,
+            floor,
+            limits,
+            deliver,
+            other,
+        },
+    )
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    let which = || 0..64_usize;
+    let reach = prop_oneof![
+        Just(Reach::Listening),
+        Just(Reach::Nobody),
+        Just(Reach::Unknown)
+    ];
+    let pass = prop_oneof![
+        3 => (0..3_000_u64).prop_map(Pass::Micros),
+        2 => (0..2_u64).prop_map(Pass::ToTheEdge),
+        1 => (3_000..120_000_u64).prop_map(Pass::Micros),
+    ];
+    prop_oneof![
+        12 => asks().prop_map(Move::Acquire),
+        6 => (which(), any::<bool>()).prop_map(|(which, listening)| Move::Poll { which, listening }),
+        4 => (which(), 1..30_u64).prop_map(|(which, lease)| Move::Renew { which, lease }),
+        6 => which().prop_map(|which| Move::End { which }),
+        5 => (which(), any::<bool>(), prop::bool::weighted(0.2))
+            .prop_map(|(which, write, old)| Move::Convert { which, write, old }),
+        1 => (any::<bool>(), any::<bool>()).prop_map(|(now, old)| Move::Force { now, old }),
+        1 => Just(Move::Inspect),
+        5 => which().prop_map(|which| Move::Again { which }),
+        6 => pass.prop_map(Move::Pass),
+        2 => (0..3_usize, reach).prop_map(|(session, reach)| Move::Listen { session, reach }),
+    ]
+}
+
+fn specs() -> impl Strategy<Value = LockSpec> {
+    let rw = |policy| LockSpec::rw_lock().with_policy(policy);
+    let all = [
+        Ok(LockSpec::mutex()),
+        LockSpec::mutex().with_policy(Policy::Barging),
+        rw(Policy::Fair),
+        rw(Policy::Fair),
+        rw(Policy::Barging),
+        rw(Policy::ReaderPreference),
+        rw(Policy::WriterPreference),
+        LockSpec::semaphore(3),
+        LockSpec::semaphore(3).and_then(|spec| spec.with_policy(Policy::Barging)),
+    ];
+    let all = all.map(|spec| spec.and_then(|s| s.with_waiter_lease(WAITER_LEASE)));
+    prop::sample::select(all.map(|spec| spec.expect("valid")).to_vec())
+}
+
+/// One run: the key, what was sent to it, and the account.
+struct Run {
+    key: Key,
+    sent: Vec<Command>,
+    attempts: Vec<Operation>,
+    tokens: Vec<FencingToken>,
+    ledger: Ledger,
+}
+
+impl Run {
+    fn new(spec: LockSpec) -> Self {
+        let mut key = Key::of(spec);
+        key.settings = Settings::new(ms(40), ms(60));
+        Self {
+            key,
+            sent: Vec::new(),
+            attempts: Vec::new(),
+            tokens: vec![FencingToken::new(1)],
+            ledger: Ledger::default(),
+        }
+    }
+
+    fn play(&mut self, next: &Move) -> Result<(), TestCaseError> {
+        match next {
+            Move::Pass(Pass::Micros(us)) => self.key.now += us,
+            Move::Pass(Pass::ToTheEdge(short)) => self.pass_to_the_edge(*short),
+            Move::Listen { session, reach } => self.key.set_reach(SESSIONS[*session], *reach),
+            other => {
+                if let Some(command) = self.command(other) {
+                    self.sent.push(command.clone());
+                    return self.step(&command);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_to_the_edge(&mut self, short: u64) {
+        let look = self.key.look();
+        let holders = look.holders.iter().map(|h| h.remaining);
+        let ends = holders.chain(look.waiters.iter().map(|w| w.place_remaining));
+        if let Some(first) = ends.min() {
+            self.key
+                .pass(first.saturating_sub(Duration::from_micros(short)));
+        }
+    }
+
+    fn command(&mut self, next: &Move) -> Option<Command> {
+        let attempt = |which: &usize| {
+            let newest_first = self.attempts.iter().rev();
+            newest_first
+                .copied()
+                .nth(which % self.attempts.len().max(1))
+        };
+        let token = |old: &bool| {
+            let newest = self.tokens.len() - 1;
+            self.tokens[if *old { newest / 2 } else { newest }]
+        };
+        Some(match next {
+            Move::Acquire(ask) => Command::Acquire(self.acquire(ask)),
+            Move::Poll { which, listening } => {
+                Command::Poll(Poll::new(name(), attempt(which)?, *listening))
+            }
+            Move::Renew { which, lease } => {
+                let request = Renew::new(name(), attempt(which)?, ms(*lease));
+                Command::Renew(request.expect("valid"))
+            }
+            Move::End { which } => Command::End(End::new(name(), attempt(which)?)),
+            Move::Convert { which, write, old } => {
+                let (of, at) = (attempt(which)?, token(old));
+                Command::Convert(if *write {
+                    Convert::to_exclusive(name(), of, at)
+                } else {
+                    Convert::to_shared(name(), of, at)
+                })
+            }
+            Move::Force { now, old } => {
+                let how = if *now {
+                    ForceHow::Now
+                } else {
+                    ForceHow::Revoke
+                };
+                Command::ForceRelease(ForceRelease::new(name(), vec![token(old)]).with_how(how))
+            }
+            Move::Inspect => Command::Inspect,
+            Move::Again { which } => self.sent.get(which % self.sent.len().max(1))?.clone(),
+            Move::Pass(_) | Move::Listen { .. } => return None,
+        })
+    }
+
+    fn acquire(&mut self, ask: &Ask) -> Acquire {
+        let spec = if ask.other {
+            LockSpec::semaphore(9).expect("valid")
+        } else {
+            self.key.spec
+        };
+        let mut operation = self.key.next_of(SESSIONS[ask.session], ask.owner);
+        operation.owner = OwnerId::from_u64(ask.owner);
+        let mode = match spec.kind() {
+            Kind::Mutex => Mode::Exclusive,
+            Kind::RwLock if ask.mode == 1 => Mode::Exclusive,
+            Kind::RwLock => Mode::Shared,
+            Kind::Semaphore => Mode::Permits(ask.mode),
+        };
+        let micros = self.key.now.saturating_add_signed(ask.deliver * 1_000);
+        let by = ServerTime::from_micros(micros);
+        let mut request = Acquire::new(name(), spec, mode, operation, ms(ask.lease), by)
+            .expect("valid")
+            .with_label(Label::new(full_label(spec.kind(), operation)).expect("short"))
+            .with_limits(ask.limits);
+        request.wait = ask.wait.map(|(listening, until)| {
+            let wait = Wait::new(listening);
+            until.map_or(wait, |after| {
+                wait.with_place_until(self.key.at().saturating_add(ms(after)))
+            })
+        });
+        let last = self.tokens.last().map_or(0, |token| token.get());
+        request.floor = ask
+            .floor
+            .map(|by| FencingToken::new(last.saturating_add_signed(by)));
+        self.attempts.push(operation);
+        request
+    }
+
+    /// One step, judged; and the same command at once again, which must change nothing.
+    fn step(&mut self, command: &Command) -> Result<(), TestCaseError> {
+        let before = self.key.look();
+        let state = self.key.state.clone();
+        let reply = self.key.step(command);
+        let after = self.key.look();
+        if matches!(command, Command::Inspect) {
+            prop_assert_eq!(&self.key.state, &state);
+            prop_assert_eq!(&reply, &Reply::Inspect(before.clone()));
+        }
+        let seen = Observed {
+            before: &before,
+            after: &after,
+            command,
+            reply: &reply,
+            key: &self.key,
+        };
+        if let Err(violation) = self.ledger.check(&seen) {
+            let what =
+                format!("{violation}\n  {command:?}\n  {reply:?}\n  {before:#?}\n  {after:#?}");
+            return Err(TestCaseError::fail(what));
+        }
+        self.tokens.extend(after.token);
+        let mut again = self.key.clone();
+        again.step(command);
+        prop_assert_eq!(again.look(), after, "a copy of {:?} had an effect", command);
+        Ok(())
+    }
+
+    /// When every attempt has been ended, in any order, nothing is left.
+    fn end_all(&mut self) -> Result<(), TestCaseError> {
+        let mut by_time = self.key.clone();
+        by_time.now += 100_000;
+        prop_assert!(by_time.state.is_idle(by_time.at()), "after every lease");
+        by_time.now = by_time.state.stored_end().as_micros();
+        prop_assert_eq!(by_time.look(), InspectReply::default());
+        for attempt in self.attempts.clone() {
+            self.step(&Command::End(End::new(name(), attempt)))?;
+        }
+        let look = self.key.look();
+        prop_assert_eq!((look.holder_count, look.waiter_count), (0, 0));
+        prop_assert!(self.key.state.is_idle(self.key.at()));
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_sent_the_rules_hold(
+        spec in specs(),
+        moves in prop::collection::vec(moves(), 1..80),
+    ) {
+        let mut run = Run::new(spec);
+        for (n, next) in moves.iter().enumerate() {
+            run.play(next).map_err(|e| TestCaseError::fail(format!("at {n}: {e}")))?;
+        }
+        run.end_all()?;
+    }
+}

@@ -1,0 +1,190 @@
+//! Rule 5: one owner, several holds.
+
+use leasehold_api::{EndReply, Mode, Refused, RenewReply, Why};
+
+use crate::support::{Ask, Key, LEASE, ms, secs};
+
+#[test]
+fn holds_are_counted_and_end_in_any_order() {
+    let mut key = Key::mutex();
+    let ops = [
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+    ];
+    for (n, op) in (1..).zip(ops) {
+        assert_eq!(key.enter(Ask::write(op)).holds, n);
+    }
+    for (left, op) in [(2, ops[1]), (1, ops[0])] {
+        let EndReply::Released { holds_left, tenure } = key.end(op) else {
+            panic!("it holds");
+        };
+        assert_eq!(
+            (holds_left, tenure.expect("held").mode),
+            (left, Mode::Exclusive)
+        );
+        assert_eq!(key.end(op), EndReply::NotHeld(Why::Unknown));
+    }
+    let other = key.next('b');
+    key.held(Ask::write(other));
+    assert_eq!(
+        key.end(ops[2]),
+        EndReply::Released {
+            holds_left: 0,
+            tenure: None
+        }
+    );
+    assert_eq!(key.holding(), Vec::<String>::new());
+}
+
+#[test]
+fn a_mutex_held_twice_has_one_token() {
+    let mut key = Key::mutex();
+    let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
+    assert_eq!(
+        key.enter(Ask::write(one)).token,
+        key.enter(Ask::write(two)).token
+    );
+}
+
+#[test]
+fn the_same_owner_number_in_another_session_is_another_owner() {
+    let mut key = Key::mutex();
+    let (a, b) = (key.next_of('a', 1), key.next_of('b', 1));
+    key.enter(Ask::write(a));
+    key.held(Ask::write(b));
+}
+
+#[test]
+fn an_inner_hold_with_a_shorter_lease_shortens_nothing() {
+    let mut key = Key::mutex();
+    let (outer, inner) = (key.next_of('a', 1), key.next_of('a', 1));
+    key.enter(Ask::write(outer).lease(secs(20)));
+    assert_eq!(
+        key.enter(Ask::write(inner).lease(secs(1))).remaining,
+        secs(20)
+    );
+    key.pass(secs(2));
+    key.end(inner);
+    assert_eq!(key.look().holders[0].remaining, secs(18));
+}
+
+#[test]
+fn all_holds_of_an_owner_expire_together() {
+    let mut key = Key::mutex();
+    let (outer, inner) = (key.next_of('a', 1), key.next_of('a', 1));
+    key.enter(Ask::write(outer).lease(secs(1)));
+    key.enter(Ask::write(inner).lease(secs(2)));
+    key.pass(secs(2));
+    assert_eq!(key.renew(outer, LEASE), RenewReply::Lost(Why::Expired));
+    assert_eq!(key.renew(inner, LEASE), RenewReply::Lost(Why::Unknown));
+    assert_eq!(key.holding(), Vec::<String>::new());
+}
+
+#[test]
+fn the_limit_of_holds_is_the_askers() {
+    let mut key = Key::mutex();
+    let ops = [
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+    ];
+    key.enter(Ask::write(ops[0]));
+    key.enter(Ask::write(ops[1]).limits(2, 10, 10));
+    let before = key.look();
+    key.pass(ms(10));
+    assert_eq!(
+        key.refused(Ask::write(ops[2]).limits(2, 10, 10)),
+        Refused::HoldLimit
+    );
+    let after = key.look();
+    assert_eq!(after.holders[0].holds, 2);
+    assert_eq!(
+        after.holders[0].remaining + ms(10),
+        before.holders[0].remaining
+    );
+}
+
+#[test]
+fn a_reader_re_enters_past_a_waiting_writer() {
+    let mut key = Key::rw();
+    let (one, writer, two, stranger) = (
+        key.next_of('a', 1),
+        key.next('w'),
+        key.next_of('a', 1),
+        key.next('s'),
+    );
+    let token = key.enter(Ask::read(one)).token;
+    key.queue(Ask::write(writer));
+    let again = key.enter(Ask::read(two));
+    assert_eq!((again.holds, again.token), (2, token));
+    key.queue(Ask::read(stranger));
+}
+
+#[test]
+fn a_writer_may_read_and_stays_alone() {
+    let mut key = Key::rw();
+    let (write, read, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
+    key.enter(Ask::write(write));
+    key.enter(Ask::read(read));
+    key.held(Ask::read(other));
+    assert_eq!(key.look().holders[0].mode, Mode::Exclusive);
+}
+
+#[test]
+fn a_reader_that_asks_to_write_would_wait_for_itself() {
+    let mut key = Key::rw();
+    let (read, write, more) = (
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+    );
+    key.enter(Ask::read(read));
+    assert_eq!(key.refused(Ask::write(write)), Refused::WouldDeadlock);
+    assert_eq!(key.waiting(), Vec::<String>::new(), "never queued");
+    key.enter(Ask::read(more));
+}
+
+#[test]
+fn the_weight_of_an_owner_is_the_greatest_of_its_holds() {
+    let mut key = Key::rw();
+    let (one, two, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
+    key.enter(Ask::read(one));
+    key.enter(Ask::read(two));
+    key.enter(Ask::read(other));
+    key.end(one);
+    key.end(two);
+    assert_eq!(key.holding(), ["b1"]);
+}
+
+#[test]
+fn semaphores_ignore_the_owner() {
+    let mut key = Key::semaphore(3);
+    let ops = [
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+        key.next_of('a', 1),
+    ];
+    assert_eq!(key.enter(Ask::permits(ops[0], 2)).holds, 1);
+    assert_eq!(key.enter(Ask::permits(ops[1], 1)).holds, 1);
+    key.held(Ask::permits(ops[2], 1));
+    key.end(ops[0]);
+    assert_eq!(key.holding(), ["a2"]);
+}
+
+#[test]
+fn who_waits_and_then_re_enters_by_another_attempt_holds_twice_at_its_turn() {
+    let mut key = Key::rw();
+    let writer = key.next('w');
+    key.enter(Ask::write(writer));
+    let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
+    key.queue(Ask::read(one));
+    key.queue(Ask::read(two));
+    key.end(writer);
+    let holders = key.look().holders;
+    assert_eq!((holders.len(), holders[0].holds), (1, 2));
+    key.end(one);
+    assert_eq!(key.look().holders[0].holds, 1);
+    key.end(two);
+    assert_eq!(key.holding(), Vec::<String>::new());
+}

@@ -1,0 +1,360 @@
+//! One key in virtual time, and short ways to say what is sent to it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Env, Event, Message, Reach, Reply, Settings, State, step};
+use leasehold_api::{
+    Acquire, AcquireReply, Acquired, Convert, ConvertReply, End, EndReply, FencingToken, ForceHow,
+    ForceRelease, ForceReply, Held, InspectReply, Key as Name, Label, Limits, LockSpec, Mode,
+    Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Renew, RenewReply, ServerTime,
+    SessionId, Wait,
+};
+
+/// Where the virtual clock starts, in µs: far enough from 0 that it can be stepped back.
+pub(crate) const START: u64 = 1_000_000_000;
+/// The waiter lease of every key here.
+pub(crate) const WAITER_LEASE: Duration = Duration::from_secs(5);
+/// The lease of an [`Ask`] that names none.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub(crate) fn session(letter: char) -> SessionId {
+    SessionId::from_bytes([u8::try_from(letter).expect("an ASCII letter"); 16])
+}
+
+/// Plants the fault that the environment names; these tests must notice each.
+#[cfg(leasehold_mutants)]
+fn plant() {
+    if let Ok(name) = std::env::var("LEASEHOLD_MUTANT") {
+        let mutant = leasehold_api::mutants::Mutant::from_name(&name);
+        mutant.expect("the name of a mutant").plant();
+    }
+}
+
+#[cfg(not(leasehold_mutants))]
+const fn plant() {}
+
+/// One key, its clock, and who listens.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) state: State,
+    pub(crate) now: u64,
+    pub(crate) spec: LockSpec,
+    pub(crate) settings: Settings,
+    pub(crate) reach: BTreeMap<SessionId, Reach>,
+    /// What the last step told.
+    pub(crate) told: Vec<Message>,
+    sequences: BTreeMap<SessionId, u64>,
+}
+
+impl Key {
+    pub(crate) fn of(spec: LockSpec) -> Self {
+        plant();
+        Self {
+            state: State::default(),
+            now: START,
+            spec,
+            settings: Settings::default(),
+            reach: BTreeMap::new(),
+            told: Vec::new(),
+            sequences: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn mutex() -> Self {
+        Self::of(LockSpec::mutex())
+    }
+
+    pub(crate) fn rw() -> Self {
+        Self::of(LockSpec::rw_lock())
+    }
+
+    pub(crate) fn semaphore(permits: u32) -> Self {
+        Self::of(LockSpec::semaphore(permits).expect("valid"))
+    }
+
+    pub(crate) fn policy(mut self, policy: Policy) -> Self {
+        self.spec = self.spec.with_policy(policy).expect("fits the kind");
+        self
+    }
+
+    pub(crate) fn at(&self) -> ServerTime {
+        ServerTime::from_micros(self.now)
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += u64::try_from(time.as_micros()).expect("short");
+    }
+
+    pub(crate) fn set_reach(&mut self, letter: char, reach: Reach) {
+        self.reach.insert(session(letter), reach);
+    }
+
+    /// A fresh attempt of a session, by an owner of its own.
+    pub(crate) fn next(&mut self, letter: char) -> Operation {
+        let owner = 1_000 + self.sequences.get(&session(letter)).copied().unwrap_or(0);
+        self.next_of(letter, owner)
+    }
+
+    /// A fresh attempt of a session, by this owner.
+    pub(crate) fn next_of(&mut self, letter: char, owner: u64) -> Operation {
+        let session = session(letter);
+        let sequence = self.sequences.entry(session).or_insert(0);
+        *sequence += 1;
+        Operation {
+            session,
+            sequence: *sequence,
+            owner: OwnerId::from_u64(owner),
+        }
+    }
+
+    pub(crate) fn step(&mut self, command: &Command) -> Reply {
+        let reach = self.reach.clone();
+        let reachable = |session| reach.get(&session).copied().unwrap_or(Reach::Listening);
+        let env = Env {
+            now: self.at(),
+            settings: self.settings,
+            reachable: &reachable,
+        };
+        let (reply, told) = step(&mut self.state, env, command);
+        self.told = told;
+        reply
+    }
+
+    pub(crate) fn ask(&mut self, ask: Ask) -> AcquireReply {
+        let request = ask.request(self);
+        self.deliver(request)
+    }
+
+    /// Delivers an acquire made earlier, as a re-sending would.
+    pub(crate) fn deliver(&mut self, request: Acquire) -> AcquireReply {
+        match self.step(&Command::Acquire(request)) {
+            Reply::Acquire(reply) => reply,
+            other => panic!("{other:?} for an acquire"),
+        }
+    }
+
+    /// Acquires at once or panics.
+    pub(crate) fn enter(&mut self, ask: Ask) -> Acquired {
+        match self.ask(ask) {
+            AcquireReply::Acquired(acquired) => acquired,
+            other => panic!("{other:?}, wanted Acquired"),
+        }
+    }
+
+    /// Queues or panics.
+    pub(crate) fn queue(&mut self, ask: Ask) -> Queued {
+        match self.ask(ask) {
+            AcquireReply::Queued(queued) => queued,
+            other => panic!("{other:?}, wanted Queued"),
+        }
+    }
+
+    /// Is told that it is held, or panics.
+    pub(crate) fn held(&mut self, ask: Ask) -> Held {
+        match self.ask(ask.no_wait()) {
+            AcquireReply::Held(held) => held,
+            other => panic!("{other:?}, wanted Held"),
+        }
+    }
+
+    /// Is refused or panics.
+    pub(crate) fn refused(&mut self, ask: Ask) -> Refused {
+        match self.ask(ask) {
+            AcquireReply::Refused(refused) => refused,
+            other => panic!("{other:?}, wanted Refused"),
+        }
+    }
+
+    pub(crate) fn poll(&mut self, operation: Operation) -> PollReply {
+        self.poll_as(operation, true)
+    }
+
+    pub(crate) fn poll_as(&mut self, operation: Operation, listening: bool) -> PollReply {
+        match self.step(&Command::Poll(Poll::new(name(), operation, listening))) {
+            Reply::Poll(reply) => reply,
+            other => panic!("{other:?} for a poll"),
+        }
+    }
+
+    pub(crate) fn renew(&mut self, operation: Operation, lease: Duration) -> RenewReply {
+        let request = Renew::new(name(), operation, lease).expect("valid");
+        match self.step(&Command::Renew(request)) {
+            Reply::Renew(reply) => reply,
+            other => panic!("{other:?} for a renewal"),
+        }
+    }
+
+    pub(crate) fn end(&mut self, operation: Operation) -> EndReply {
+        match self.step(&Command::End(End::new(name(), operation))) {
+            Reply::End(reply) => reply,
+            other => panic!("{other:?} for an end"),
+        }
+    }
+
+    pub(crate) fn convert(
+        &mut self,
+        operation: Operation,
+        expected: FencingToken,
+        to: Mode,
+    ) -> ConvertReply {
+        let request = match to {
+            Mode::Exclusive => Convert::to_exclusive(name(), operation, expected),
+            _ => Convert::to_shared(name(), operation, expected),
+        };
+        match self.step(&Command::Convert(request)) {
+            Reply::Convert(reply) => reply,
+            other => panic!("{other:?} for a conversion"),
+        }
+    }
+
+    pub(crate) fn force(&mut self, tokens: &[FencingToken], how: ForceHow) -> ForceReply {
+        let request = ForceRelease::new(name(), tokens.to_vec()).with_how(how);
+        match self.step(&Command::ForceRelease(request)) {
+            Reply::ForceRelease(reply) => reply,
+            other => panic!("{other:?} for a forced release"),
+        }
+    }
+
+    pub(crate) fn look(&self) -> InspectReply {
+        match self.clone().step(&Command::Inspect) {
+            Reply::Inspect(reply) => reply,
+            other => panic!("{other:?} for an inspection"),
+        }
+    }
+
+    /// Labels of the waiters, in order.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        let waiters = self.look().waiters;
+        waiters.iter().map(|w| w.label.to_string()).collect()
+    }
+
+    /// Labels of the holders, sorted.
+    pub(crate) fn holding(&self) -> Vec<String> {
+        let holders = self.look().holders;
+        let mut labels: Vec<_> = holders.iter().map(|h| h.label.to_string()).collect();
+        labels.sort();
+        labels
+    }
+
+    /// Which attempts the last step told of their grants, in order.
+    pub(crate) fn granted(&self) -> Vec<(SessionId, u64)> {
+        let granted = |message: &Message| match message.event {
+            Event::Granted { sequence, .. } => Some((message.to, sequence)),
+            _ => None,
+        };
+        self.told.iter().filter_map(granted).collect()
+    }
+}
+
+pub(crate) fn name() -> Name {
+    Name::new("key").expect("valid")
+}
+
+/// Who an operation belongs to, as its label says: session letter and sequence.
+pub(crate) fn label(operation: Operation) -> String {
+    let letter = char::from(operation.session.as_bytes()[0]);
+    format!("{letter}{}", operation.sequence)
+}
+
+/// Session and sequence, as messages name an operation.
+pub(crate) fn id(operation: Operation) -> (SessionId, u64) {
+    (operation.session, operation.sequence)
+}
+
+/// An acquire in the making: by default it waits, listens, and asks for [`LEASE`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    operation: Operation,
+    mode: Mode,
+    lease: Duration,
+    wait: Option<Wait>,
+    floor: Option<FencingToken>,
+    limits: Limits,
+    deliver_in: Duration,
+}
+
+impl Ask {
+    pub(crate) fn write(operation: Operation) -> Self {
+        Self::new(operation, Mode::Exclusive)
+    }
+
+    pub(crate) fn read(operation: Operation) -> Self {
+        Self::new(operation, Mode::Shared)
+    }
+
+    pub(crate) fn permits(operation: Operation, n: u32) -> Self {
+        Self::new(operation, Mode::Permits(n))
+    }
+
+    fn new(operation: Operation, mode: Mode) -> Self {
+        Self {
+            operation,
+            mode,
+            lease: LEASE,
+            wait: Some(Wait::new(true)),
+            floor: None,
+            limits: Limits::default(),
+            deliver_in: secs(2),
+        }
+    }
+
+    pub(crate) fn no_wait(mut self) -> Self {
+        self.wait = None;
+        self
+    }
+
+    pub(crate) fn deaf(mut self) -> Self {
+        self.wait = Some(Wait::new(false));
+        self
+    }
+
+    pub(crate) fn until(mut self, until: ServerTime) -> Self {
+        self.wait = self.wait.map(|wait| wait.with_place_until(until));
+        self
+    }
+
+    pub(crate) fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    pub(crate) fn floor(mut self, floor: u64) -> Self {
+        self.floor = Some(FencingToken::new(floor));
+        self
+    }
+
+    pub(crate) fn limits(mut self, holds: u32, waiters: u32, holders: u32) -> Self {
+        self.limits = Limits {
+            holds,
+            waiters,
+            holders,
+        };
+        self
+    }
+
+    pub(crate) fn deliver_in(mut self, time: Duration) -> Self {
+        self.deliver_in = time;
+        self
+    }
+
+    /// The request, made at the key's time.
+    pub(crate) fn request(self, key: &Key) -> Acquire {
+        let by = key.at().saturating_add(self.deliver_in);
+        let mut request = Acquire::new(name(), key.spec, self.mode, self.operation, self.lease, by)
+            .expect("valid")
+            .with_label(Label::new(label(self.operation)).expect("short"))
+            .with_limits(self.limits);
+        request.wait = self.wait;
+        request.floor = self.floor;
+        request
+    }
+}

@@ -1,0 +1,148 @@
+//! Rule 15: fencing tokens.
+
+use leasehold_api::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD};
+use leasehold_api::{Refused, RenewReply};
+
+use crate::support::{Ask, Key, START, ms};
+
+#[test]
+fn each_exclusive_tenure_has_a_greater_token() {
+    let mut key = Key::mutex();
+    let mut last = 0;
+    for _ in 0..5 {
+        let a = key.next('a');
+        let token = key.enter(Ask::write(a)).token.get();
+        assert!(token > last, "in the same microsecond too");
+        last = token;
+        key.end(a);
+    }
+}
+
+#[test]
+fn a_token_is_at_least_the_time_in_microseconds() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    assert_eq!(key.enter(Ask::write(a)).token.get(), START);
+    key.end(a);
+    key.pass(ms(7));
+    let b = key.next('b');
+    assert_eq!(key.enter(Ask::write(b)).token.get(), START + 7_000);
+}
+
+#[test]
+fn overlapping_readers_share_a_period_and_a_writer_starts_another() {
+    let mut key = Key::rw();
+    let (a, b, c, w) = (key.next('a'), key.next('b'), key.next('c'), key.next('w'));
+    let first = key.enter(Ask::read(a)).token;
+    key.pass(ms(5));
+    assert_eq!(key.enter(Ask::read(b)).token, first);
+    key.end(a);
+    assert_eq!(key.enter(Ask::read(c)).token, first);
+    key.end(b);
+    key.end(c);
+    assert!(key.enter(Ask::write(w)).token > first);
+}
+
+#[test]
+fn a_floor_is_exceeded() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    assert_eq!(
+        key.enter(Ask::write(a).floor(START + 50)).token.get(),
+        START + 51
+    );
+}
+
+#[test]
+fn a_floor_above_the_readers_token_starts_a_period_that_they_adopt() {
+    let mut key = Key::rw();
+    let (a, b) = (key.next('a'), key.next('b'));
+    let first = key.enter(Ask::read(a)).token.get();
+    let second = key.enter(Ask::read(b).floor(first + 1)).token;
+    assert_eq!(second.get(), first + 2);
+    let RenewReply::Renewed { token, .. } = key.renew(a, ms(1)) else {
+        panic!("it holds");
+    };
+    assert_eq!(token, second);
+}
+
+#[test]
+fn a_floor_seen_in_this_very_period_joins_it() {
+    let mut key = Key::rw();
+    let (a, b) = (key.next('a'), key.next('b'));
+    let first = key.enter(Ask::read(a)).token;
+    key.enter(Ask::read(b));
+    key.end(a);
+    // It reads again, having seen the token by which the other still reads.
+    let again = key.next('a');
+    assert_eq!(key.enter(Ask::read(again).floor(first.get())).token, first);
+}
+
+#[test]
+fn a_writer_exceeds_an_equal_floor() {
+    let mut key = Key::rw();
+    let (a, b) = (key.next('a'), key.next('b'));
+    let first = key.enter(Ask::read(a)).token;
+    key.end(a);
+    assert!(key.enter(Ask::write(b).floor(first.get())).token > first);
+}
+
+#[test]
+fn a_floor_too_far_ahead_of_clock_and_token_is_refused() {
+    let day = u64::try_from(MAX_FLOOR_AHEAD.as_micros()).expect("a day");
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    assert_eq!(
+        key.refused(Ask::write(a).floor(START + day + 1)),
+        Refused::FloorTooHigh
+    );
+    assert_eq!(key.look(), leasehold_api::InspectReply::default());
+    let token = key.enter(Ask::write(a).floor(START + day)).token.get();
+    assert_eq!(token, START + day + 1);
+    key.end(a);
+    let b = key.next('b');
+    key.enter(Ask::write(b).floor(token + day));
+}
+
+#[test]
+fn no_floor_leads_beyond_what_can_be_counted_exactly() {
+    let mut key = Key::mutex();
+    key.now = MAX_FLOOR - 1;
+    let a = key.next('a');
+    assert_eq!(
+        key.refused(Ask::write(a).floor(MAX_FLOOR + 1)),
+        Refused::FloorTooHigh
+    );
+    key.enter(Ask::write(a).floor(MAX_FLOOR));
+}
+
+#[test]
+fn a_restart_that_lost_the_token_is_covered_by_the_clock_or_a_floor() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    let seen = key.enter(Ask::write(a)).token;
+    key.state = leasehold_api::machine::State::default();
+    key.pass(ms(1));
+    assert!(
+        key.clone().enter(Ask::write(a)).token > seen,
+        "by the clock"
+    );
+    key.now = START - 1_000_000;
+    assert!(
+        key.enter(Ask::write(a).floor(seen.get())).token > seen,
+        "by the floor"
+    );
+}
+
+#[test]
+fn permits_have_tokens_of_their_own() {
+    let mut key = Key::semaphore(3);
+    let (a, b) = (key.next('a'), key.next('b'));
+    let first = key.enter(Ask::permits(a, 1)).token;
+    let second = key.enter(Ask::permits(b, 1)).token;
+    assert!(second > first);
+    let RenewReply::Renewed { token, .. } = key.renew(a, ms(1)) else {
+        panic!("it holds");
+    };
+    assert_eq!(token, first);
+}
