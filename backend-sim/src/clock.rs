@@ -53,13 +53,19 @@ impl Clock {
         self.runtime.spawn(future);
     }
 
-    /// An alarm that can be set to a time since the start.
+    /// Checks that nobody has let the clock run: the simulation would sleep for real.
     ///
     /// # Panics
-    /// If the clock is not paused any more: the simulation would sleep for real.
-    pub(crate) fn alarm(&self, at: Duration) -> Alarm {
+    /// If somebody has.
+    #[track_caller]
+    pub(crate) fn assert_paused(&self) {
         let _inside = self.runtime.enter();
         assert!(is_paused(), "{NOT_PAUSED}");
+    }
+
+    /// An alarm that rings at a time since the start.
+    pub(crate) fn alarm(&self, at: Duration) -> Alarm {
+        let _inside = self.runtime.enter();
         Alarm(Box::pin(tokio::time::sleep_until(self.origin + at)))
     }
 }

@@ -84,6 +84,7 @@ impl Sleep {
         duration: Duration,
         start: impl FnOnce(&mut crate::world::Inner, Duration) -> u64,
     ) -> Self {
+        world.clock.assert_paused();
         let timer = world.act(|inner, now| Some(start(inner, now.saturating_add(duration))));
         let world = Arc::clone(world);
         Self { world, timer }

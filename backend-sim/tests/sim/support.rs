@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_api::bounds::HORIZON;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, End, EndReply, Key, Label, LockBackend, LockSpec, Mode,
-    Operation, OwnerId, Poll, PollReply, Renew, RenewReply, SessionId, Wait,
+    Operation, OwnerId, Poll, PollReply, Renew, RenewReply, SessionId, Stamp, Wait,
 };
 use leasehold_sim::{SimBackend, SimServer};
 
@@ -54,6 +54,10 @@ impl Raw {
     /// An acquire of the mutex, to be delivered from now on.
     pub(crate) async fn request(&self, operation: Operation, lease: Duration) -> Acquire {
         let stamp = self.backend.hello().await.expect("the server answers");
+        self.request_at(stamp, operation, lease)
+    }
+
+    fn request_at(&self, stamp: Stamp, operation: Operation, lease: Duration) -> Acquire {
         let before = stamp.at.saturating_add(HORIZON);
         Acquire::new(
             key(),
@@ -82,10 +86,22 @@ impl Raw {
         (operation, reply.reply)
     }
 
-    pub(crate) async fn poll(&self, operation: Operation) -> PollReply {
+    /// Queues in spite of a connection that may break meanwhile.
+    pub(crate) async fn queue_somehow(&self, lease: Duration) -> Operation {
+        let operation = self.operation();
+        if let Ok(stamp) = self.backend.hello().await {
+            let request = self.request_at(stamp, operation, lease);
+            let request = request.with_wait(Wait::new(true));
+            // Whatever became of it: it is polled and ended later.
+            let _ = self.backend.acquire(&request).await;
+        }
+        operation
+    }
+
+    pub(crate) async fn poll(&self, operation: Operation) -> Result<PollReply, BackendError> {
         let batch = [Poll::new(key(), operation, true)];
         let reply = self.backend.poll(&batch).await.remove(0);
-        reply.expect("an answer").reply
+        reply.map(|stamped| stamped.reply)
     }
 
     pub(crate) async fn renew(
@@ -106,4 +122,9 @@ impl Raw {
             .remove(0);
         reply.map(|stamped| stamped.reply)
     }
+}
+
+/// Whether a call ended without anybody knowing what became of it.
+pub(crate) fn unknown<T>(result: &Result<T, BackendError>) -> bool {
+    matches!(result, Err(BackendError::OutcomeUnknown { .. }))
 }

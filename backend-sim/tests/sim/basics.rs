@@ -1,11 +1,9 @@
 //! The backend by itself: what each call, fault and control does, at exact times.
 
-mod support;
-
 use leasehold_api::{AcquireReply, EndReply, PollReply, RenewReply};
 use leasehold_sim::SimServer;
 
-use support::{Raw, ms, secs};
+use crate::support::{Raw, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_passes_on() {
@@ -16,15 +14,15 @@ async fn a_lease_passes_on() {
     let (second, reply) = b.queue(secs(10)).await;
     assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
     server.advance(secs(4)).await;
-    assert!(matches!(b.poll(second).await, PollReply::Queued(_)));
+    assert!(matches!(b.poll(second).await, Ok(PollReply::Queued(_))));
     assert!(matches!(
         a.renew(first, secs(5)).await,
         Ok(RenewReply::Renewed { .. })
     ));
     server.advance(secs(4)).await;
-    assert!(matches!(b.poll(second).await, PollReply::Queued(_)));
+    assert!(matches!(b.poll(second).await, Ok(PollReply::Queued(_))));
     server.advance(secs(2)).await;
-    assert!(matches!(b.poll(second).await, PollReply::Acquired(_)));
+    assert!(matches!(b.poll(second).await, Ok(PollReply::Acquired(_))));
     assert!(matches!(b.end(second).await, Ok(EndReply::Released { .. })));
     assert_eq!(server.elapsed(), ms(10_018));
     server.assert_idle();

@@ -1,0 +1,436 @@
+//! What a test does to clients and to the server, at exact times.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::future::join;
+use futures_util::{FutureExt as _, StreamExt as _};
+use leasehold_api::{
+    AcquireReply, BackendError, EndReply, LockBackend as _, Notice, RenewReply, Why,
+};
+use leasehold_sim::{Data, Latency, SimOptions, SimServer, replay};
+
+use crate::support::{Raw, key, ms, secs, unknown};
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_client_stands_still_while_its_clock_counts() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let runtime = a.backend.runtime();
+    let ticks = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&ticks);
+    let timer = a.backend.runtime();
+    runtime.spawn(Box::pin(async move {
+        loop {
+            timer.sleep(ms(10)).await;
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }));
+    server.advance(ms(35)).await;
+    assert_eq!(ticks.load(Ordering::Relaxed), 3);
+    a.backend.pause();
+    let at_pause = runtime.now();
+    server.advance(secs(60)).await;
+    assert_eq!(ticks.load(Ordering::Relaxed), 3);
+    assert_eq!(runtime.now().saturating_since(at_pause), secs(60));
+    a.backend.resume();
+    // The sleep that had run out ends at once, and only that one.
+    server.advance(ms(5)).await;
+    assert_eq!(ticks.load(Ordering::Relaxed), 4);
+    server.advance(ms(10)).await;
+    assert_eq!(ticks.load(Ordering::Relaxed), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_waits_for_a_paused_client() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let operation = a.operation();
+    let request = a.request(operation, secs(10)).await;
+    let pause = async {
+        server.advance(ms(1)).await;
+        a.backend.pause();
+        server.advance(secs(30)).await;
+        a.backend.resume();
+    };
+    let (result, ()) = join(a.backend.acquire(&request), pause).await;
+    let reply = result.expect("the reply was there before the time-out");
+    // True when it was given; who reads it must count from before the request was sent.
+    assert!(
+        matches!(reply.reply, AcquireReply::Acquired(acquired) if acquired.remaining == secs(10))
+    );
+    assert_eq!(server.elapsed(), ms(2 + 1 + 30_000));
+    assert!(matches!(
+        a.renew(operation, secs(10)).await,
+        Ok(RenewReply::Lost(_))
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_client_sends_nothing() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    a.backend.pause();
+    assert!(a.backend.is_paused());
+    let resume = async {
+        server.advance(secs(5)).await;
+        a.backend.resume();
+    };
+    let (stamp, ()) = join(a.backend.hello(), resume).await;
+    stamp.expect("an answer");
+    assert_eq!(server.elapsed(), ms(5_002));
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_run_as_the_client_stands_still_with_it() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let body = a.backend.run(async {
+        for _ in 0..10 {
+            tokio::time::sleep(ms(1)).await;
+        }
+        server.elapsed()
+    });
+    let pause = async {
+        server.advance(ms(4)).await;
+        a.backend.pause();
+        server.advance(ms(100)).await;
+        a.backend.resume();
+    };
+    let (ended, ()) = join(body, pause).await;
+    // At 4 ms either the fourth sleep had ended and the fifth begun, or not.
+    assert!(
+        ended == ms(4 + 100 + 5) || ended == ms(4 + 100 + 6),
+        "{ended:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_client_finds_its_notices_when_it_goes_on() {
+    let server = SimServer::new(1);
+    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (held, _) = a.acquire(secs(10)).await;
+    let mut notices = b.backend.listen(b.session).await.expect("listening");
+    b.queue(secs(10)).await;
+    b.backend.pause();
+    a.end(held).await.expect("released");
+    server.advance(secs(1)).await;
+    assert!(notices.next().now_or_never().is_none());
+    b.backend.resume();
+    let granted = notices.next().await;
+    assert!(
+        matches!(granted, Some(Notice::Granted { .. })),
+        "{granted:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_client_leaves_what_its_lease_ends() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let _notices = a.backend.listen(a.session).await.expect("listening");
+    a.acquire(secs(10)).await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&runs);
+    a.backend.kill();
+    a.backend.runtime().spawn(Box::pin(async move {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }));
+    assert_eq!(server.listeners(a.session), 0);
+    server.advance(secs(9)).await;
+    assert_ne!(server.left_behind(), "");
+    server.advance(secs(1)).await;
+    server.assert_idle();
+    assert_eq!(runs.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "client \"a\" was killed")]
+async fn a_killed_client_cannot_be_resumed() {
+    let client = SimServer::new(1).client("a");
+    client.kill();
+    client.resume();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_server_refuses_and_breaks_what_was_under_way() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let mut notices = a.backend.listen(a.session).await.expect("listening");
+    let (operation, _) = a.acquire(secs(10)).await;
+    let first_clock = a.backend.hello().await.expect("an answer").clock;
+    let stop = async {
+        server.advance(ms(1)).await;
+        server.stop();
+    };
+    let (renewed, ()) = join(a.renew(operation, secs(10)), stop).await;
+    assert!(unknown(&renewed), "{renewed:?}");
+    let before = server.elapsed();
+    let refused = a.backend.hello().await;
+    assert!(
+        matches!(refused, Err(BackendError::Unavailable { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(server.elapsed() - before, ms(2));
+    assert_eq!(notices.next().await, Some(Notice::Gap { listening: false }));
+    server.advance(secs(2)).await;
+    let started = server.elapsed();
+    server.start(Data::Kept);
+    assert_eq!(notices.next().await, Some(Notice::Gap { listening: true }));
+    assert!(
+        server.elapsed() - started <= ms(102),
+        "subscribed again soon"
+    );
+    assert_ne!(
+        a.backend.hello().await.expect("an answer").clock,
+        first_clock
+    );
+    let renewed = a.renew(operation, secs(10)).await;
+    assert!(
+        matches!(renewed, Ok(RenewReply::Renewed { .. })),
+        "{renewed:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_keeps_or_loses_the_data() {
+    for (data, kept) in [(Data::Kept, true), (Data::Lost, false)] {
+        let server = SimServer::new(1);
+        let a = Raw::new(&server, "a");
+        let (operation, _) = a.acquire(secs(10)).await;
+        server.restart(data);
+        let renewed = a.renew(operation, secs(10)).await.expect("an answer");
+        match renewed {
+            RenewReply::Renewed { .. } => assert!(kept),
+            RenewReply::Lost(why) => assert_eq!((kept, why), (false, Why::Unknown)),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_under_way_dies_with_the_server() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let operation = a.operation();
+    let request = a.request(operation, secs(10)).await;
+    let mut call = a.backend.acquire(&request);
+    assert!((&mut call).now_or_never().is_none());
+    server.restart(Data::Kept);
+    assert!(unknown(&call.await));
+    server.advance(secs(1)).await;
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stepped_clock_ends_or_prolongs_leases() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let (operation, _) = a.acquire(secs(10)).await;
+    server.step_clock_back(secs(60));
+    server.advance(secs(20)).await;
+    let renewed = a.renew(operation, secs(1)).await.expect("an answer");
+    // Executed at 20.005 s; the lease had been until 10.003 s, which is now 70.003 s.
+    assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == ms(49_998)));
+    server.step_clock_forward(secs(50));
+    let renewed = a.renew(operation, secs(1)).await.expect("an answer");
+    assert!(matches!(renewed, RenewReply::Lost(_)), "{renewed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_value_is_reported_and_left_alone() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    server.plant_foreign(&key(), "hash");
+    let operation = a.operation();
+    let request = a.request(operation, secs(10)).await;
+    for found in [
+        a.backend.acquire(&request).await.map(drop),
+        a.renew(operation, secs(1)).await.map(drop),
+        a.end(operation).await.map(drop),
+        a.backend.inspect(&key()).await.map(drop),
+    ] {
+        assert!(matches!(&found, Err(BackendError::ForeignValue { found }) if found == "hash"));
+    }
+    assert_eq!(server.foreign(&key()).as_deref(), Some("hash"));
+    server.remove_key(&key());
+    assert_eq!(server.foreign(&key()), None);
+    let reply = a.backend.acquire(&request).await.expect("an answer").reply;
+    assert!(matches!(reply, AcquireReply::Acquired(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_key_is_nobody_s() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let (operation, _) = a.acquire(secs(10)).await;
+    server.remove_key(&key());
+    server.assert_idle();
+    assert!(matches!(
+        a.end(operation).await,
+        Ok(EndReply::NotHeld(Why::Unknown))
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn advancing_lets_all_happen_on_the_way() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let (operation, _) = a.acquire(secs(10)).await;
+    let mut renew = Box::pin(a.renew(operation, secs(10)));
+    assert!((&mut renew).now_or_never().is_none());
+    // The request arrives after 1 ms: it is executed by then.
+    server.advance(ms(1)).await;
+    assert!(
+        server.timeline().contains("renewed"),
+        "{}",
+        server.timeline()
+    );
+    assert!(renew.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "something is left behind at 0.008 s:
+  mutex \"job\": \"a\" holds it (exclusive), 9.995s left
+  mutex \"job\": \"b\" waits for it (exclusive), place for 4.999s
+")]
+async fn what_is_left_behind_is_listed() {
+    let server = SimServer::new(1);
+    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    a.acquire(secs(10)).await;
+    b.queue(secs(10)).await;
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn latency_is_what_was_asked_for() {
+    let zero = SimServer::with_options(SimOptions::new(1).with_latency(Latency::ZERO));
+    let a = Raw::new(&zero, "a");
+    for _ in 0..100 {
+        a.backend.hello().await.expect("an answer");
+    }
+    assert_eq!(zero.elapsed(), ms(0));
+
+    let drawn = Latency::between(ms(3), ms(5));
+    let server = SimServer::with_options(SimOptions::new(1).with_latency(drawn));
+    let a = Raw::new(&server, "a");
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..200 {
+        let before = server.elapsed();
+        a.backend.hello().await.expect("an answer");
+        seen.insert((server.elapsed() - before).as_millis());
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [6, 7, 8, 9, 10]);
+}
+
+/// Everything at once, which the seed must repeat exactly.
+async fn busy_run(seed: u64) -> (SimServer, String) {
+    let latency = Latency::between(ms(0), ms(3));
+    let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
+    let clients: Vec<_> = ["a", "b", "c", "d"]
+        .map(|name| Arc::new(Raw::new(&server, name)))
+        .into();
+    let mut tasks = Vec::new();
+    for client in &clients {
+        let client = Arc::clone(client);
+        tasks.push(tokio::spawn(async move {
+            let _notices = client.backend.listen(client.session).await;
+            for round in 0..8 {
+                let operation = client.queue_somehow(ms(40)).await;
+                client.backend.runtime().sleep(ms(7 * round)).await;
+                let _ = client.poll(operation).await;
+                let _ = client.renew(operation, ms(30)).await;
+                let _ = client.end(operation).await;
+            }
+        }));
+    }
+    server.advance(ms(30)).await;
+    clients[0].backend.pause();
+    server.advance(ms(30)).await;
+    clients[0].backend.resume();
+    clients[1].backend.drop_connection();
+    server.step_clock_forward(secs(1));
+    server.plant_foreign(&leasehold_api::Key::new("other").expect("valid"), "list");
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let log = format!("{:?}\n{}", server.log(), server.timeline());
+    (server, log)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_executed_again_gives_the_same_answers() {
+    for seed in 0..20 {
+        let (server, _) = busy_run(seed).await;
+        let log = server.log();
+        assert!(log.len() > 100, "{}", log.len());
+        replay(leasehold_api::machine::Settings::default(), &log).expect("the same answers");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_log_does_not_replay() {
+    let (server, _) = busy_run(1).await;
+    let mut log = server.log();
+    // Without its first acquire, the run is another.
+    let first = log
+        .iter()
+        .position(|entry| matches!(entry.event, leasehold_sim::Event::Executed { .. }))
+        .expect("something was executed");
+    log.remove(first);
+    assert!(replay(leasehold_api::machine::Settings::default(), &log).is_err());
+}
+
+#[test]
+fn a_seed_repeats_a_run_byte_for_byte() {
+    let run = |seed| {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime")
+            .block_on(async { busy_run(seed).await.1 })
+    };
+    let logs: Vec<_> = (0..20).map(run).collect();
+    for (seed, log) in (0..).zip(&logs) {
+        assert_eq!(&run(seed), log, "seed {seed}");
+    }
+    let distinct: std::collections::BTreeSet<_> = logs.iter().collect();
+    assert_eq!(distinct.len(), logs.len(), "seeds differ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_is_bounded() {
+    let server = SimServer::with_options(SimOptions::new(1).with_log_limit(3));
+    let a = Raw::new(&server, "a");
+    for _ in 0..5 {
+        a.backend.hello().await.expect("an answer");
+    }
+    assert_eq!(server.log().len(), 3);
+    insta::assert_snapshot!(server.timeline(), @r"
+    (2 earlier entries were dropped)
+         0.005  a       hello
+         0.007  a       hello
+         0.009  a       hello
+    ");
+}
+
+#[tokio::test]
+#[should_panic(expected = "the clock of this tokio runtime is not paused")]
+async fn a_running_clock_is_refused() {
+    SimServer::new(1);
+}
+
+#[test]
+#[should_panic(expected = "leasehold-sim needs a tokio runtime")]
+fn no_runtime_is_refused() {
+    SimServer::new(1);
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "the clock of this tokio runtime is not paused")]
+async fn a_clock_that_was_resumed_is_refused() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    tokio::time::resume();
+    let _ = a.backend.hello().await;
+}

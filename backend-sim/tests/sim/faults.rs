@@ -1,0 +1,271 @@
+//! Each fault at exact times: what the server did, and what the client was told.
+
+use futures_util::future::join;
+use futures_util::{FutureExt as _, StreamExt as _};
+use leasehold_api::{
+    AcquireReply, BackendError, EndReply, LockBackend as _, Notice, PollReply, Refused, RenewReply,
+};
+use leasehold_sim::{Call, Fault, Latency, SimServer};
+
+use crate::support::{Raw, ms, secs, unknown};
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_request_is_not_executed() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let operation = a.operation();
+    let request = a.request(operation, secs(10)).await;
+    a.backend.inject(Fault::LoseRequest);
+    let sent = server.elapsed();
+    assert!(unknown(&a.backend.acquire(&request).await));
+    assert_eq!(server.elapsed() - sent, secs(1));
+    assert_eq!(a.backend.pending_faults(), 0);
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_was_executed_and_a_retry_says_so() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let operation = a.operation();
+    let request = a.request(operation, secs(10)).await;
+    a.backend.inject(Fault::LoseReply);
+    assert!(unknown(&a.backend.acquire(&request).await));
+    assert_eq!(server.elapsed(), ms(1_002));
+    insta::assert_snapshot!(server.left_behind(), @r#"  mutex "job": "a" holds it (exclusive), 9.001s left"#);
+    let again = a.backend.acquire(&request).await.expect("an answer").reply;
+    let AcquireReply::Acquired(acquired) = again else {
+        panic!("{again:?}");
+    };
+    // Executed at 3 ms, asked again at 1.003 s.
+    assert_eq!((acquired.holds, acquired.remaining), (1, secs(9)));
+    assert!(matches!(
+        a.end(operation).await,
+        Ok(EndReply::Released { holds_left: 0, .. })
+    ));
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_request_is_overtaken() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let operation = a.operation();
+    let request = a.request(operation, secs(10)).await;
+    a.backend.inject(Fault::DelayRequest(ms(500)));
+    let (late, end) = join(a.backend.acquire(&request), a.end(operation)).await;
+    assert!(matches!(end, Ok(EndReply::NotHeld(_))), "{end:?}");
+    let reply = late.expect("an answer").reply;
+    assert_eq!(reply, AcquireReply::Refused(Refused::Stale));
+    assert_eq!(server.elapsed(), ms(2 + 500 + 2));
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_later_than_the_time_out_is_still_executed() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let operation = a.operation();
+    let request = a.request(operation, secs(10)).await;
+    a.backend.inject(Fault::DelayRequest(secs(3)));
+    assert!(unknown(&a.backend.acquire(&request).await));
+    server.assert_idle();
+    server.advance(secs(3)).await;
+    assert_ne!(server.left_behind(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_reply_comes_late() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    a.backend.inject(Fault::DelayReply(ms(300)));
+    a.backend.hello().await.expect("an answer");
+    assert_eq!(server.elapsed(), ms(302));
+    a.backend.inject(Fault::DelayReply(ms(1_000)));
+    assert!(unknown(&a.backend.hello().await));
+    assert_eq!(server.elapsed(), ms(1_302));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_delivery_has_no_second_effect() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    a.backend
+        .inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
+    let (operation, _) = a.acquire(secs(10)).await;
+    a.end(operation).await.expect("an answer");
+    server.advance(ms(100)).await;
+    server.assert_idle();
+    insta::assert_snapshot!(server.timeline());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_waits_for_its_call() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    a.backend.inject_into(Call::Renew, Fault::LoseReply);
+    let (operation, reply) = a.acquire(secs(10)).await;
+    assert!(matches!(reply, AcquireReply::Acquired(_)));
+    assert_eq!(a.backend.pending_faults(), 1);
+    assert!(unknown(&a.renew(operation, secs(20)).await));
+    assert_eq!(a.backend.pending_faults(), 0);
+    // At 5 ms it was extended to 20.005 s; the next is executed at 1.005 s.
+    let renewed = a.renew(operation, secs(1)).await.expect("an answer");
+    assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == secs(19)));
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "LosePush is no fault of a call")]
+async fn a_fault_of_a_push_fits_no_call() {
+    SimServer::new(1)
+        .client("a")
+        .inject_into(Call::Renew, Fault::LosePush);
+}
+
+/// Two clients, one of which waits for the other's lock and listens.
+async fn holder_and_waiter(
+    server: &SimServer,
+) -> (Raw, leasehold_api::Operation, Raw, leasehold_api::Operation) {
+    let (a, b) = (Raw::new(server, "a"), Raw::new(server, "b"));
+    let (held, _) = a.acquire(secs(10)).await;
+    let (queued, reply) = b.queue(secs(10)).await;
+    assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+    (a, held, b, queued)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_is_lost_doubled_or_late() {
+    for (fault, expected) in [
+        (None, vec![ms(2)]),
+        (Some(Fault::LosePush), vec![]),
+        (Some(Fault::DuplicatePush), vec![ms(2), ms(2)]),
+        (Some(Fault::DelayPush(ms(30))), vec![ms(32)]),
+    ] {
+        let server = SimServer::new(1);
+        let (a, held, b, queued) = holder_and_waiter(&server).await;
+        let mut notices = b.backend.listen(b.session).await.expect("listening");
+        assert!(matches!(b.poll(queued).await, Ok(PollReply::Queued(_))));
+        if let Some(fault) = fault {
+            b.backend.inject(fault);
+        }
+        let released = server.elapsed();
+        let receive = async {
+            let mut times = Vec::new();
+            let timer = b.backend.runtime().sleep(ms(100));
+            let mut notices = notices.by_ref().take_until(timer);
+            while let Some(notice) = notices.next().await {
+                assert!(
+                    matches!(notice, Notice::Granted { sequence: 1, .. }),
+                    "{notice:?}"
+                );
+                times.push(server.elapsed() - released);
+            }
+            times
+        };
+        let (times, end) = join(receive, a.end(held)).await;
+        assert!(matches!(end, Ok(EndReply::Released { .. })));
+        assert_eq!(times, expected, "with {fault:?}");
+        assert!(matches!(b.poll(queued).await, Ok(PollReply::Acquired(_))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_passes_to_or_from_an_isolated_client() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let (operation, _) = a.acquire(secs(10)).await;
+    a.backend.isolate();
+    assert!(unknown(&a.renew(operation, secs(10)).await));
+    assert!(unknown(&a.backend.hello().await));
+    a.backend.rejoin();
+    // Executed at 2.005 s; the lease of 3 ms was not renewed meanwhile.
+    let renewed = a.renew(operation, ms(1)).await.expect("an answer");
+    assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == ms(7_998)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_connection_leaves_the_outcome_open_and_a_gap() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let mut notices = a.backend.listen(a.session).await.expect("listening");
+    assert_eq!(server.listeners(a.session), 1);
+    let operation = a.operation();
+    let request = a.request(operation, secs(10)).await;
+    let sent = server.elapsed();
+    let cut = async {
+        server.advance(ms(1)).await;
+        a.backend.drop_connection();
+        assert_eq!(server.listeners(a.session), 0);
+    };
+    let (result, ()) = join(a.backend.acquire(&request), cut).await;
+    assert!(unknown(&result));
+    assert_eq!(server.elapsed() - sent, ms(1), "the client notices at once");
+    assert_ne!(server.left_behind(), "", "it was executed all the same");
+    assert_eq!(notices.next().await, Some(Notice::Gap { listening: false }));
+    assert_eq!(notices.next().await, Some(Notice::Gap { listening: true }));
+    assert_eq!(server.elapsed() - sent, ms(3), "one round trip later");
+    assert_eq!(server.listeners(a.session), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_is_executed_once_it_was_sent() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let (first, second) = (a.operation(), a.operation());
+    let unsent = a.request(first, secs(10)).await;
+    drop(a.backend.acquire(&unsent));
+    server.advance(secs(1)).await;
+    server.assert_idle();
+    let sent = a.request(second, secs(10)).await;
+    {
+        let mut call = a.backend.acquire(&sent);
+        assert!((&mut call).now_or_never().is_none());
+    }
+    server.advance(secs(1)).await;
+    assert_ne!(server.left_behind(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_client_s_messages_keep_their_order() {
+    let server = SimServer::new(3);
+    let a = Raw::new(&server, "a");
+    a.backend.set_latency(Latency::between(ms(0), ms(20)));
+    for _ in 0..50 {
+        let operation = a.operation();
+        let request = a.request(operation, secs(10)).await;
+        let (acquired, ended) = join(a.backend.acquire(&request), a.end(operation)).await;
+        assert!(matches!(
+            acquired.map(|r| r.reply),
+            Ok(AcquireReply::Acquired(_))
+        ));
+        assert!(matches!(ended, Ok(EndReply::Released { .. })), "{ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_streams_and_calls() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let notices = a.backend.listen(a.session).await.expect("listening");
+    a.backend.close().await.expect("closed");
+    a.backend.close().await.expect("closed before");
+    assert!(matches!(a.backend.hello().await, Err(BackendError::Closed)));
+    assert_eq!(server.listeners(a.session), 0);
+    let rest: Vec<_> = notices.collect().await;
+    assert_eq!(rest, [Notice::Gap { listening: false }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_stream_ends_its_subscription_only() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let first = a.backend.listen(a.session).await.expect("listening");
+    let second = a.backend.listen(a.session).await.expect("listening");
+    assert_eq!(server.listeners(a.session), 2);
+    drop(first);
+    server.advance(ms(1)).await;
+    assert_eq!(server.listeners(a.session), 1);
+    drop(second);
+    server.advance(ms(1)).await;
+    assert_eq!(server.listeners(a.session), 0);
+}

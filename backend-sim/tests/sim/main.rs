@@ -1,0 +1,11 @@
+//! Tests of the simulator through its public interface, all in virtual time.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these are tests as users write them, on tokio"
+)]
+
+mod basics;
+mod controls;
+mod faults;
+mod support;
