@@ -67,6 +67,8 @@ pub(crate) fn frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
             }
             b'*' | b'~' | b'>' => missing += count(line)?.unwrap_or(0),
             b'%' => missing += 2 * count(line)?.unwrap_or(0),
+            // Only as the whole of a message.
+            _ if line.len() + 2 == at && is_inline(bytes) => {}
             _ => return Err(Malformed(String::from_utf8_lossy(line).into_owned())),
         }
     }
@@ -83,6 +85,12 @@ pub(crate) fn frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
 pub(crate) fn request(frame: &[u8]) -> Result<Request, Malformed> {
     let bad = || Malformed(String::from_utf8_lossy(frame).into_owned());
     let (head, mut at) = line(frame, 0).ok_or_else(bad)?;
+    if is_inline(frame) {
+        let words = head.split(u8::is_ascii_whitespace);
+        return Ok(Request {
+            arguments: words.map(<[u8]>::to_vec).collect(),
+        });
+    }
     if head[0] != b'*' {
         return Err(bad());
     }
@@ -95,6 +103,11 @@ pub(crate) fn request(frame: &[u8]) -> Result<Request, Malformed> {
         at = start + length + 2;
     }
     Ok(Request { arguments })
+}
+
+/// Whether this is a command as one types it; fred says HELLO so.
+fn is_inline(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(u8::is_ascii_alphabetic)
 }
 
 /// The line that begins at `at`, without its end, and where the next begins. Never empty.
@@ -201,8 +214,24 @@ mod tests {
     }
 
     #[test]
+    fn a_command_as_one_types_it_is_a_request() {
+        let bytes = b"HELLO 3 AUTH me pw\r\n*1\r\n";
+        let first = whole(bytes).expect("whole");
+        assert_eq!((first.length, first.is_push), (20, false));
+        let request = request(&bytes[..first.length]).expect("well formed");
+        assert!(request.is("hello"));
+        assert_eq!(request.arguments()[4], b"pw");
+    }
+
+    #[test]
     fn garbage_is_refused() {
-        for bytes in [&b"PING\r\n"[..], b"\r\n", b"*x\r\n", b"$-2\r\n"] {
+        for bytes in [
+            &b"?\r\n"[..],
+            b"*1\r\nPING\r\n",
+            b"\r\n",
+            b"*x\r\n",
+            b"$-2\r\n",
+        ] {
             assert!(frame(bytes).is_err(), "{bytes:?}");
         }
         assert!(request(b"+PING\r\n").is_err());
