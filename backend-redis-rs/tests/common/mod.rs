@@ -1,0 +1,188 @@
+//! What the tests of this crate share: the ways to make a backend, and requests.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_api::{
+    Acquire, BackendError, BoxFuture, Key, LockBackend, LockSpec, Mode, Operation, OwnerId,
+    ServerTime, SessionId,
+};
+use leasehold_redis_rs::{Options, RedisBackend};
+
+pub(crate) type Backend = Arc<dyn LockBackend>;
+
+/// A call may end this much after its limit on a busy machine.
+pub(crate) const LATE: Duration = Duration::from_millis(500);
+/// The first success comes within this time after the server answers again.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(1);
+
+/// One way to make a backend.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) name: &'static str,
+    make: fn(String, Options) -> BoxFuture<'static, Backend>,
+    /// Finds its way back after a broken connection.
+    pub(crate) reconnects: bool,
+    /// Finds its way back from a connection that has gone silent.
+    pub(crate) replaces_silent: bool,
+    /// Can listen.
+    pub(crate) push: bool,
+}
+
+impl Way {
+    pub(crate) async fn open(&self, url: &str) -> Backend {
+        self.open_with(url, Options::new()).await
+    }
+
+    pub(crate) async fn open_with(&self, url: &str, options: Options) -> Backend {
+        (self.make)(url.into(), options).await
+    }
+}
+
+/// All ways to make a backend.
+pub(crate) const WAYS: [Way; 4] = [
+    Way {
+        name: "URL",
+        make: |url, options| {
+            Box::pin(async move {
+                let backend = RedisBackend::connect_with(&url, options).await;
+                Arc::new(backend.expect("connected")) as Backend
+            })
+        },
+        reconnects: true,
+        replaces_silent: true,
+        push: true,
+    },
+    Way {
+        name: "Client",
+        make: |url, options| {
+            Box::pin(async move {
+                let client = redis::Client::open(url).expect("a good URL");
+                let backend = RedisBackend::from_client(&client, options);
+                Arc::new(backend.expect("usable")) as Backend
+            })
+        },
+        reconnects: true,
+        replaces_silent: true,
+        push: true,
+    },
+    Way {
+        name: "ConnectionManager",
+        make: |url, options| {
+            Box::pin(async move {
+                let config = redis::aio::ConnectionManagerConfig::new().set_number_of_retries(0);
+                let client = redis::Client::open(url).expect("a good URL");
+                let manager = client.get_connection_manager_with_config(config).await;
+                let backend = RedisBackend::from_connection(manager.expect("connected"), options);
+                Arc::new(backend.expect("usable")) as Backend
+            })
+        },
+        reconnects: true,
+        replaces_silent: false,
+        push: false,
+    },
+    Way {
+        name: "MultiplexedConnection",
+        make: |url, options| {
+            Box::pin(async move {
+                let client = redis::Client::open(url).expect("a good URL");
+                let connection = client.get_multiplexed_async_connection().await;
+                let connection = connection.expect("connected");
+                let backend = RedisBackend::from_connection(connection, options);
+                Arc::new(backend.expect("usable")) as Backend
+            })
+        },
+        reconnects: false,
+        replaces_silent: false,
+        push: false,
+    },
+];
+
+/// Makes a backend from a URL and says what came of it.
+pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
+    match RedisBackend::connect(url).await {
+        Ok(backend) => Ok(Arc::new(backend)),
+        Err(leasehold_redis_rs::ConnectError::Backend(error)) => Err(error),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Runs a command on the server and returns the answer as the library prints it.
+pub(crate) async fn admin(url: &str, command: &[&str]) -> String {
+    let client = redis::Client::open(url).expect("a good URL");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut request = redis::Cmd::new();
+    request.arg(command);
+    let answer: redis::Value = request
+        .query_async(&mut connection.expect("connected"))
+        .await
+        .expect("an answer");
+    format!("{answer:?}")
+}
+
+pub(crate) fn key(name: &str) -> Key {
+    Key::new(name).expect("a good key")
+}
+
+pub(crate) fn session(number: u8) -> SessionId {
+    SessionId::from_bytes([number; 16])
+}
+
+/// The `sequence`th operation of a session, with an owner of its own.
+pub(crate) fn operation(session: SessionId, sequence: u64) -> Operation {
+    Operation {
+        session,
+        sequence,
+        owner: OwnerId::from_u64(sequence),
+    }
+}
+
+/// A time soon after now, on the server's clock.
+pub(crate) async fn soon(backend: &Backend) -> ServerTime {
+    let stamp = backend.hello().await.expect("the server answers");
+    stamp.at.saturating_add(Duration::from_secs(9))
+}
+
+/// An acquire of a mutex for 20 s that does not wait.
+pub(crate) fn mutex(key: &Key, operation: Operation, before: ServerTime) -> Acquire {
+    let spec = LockSpec::mutex();
+    let lease = Duration::from_secs(20);
+    Acquire::new(key.clone(), spec, Mode::Exclusive, operation, lease, before)
+        .expect("a good request")
+}
+
+/// Calls until it works, and returns how long that took. Each call must end in its time.
+pub(crate) async fn time_to_success(backend: &Backend, limit: Duration) -> Duration {
+    let began = Instant::now();
+    loop {
+        match hello_in_time(backend).await {
+            Ok(()) => return began.elapsed(),
+            Err(error) => assert!(
+                began.elapsed() < limit,
+                "no success within {limit:?}, at last: {error}"
+            ),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// One call, which must end in its time.
+pub(crate) async fn hello_in_time(backend: &Backend) -> Result<(), BackendError> {
+    let limit = leasehold_api::bounds::CALL_TIMEOUT + LATE;
+    tokio::time::timeout(limit, backend.hello())
+        .await
+        .expect("every call is bounded")
+        .map(drop)
+}
+
+/// Waits until `check` holds.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
+    let began = Instant::now();
+    while !check().await {
+        assert!(began.elapsed() < Duration::from_secs(5), "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
