@@ -142,10 +142,11 @@ impl LockSpec {
         self.waiter_lease
     }
 
-    /// The poll interval: a third of the waiter lease, at most
+    /// The poll interval: a third of the waiter lease in whole microseconds, at most
     /// [`bounds::MAX_POLL_INTERVAL`].
     pub fn poll_interval(&self) -> Duration {
-        (self.waiter_lease / 3).min(bounds::MAX_POLL_INTERVAL)
+        let third = crate::time::micros(self.waiter_lease) / 3;
+        Duration::from_micros(third).min(bounds::MAX_POLL_INTERVAL)
     }
 
     /// What a hold in `mode` takes of the capacity.

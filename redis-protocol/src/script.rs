@@ -43,11 +43,12 @@ pub(crate) struct Scripts {
 impl Scripts {
     pub(crate) fn new(settings: &Settings) -> Self {
         let head = format!(
-            "local HORIZON, RETENTION, PUSH = {}, {}, {}\n{}",
+            "local HORIZON, RETENTION, PUSH = {}, {}, {}\n{}{}",
             settings.horizon.as_micros(),
             settings.token_retention.as_micros(),
             settings.push,
             include_str!("lua/common.lua"),
+            include_str!("lua/crowd.lua"),
         );
         let with = |command: &str| Script::new(format!("{head}{command}"));
         Self {

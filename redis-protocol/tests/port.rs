@@ -1,0 +1,491 @@
+//! The scripts against their specification: the same random commands, played to a server and to
+//! the state machine, give the same replies and the same messages.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_api::machine::{self, Command, Env, Event, Message, Reach, Reply, State};
+use leasehold_api::{
+    Acquire, BackendError, ClockId, Convert, End, FencingToken, ForceHow, ForceRelease, Key, Label,
+    Limits, LockSpec, Mode, Notice, Operation, OwnerId, Policy, Poll, Renew, ServerTime, SessionId,
+    Stamped, Wait,
+};
+use leasehold_redis_protocol::{Protocol, Settings, decode_notice, reply};
+use leasehold_test_servers::RedisServer;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use support::{Connection, Value};
+
+const CLOCK: ClockId = ClockId::new(1);
+/// Short, so that marks and tokens are forgotten within a case.
+const HORIZON: Duration = Duration::from_millis(30);
+const RETENTION: Duration = Duration::from_millis(80);
+
+/// One random action; the numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Action {
+    Acquire(Attempt),
+    /// The same acquire once more.
+    Again(u8),
+    Poll(u8, bool),
+    Renew(u8, u8),
+    End(u8),
+    /// End, then the acquire that it ends.
+    EndFirst(Attempt),
+    Convert(u8, bool, bool),
+    Inspect(u8),
+    Force(u8, bool, bool),
+    Listen(u8, bool),
+    Sleep(u8),
+}
+
+#[derive(Clone, Debug)]
+struct Attempt {
+    key: u8,
+    session: u8,
+    owner: u8,
+    spec: u8,
+    mode: u8,
+    lease: u8,
+    wait: u8,
+    deliver: u8,
+    floor: u8,
+    limits: u8,
+}
+
+fn attempts() -> impl Strategy<Value = Attempt> {
+    let who = (0..2_u8, 0..4_u8, 0..3_u8);
+    let what = (0..32_u8, any::<u8>(), 0..30_u8);
+    let how = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
+    (who, what, how).prop_map(
+        |((key, session, owner), (spec, mode, lease), how)| Attempt {
+            key,
+            session,
+            owner,
+            spec,
+            mode,
+            lease,
+            wait: how.0,
+            deliver: how.1,
+            floor: how.2,
+            limits: how.3,
+        },
+    )
+}
+
+fn actions() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        10 => attempts().prop_map(Action::Acquire),
+        2 => any::<u8>().prop_map(Action::Again),
+        6 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
+        4 => (any::<u8>(), 0..30_u8).prop_map(|(a, b)| Action::Renew(a, b)),
+        6 => any::<u8>().prop_map(Action::End),
+        1 => attempts().prop_map(Action::EndFirst),
+        3 => (any::<u8>(), any::<bool>(), any::<bool>())
+            .prop_map(|(a, b, c)| Action::Convert(a, b, c)),
+        2 => (0..2_u8).prop_map(Action::Inspect),
+        1 => (0..2_u8, any::<bool>(), any::<bool>()).prop_map(|(a, b, c)| Action::Force(a, b, c)),
+        2 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),
+        2 => (0..12_u8).prop_map(Action::Sleep),
+    ]
+}
+
+fn session(number: u8) -> SessionId {
+    SessionId::from_bytes([number.wrapping_mul(77).wrapping_add(1); 16])
+}
+
+/// Owners whose bytes and numbers sort differently.
+fn owner(number: u8) -> OwnerId {
+    OwnerId::from_u64([5, 1 << 32, 0x0100_0000_0000_0001][usize::from(number)])
+}
+
+/// Both sides, and what has been done so far.
+struct World<'a> {
+    commands: &'a mut Connection,
+    pushes: &'a mut Connection,
+    protocol: &'a Protocol,
+    keys: [Key; 2],
+    spec: u8,
+    /// Records up to which a state is one string: as it is in use, and so few that it is a hash.
+    thin: u8,
+    states: BTreeMap<Key, State>,
+    listening: BTreeSet<SessionId>,
+    sequences: BTreeMap<SessionId, u64>,
+    done: Vec<Acquire>,
+    tokens: Vec<FencingToken>,
+    now: ServerTime,
+}
+
+impl World<'_> {
+    fn spec(&self, choice: u8) -> LockSpec {
+        // Mostly the same one in a case, so that the key is shared.
+        let choice = if choice < 28 { self.spec } else { choice };
+        let plain = match choice % 4 {
+            0 => LockSpec::mutex(),
+            1 | 2 => LockSpec::rw_lock(),
+            _ => LockSpec::semaphore(3).expect("a good number"),
+        };
+        let policy = match choice / 4 % 4 {
+            0 => Policy::Fair,
+            1 => Policy::Barging,
+            2 => Policy::ReaderPreference,
+            _ => Policy::WriterPreference,
+        };
+        let lease = Duration::from_micros([8_000, 25_001][usize::from(choice / 16 % 2)]);
+        plain
+            .with_policy(policy)
+            .unwrap_or(plain)
+            .with_waiter_lease(lease)
+            .expect("a good lease")
+    }
+
+    fn request(&mut self, attempt: &Attempt) -> Acquire {
+        let spec = self.spec(attempt.spec);
+        let mode = match spec.kind() {
+            leasehold_api::Kind::Mutex => Mode::Exclusive,
+            leasehold_api::Kind::RwLock if attempt.mode % 3 == 0 => Mode::Exclusive,
+            leasehold_api::Kind::RwLock => Mode::Shared,
+            leasehold_api::Kind::Semaphore => Mode::Permits(u32::from(attempt.mode) % 3 + 1),
+        };
+        let session = session(attempt.session);
+        let next = self.sequences.entry(session).or_insert(0);
+        *next += 1;
+        let operation = Operation {
+            session,
+            sequence: *next,
+            owner: owner(attempt.owner),
+        };
+        let ahead = match attempt.deliver {
+            0..4 => Duration::ZERO,
+            4..8 => Duration::from_secs(1),
+            _ => Duration::from_millis(25),
+        };
+        let lease = Duration::from_millis(u64::from(attempt.lease) + 1);
+        let key = self.keys[usize::from(attempt.key)].clone();
+        let until = self.now.saturating_add(ahead);
+        let mut request = Acquire::new(key, spec, mode, operation, lease, until)
+            .expect("a good request")
+            .with_label(Label::new(format!("label {}", attempt.owner)).expect("short"));
+        request.wait = match attempt.wait % 8 {
+            0 | 1 => None,
+            2 => Some(Wait::new(false)),
+            3 => Some(
+                Wait::new(true).with_place_until(
+                    self.now
+                        .saturating_add(Duration::from_millis(u64::from(attempt.wait % 16))),
+                ),
+            ),
+            _ => Some(Wait::new(true)),
+        };
+        let token = self.tokens.last().map_or(0, |token| token.get());
+        request.floor = match attempt.floor {
+            0..4 => Some(FencingToken::new(1 << 52)),
+            4..30 => Some(FencingToken::new(token)),
+            30..40 => Some(FencingToken::new(token + 50_000)),
+            _ => None,
+        };
+        if attempt.limits < 40 {
+            request = request.with_limits(Limits {
+                holds: 1 + u32::from(attempt.limits % 3),
+                waiters: u32::from(attempt.limits % 4),
+                holders: 1 + u32::from(attempt.limits / 4 % 4),
+            });
+        }
+        request
+    }
+
+    fn act(&mut self, action: &Action) -> Result<(), TestCaseError> {
+        let pick = |from: &Self, choice: &u8| {
+            let recent = from.done.len().min(8);
+            let back = usize::from(*choice) % recent.max(1);
+            from.done.iter().rev().nth(back).cloned()
+        };
+        match action {
+            Action::Acquire(attempt) => {
+                let request = self.request(attempt);
+                self.done.push(request.clone());
+                self.both(&request.key.clone(), &Command::Acquire(request))?;
+            }
+            Action::EndFirst(attempt) => {
+                let request = self.request(attempt);
+                let end = End::new(request.key.clone(), request.operation);
+                self.both(&request.key.clone(), &Command::End(end))?;
+                self.both(&request.key.clone(), &Command::Acquire(request))?;
+            }
+            Action::Sleep(ms) => std::thread::sleep(Duration::from_millis(u64::from(*ms))),
+            Action::Listen(who, on) => self.listen(session(*who), *on),
+            Action::Inspect(key) => {
+                let key = self.keys[usize::from(*key)].clone();
+                self.both(&key, &Command::Inspect)?;
+            }
+            Action::Force(key, now, all) => {
+                let key = self.keys[usize::from(*key)].clone();
+                let recent = if *all { 4 } else { 1 };
+                let tokens = self.tokens.iter().rev().take(recent).copied().collect();
+                let how = if *now {
+                    ForceHow::Now
+                } else {
+                    ForceHow::Revoke
+                };
+                let request = ForceRelease::new(key.clone(), tokens).with_how(how);
+                self.both(&key, &Command::ForceRelease(request))?;
+            }
+            Action::Again(choice) => {
+                if let Some(request) = pick(self, choice) {
+                    self.both(&request.key.clone(), &Command::Acquire(request))?;
+                }
+            }
+            Action::Poll(choice, listening) => {
+                if let Some(request) = pick(self, choice) {
+                    let poll = Poll::new(request.key.clone(), request.operation, *listening);
+                    self.both(&request.key, &Command::Poll(poll))?;
+                }
+            }
+            Action::Renew(choice, ms) => {
+                if let Some(request) = pick(self, choice) {
+                    let lease = Duration::from_millis(u64::from(*ms) + 1);
+                    let renew = Renew::new(request.key.clone(), request.operation, lease);
+                    self.both(&request.key, &Command::Renew(renew.expect("a good lease")))?;
+                }
+            }
+            Action::End(choice) => {
+                if let Some(request) = pick(self, choice) {
+                    let end = End::new(request.key.clone(), request.operation);
+                    self.both(&request.key, &Command::End(end))?;
+                }
+            }
+            Action::Convert(choice, up, old) => {
+                if let Some(request) = pick(self, choice) {
+                    let back = usize::from(*old);
+                    let token = self.tokens.iter().rev().nth(back).copied();
+                    let token = token.unwrap_or(FencingToken::new(1));
+                    let convert = if *up {
+                        Convert::to_exclusive
+                    } else {
+                        Convert::to_shared
+                    };
+                    let convert = convert(request.key.clone(), request.operation, token);
+                    self.both(&request.key, &Command::Convert(convert))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, who: SessionId, on: bool) {
+        let verb = if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" };
+        self.pushes.command(&[verb, &self.protocol.channel(&who)]);
+        if on {
+            self.listening.insert(who);
+        } else {
+            self.listening.remove(&who);
+        }
+    }
+
+    /// Plays one command to both and compares.
+    fn both(&mut self, key: &Key, command: &Command) -> Result<(), TestCaseError> {
+        let (at, from_server) = self.play(key, command)?;
+        self.now = at;
+        let heard = self.heard()?;
+
+        let listening = &self.listening;
+        let reachable = |who: SessionId| {
+            if listening.contains(&who) {
+                Reach::Listening
+            } else {
+                Reach::Nobody
+            }
+        };
+        let env = Env {
+            now: at,
+            settings: machine::Settings::new(HORIZON, RETENTION),
+            reachable: &reachable,
+        };
+        let state = self.states.entry(key.clone()).or_default();
+        let before = state.clone();
+        let (from_machine, messages) = machine::step(state, env, command);
+        let told: Vec<_> = messages
+            .into_iter()
+            .filter(|message| listening.contains(&message.to))
+            .collect();
+        let context = || format!("{command:?}\nat {at:?} in {before:#?}");
+        prop_assert_eq!(&from_server, &from_machine, "{}", context());
+        for who in 0..4 {
+            let of = |all: &[Message]| {
+                let to = session(who);
+                all.iter()
+                    .filter(|m| m.to == to)
+                    .copied()
+                    .collect::<Vec<_>>()
+            };
+            prop_assert_eq!(of(&heard), of(&told), "{}", context());
+        }
+        if let Reply::Acquire(leasehold_api::AcquireReply::Acquired(acquired))
+        | Reply::Poll(leasehold_api::PollReply::Acquired(acquired)) = &from_server
+        {
+            self.tokens.push(acquired.token);
+        }
+        if let Reply::Convert(leasehold_api::ConvertReply::Converted { token, .. }) = &from_server {
+            self.tokens.push(*token);
+        }
+        Ok(())
+    }
+
+    fn play(&mut self, key: &Key, command: &Command) -> Result<(ServerTime, Reply), TestCaseError> {
+        use std::slice::from_ref;
+        let protocol = self.protocol;
+        let call = match command {
+            Command::Acquire(request) => protocol.acquire(request),
+            Command::Poll(request) => protocol.poll(from_ref(request)),
+            Command::Renew(request) => protocol.renew(from_ref(request)),
+            Command::End(request) => protocol.end(from_ref(request)),
+            Command::Convert(request) => protocol.convert(request),
+            Command::Inspect => protocol.inspect(key),
+            Command::ForceRelease(request) => protocol.force_release(request),
+        };
+        let thin = format!("THIN_RECORDS = {}", self.thin);
+        let answer = self
+            .commands
+            .play_changed(&call, "THIN_RECORDS = 12", &thin);
+        let Value::Bulk(bytes) = answer else {
+            return Err(TestCaseError::fail(format!("{command:?}: {answer:?}")));
+        };
+        let first = |answers: Vec<_>| answers.into_iter().next().expect("one element");
+        match command {
+            Command::Acquire(_) => unstamp(reply::acquire(&bytes, CLOCK), Reply::Acquire),
+            Command::Poll(_) => {
+                let mut all = reply::polls(&bytes, 1, CLOCK);
+                unstamp(all.remove(0), Reply::Poll)
+            }
+            Command::Renew(_) => {
+                let mut all = reply::renewals(&bytes, 1, CLOCK);
+                unstamp(all.remove(0), Reply::Renew)
+            }
+            Command::End(_) => unstamp(first(reply::ends(&bytes, 1, CLOCK)), Reply::End),
+            Command::Convert(_) => unstamp(reply::convert(&bytes, CLOCK), Reply::Convert),
+            Command::Inspect => unstamp(reply::inspect(&bytes, CLOCK), Reply::Inspect),
+            Command::ForceRelease(_) => {
+                unstamp(reply::force_release(&bytes, CLOCK), Reply::ForceRelease)
+            }
+        }
+    }
+
+    /// Everything that was published until now: a subscriber's PING is answered behind it.
+    fn heard(&mut self) -> Result<Vec<Message>, TestCaseError> {
+        let mut heard = Vec::new();
+        self.pushes.send(&["PING"]);
+        loop {
+            let Value::Array(parts) = self.pushes.receive() else {
+                return Ok(heard);
+            };
+            if parts[0].bytes() != b"message" {
+                return Ok(heard);
+            }
+            let to = (0..4)
+                .map(session)
+                .find(|who| self.protocol.channel(who).as_bytes() == parts[1].bytes())
+                .ok_or_else(|| TestCaseError::fail("a message to a stranger"))?;
+            let notices = decode_notice(parts[2].bytes(), CLOCK)
+                .map_err(|error| TestCaseError::fail(error.to_string()))?;
+            heard.extend(notices.into_iter().map(|notice| Message {
+                to,
+                event: event(notice),
+            }));
+        }
+    }
+}
+
+fn event(notice: Notice) -> Event {
+    match notice {
+        Notice::Granted {
+            sequence,
+            token,
+            remaining,
+            ..
+        } => Event::Granted {
+            sequence,
+            token,
+            remaining,
+        },
+        Notice::Hint { sequence, .. } => Event::Hint { sequence },
+        Notice::Revoked { sequence, .. } => Event::Revoked { sequence },
+        other => panic!("nobody publishes {other:?}"),
+    }
+}
+
+fn unstamp<T>(
+    answer: Result<Stamped<T>, BackendError>,
+    wrap: impl Fn(T) -> Reply,
+) -> Result<(ServerTime, Reply), TestCaseError> {
+    let stamped = answer.map_err(|error| TestCaseError::fail(error.to_string()))?;
+    Ok((stamped.stamp.at, wrap(stamped.reply)))
+}
+
+#[test]
+fn scripts_do_what_the_state_machine_does() {
+    let server = RedisServer::start();
+    let mut commands = Connection::open(&server);
+    let mut pushes = Connection::open(&server);
+    let settings = Settings::default()
+        .with_horizon(HORIZON)
+        .with_token_retention(RETENTION);
+    let protocol = Protocol::new("t:", settings).expect("a good prefix");
+    let cells = std::cell::RefCell::new((&mut commands, &mut pushes));
+    let case = AtomicU64::new(0);
+
+    let cases = std::env::var("PORT_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(60);
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 400,
+        ..Config::default()
+    });
+    let thin = prop::sample::select(vec![12_u8, 5, 2, 0]);
+    let script = (0..32_u8, thin, prop::collection::vec(actions(), 1..120));
+    let outcome = runner.run(&script, |(spec, thin, actions)| {
+        let mut cells = cells.borrow_mut();
+        let (commands, pushes) = &mut *cells;
+        let number = case.fetch_add(1, Ordering::Relaxed);
+        let key = |name: &str| Key::new(format!("{name}{number}")).expect("a good key");
+        let mut world = World {
+            commands,
+            pushes,
+            protocol: &protocol,
+            keys: [key("a"), key("{b}\n")],
+            spec,
+            thin,
+            states: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            sequences: BTreeMap::new(),
+            done: Vec::new(),
+            tokens: Vec::new(),
+            now: ServerTime::default(),
+        };
+        let done = world.run(&actions);
+        for who in 0..4 {
+            world.listen(session(who), false);
+        }
+        done
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+impl World<'_> {
+    fn run(&mut self, actions: &[Action]) -> Result<(), TestCaseError> {
+        let key = self.keys[0].clone();
+        self.both(&key, &Command::Inspect)?;
+        for who in 0..3 {
+            self.listen(session(who), true);
+        }
+        actions.iter().try_for_each(|action| self.act(action))
+    }
+}

@@ -1,0 +1,125 @@
+//! A server of the test's own and the smallest client that can play scripts to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use leasehold_redis_protocol::Call;
+use leasehold_test_servers::RedisServer;
+
+/// What the server sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    Nil,
+    Int(i64),
+    Status(String),
+    Error(String),
+    Bulk(Vec<u8>),
+    Array(Vec<Value>),
+}
+
+impl Value {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bulk(bytes) => bytes,
+            other => panic!("not a bulk string: {other:?}"),
+        }
+    }
+
+    pub fn int(&self) -> i64 {
+        match self {
+            Self::Int(number) => *number,
+            other => panic!("not an integer: {other:?}"),
+        }
+    }
+}
+
+/// One blocking connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<UnixStream>,
+}
+
+impl Connection {
+    pub fn open(server: &RedisServer) -> Self {
+        let stream = UnixStream::connect(server.socket_path()).expect("the server listens");
+        let limit = Some(Duration::from_secs(10));
+        stream
+            .set_read_timeout(limit)
+            .expect("a time-out can be set");
+        Self {
+            stream: BufReader::new(stream),
+        }
+    }
+
+    pub fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
+        let mut out = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words.iter().map(AsRef::as_ref) {
+            out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            out.extend_from_slice(word);
+            out.extend_from_slice(b"\r\n");
+        }
+        self.stream
+            .get_mut()
+            .write_all(&out)
+            .expect("the server reads");
+    }
+
+    pub fn receive(&mut self) -> Value {
+        let mut line = String::new();
+        self.stream
+            .read_line(&mut line)
+            .expect("the server answers");
+        let (kind, rest) = line.trim_end().split_at(1);
+        let number = || rest.parse::<i64>().expect("a number");
+        match kind {
+            "+" => Value::Status(rest.into()),
+            "-" => Value::Error(rest.into()),
+            ":" => Value::Int(number()),
+            "$" if number() < 0 => Value::Nil,
+            "$" => {
+                let mut bytes = vec![0; usize::try_from(number()).expect("a length") + 2];
+                self.stream
+                    .read_exact(&mut bytes)
+                    .expect("the rest of the string");
+                bytes.truncate(bytes.len() - 2);
+                Value::Bulk(bytes)
+            }
+            "*" => Value::Array((0..number()).map(|_| self.receive()).collect()),
+            other => panic!("unexpected reply type {other:?}"),
+        }
+    }
+
+    pub fn command<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Value {
+        self.send(words);
+        self.receive()
+    }
+
+    /// Plays a call as a backend does.
+    pub fn play(&mut self, call: &Call) -> Value {
+        match self.evaluate("EVALSHA", call.script.sha1(), call) {
+            Value::Error(error) if error.starts_with("NOSCRIPT") => {
+                self.evaluate("EVAL", call.script.source(), call)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Plays a call with a changed script.
+    pub fn play_changed(&mut self, call: &Call, from: &str, to: &str) -> Value {
+        let source = call.script.source();
+        assert!(source.contains(from), "the script does not say {from:?}");
+        self.evaluate("EVAL", &source.replacen(from, to, 1), call)
+    }
+
+    fn evaluate(&mut self, how: &str, script: &str, call: &Call) -> Value {
+        let mut words = vec![
+            how.as_bytes().to_vec(),
+            script.as_bytes().to_vec(),
+            call.keys.len().to_string().into_bytes(),
+        ];
+        words.extend(call.keys.iter().cloned());
+        words.extend(call.args.iter().cloned());
+        self.command(&words)
+    }
+}
