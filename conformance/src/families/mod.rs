@@ -1,12 +1,25 @@
 //! The families of cases, a file each.
 
+mod away;
+mod batches;
 mod claims;
+mod conversion;
 mod exclusion;
 mod expiry;
+mod forced;
+mod foreign;
+mod inspection;
+mod limits;
+mod names;
+mod notices;
 mod ownership;
+mod readers_writers;
 mod redelivery;
 mod redelivery_queue;
 mod reentrancy;
+mod semaphores;
+mod starvation;
+mod tokens;
 mod waiting;
 
 use crate::case::Case;
@@ -20,6 +33,19 @@ const FAMILIES: &[&[Case]] = &[
     waiting::CASES,
     claims::CASES,
     reentrancy::CASES,
+    readers_writers::CASES,
+    conversion::CASES,
+    starvation::CASES,
+    semaphores::CASES,
+    tokens::CASES,
+    names::CASES,
+    foreign::CASES,
+    limits::CASES,
+    inspection::CASES,
+    forced::CASES,
+    notices::CASES,
+    away::CASES,
+    batches::CASES,
 ];
 
 /// Every case of the suite.

@@ -1,0 +1,148 @@
+//! Waiters that said they listen, and on whose channel nobody does.
+
+use leasehold_api::{PollReply, Wait};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, want};
+use crate::families::notices::{listener, listening};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("away";
+    unheard_waiter_is_passed_over: ["rule 9"], [Queue, Push];
+    its_ticket_is_kept: ["rule 9", "rule 7"], [Queue, Push];
+    all_away_counts_as_free: ["rule 9"], [Queue, Push];
+    marked_at_most_twice: ["rule 9"], [Queue, Push];
+    who_never_listened_is_never_away: ["rule 9"], [Queue, Push];
+    poll_says_whether_it_listens: ["rule 9"], [Queue, Push];
+    away_is_shown: ["rule 9"], [Queue, Push, Inspect];
+);
+
+/// A waiter that says it listens, in a session that does not.
+async fn deaf(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
+    listening(&world.session().await?, lock).await
+}
+
+async fn waits(waiter: &Attempt, listens: bool) -> Verdict {
+    want!(
+        waiter.poll_as(listens).await?.reply,
+        PollReply::Queued(_),
+        "rule 9",
+        "a waiter that is away keeps its place"
+    );
+    Ok(())
+}
+
+async fn has_it(waiter: &Attempt, listens: bool) -> Verdict {
+    want!(
+        waiter.poll_as(listens).await?.reply,
+        PollReply::Acquired(_),
+        "rule 9",
+        "the first waiter that is not away has the key"
+    );
+    Ok(())
+}
+
+async fn unheard_waiter_is_passed_over(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let away = deaf(world, &lock).await?;
+    let (session, _notices) = listener(world).await?;
+    let heard = listening(&session, &lock).await?;
+    held.released("S3").await?;
+    has_it(&heard, true).await?;
+    waits(&away, true).await
+}
+
+async fn its_ticket_is_kept(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let away = deaf(world, &lock).await?;
+    let (session, _notices) = listener(world).await?;
+    let (heard, later) = (
+        listening(&session, &lock).await?,
+        listening(&session, &lock).await?,
+    );
+    held.released("S3").await?;
+    has_it(&heard, true).await?;
+    // It subscribes again and polls: from then on it is first once more.
+    let _notices = away.session.backend.listen(away.session.id).await?;
+    waits(&away, true).await?;
+    heard.released("S3").await?;
+    has_it(&away, true).await?;
+    waits(&later, true).await
+}
+
+async fn all_away_counts_as_free(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (first, _second) = (deaf(world, &lock).await?, deaf(world, &lock).await?);
+    held.released("S3").await?;
+    let newcomer = world.session().await?.ask(&lock).acquired("rule 9").await?;
+    newcomer.released("S3").await?;
+    has_it(&first, true).await
+}
+
+async fn marked_at_most_twice(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let away = deaf_behind(world, &lock).await?;
+    // Each release finds it unheard and marks it; each poll clears the mark and finds that a
+    // newcomer has the key. The third release grants to it all the same.
+    for _ in 0..2 {
+        let newcomer = world.session().await?.ask(&lock).acquired("rule 9").await?;
+        waits(&away, true).await?;
+        newcomer.released("S3").await?;
+    }
+    let session = world.session().await?;
+    session.ask(&lock).held("rule 9").await?;
+    has_it(&away, true).await
+}
+
+/// A waiter that was marked away once, and a key that is free.
+async fn deaf_behind(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
+    let held = world.session().await?.ask(lock).acquired("S1").await?;
+    let away = deaf(world, lock).await?;
+    held.released("S3").await?;
+    Ok(away)
+}
+
+async fn who_never_listened_is_never_away(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let session = world.session().await?;
+    let (polls, _) = session.ask(&lock).wait().queued("rule 7").await?;
+    let (listens, _notices) = listener(world).await?;
+    let second = listening(&listens, &lock).await?;
+    held.released("S3").await?;
+    has_it(&polls, false).await?;
+    waits(&second, true).await
+}
+
+async fn poll_says_whether_it_listens(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let lost = deaf(world, &lock).await?;
+    // It knows that its subscription is gone, and says so.
+    waits(&lost, false).await?;
+    let session = world.session().await?;
+    let ask = session.ask(&lock).wait_as(Wait::new(false));
+    let (second, _) = ask.queued("rule 7").await?;
+    held.released("S3").await?;
+    has_it(&lost, false).await?;
+    waits(&second, false).await
+}
+
+async fn away_is_shown(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let away = deaf_behind(world, &lock).await?;
+    let marks = |view: &leasehold_api::InspectReply| -> Vec<bool> {
+        view.waiters.iter().map(|waiter| waiter.away).collect()
+    };
+    let view = away.session.inspect(&lock).await?.reply;
+    crate::failure::want_eq!(
+        marks(&view),
+        [true],
+        "rule 9",
+        "an inspection shows the mark"
+    );
+    has_it(&away, true).await
+}

@@ -1,0 +1,225 @@
+//! Many steps in one call: each by itself.
+
+use leasehold_api::{BackendError, EndReply, PollReply, RenewReply, bounds};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("batches";
+    empty_batches_are_answered_empty: ["trait contract"], [];
+    each_renewal_by_itself: ["trait contract", "S3"], [];
+    each_end_by_itself: ["trait contract", "S3"], [];
+    same_attempt_twice_in_a_batch: ["rule 12"], [];
+    each_poll_by_itself: ["trait contract", "rule 7"], [Queue];
+    ends_of_one_key_in_order: ["rule 7", "rule 8"], [Queue];
+    largest_batch: ["trait contract"], [];
+    one_error_touches_no_other: ["rule 14", "trait contract"], [PlantForeign];
+);
+
+async fn empty_batches_are_answered_empty(world: &World) -> Verdict {
+    let backend = world.backend().await?;
+    let sizes = (backend.renew(&[]).await.len(), backend.end(&[]).await.len());
+    want_eq!(
+        sizes,
+        (0, 0),
+        "trait contract",
+        "one element for each request, so none"
+    );
+    Ok(())
+}
+
+/// Holds on `k0`, `k1`, …
+async fn holds(world: &World, n: usize) -> Result<Vec<Attempt>, Failure> {
+    let session = world.session().await?;
+    let mut all = Vec::new();
+    for number in 0..n {
+        let lock = Lock::mutex(&format!("k{number}"));
+        all.push(session.ask(&lock).acquired("S1").await?);
+    }
+    Ok(all)
+}
+
+async fn each_renewal_by_itself(world: &World) -> Verdict {
+    let held = holds(world, 4).await?;
+    held[1].released("S3").await?;
+    let batch: Result<Vec<_>, _> = held
+        .iter()
+        .map(|hold| hold.renew_request(world.units(300)))
+        .collect();
+    let answers = held[0].session.backend.renew(&batch?).await;
+    want_eq!(
+        answers.len(),
+        4,
+        "trait contract",
+        "one element for each request"
+    );
+    for (n, answer) in answers.into_iter().enumerate() {
+        match answer?.reply {
+            RenewReply::Renewed { token, .. } if n != 1 => {
+                want_eq!(
+                    token,
+                    held[n].token(),
+                    "trait contract",
+                    "in the order asked"
+                );
+            }
+            RenewReply::Lost(_) if n == 1 => {}
+            other => want!(
+                other,
+                RenewReply::Renewed { .. },
+                "trait contract",
+                "element {n} answers request {n}; only request 1 had been released"
+            ),
+        }
+    }
+    Ok(())
+}
+
+async fn each_end_by_itself(world: &World) -> Verdict {
+    let held = holds(world, 4).await?;
+    held[2].released("S3").await?;
+    let batch: Vec<_> = held.iter().map(Attempt::end_request).collect();
+    let answers = held[0].session.backend.end(&batch).await;
+    want_eq!(
+        answers.len(),
+        4,
+        "trait contract",
+        "one element for each request"
+    );
+    for (n, answer) in answers.into_iter().enumerate() {
+        let reply = answer?.reply;
+        let right = match reply {
+            EndReply::Released { holds_left: 0, .. } => n != 2,
+            EndReply::NotHeld(_) => n == 2,
+            _ => false,
+        };
+        ensure!(
+            right,
+            "trait contract",
+            (n, reply),
+            "only request 2 had been released before; all others are now"
+        );
+    }
+    for hold in &held {
+        let lock = Lock::new(hold.request.key.as_str(), hold.request.spec);
+        world.session().await?.ask(&lock).acquired("S3").await?;
+    }
+    Ok(())
+}
+
+async fn same_attempt_twice_in_a_batch(world: &World) -> Verdict {
+    let held = holds(world, 1).await?;
+    let batch = [held[0].end_request(), held[0].end_request()];
+    let mut answers = Vec::new();
+    for answer in held[0].session.backend.end(&batch).await {
+        answers.push(answer?.reply);
+    }
+    want!(
+        &answers[..],
+        [
+            EndReply::Released { holds_left: 0, .. },
+            EndReply::NotHeld(_)
+        ],
+        "rule 12",
+        "a batch is many steps: the second end finds what the first has done"
+    );
+    Ok(())
+}
+
+async fn each_poll_by_itself(world: &World) -> Verdict {
+    let held = holds(world, 3).await?;
+    let session = world.session().await?;
+    let mut waiters = Vec::new();
+    for hold in &held {
+        let lock = Lock::new(hold.request.key.as_str(), hold.request.spec);
+        waiters.push(session.ask(&lock).wait().queued("rule 7").await?.0);
+    }
+    held[0].released("S3").await?;
+    waiters[2].end().await?;
+    let batch: Vec<_> = waiters.iter().map(|w| w.poll_request(false)).collect();
+    let mut answers = Vec::new();
+    for answer in session.backend.poll(&batch).await {
+        answers.push(answer?.reply);
+    }
+    want!(
+        &answers[..],
+        [
+            PollReply::Acquired(_),
+            PollReply::Queued(_),
+            PollReply::Gone(_)
+        ],
+        "trait contract",
+        "each poll is answered for its own key and attempt, in the order asked"
+    );
+    Ok(())
+}
+
+async fn ends_of_one_key_in_order(world: &World) -> Verdict {
+    let held = holds(world, 1).await?;
+    let lock = Lock::mutex("k0");
+    let session = &held[0].session;
+    let (first, _) = session.ask(&lock).wait().queued("rule 7").await?;
+    let (second, _) = session.ask(&lock).wait().queued("rule 7").await?;
+    // The second request finds the claim that the first has made.
+    let batch = [held[0].end_request(), first.end_request()];
+    for answer in session.backend.end(&batch).await {
+        want!(
+            answer?.reply,
+            EndReply::Released { .. },
+            "rule 8",
+            "each element settles by itself, in the order of the batch"
+        );
+    }
+    second.poll_granted("rule 8").await?;
+    Ok(())
+}
+
+async fn largest_batch(world: &World) -> Verdict {
+    let held = holds(world, bounds::MAX_BATCH).await?;
+    let batch: Vec<_> = held.iter().map(Attempt::end_request).collect();
+    let answers = held[0].session.backend.end(&batch).await;
+    want_eq!(
+        answers.len(),
+        batch.len(),
+        "trait contract",
+        "one element for each request"
+    );
+    for answer in answers {
+        want!(
+            answer?.reply,
+            EndReply::Released { .. },
+            "trait contract",
+            "each was held"
+        );
+    }
+    Ok(())
+}
+
+async fn one_error_touches_no_other(world: &World) -> Verdict {
+    let held = holds(world, 2).await?;
+    let lock = Lock::mutex("foreign");
+    let planted = world.environment().plant_foreign(&lock.key).await;
+    planted.map_err(|error| Failure::setup(&error))?;
+    let mut foreign = held[0].end_request();
+    foreign.key = lock.key.clone();
+    let batch = [held[0].end_request(), foreign, held[1].end_request()];
+    let mut answers = held[0].session.backend.end(&batch).await.into_iter();
+    for expected_error in [false, true, false] {
+        match answers.next() {
+            Some(Ok(stamped)) if !expected_error => want!(
+                stamped.reply,
+                EndReply::Released { .. },
+                "trait contract",
+                "an error on one key touches no other"
+            ),
+            other => want!(
+                other,
+                Some(Err(BackendError::ForeignValue { .. })) if expected_error,
+                "rule 14",
+                "the error of an element is its own"
+            ),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,331 @@
+//! Downgrade and upgrade.
+
+use leasehold_api::{ConvertReply, EndReply, FencingToken, Mode, RenewReply, Stamped, TenureView};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("conversion";
+    downgrade_lets_readers_in: ["rule 6"], [RwLocks, Convert];
+    downgrade_grants_the_readers_at_the_head: ["rule 6", "rule 8"], [RwLocks, Convert, Queue];
+    downgrade_with_a_writer_first_grants_none: ["rule 6", "rule 7"], [RwLocks, Convert, Queue];
+    sole_reader_upgrades: ["rule 6"], [RwLocks, Convert];
+    upgrade_is_refused_beside_a_reader: ["rule 6", "S1"], [RwLocks, Convert];
+    upgrade_counts_claims: ["rule 6", "S1"], [RwLocks, Convert, Queue];
+    upgrade_past_an_expired_reader: ["rule 6", "rule 4"], [RwLocks, Convert];
+    upgrade_passes_the_queue_once: ["rule 6", "rule 7"], [RwLocks, Convert, Queue];
+    conversion_keeps_the_lease: ["rule 6", "rule 2"], [RwLocks, Convert];
+    conversion_starts_a_period: ["rule 6", "S4"], [RwLocks, Convert, FencingTokens];
+    other_period_changes_nothing: ["rule 6", "S3"], [RwLocks, Convert];
+    expired_hold_does_not_convert: ["rule 6", "S3"], [RwLocks, Convert];
+    what_it_is_already: ["rule 6", "rule 12"], [RwLocks, Convert];
+    mutex_does_not_convert: ["rule 6"], [Convert];
+    one_hold_of_several_converts: ["rule 6", "rule 5"], [RwLocks, Convert, Reentrancy];
+);
+
+/// The token of the new period.
+async fn downgraded(held: &Attempt, expected: FencingToken) -> Result<FencingToken, Failure> {
+    Ok(want!(
+        held.downgrade(expected).await?.reply,
+        ConvertReply::Converted { token, .. } => token,
+        "rule 6",
+        "a writer may become a reader at any time"
+    ))
+}
+
+/// The token of the new period.
+async fn upgraded(held: &Attempt, expected: FencingToken) -> Result<FencingToken, Failure> {
+    Ok(want!(
+        held.upgrade(expected).await?.reply,
+        ConvertReply::Converted { token, .. } => token,
+        "rule 6",
+        "the sole reader may become a writer"
+    ))
+}
+
+async fn not_sole(held: &Attempt, expected: FencingToken) -> Verdict {
+    want!(
+        held.upgrade(expected).await?.reply,
+        ConvertReply::NotSole,
+        "rule 6",
+        "an upgrade is for the sole unexpired holder, claims counted"
+    );
+    Ok(())
+}
+
+async fn downgrade_lets_readers_in(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    downgraded(&held, held.token()).await?;
+    let reader = b.ask(&lock).shared().acquired("rule 6").await?;
+    b.ask(&lock).held("S1").await?;
+    reader.released("S3").await?;
+    held.released("S3").await
+}
+
+/// Waiters behind a writer: `r` reads, `w` writes.
+async fn queue(world: &World, lock: &Lock, modes: &str) -> Result<Vec<Attempt>, Failure> {
+    let mut all = Vec::new();
+    for mode in modes.chars() {
+        let session = world.session().await?;
+        let ask = session.ask(lock).wait();
+        let ask = if mode == 'r' { ask.shared() } else { ask };
+        all.push(ask.queued("rule 7").await?.0);
+    }
+    Ok(all)
+}
+
+async fn downgrade_grants_the_readers_at_the_head(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let waiters = queue(world, &lock, "rrwr").await?;
+    downgraded(&held, held.token()).await?;
+    for reader in &waiters[..2] {
+        reader.renewed(world.units(300), "rule 6").await?;
+    }
+    for later in &waiters[2..] {
+        later.poll_queued("rule 6").await?;
+    }
+    Ok(())
+}
+
+async fn downgrade_with_a_writer_first_grants_none(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let waiters = queue(world, &lock, "wr").await?;
+    downgraded(&held, held.token()).await?;
+    for waiter in &waiters {
+        waiter.poll_queued("rule 6").await?;
+    }
+    let c = world.session().await?;
+    c.ask(&lock).shared().held("rule 7").await?;
+    held.released("S3").await?;
+    waiters[0].poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn sole_reader_upgrades(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let token = upgraded(&held, held.token()).await?;
+    b.ask(&lock).shared().held("S1").await?;
+    downgraded(&held, token).await?;
+    b.ask(&lock).shared().acquired("rule 6").await?;
+    Ok(())
+}
+
+async fn upgrade_is_refused_beside_a_reader(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let other = b.ask(&lock).shared().acquired("S1").await?;
+    not_sole(&held, held.token()).await?;
+    // A refusal changes nothing: both still read.
+    held.renewed(world.units(300), "rule 6").await?;
+    other.released("S3").await?;
+    upgraded(&held, held.token()).await?;
+    Ok(())
+}
+
+async fn upgrade_counts_claims(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    b.ask(&lock).shared().wait().queued("rule 7").await?;
+    // The downgrade grants to the waiting reader, who does not know it yet.
+    let reading = downgraded(&held, held.token()).await?;
+    not_sole(&held, reading).await
+}
+
+async fn upgrade_past_an_expired_reader(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let dead = b.ask(&lock).shared().lease(world.units(3));
+    let dead = dead.acquired("S1").await?;
+    world.pass(4).await;
+    upgraded(&held, held.token()).await?;
+    want!(
+        dead.renew(world.units(5)).await?.reply,
+        RenewReply::Lost(_),
+        "rule 4",
+        "the reader whose lease is over is no holder"
+    );
+    Ok(())
+}
+
+async fn upgrade_passes_the_queue_once(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let held = world
+        .session()
+        .await?
+        .ask(&lock)
+        .shared()
+        .acquired("S1")
+        .await?;
+    let waiters = queue(world, &lock, "w").await?;
+    let writing = upgraded(&held, held.token()).await?;
+    let reading = downgraded(&held, writing).await?;
+    waiters[0].poll_queued("S1").await?;
+    not_sole(&held, reading).await?;
+    held.released("S3").await?;
+    waiters[0].poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn conversion_keeps_the_lease(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let held = a
+        .ask(&Lock::rw("k"))
+        .lease(world.units(30))
+        .acquired("S1")
+        .await?;
+    world.pass(2).await;
+    let Stamped { stamp, reply } = held.downgrade(held.token()).await?;
+    let remaining = want!(
+        reply,
+        ConvertReply::Converted { remaining, .. } => remaining,
+        "rule 6",
+        "a writer may become a reader at any time"
+    );
+    let promise = "a conversion neither extends nor shortens the tenure";
+    world.ends_at((stamp, remaining), held.end_time(), "rule 2", promise)
+}
+
+async fn conversion_starts_a_period(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let held = a.ask(&Lock::rw("k")).acquired("S1").await?;
+    let mut last = held.token();
+    for _ in 0..3 {
+        let reading = downgraded(&held, last).await?;
+        ensure!(
+            reading > last,
+            "S4",
+            reading,
+            "a downgrade starts a period after {last:?}"
+        );
+        last = upgraded(&held, reading).await?;
+        ensure!(
+            last > reading,
+            "S4",
+            last,
+            "an upgrade starts a period after {reading:?}"
+        );
+        let (token, _) = held.renewed(world.units(300), "rule 6").await?;
+        want_eq!(token, last, "rule 6", "a renewal tells the current period");
+    }
+    Ok(())
+}
+
+async fn other_period_changes_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    for wrong in [
+        FencingToken::new(1),
+        FencingToken::new(held.token().get() + 1),
+    ] {
+        let view = want!(
+            held.downgrade(wrong).await?.reply,
+            ConvertReply::WrongPeriod(view) => view,
+            "rule 6",
+            "a conversion of another period ({wrong:?}) changes nothing"
+        );
+        want_eq!(
+            view.token,
+            held.token(),
+            "rule 6",
+            "it tells the current token"
+        );
+        want_eq!(view.mode, Mode::Exclusive, "rule 6", "and the current mode");
+    }
+    b.ask(&lock).shared().held("S1").await?;
+    Ok(())
+}
+
+async fn expired_hold_does_not_convert(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a
+        .ask(&lock)
+        .shared()
+        .lease(world.units(3))
+        .acquired("S1")
+        .await?;
+    world.pass(4).await;
+    want!(
+        held.upgrade(held.token()).await?.reply,
+        ConvertReply::Lost(_),
+        "rule 6",
+        "what has expired cannot be converted"
+    );
+    b.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn what_it_is_already(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let held = a.ask(&lock).shared().acquired("S1").await?;
+    b.ask(&lock).shared().acquired("S1").await?;
+    want!(
+        held.downgrade(held.token()).await?.reply,
+        ConvertReply::Converted { token, .. } if token == held.token(),
+        "rule 6",
+        "becoming what it is already succeeds and starts no period"
+    );
+    Ok(())
+}
+
+async fn mutex_does_not_convert(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    want!(
+        held.downgrade(held.token()).await?.reply,
+        ConvertReply::NotSole,
+        "rule 6",
+        "only a reader/writer lock has readers"
+    );
+    b.ask(&lock).held("S1").await?;
+    held.released("S3").await
+}
+
+async fn one_hold_of_several_converts(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::rw("k"), a.owner());
+    let outer = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
+    let inner = a
+        .ask(&lock)
+        .owner(owner)
+        .shared()
+        .acquired("rule 5")
+        .await?;
+    let writing = upgraded(&inner, inner.token()).await?;
+    b.ask(&lock).shared().held("S1").await?;
+    // The other hold reads as before; the tenure is what its strongest hold is.
+    let view = want!(
+        inner.end().await?,
+        EndReply::Released { holds_left: 1, tenure: Some(view) } => view,
+        "rule 5",
+        "the outer hold is left"
+    );
+    let TenureView { mode, token, .. } = view;
+    want_eq!(
+        mode,
+        Mode::Shared,
+        "rule 6",
+        "a conversion changes one hold"
+    );
+    ensure!(
+        token > writing,
+        "rule 6",
+        token,
+        "what is left is a new period"
+    );
+    b.ask(&lock).shared().acquired("rule 6").await?;
+    outer.released("S3").await
+}

@@ -1,0 +1,237 @@
+//! Taking a key away from those who were seen to hold it.
+
+use leasehold_api::{
+    AcquireReply, EndReply, FencingToken, ForceHow, ForceRelease, ForceReply, RenewReply, Why,
+};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Lock, Session, World};
+
+pub(super) const CASES: &[Case] = cases!("forced";
+    revoked_holder_cannot_renew: ["S1", "S3"], [ForceRelease];
+    revoked_tenure_keeps_its_lease: ["S1"], [ForceRelease];
+    revoked_holder_may_release: ["S3"], [ForceRelease];
+    revoked_owner_cannot_nest_longer: ["S1", "rule 5"], [ForceRelease, Reentrancy];
+    now_frees_at_once: ["S3"], [ForceRelease];
+    now_tells_its_holder: ["S3"], [ForceRelease];
+    now_grants_to_the_waiter: ["rule 8"], [ForceRelease, Queue];
+    never_a_later_period: ["S3"], [ForceRelease];
+    idle_key_has_nothing_to_force: ["S3"], [ForceRelease];
+    all_readers_of_the_period: ["S3", "rule 15"], [ForceRelease, RwLocks];
+    only_the_permit_that_was_named: ["S3"], [ForceRelease, Semaphores, FencingTokens];
+);
+
+async fn force(
+    session: &Session,
+    lock: &Lock,
+    token: FencingToken,
+    how: ForceHow,
+) -> Result<ForceReply, Failure> {
+    let request = ForceRelease::new(lock.key.clone(), vec![token]).with_how(how);
+    session.force(&request).await
+}
+
+async fn forced(
+    session: &Session,
+    lock: &Lock,
+    token: FencingToken,
+    how: ForceHow,
+    tenures: u32,
+) -> Verdict {
+    want_eq!(
+        force(session, lock, token, how).await?,
+        ForceReply::Forced { tenures },
+        "S3",
+        "the tenures with the token that was seen are forced"
+    );
+    Ok(())
+}
+
+async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
+    forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
+    want!(
+        held.renew(world.units(50)).await?.reply,
+        RenewReply::Lost(Why::Forced),
+        "S3",
+        "a revoked tenure is not renewed, and its holder is told why"
+    );
+    world.pass(6).await;
+    b.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn revoked_tenure_keeps_its_lease(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
+    // Its holder may rely on the deadline that it was given: nobody else gets in before.
+    b.ask(&lock).held("S1").await?;
+    want!(
+        held.again().await?.reply,
+        AcquireReply::Acquired(_),
+        "S1",
+        "a revoked tenure lasts until its lease ends"
+    );
+    Ok(())
+}
+
+async fn revoked_holder_may_release(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
+    held.released("S3").await?;
+    b.ask(&lock).acquired("S3").await?;
+    Ok(())
+}
+
+async fn revoked_owner_cannot_nest_longer(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    let held = a
+        .ask(&lock)
+        .owner(owner)
+        .lease(world.units(5))
+        .acquired("S1")
+        .await?;
+    forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
+    a.ask(&lock)
+        .owner(owner)
+        .lease(world.units(500))
+        .send()
+        .await?;
+    world.pass(6).await;
+    b.ask(&lock).acquired("S1").await?;
+    Ok(())
+}
+
+async fn now_frees_at_once(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    forced(&b, &lock, held.token(), ForceHow::Now, 1).await?;
+    let next = b.ask(&lock).acquired("S3").await?;
+    ensure!(
+        next.token() > held.token(),
+        "S4",
+        next.token(),
+        "the next tenure is a new period"
+    );
+    Ok(())
+}
+
+async fn now_tells_its_holder(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    forced(&b, &lock, held.token(), ForceHow::Now, 1).await?;
+    want!(
+        held.renew(world.units(50)).await?.reply,
+        RenewReply::Lost(Why::Forced | Why::Unknown),
+        "S3",
+        "what was ended by force is lost"
+    );
+    want!(
+        held.end().await?,
+        EndReply::NotHeld(_),
+        "S3",
+        "what was ended by force cannot be released"
+    );
+    b.ask(&lock).acquired("S3").await?;
+    Ok(())
+}
+
+async fn now_grants_to_the_waiter(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.session().await?,
+        world.session().await?,
+        world.session().await?,
+    );
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    forced(&c, &lock, held.token(), ForceHow::Now, 1).await?;
+    waiter.renewed(world.units(50), "rule 8").await?;
+    c.ask(&lock).held("S1").await?;
+    Ok(())
+}
+
+async fn never_a_later_period(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let seen = a.ask(&lock).acquired("S1").await?;
+    seen.released("S3").await?;
+    let held = a.ask(&lock).acquired("S1").await?;
+    for how in [ForceHow::Revoke, ForceHow::Now] {
+        want_eq!(
+            force(&b, &lock, seen.token(), how).await?,
+            ForceReply::WrongPeriod,
+            "S3",
+            "the tenure that was seen is over, and a later one is not touched"
+        );
+    }
+    held.renewed(world.units(300), "S3").await?;
+    b.ask(&lock).held("S3").await?;
+    Ok(())
+}
+
+async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let seen = FencingToken::new(5);
+    let how = ForceHow::Now;
+    want_eq!(
+        force(&b, &lock, seen, how).await?,
+        ForceReply::WrongPeriod,
+        "S3",
+        "never used"
+    );
+    let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    world.pass(4).await;
+    want_eq!(
+        force(&b, &lock, held.token(), how).await?,
+        ForceReply::WrongPeriod,
+        "S3",
+        "what has expired is not there to be forced"
+    );
+    Ok(())
+}
+
+async fn all_readers_of_the_period(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.session().await?,
+        world.session().await?,
+        world.session().await?,
+    );
+    let lock = Lock::rw("k");
+    let first = a.ask(&lock).shared().acquired("S1").await?;
+    let second = b.ask(&lock).shared().acquired("S1").await?;
+    forced(&c, &lock, first.token(), ForceHow::Now, 2).await?;
+    for reader in [&first, &second] {
+        want!(
+            reader.renew(world.units(5)).await?.reply,
+            RenewReply::Lost(_),
+            "S3",
+            "overlapping readers share the period that was forced"
+        );
+    }
+    c.ask(&lock).acquired("S3").await?;
+    Ok(())
+}
+
+async fn only_the_permit_that_was_named(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::semaphore("k", 2);
+    let first = a.ask(&lock).acquired("S1").await?;
+    let second = a.ask(&lock).acquired("S1").await?;
+    forced(&b, &lock, first.token(), ForceHow::Now, 1).await?;
+    second.renewed(world.units(300), "S3").await?;
+    b.ask(&lock).acquired("S3").await?;
+    b.ask(&lock).held("S1").await?;
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Something else lives under the key: said so, and left alone.
+
+use leasehold_api::{BackendError, Convert, FencingToken, ForceHow, ForceRelease};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("foreign";
+    acquire_says_so: ["rule 14"], [PlantForeign];
+    renew_and_end_say_so: ["rule 14"], [PlantForeign];
+    poll_says_so: ["rule 14"], [PlantForeign, Queue];
+    convert_says_so: ["rule 14"], [PlantForeign, RwLocks, Convert];
+    inspect_says_so: ["rule 14"], [PlantForeign, Inspect];
+    force_release_says_so: ["rule 14"], [PlantForeign, ForceRelease];
+    other_keys_work_beside_it: ["rule 14"], [PlantForeign];
+);
+
+async fn plant(world: &World, lock: &Lock) -> Verdict {
+    let planted = world.environment().plant_foreign(&lock.key).await;
+    planted.map_err(|error| Failure::setup(&error))
+}
+
+async fn untouched(world: &World, lock: &Lock) -> Verdict {
+    let intact = world.environment().foreign_is_untouched(&lock.key).await;
+    let intact = intact.map_err(|error| Failure::setup(&error))?;
+    ensure!(
+        intact,
+        "rule 14",
+        "it was changed",
+        "a foreign value is left as it was"
+    );
+    Ok(())
+}
+
+fn is_foreign<T: std::fmt::Debug>(answer: Result<T, BackendError>) -> Verdict {
+    want!(
+        answer,
+        Err(BackendError::ForeignValue { .. }),
+        "rule 14",
+        "a foreign value under the key is a typed outcome of every command"
+    );
+    Ok(())
+}
+
+/// An attempt that never was granted, on a key with a foreign value.
+async fn attempt(world: &World, lock: &Lock) -> Result<Attempt, Failure> {
+    plant(world, lock).await?;
+    let a = world.session().await?;
+    // Something to name in commands: the hold is on another key.
+    let elsewhere = Lock::new("elsewhere", lock.spec);
+    let mut attempt = a.ask(&elsewhere).acquired("S1").await?;
+    attempt.request.key = lock.key.clone();
+    Ok(attempt)
+}
+
+async fn acquire_says_so(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    plant(world, &lock).await?;
+    let a = world.session().await?;
+    for ask in [a.ask(&lock), a.ask(&lock).wait()] {
+        is_foreign(a.backend.acquire(&ask.build().await?).await)?;
+    }
+    untouched(world, &lock).await
+}
+
+async fn renew_and_end_say_so(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let attempt = attempt(world, &lock).await?;
+    let backend = &attempt.session.backend;
+    let renewal = attempt.renew_request(world.units(5))?;
+    for answer in backend.renew(&[renewal]).await {
+        is_foreign(answer)?;
+    }
+    for answer in backend.end(&[attempt.end_request()]).await {
+        is_foreign(answer)?;
+    }
+    untouched(world, &lock).await
+}
+
+async fn poll_says_so(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let attempt = attempt(world, &lock).await?;
+    let poll = attempt.poll_request(false);
+    for answer in attempt.session.backend.poll(&[poll]).await {
+        is_foreign(answer)?;
+    }
+    untouched(world, &lock).await
+}
+
+async fn convert_says_so(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let attempt = attempt(world, &lock).await?;
+    let (key, operation) = (lock.key.clone(), attempt.operation());
+    let request = Convert::to_shared(key, operation, FencingToken::new(1));
+    is_foreign(attempt.session.backend.convert(&request).await)?;
+    untouched(world, &lock).await
+}
+
+async fn inspect_says_so(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    plant(world, &lock).await?;
+    is_foreign(world.backend().await?.inspect(&lock.key).await)?;
+    untouched(world, &lock).await
+}
+
+async fn force_release_says_so(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    plant(world, &lock).await?;
+    for how in [ForceHow::Revoke, ForceHow::Now] {
+        let tokens = vec![FencingToken::new(1)];
+        let request = ForceRelease::new(lock.key.clone(), tokens).with_how(how);
+        is_foreign(world.backend().await?.force_release(&request).await)?;
+    }
+    untouched(world, &lock).await
+}
+
+async fn other_keys_work_beside_it(world: &World) -> Verdict {
+    let (lock, other) = (Lock::mutex("k"), Lock::mutex("k2"));
+    plant(world, &lock).await?;
+    let a = world.session().await?;
+    let held = a.ask(&other).acquired("rule 14").await?;
+    is_foreign(a.backend.acquire(&a.ask(&lock).build().await?).await)?;
+    held.released("S3").await?;
+    untouched(world, &lock).await
+}

@@ -1,0 +1,280 @@
+//! Looking without touching.
+
+use leasehold_api::{InspectReply, Mode};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, ensure, want, want_eq};
+use crate::world::{Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("inspection";
+    unused_key_is_empty: ["rule 4"], [Inspect];
+    holder_is_shown: ["rule 4", "rule 15"], [Inspect];
+    released_key_keeps_only_its_token: ["rule 15", "S3"], [Inspect];
+    waiters_are_shown_in_order: ["rule 7"], [Inspect, Queue];
+    readers_are_counted: ["rule 4"], [Inspect, RwLocks];
+    permits_are_shown: ["rule 4"], [Inspect, Semaphores];
+    nested_holds_are_shown: ["rule 5"], [Inspect, Reentrancy];
+    looking_extends_nothing: ["rule 4", "L1"], [Inspect];
+    looking_settles_nothing: ["rule 4", "rule 7"], [Inspect, Queue];
+    expired_is_not_shown: ["rule 1", "rule 4"], [Inspect];
+    time_left_is_shown: ["rule 2"], [Inspect];
+    nothing_is_left_behind: ["S3", "L1"], [Inspect, Queue];
+);
+
+async fn unused_key_is_empty(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let view = a.inspect(&Lock::mutex("k")).await?.reply;
+    want_eq!(
+        view,
+        InspectReply::default(),
+        "rule 4",
+        "nothing was ever done with the key"
+    );
+    // Looking creates nothing to be seen by the next look.
+    let view = a.inspect(&Lock::mutex("k")).await?.reply;
+    want_eq!(
+        view,
+        InspectReply::default(),
+        "rule 4",
+        "looking creates nothing"
+    );
+    Ok(())
+}
+
+async fn holder_is_shown(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).label("alice").acquired("S1").await?;
+    let view = b.inspect(&lock).await?.reply;
+    want_eq!(
+        view.spec,
+        Some(lock.spec),
+        "rule 13",
+        "what the key is in use as"
+    );
+    want_eq!(
+        view.token,
+        Some(held.token()),
+        "rule 15",
+        "the last token granted"
+    );
+    want_eq!(
+        (view.holder_count, view.waiter_count),
+        (1, 0),
+        "rule 4",
+        "one holder"
+    );
+    let holder = want!(
+        &view.holders[..],
+        [holder] => holder,
+        "rule 4",
+        "the one holder is listed"
+    );
+    want_eq!(holder.label.as_str(), "alice", "rule 4", "by its label");
+    want_eq!(holder.mode, Mode::Exclusive, "rule 4", "with its mode");
+    want_eq!(holder.holds, 1, "rule 5", "and its holds");
+    want_eq!(holder.token, held.token(), "rule 15", "and its token");
+    ensure!(!holder.revoked, "rule 4", holder, "nobody revoked it");
+    Ok(())
+}
+
+async fn released_key_keeps_only_its_token(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    held.released("S3").await?;
+    let view = a.inspect(&lock).await?.reply;
+    let expected = InspectReply {
+        token: Some(held.token()),
+        ..InspectReply::default()
+    };
+    want_eq!(
+        view,
+        expected,
+        "rule 15",
+        "an idle key shows only the last token"
+    );
+    Ok(())
+}
+
+async fn waiters_are_shown_in_order(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let a = world.session().await?;
+    a.ask(&lock).label("holder").acquired("S1").await?;
+    for label in ["first", "second", "third"] {
+        let session = world.session().await?;
+        session
+            .ask(&lock)
+            .label(label)
+            .wait()
+            .queued("rule 7")
+            .await?;
+    }
+    let view = a.inspect(&lock).await?.reply;
+    let labels: Vec<_> = view.waiters.iter().map(|w| w.label.as_str()).collect();
+    want_eq!(
+        labels,
+        ["first", "second", "third"],
+        "rule 7",
+        "waiters in the queue's order"
+    );
+    want_eq!(
+        (view.holder_count, view.waiter_count),
+        (1, 3),
+        "rule 7",
+        "all are counted"
+    );
+    for waiter in &view.waiters {
+        ensure!(
+            !waiter.away,
+            "rule 9",
+            waiter,
+            "who does not listen is never away"
+        );
+        let left = waiter.place_remaining;
+        ensure!(
+            !left.is_zero() && left <= lock.spec.waiter_lease(),
+            "rule 10",
+            left,
+            "a place lasts at most one waiter lease"
+        );
+    }
+    Ok(())
+}
+
+async fn readers_are_counted(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let a = world.session().await?;
+    for (label, units) in [("late", 300), ("soon", 100), ("between", 200)] {
+        let ask = a.ask(&lock).shared().label(label).lease(world.units(units));
+        ask.acquired("S1").await?;
+    }
+    let view = a.inspect(&lock).await?.reply;
+    let labels: Vec<_> = view.holders.iter().map(|h| h.label.as_str()).collect();
+    want_eq!(
+        labels,
+        ["soon", "between", "late"],
+        "rule 4",
+        "holders are listed by time left"
+    );
+    want_eq!(view.holder_count, 3, "rule 4", "all are counted");
+    for holder in &view.holders {
+        want_eq!(holder.mode, Mode::Shared, "rule 4", "each reads");
+    }
+    Ok(())
+}
+
+async fn permits_are_shown(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 4);
+    let a = world.session().await?;
+    a.ask(&lock).permits(3).acquired("S1").await?;
+    let view = a.inspect(&lock).await?.reply;
+    let modes: Vec<_> = view.holders.iter().map(|h| h.mode).collect();
+    want_eq!(
+        modes,
+        [Mode::Permits(3)],
+        "rule 4",
+        "a holder is shown with its permits"
+    );
+    Ok(())
+}
+
+async fn nested_holds_are_shown(world: &World) -> Verdict {
+    let (a, lock) = (world.session().await?, Lock::mutex("k"));
+    let owner = a.owner();
+    for n in 1..=3 {
+        a.ask(&lock).owner(owner).acquired("rule 5").await?;
+        let view = a.inspect(&lock).await?.reply;
+        let holds: Vec<_> = view.holders.iter().map(|h| h.holds).collect();
+        want_eq!(holds, [n], "rule 5", "one holder with {n} holds");
+    }
+    Ok(())
+}
+
+async fn looking_extends_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
+    for _ in 0..5 {
+        world.pass(1).await;
+        b.inspect(&lock).await?;
+    }
+    b.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn looking_settles_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k").waiter_lease(world.units(8));
+    a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    world.pass(4).await;
+    let view = a.inspect(&lock).await?.reply;
+    // The holder is gone by the clock, but no grant was made by looking.
+    want_eq!(
+        (view.holder_count, view.waiter_count),
+        (0, 1),
+        "rule 4",
+        "looking grants nothing"
+    );
+    waiter.poll_granted("L1").await?;
+    Ok(())
+}
+
+async fn expired_is_not_shown(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    world.pass(4).await;
+    let view = a.inspect(&lock).await?.reply;
+    let expected = InspectReply {
+        token: Some(held.token()),
+        ..InspectReply::default()
+    };
+    want_eq!(
+        view,
+        expected,
+        "rule 1",
+        "what has expired is not there, though nobody settled"
+    );
+    Ok(())
+}
+
+async fn time_left_is_shown(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(50)).acquired("S1").await?;
+    world.pass(2).await;
+    let view = a.inspect(&lock).await?;
+    let left = want!(
+        &view.reply.holders[..],
+        [holder] => holder.remaining,
+        "rule 4",
+        "the holder is listed"
+    );
+    let promise = "the time left is computed in the inspection's own execution";
+    world.ends_at((view.stamp, left), held.end_time(), "rule 2", promise)
+}
+
+async fn nothing_is_left_behind(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let a = world.session().await?;
+    let held = a.ask(&lock).acquired("S1").await?;
+    let mut waiters = Vec::new();
+    for _ in 0..4 {
+        waiters.push(a.ask(&lock).wait().queued("rule 7").await?.0);
+    }
+    waiters[1].end().await?;
+    held.released("S3").await?;
+    for waiter in &waiters {
+        waiter.end().await?;
+    }
+    let view = a.inspect(&lock).await?.reply;
+    want_eq!(
+        (view.spec, view.holder_count, view.waiter_count),
+        (None, 0, 0),
+        "S3",
+        "after everyone ended, nothing is held and nobody waits"
+    );
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! How far one attempt may go, and what a key is in use as.
+
+use leasehold_api::{AcquireReply, Limits, LockSpec, Policy, Refused, Stamped};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, want, want_eq};
+use crate::world::{Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("limits";
+    queue_full: ["rule 10", "rule 13"], [Queue];
+    dead_places_are_swept_before_the_queue_is_full: ["rule 10"], [Queue];
+    limits_bind_their_own_attempt_only: ["rule 10"], [Queue];
+    holders_full: ["rule 13"], [RwLocks];
+    expired_holders_leave_room: ["rule 4"], [RwLocks];
+    other_kind_is_told_what_lives_there: ["rule 13"], [RwLocks];
+    other_policy_is_told_what_lives_there: ["rule 13"], [RwLocks];
+    other_capacity_is_told_what_lives_there: ["rule 13"], [Semaphores];
+    waiters_keep_the_key_as_it_is: ["rule 13"], [RwLocks, Queue];
+    idle_key_takes_the_newcomers_terms: ["rule 13"], [RwLocks, Semaphores];
+    expired_key_takes_the_newcomers_terms: ["rule 13", "rule 4"], [RwLocks];
+    refused_attempt_changes_nothing: ["rule 13"], [RwLocks, Inspect];
+);
+
+fn waiters(n: u32) -> Limits {
+    Limits {
+        waiters: n,
+        ..Limits::default()
+    }
+}
+
+async fn queue_full(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    world.session().await?.ask(&lock).acquired("S1").await?;
+    let b = world.session().await?;
+    let (first, _) = b
+        .ask(&lock)
+        .wait()
+        .limits(waiters(2))
+        .queued("rule 7")
+        .await?;
+    b.ask(&lock)
+        .wait()
+        .limits(waiters(2))
+        .queued("rule 7")
+        .await?;
+    for limit in [2, 1, 0] {
+        want_eq!(
+            b.ask(&lock)
+                .wait()
+                .limits(waiters(limit))
+                .refused("rule 10")
+                .await?,
+            Refused::QueueFull,
+            "rule 10",
+            "two waiters are as many as a limit of {limit} allows"
+        );
+    }
+    // A try needs no place, so no limit of places concerns it.
+    b.ask(&lock).limits(waiters(0)).held("rule 10").await?;
+    first.end().await?;
+    b.ask(&lock)
+        .wait()
+        .limits(waiters(2))
+        .queued("rule 10")
+        .await?;
+    Ok(())
+}
+
+async fn dead_places_are_swept_before_the_queue_is_full(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(4));
+    world.session().await?.ask(&lock).acquired("S1").await?;
+    let b = world.session().await?;
+    // The first lives on, the others behind it are dead.
+    let (alive, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    for _ in 0..3 {
+        b.ask(&lock).wait().queued("rule 7").await?;
+    }
+    world.pass(3).await;
+    alive.poll_queued("rule 10").await?;
+    world.pass(2).await;
+    let ask = b.ask(&lock).wait().limits(waiters(2));
+    ask.queued("rule 10").await?;
+    Ok(())
+}
+
+async fn limits_bind_their_own_attempt_only(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    world.session().await?.ask(&lock).acquired("S1").await?;
+    let b = world.session().await?;
+    b.ask(&lock)
+        .wait()
+        .limits(waiters(1))
+        .queued("rule 7")
+        .await?;
+    b.ask(&lock).wait().queued("rule 10").await?;
+    Ok(())
+}
+
+fn holders(n: u32) -> Limits {
+    Limits {
+        holders: n,
+        ..Limits::default()
+    }
+}
+
+async fn holders_full(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let a = world.session().await?;
+    let first = a.ask(&lock).shared().acquired("S1").await?;
+    a.ask(&lock).shared().acquired("S1").await?;
+    want_eq!(
+        a.ask(&lock)
+            .shared()
+            .limits(holders(2))
+            .refused("rule 13")
+            .await?,
+        Refused::HoldersFull,
+        "rule 13",
+        "two readers are as many as this attempt allows"
+    );
+    first.released("S3").await?;
+    let ask = a.ask(&lock).shared().limits(holders(2));
+    ask.acquired("rule 13").await?;
+    Ok(())
+}
+
+async fn expired_holders_leave_room(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let a = world.session().await?;
+    for _ in 0..3 {
+        a.ask(&lock)
+            .shared()
+            .lease(world.units(3))
+            .acquired("S1")
+            .await?;
+    }
+    world.pass(4).await;
+    let ask = a.ask(&lock).shared().limits(holders(1));
+    ask.acquired("rule 4").await?;
+    Ok(())
+}
+
+/// Insists that `other` is told that the key lives as `lock` says.
+async fn mismatch(world: &World, lock: &Lock, other: LockSpec) -> Verdict {
+    let b = world.session().await?;
+    let other = Lock::new(lock.key.as_str(), other);
+    for ask in [b.ask(&other), b.ask(&other).wait()] {
+        want_eq!(
+            ask.refused("rule 13").await?,
+            Refused::Mismatch {
+                lives_with: lock.spec
+            },
+            "rule 13",
+            "a key in use as something else says what it lives with"
+        );
+    }
+    Ok(())
+}
+
+async fn other_kind_is_told_what_lives_there(world: &World) -> Verdict {
+    for lock in [Lock::mutex("k1"), Lock::rw("k2")] {
+        let a = world.session().await?;
+        let held = a.ask(&lock).acquired("S1").await?;
+        let other = match lock.spec.kind() {
+            leasehold_api::Kind::Mutex => LockSpec::rw_lock(),
+            _ => LockSpec::mutex(),
+        };
+        mismatch(world, &lock, other).await?;
+        held.released("S3").await?;
+    }
+    Ok(())
+}
+
+async fn other_policy_is_told_what_lives_there(world: &World) -> Verdict {
+    let lock = Lock::rw("k").policy(Policy::WriterPreference);
+    let a = world.session().await?;
+    a.ask(&lock).acquired("S1").await?;
+    mismatch(world, &lock, LockSpec::rw_lock()).await?;
+    let lease = LockSpec::rw_lock().with_policy(Policy::WriterPreference)?;
+    mismatch(world, &lock, lease.with_waiter_lease(world.units(7))?).await
+}
+
+async fn other_capacity_is_told_what_lives_there(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 3);
+    let a = world.session().await?;
+    a.ask(&lock).acquired("S1").await?;
+    mismatch(world, &lock, LockSpec::semaphore(4)?).await?;
+    mismatch(world, &lock, LockSpec::semaphore(2)?).await
+}
+
+async fn waiters_keep_the_key_as_it_is(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    world.pass(4).await;
+    mismatch(world, &lock, LockSpec::rw_lock()).await?;
+    held.end().await?;
+    waiter.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn idle_key_takes_the_newcomers_terms(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let mut last = None;
+    for spec in [
+        LockSpec::mutex(),
+        LockSpec::rw_lock(),
+        LockSpec::semaphore(3)?,
+        LockSpec::semaphore(2)?,
+        LockSpec::mutex().with_policy(Policy::Barging)?,
+        LockSpec::mutex(),
+    ] {
+        let lock = Lock::new("k", spec);
+        let held = a.ask(&lock).acquired("rule 13").await?;
+        let token = Some(held.token());
+        want_eq!(
+            token > last,
+            true,
+            "S4",
+            "tokens increase over the periods of a key, whatever it is used as"
+        );
+        last = token;
+        held.released("S3").await?;
+    }
+    Ok(())
+}
+
+async fn expired_key_takes_the_newcomers_terms(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    a.ask(&Lock::mutex("k"))
+        .lease(world.units(3))
+        .acquired("S1")
+        .await?;
+    world.pass(4).await;
+    b.ask(&Lock::rw("k")).shared().acquired("rule 4").await?;
+    a.ask(&Lock::rw("k")).shared().acquired("rule 13").await?;
+    Ok(())
+}
+
+async fn refused_attempt_changes_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, owner) = (Lock::rw("k"), a.owner());
+    let reading = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
+    let before = b.inspect(&lock).await?;
+    let (_, reply) = b.ask(&Lock::mutex("k")).send().await?;
+    want!(
+        reply,
+        AcquireReply::Refused(Refused::Mismatch { .. }),
+        "rule 13",
+        "another kind"
+    );
+    let ask = b.ask(&lock).shared().limits(holders(1));
+    want_eq!(
+        ask.refused("rule 13").await?,
+        Refused::HoldersFull,
+        "rule 13",
+        "too many"
+    );
+    world.pass(1).await;
+    let Stamped { stamp, reply } = b.inspect(&lock).await?;
+    let expected = before.reply;
+    world.ends_at(
+        (
+            stamp,
+            reply
+                .holders
+                .first()
+                .map_or_else(Default::default, |h| h.remaining),
+        ),
+        reading.end_time(),
+        "rule 13",
+        "refused attempts leave the holder's time as it was",
+    )?;
+    let counts = (
+        reply.holder_count,
+        reply.waiter_count,
+        reply.token,
+        reply.spec,
+    );
+    let before = (
+        expected.holder_count,
+        expected.waiter_count,
+        expected.token,
+        expected.spec,
+    );
+    want_eq!(counts, before, "rule 13", "refused attempts leave no trace");
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! What is pushed to those who listen.
+
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use leasehold_api::{
+    EndReply, FencingToken, ForceHow, ForceRelease, Notice, Notices, Policy, PollReply, Stamp, Wait,
+};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, Session, World};
+
+pub(super) const CASES: &[Case] = cases!("notices";
+    grant_is_pushed: ["rule 8"], [Queue, Push];
+    pushed_grant_is_the_claim: ["rule 8", "rule 10", "S2"], [Queue, Push];
+    only_the_head_wakes: ["rule 8"], [Queue, Push];
+    group_is_told_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];
+    leaving_tells_the_next: ["rule 8"], [Queue, Push];
+    who_does_not_listen_is_not_told: ["rule 8", "L2"], [Queue, Push];
+    sessions_hear_only_their_own: ["rule 8"], [Queue, Push];
+    two_subscriptions_are_harmless: ["rule 11"], [Queue, Push];
+    grant_after_the_end_is_not_pushed: ["rule 11", "S3"], [Queue, Push];
+    barging_hints: ["rule 7", "rule 8"], [Queue, Push];
+    revocation_is_pushed: ["S3"], [Push, ForceRelease];
+);
+
+/// A session that listens.
+pub(super) async fn listener(world: &World) -> Result<(Session, Notices), Failure> {
+    let session = world.session().await?;
+    let notices = session.backend.listen(session.id).await?;
+    Ok((session, notices))
+}
+
+/// The next notice, if one comes within ten units.
+pub(super) async fn heard(world: &World, notices: &mut Notices) -> Option<Notice> {
+    let silence = std::pin::pin!(world.pass(10));
+    match select(notices.next(), silence).await {
+        Either::Left((notice, _)) => notice,
+        Either::Right(((), _)) => None,
+    }
+}
+
+pub(super) async fn quiet(world: &World, notices: &mut Notices, why: &str) -> Verdict {
+    let came = heard(world, notices).await;
+    ensure!(came.is_none(), "rule 8", came, "{why}");
+    Ok(())
+}
+
+/// Insists on the push of a grant of this attempt.
+async fn granted(
+    world: &World,
+    notices: &mut Notices,
+    waiter: &Attempt,
+) -> Result<(FencingToken, (Stamp, std::time::Duration)), Failure> {
+    let expected = waiter.operation().sequence;
+    Ok(want!(
+        heard(world, notices).await,
+        Some(Notice::Granted { sequence, token, remaining, stamp }) if sequence == expected
+            => (token, (stamp, remaining)),
+        "rule 8",
+        "a grant out of the queue is pushed to the waiter that listens (attempt {expected})"
+    ))
+}
+
+pub(super) async fn listening(session: &Session, lock: &Lock) -> Result<Attempt, Failure> {
+    let ask = session.ask(lock).wait_as(Wait::new(true));
+    Ok(ask.queued("rule 7").await?.0)
+}
+
+async fn grant_is_pushed(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, mut notices) = listener(world).await?;
+    let waiter = listening(&b, &lock).await?;
+    held.released("S3").await?;
+    let (token, _) = granted(world, &mut notices, &waiter).await?;
+    ensure!(
+        token > held.token(),
+        "S4",
+        token,
+        "the grant starts a period"
+    );
+    let polled = want!(
+        waiter.poll_as(true).await?.reply,
+        PollReply::Acquired(acquired) => acquired,
+        "rule 8",
+        "what was pushed is what a poll finds"
+    );
+    want_eq!(
+        polled.token,
+        token,
+        "rule 8",
+        "push and poll tell the same period"
+    );
+    Ok(())
+}
+
+async fn pushed_grant_is_the_claim(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(50));
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, mut notices) = listener(world).await?;
+    let ask = b.ask(&lock).wait_as(Wait::new(true));
+    let (waiter, queued) = ask.queued("rule 7").await?;
+    let end = waiter.stamp.at.saturating_add(queued.place_remaining);
+    world.pass(2).await;
+    held.released("S3").await?;
+    let (_, left) = granted(world, &mut notices, &waiter).await?;
+    world.ends_at(
+        left,
+        end,
+        "rule 10",
+        "a pushed claim ends where its place would have",
+    )
+}
+
+async fn only_the_head_wakes(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, mut first_notices) = listener(world).await?;
+    let (c, mut second_notices) = listener(world).await?;
+    let first = listening(&b, &lock).await?;
+    let second = listening(&c, &lock).await?;
+    held.released("S3").await?;
+    granted(world, &mut first_notices, &first).await?;
+    quiet(
+        world,
+        &mut second_notices,
+        "a release wakes nobody but the head of the queue",
+    )
+    .await?;
+    first.released("S3").await?;
+    granted(world, &mut second_notices, &second).await?;
+    quiet(world, &mut first_notices, "who holds nothing hears nothing").await
+}
+
+async fn group_is_told_together(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, mut of_b) = listener(world).await?;
+    let (c, mut of_c) = listener(world).await?;
+    let mut waiters = Vec::new();
+    for session in [&b, &b, &c] {
+        let ask = session.ask(&lock).shared().wait_as(Wait::new(true));
+        waiters.push(ask.queued("rule 7").await?.0);
+    }
+    held.released("S3").await?;
+    let mut heard_by_b = Vec::new();
+    for _ in 0..2 {
+        want!(
+            heard(world, &mut of_b).await,
+            Some(Notice::Granted { sequence, token, .. }) => heard_by_b.push((sequence, token)),
+            "rule 8",
+            "each of the neighbouring readers is told of its grant"
+        );
+    }
+    heard_by_b.sort_unstable();
+    let (token, _) = granted(world, &mut of_c, &waiters[2]).await?;
+    let expected = [&waiters[0], &waiters[1]].map(|w| (w.operation().sequence, token));
+    want_eq!(
+        heard_by_b,
+        expected,
+        "rule 15",
+        "readers granted together share the token"
+    );
+    Ok(())
+}
+
+async fn leaving_tells_the_next(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let a = world.session().await?;
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (first, _) = a.ask(&lock).wait().queued("rule 7").await?;
+    let (b, mut notices) = listener(world).await?;
+    let second = listening(&b, &lock).await?;
+    held.released("S3").await?;
+    // The claim is given up by a client that did not want it any more.
+    want!(
+        first.end().await?,
+        EndReply::Released { .. },
+        "rule 10",
+        "the claim is given up"
+    );
+    granted(world, &mut notices, &second).await?;
+    Ok(())
+}
+
+async fn who_does_not_listen_is_not_told(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, mut notices) = listener(world).await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    held.released("S3").await?;
+    quiet(
+        world,
+        &mut notices,
+        "an attempt that did not say that it listens is not told",
+    )
+    .await?;
+    waiter.poll_granted("L2").await?;
+    Ok(())
+}
+
+async fn sessions_hear_only_their_own(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (_, mut others) = listener(world).await?;
+    let (b, mut notices) = listener(world).await?;
+    let waiter = listening(&b, &lock).await?;
+    held.released("S3").await?;
+    granted(world, &mut notices, &waiter).await?;
+    quiet(
+        world,
+        &mut others,
+        "a session hears nothing of another's attempts",
+    )
+    .await
+}
+
+async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, mut first) = listener(world).await?;
+    let mut second = b.backend.listen(b.id).await?;
+    let waiter = listening(&b, &lock).await?;
+    held.released("S3").await?;
+    let (token, _) = granted(world, &mut first, &waiter).await?;
+    let (same, _) = granted(world, &mut second, &waiter).await?;
+    want_eq!(same, token, "rule 11", "both are told of one grant");
+    let acquired = waiter.poll_granted("rule 8").await?;
+    want_eq!(
+        acquired.holds,
+        1,
+        "rule 11",
+        "hearing of it twice holds it once"
+    );
+    waiter.released("rule 11").await
+}
+
+async fn grant_after_the_end_is_not_pushed(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, mut notices) = listener(world).await?;
+    let waiter = listening(&b, &lock).await?;
+    want!(
+        waiter.end().await?,
+        EndReply::Left,
+        "S3",
+        "the waiter leaves"
+    );
+    held.released("S3").await?;
+    quiet(
+        world,
+        &mut notices,
+        "an attempt that was ended is not granted",
+    )
+    .await
+}
+
+async fn barging_hints(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").policy(Policy::Barging);
+    let a = world.session().await?;
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (b, mut notices) = listener(world).await?;
+    let waiter = listening(&b, &lock).await?;
+    held.released("S3").await?;
+    let expected = waiter.operation().sequence;
+    want!(
+        heard(world, &mut notices).await,
+        Some(Notice::Hint { sequence, .. }) if sequence == expected,
+        "rule 7",
+        "under barging the head is told that it may try"
+    );
+    // A hint is no grant: whoever asks first has it.
+    let barged = a.ask(&lock).acquired("rule 7").await?;
+    want!(
+        waiter.poll_as(true).await?.reply,
+        PollReply::Queued(_),
+        "rule 7",
+        "the head was overtaken, and waits on"
+    );
+    barged.released("S3").await?;
+    want!(
+        waiter.poll_as(true).await?.reply,
+        PollReply::Acquired(_),
+        "rule 7",
+        "a free key goes to the waiter's own poll"
+    );
+    Ok(())
+}
+
+async fn revocation_is_pushed(world: &World) -> Verdict {
+    for how in [ForceHow::Revoke, ForceHow::Now] {
+        let lock = Lock::mutex(&format!("{how:?}"));
+        let (a, mut notices) = listener(world).await?;
+        let held = a.ask(&lock).acquired("S1").await?;
+        let b = world.session().await?;
+        let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(how);
+        b.force(&request).await?;
+        let expected = held.operation().sequence;
+        want!(
+            heard(world, &mut notices).await,
+            Some(Notice::Revoked { sequence, .. }) if sequence == expected,
+            "S3",
+            "a holder that listens is told of a forced release ({how:?})"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Readers together, a writer alone.
+
+use leasehold_api::EndReply;
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, want, want_eq};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("readers_writers";
+    readers_share: ["S1"], [RwLocks];
+    writer_keeps_readers_out: ["S1"], [RwLocks];
+    readers_keep_a_writer_out: ["S1"], [RwLocks];
+    writers_exclude_each_other: ["S1"], [RwLocks];
+    last_reader_lets_the_writer_in: ["S1", "rule 8"], [RwLocks, Queue];
+    neighbouring_readers_are_granted_together: ["rule 7", "rule 8"], [RwLocks, Queue];
+    readers_behind_a_writer_wait_for_it: ["rule 7"], [RwLocks, Queue];
+    writer_that_leaves_frees_the_readers: ["rule 7", "rule 8"], [RwLocks, Queue];
+    dead_writer_lets_the_readers_in: ["L1", "rule 7"], [RwLocks, Queue];
+    readers_release_in_any_order: ["S3"], [RwLocks];
+);
+
+async fn readers(world: &World, lock: &Lock, n: u32) -> Result<Vec<Attempt>, Failure> {
+    let mut all = Vec::new();
+    for _ in 0..n {
+        let session = world.session().await?;
+        all.push(session.ask(lock).shared().acquired("S1").await?);
+    }
+    Ok(all)
+}
+
+async fn readers_share(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    for reader in readers(world, &lock, 5).await? {
+        want_eq!(
+            reader.holds(),
+            1,
+            "rule 5",
+            "each reader has a tenure of its own"
+        );
+        reader.renewed(world.units(300), "rule 4").await?;
+    }
+    Ok(())
+}
+
+async fn writer_keeps_readers_out(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let writer = a.ask(&lock).acquired("S1").await?;
+    b.ask(&lock).shared().held("S1").await?;
+    a.ask(&lock).shared().held("S1").await?;
+    writer.released("S3").await?;
+    b.ask(&lock).shared().acquired("S1").await?;
+    Ok(())
+}
+
+async fn readers_keep_a_writer_out(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let writer = world.session().await?;
+    for reader in readers(world, &lock, 3).await? {
+        writer.ask(&lock).held("S1").await?;
+        reader.released("S3").await?;
+    }
+    writer.ask(&lock).acquired("S1").await?;
+    Ok(())
+}
+
+async fn writers_exclude_each_other(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::rw("k");
+    let writer = a.ask(&lock).acquired("S1").await?;
+    b.ask(&lock).held("S1").await?;
+    writer.released("S3").await?;
+    b.ask(&lock).acquired("S1").await?;
+    Ok(())
+}
+
+async fn last_reader_lets_the_writer_in(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let all = readers(world, &lock, 3).await?;
+    let session = world.session().await?;
+    let (writer, _) = session.ask(&lock).wait().queued("rule 7").await?;
+    for reader in &all {
+        writer.poll_queued("S1").await?;
+        reader.released("S3").await?;
+    }
+    writer.poll_granted("rule 8").await?;
+    readers_are_out(world, &lock).await
+}
+
+async fn readers_are_out(world: &World, lock: &Lock) -> Verdict {
+    let session = world.session().await?;
+    session.ask(lock).shared().held("S1").await?;
+    Ok(())
+}
+
+/// A writer that holds, and behind it readers, a writer and another reader.
+async fn queue_behind_a_writer(
+    world: &World,
+    lock: &Lock,
+) -> Result<(Attempt, Vec<Attempt>), Failure> {
+    let writer = world.session().await?.ask(lock).acquired("S1").await?;
+    let mut queue = Vec::new();
+    for reads in [true, true, true, false, true] {
+        let session = world.session().await?;
+        let ask = session.ask(lock).wait();
+        let ask = if reads { ask.shared() } else { ask };
+        queue.push(ask.queued("rule 7").await?.0);
+    }
+    Ok((writer, queue))
+}
+
+async fn neighbouring_readers_are_granted_together(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let (writer, queue) = queue_behind_a_writer(world, &lock).await?;
+    writer.released("S3").await?;
+    for reader in &queue[..3] {
+        reader.renewed(world.units(300), "rule 8").await?;
+    }
+    queue[3].poll_queued("rule 7").await?;
+    queue[4].poll_queued("rule 7").await?;
+    for reader in &queue[..3] {
+        queue[3].poll_queued("S1").await?;
+        reader.released("S3").await?;
+    }
+    queue[3].poll_granted("rule 7").await?;
+    queue[4].poll_queued("S1").await?;
+    queue[3].released("S3").await?;
+    queue[4].poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn readers_behind_a_writer_wait_for_it(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let reading = readers(world, &lock, 1).await?;
+    let (b, c) = (world.session().await?, world.session().await?);
+    let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    c.ask(&lock).shared().held("rule 7").await?;
+    let (reader, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
+    reading[0].released("S3").await?;
+    writer.poll_granted("rule 7").await?;
+    reader.poll_queued("S1").await?;
+    writer.released("S3").await?;
+    reader.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn writer_that_leaves_frees_the_readers(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let reading = readers(world, &lock, 1).await?;
+    let (b, c) = (world.session().await?, world.session().await?);
+    let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    let (reader, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
+    want!(
+        writer.end().await?,
+        EndReply::Left,
+        "S3",
+        "the writer gives up"
+    );
+    // Leaving freed something, so the same step granted to who can have it.
+    reader.renewed(world.units(300), "rule 8").await?;
+    reading[0].renewed(world.units(300), "S1").await?;
+    Ok(())
+}
+
+async fn dead_writer_lets_the_readers_in(world: &World) -> Verdict {
+    let lock = Lock::rw("k").waiter_lease(world.units(4));
+    readers(world, &lock, 1).await?;
+    let (b, c) = (world.session().await?, world.session().await?);
+    b.ask(&lock).wait().queued("rule 7").await?;
+    let (reader, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
+    world.pass(2).await;
+    reader.poll_queued("rule 7").await?;
+    world.pass(3).await;
+    reader.poll_granted("L1").await?;
+    Ok(())
+}
+
+async fn readers_release_in_any_order(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let all = readers(world, &lock, 4).await?;
+    let writer = world.session().await?;
+    for n in [2, 0, 3, 1] {
+        writer.ask(&lock).held("S1").await?;
+        all[n].released("S3").await?;
+        want!(
+            all[n].end().await?,
+            EndReply::NotHeld(_),
+            "S3",
+            "a doubled release does not release another reader"
+        );
+    }
+    writer.ask(&lock).acquired("S1").await?;
+    Ok(())
+}

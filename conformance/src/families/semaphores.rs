@@ -1,0 +1,139 @@
+//! Permits.
+
+use leasehold_api::EndReply;
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("semaphores";
+    permits_add_up_to_the_capacity: ["S1"], [Semaphores];
+    several_permits_at_once: ["S1"], [Semaphores];
+    release_gives_back_what_it_took: ["S3"], [Semaphores];
+    one_permit_excludes: ["S1"], [Semaphores];
+    large_demand_at_the_head_blocks_smaller: ["rule 7"], [Semaphores, Queue];
+    freed_permits_serve_several: ["rule 7", "rule 8"], [Semaphores, Queue];
+    tokens_are_unique: ["rule 15"], [Semaphores, FencingTokens];
+);
+
+async fn take(world: &World, lock: &Lock, permits: u32) -> Result<Attempt, Failure> {
+    let session = world.session().await?;
+    session.ask(lock).permits(permits).acquired("S1").await
+}
+
+async fn permits_add_up_to_the_capacity(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 3);
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        taken.push(take(world, &lock, 1).await?);
+    }
+    let session = world.session().await?;
+    for permit in taken {
+        session.ask(&lock).held("S1").await?;
+        permit.released("S3").await?;
+        take(world, &lock, 1).await?;
+    }
+    session.ask(&lock).held("S1").await?;
+    Ok(())
+}
+
+async fn several_permits_at_once(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 5);
+    let three = take(world, &lock, 3).await?;
+    let session = world.session().await?;
+    session.ask(&lock).permits(3).held("S1").await?;
+    let two = take(world, &lock, 2).await?;
+    session.ask(&lock).held("S1").await?;
+    three.released("S3").await?;
+    session.ask(&lock).permits(4).held("S1").await?;
+    two.released("S3").await?;
+    take(world, &lock, 5).await?;
+    Ok(())
+}
+
+async fn release_gives_back_what_it_took(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 4);
+    let (one, three) = (take(world, &lock, 1).await?, take(world, &lock, 3).await?);
+    one.released("S3").await?;
+    want!(
+        one.end().await?,
+        EndReply::NotHeld(_),
+        "S3",
+        "permits come back once, however often they are released"
+    );
+    let session = world.session().await?;
+    session.ask(&lock).permits(2).held("S1").await?;
+    session.ask(&lock).permits(1).acquired("S1").await?;
+    three.released("S3").await?;
+    session.ask(&lock).permits(3).acquired("S1").await?;
+    session.ask(&lock).held("S1").await?;
+    Ok(())
+}
+
+async fn one_permit_excludes(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 1);
+    let held = take(world, &lock, 1).await?;
+    world.session().await?.ask(&lock).held("S1").await?;
+    held.released("S3").await?;
+    let next = take(world, &lock, 1).await?;
+    ensure!(
+        next.token() >= held.token(),
+        "S4",
+        next.token(),
+        "tokens do not fall"
+    );
+    Ok(())
+}
+
+async fn large_demand_at_the_head_blocks_smaller(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 3);
+    let held = take(world, &lock, 2).await?;
+    let (b, c) = (world.session().await?, world.session().await?);
+    let (large, _) = b.ask(&lock).permits(3).wait().queued("rule 7").await?;
+    // One permit is free, and is kept for the large demand that came first.
+    let (small, _) = c.ask(&lock).wait().queued("rule 7").await?;
+    c.ask(&lock).held("rule 7").await?;
+    held.released("S3").await?;
+    large.poll_granted("rule 7").await?;
+    small.poll_queued("S1").await?;
+    large.released("S3").await?;
+    small.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn freed_permits_serve_several(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 3);
+    let held = take(world, &lock, 3).await?;
+    let session = world.session().await?;
+    let mut waiters = Vec::new();
+    for permits in [1, 2, 1] {
+        let ask = session.ask(&lock).permits(permits).wait();
+        waiters.push(ask.queued("rule 7").await?.0);
+    }
+    held.released("S3").await?;
+    for waiter in &waiters[..2] {
+        waiter.renewed(world.units(300), "rule 8").await?;
+    }
+    waiters[2].poll_queued("S1").await?;
+    waiters[0].released("S3").await?;
+    waiters[2].poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn tokens_are_unique(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 4);
+    let mut tokens = Vec::new();
+    for _ in 0..4 {
+        tokens.push(take(world, &lock, 1).await?.token());
+    }
+    let given = tokens.len();
+    tokens.sort_unstable();
+    tokens.dedup();
+    want_eq!(
+        tokens.len(),
+        given,
+        "rule 15",
+        "each acquisition of a semaphore has a token of its own"
+    );
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Who can be kept waiting for how long: bounded in fair mode, and shown to be unbounded where a
+//! policy says so.
+
+use leasehold_api::{EndReply, Policy, PollReply};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want};
+use crate::world::{Ask, Attempt, Lock, Session, World};
+
+pub(super) const CASES: &[Case] = cases!("starvation";
+    writer_against_endless_readers: ["rule 7", "L3"], [RwLocks, Queue];
+    readers_against_endless_writers: ["rule 7", "L3"], [RwLocks, Queue];
+    fair_bound_of_overtaking: ["rule 7", "L3"], [Queue];
+    reader_preference_starves_a_writer: ["rule 7"], [RwLocks, Queue];
+    writer_preference_starves_a_reader: ["rule 7"], [RwLocks, Queue];
+    barging_overtakes_a_waiter: ["rule 7"], [Queue];
+    preference_serves_the_other_class_too: ["rule 7", "L3"], [RwLocks, Queue];
+);
+
+/// Rounds that stand for "endless".
+const ROUNDS: u32 = 15;
+
+async fn waits(waiter: &Attempt) -> Result<bool, Failure> {
+    match waiter.poll().await?.reply {
+        PollReply::Queued(_) => Ok(true),
+        PollReply::Acquired(_) => Ok(false),
+        gone => Err(Failure::new(
+            "rule 7",
+            "a waiter that polls keeps its place",
+            "Queued or Acquired",
+            gone,
+        )),
+    }
+}
+
+async fn writer_against_endless_readers(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let sessions = [world.session().await?, world.session().await?];
+    let mut reading = sessions[0].ask(&lock).shared().acquired("S1").await?;
+    let b = world.session().await?;
+    let (writer, queued) = b.ask(&lock).wait().queued("rule 7").await?;
+    ensure!(
+        queued.ahead == 0,
+        "rule 7",
+        queued,
+        "the writer is the first in the queue"
+    );
+    let mut passed = 0;
+    for round in 1..=ROUNDS {
+        // The next reader comes before the last one goes, as in any busy program.
+        let next = sessions[round as usize % 2].ask(&lock).shared().wait();
+        let (next, _) = next.send().await?;
+        let _ = reading.end().await?;
+        if !waits(&writer).await? {
+            break;
+        }
+        passed += 1;
+        reading = next;
+    }
+    ensure!(
+        passed == 0,
+        "rule 7",
+        passed,
+        "no reader that came later is granted before a waiting writer"
+    );
+    Ok(())
+}
+
+async fn readers_against_endless_writers(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let (a, b) = (world.session().await?, world.session().await?);
+    let mut writing = a.ask(&lock).acquired("S1").await?;
+    let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
+    let mut passed = 0;
+    for _ in 1..=ROUNDS {
+        let (next, _) = a.ask(&lock).wait().send().await?;
+        let _ = writing.end().await?;
+        if !waits(&reader).await? {
+            break;
+        }
+        passed += 1;
+        writing = next;
+    }
+    ensure!(
+        passed == 0,
+        "rule 7",
+        passed,
+        "no writer that came later is granted before a waiting reader"
+    );
+    Ok(())
+}
+
+/// Contenders that ask again as soon as they have released, and one that asks once.
+async fn fair_bound_of_overtaking(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let mut queue = vec![world.session().await?.ask(&lock).acquired("S1").await?];
+    for _ in 0..3 {
+        let session = world.session().await?;
+        queue.push(session.ask(&lock).wait().queued("rule 7").await?.0);
+    }
+    let session = world.session().await?;
+    let (late, queued) = session.ask(&lock).wait().queued("rule 7").await?;
+    let mut granted = 0;
+    for _ in 0..ROUNDS {
+        let holder = queue.remove(0);
+        let again = holder.session.ask(&lock).wait();
+        want!(
+            holder.end().await?,
+            EndReply::Released { .. },
+            "S3",
+            "the holder releases"
+        );
+        queue.push(again.queued("rule 7").await?.0);
+        if !waits(&late).await? {
+            break;
+        }
+        granted += 1;
+    }
+    ensure!(
+        granted <= queued.ahead,
+        "rule 7",
+        granted,
+        "at most as many tenures are granted before it as waited when it came ({})",
+        queued.ahead
+    );
+    Ok(())
+}
+
+/// Keeps the key busy with overlapping attempts while `waiter` waits; whether it waited all the
+/// time.
+async fn kept_waiting(
+    waiter: &Attempt,
+    sessions: &[Session; 2],
+    lock: &Lock,
+    mut current: Attempt,
+    ask: fn(Ask) -> Ask,
+) -> Result<(bool, Attempt), Failure> {
+    for round in 1..=ROUNDS {
+        let (next, _) = ask(sessions[round as usize % 2].ask(lock)).send().await?;
+        want!(
+            current.end().await?,
+            EndReply::Released { .. },
+            "S3",
+            "a hold ends"
+        );
+        if !waits(waiter).await? {
+            return Ok((false, current));
+        }
+        current = next;
+    }
+    Ok((true, current))
+}
+
+async fn reader_preference_starves_a_writer(world: &World) -> Verdict {
+    let lock = Lock::rw("k").policy(Policy::ReaderPreference);
+    let sessions = [world.session().await?, world.session().await?];
+    let reading = sessions[0].ask(&lock).shared().acquired("S1").await?;
+    let b = world.session().await?;
+    let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    let (starved, last) =
+        kept_waiting(&writer, &sessions, &lock, reading, |ask| ask.shared()).await?;
+    ensure!(
+        starved,
+        "rule 7",
+        starved,
+        "under reader preference, readers pass a waiting writer for as long as they come"
+    );
+    last.released("S3").await?;
+    writer.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn writer_preference_starves_a_reader(world: &World) -> Verdict {
+    let lock = Lock::rw("k").policy(Policy::WriterPreference);
+    let sessions = [world.session().await?, world.session().await?];
+    let writing = sessions[0].ask(&lock).acquired("S1").await?;
+    let b = world.session().await?;
+    let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
+    let (starved, last) =
+        kept_waiting(&reader, &sessions, &lock, writing, |ask| ask.wait()).await?;
+    ensure!(
+        starved,
+        "rule 7",
+        starved,
+        "under writer preference, writers pass a waiting reader for as long as they come"
+    );
+    last.released("S3").await?;
+    reader.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn barging_overtakes_a_waiter(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").policy(Policy::Barging);
+    let (a, b) = (world.session().await?, world.session().await?);
+    let mut held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    for _ in 0..ROUNDS {
+        held.released("S3").await?;
+        // Who asks first gets it, and the last holder is always faster.
+        held = a.ask(&lock).acquired("rule 7").await?;
+        waiter.poll_queued("rule 7").await?;
+    }
+    held.released("S3").await?;
+    waiter.poll_granted("rule 7").await?;
+    Ok(())
+}
+
+async fn preference_serves_the_other_class_too(world: &World) -> Verdict {
+    for policy in [Policy::ReaderPreference, Policy::WriterPreference] {
+        let lock = Lock::rw(&format!("{policy:?}")).policy(policy);
+        let (a, b) = (world.session().await?, world.session().await?);
+        let held = a.ask(&lock).acquired("S1").await?;
+        let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
+        let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
+        held.released("S3").await?;
+        let readers_first = policy == Policy::ReaderPreference;
+        let (first, second) = if readers_first {
+            (reader, writer)
+        } else {
+            (writer, reader)
+        };
+        first.poll_granted("rule 7").await?;
+        second.poll_queued("S1").await?;
+        first.released("S3").await?;
+        second.poll_granted("rule 7").await?;
+    }
+    Ok(())
+}

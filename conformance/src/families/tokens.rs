@@ -1,0 +1,395 @@
+//! Fencing tokens, and a store that refuses old ones.
+
+use leasehold_api::{AcquireReply, ConvertReply, EndReply, FencingToken, Refused, bounds};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("tokens";
+    tokens_increase_over_periods: ["rule 15", "S4"], [FencingTokens];
+    tokens_increase_over_expiry: ["rule 15", "S4"], [FencingTokens];
+    tokens_increase_over_claims: ["rule 15", "S4"], [FencingTokens, Queue];
+    token_is_at_least_the_servers_time: ["rule 15"], [FencingTokens];
+    token_stays_with_its_period: ["rule 15"], [FencingTokens];
+    overlapping_readers_share_one: ["rule 15"], [FencingTokens, RwLocks];
+    next_readers_have_another: ["rule 15", "S4"], [FencingTokens, RwLocks];
+    floor_lifts_the_token: ["rule 15", "S4"], [FencingTokens];
+    low_floor_changes_nothing: ["rule 15"], [FencingTokens];
+    implausible_floor_is_refused: ["rule 15", "rule 13"], [FencingTokens];
+    reader_that_saw_more_starts_a_period: ["rule 15", "S4"], [FencingTokens, RwLocks];
+    reader_that_saw_this_period_shares_it: ["rule 15"], [FencingTokens, RwLocks];
+    store_refuses_the_late_writer: ["S5"], [FencingTokens];
+    store_takes_readers_then_a_writer: ["S5", "rule 15"], [FencingTokens, RwLocks];
+    store_follows_conversions: ["S5", "rule 6"], [FencingTokens, RwLocks, Convert];
+    read_guard_kept_over_its_write_hold: ["S5", "rule 6"], [FencingTokens, RwLocks, Reentrancy];
+);
+
+/// A resource that refuses every token lower than the highest that it has accepted.
+#[derive(Debug, Default)]
+struct Store {
+    highest: Option<FencingToken>,
+}
+
+impl Store {
+    fn write(&mut self, token: FencingToken) -> bool {
+        let accepted = self.highest.is_none_or(|highest| token >= highest);
+        if accepted {
+            self.highest = Some(token);
+        }
+        accepted
+    }
+
+    fn accepts(&mut self, token: FencingToken, who: &str) -> Verdict {
+        let highest = self.highest;
+        ensure!(
+            self.write(token),
+            "S5",
+            (token, highest),
+            "no valid holder is refused: the write of {who} is accepted"
+        );
+        Ok(())
+    }
+
+    fn refuses(&mut self, token: FencingToken, who: &str) -> Verdict {
+        let highest = self.highest;
+        ensure!(
+            !self.write(token),
+            "S5",
+            (token, highest),
+            "no write of a period takes effect after one of a later period: {who} is refused"
+        );
+        Ok(())
+    }
+}
+
+async fn tokens_increase_over_periods(world: &World) -> Verdict {
+    let sessions = [world.session().await?, world.session().await?];
+    let lock = Lock::mutex("k");
+    let mut last = FencingToken::new(0);
+    for turn in 0..20 {
+        let held = sessions[turn % 2].ask(&lock).acquired("S1").await?;
+        ensure!(
+            held.token() > last,
+            "S4",
+            held.token(),
+            "the period after {last:?} is higher"
+        );
+        last = held.token();
+        held.released("S3").await?;
+    }
+    Ok(())
+}
+
+async fn tokens_increase_over_expiry(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let dead = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
+    world.pass(3).await;
+    let next = b.ask(&lock).acquired("L1").await?;
+    let last = dead.token();
+    ensure!(
+        next.token() > last,
+        "S4",
+        next.token(),
+        "the period after {last:?} is higher"
+    );
+    Ok(())
+}
+
+async fn tokens_increase_over_claims(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let mut held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let mut last = held.token();
+    for _ in 0..4 {
+        let session = world.session().await?;
+        let (waiter, _) = session.ask(&lock).wait().queued("rule 7").await?;
+        want!(
+            held.end().await?,
+            EndReply::Released { .. },
+            "S3",
+            "the holder releases"
+        );
+        let token = waiter.poll_granted("rule 8").await?.token;
+        ensure!(
+            token > last,
+            "S4",
+            token,
+            "a claim is the period after {last:?}"
+        );
+        (held, last) = (waiter, token);
+    }
+    Ok(())
+}
+
+async fn token_is_at_least_the_servers_time(world: &World) -> Verdict {
+    let a = world.session().await?;
+    for _ in 0..3 {
+        let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
+        let at = held.stamp.at.as_micros();
+        ensure!(
+            held.token().get() >= at && held.token().get() < 1 << 53,
+            "rule 15",
+            held.token(),
+            "a token is at least the server's time in microseconds ({at}), and below 2^53"
+        );
+        held.released("S3").await?;
+    }
+    Ok(())
+}
+
+async fn token_stays_with_its_period(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
+    for _ in 0..3 {
+        world.pass(1).await;
+        let (token, _) = held.renewed(world.units(300), "rule 15").await?;
+        want_eq!(
+            token,
+            held.token(),
+            "rule 15",
+            "a renewal stays in its period"
+        );
+        want!(
+            held.again().await?.reply,
+            AcquireReply::Acquired(acquired) if acquired.token == held.token(),
+            "rule 15",
+            "so does a redelivered acquire"
+        );
+    }
+    Ok(())
+}
+
+/// Readers at one time, one unit apart.
+async fn readers(world: &World, lock: &Lock, n: u32) -> Result<Vec<Attempt>, Failure> {
+    let mut all = Vec::new();
+    for _ in 0..n {
+        let session = world.session().await?;
+        all.push(session.ask(lock).shared().acquired("S1").await?);
+        world.pass(1).await;
+    }
+    Ok(all)
+}
+
+async fn overlapping_readers_share_one(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let first = readers(world, &lock, 2).await?;
+    first[0].released("S3").await?;
+    // The first is gone; those who overlap with whom is left are still one period.
+    let later = readers(world, &lock, 2).await?;
+    for reader in [&first[1], &later[0], &later[1]] {
+        want_eq!(
+            reader.token(),
+            first[0].token(),
+            "rule 15",
+            "overlapping readers are one period and share its token"
+        );
+    }
+    Ok(())
+}
+
+async fn next_readers_have_another(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let mut last = FencingToken::new(0);
+    for _ in 0..3 {
+        let reading = readers(world, &lock, 1).await?;
+        let token = reading[0].token();
+        ensure!(
+            token > last,
+            "S4",
+            token,
+            "readers after nobody read start a period"
+        );
+        reading[0].released("S3").await?;
+        last = token;
+    }
+    Ok(())
+}
+
+async fn floor_lifts_the_token(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    // An hour ahead, as a client knows it that has seen a token which the server lost.
+    let seen = FencingToken::new(a.now().await?.as_micros() + 3_600_000_000);
+    let held = a.ask(&lock).floor(seen).acquired("S1").await?;
+    ensure!(
+        held.token() > seen,
+        "rule 15",
+        held.token(),
+        "a token is above the floor {seen:?}"
+    );
+    held.released("S3").await?;
+    let next = b.ask(&lock).acquired("S1").await?;
+    let last = held.token();
+    ensure!(
+        next.token() > last,
+        "S4",
+        next.token(),
+        "the period after {last:?} is higher"
+    );
+    Ok(())
+}
+
+async fn low_floor_changes_nothing(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let first = a.ask(&lock).acquired("S1").await?;
+    first.released("S3").await?;
+    let low = FencingToken::new(7);
+    let held = a.ask(&lock).floor(low).acquired("S1").await?;
+    let last = first.token();
+    ensure!(
+        held.token() > last,
+        "S4",
+        held.token(),
+        "a floor never lowers a token"
+    );
+    let day = FencingToken::new(last.get() + 24 * 3_600_000_000);
+    ensure!(
+        held.token() < day,
+        "rule 15",
+        held.token(),
+        "nor lifts it without need"
+    );
+    Ok(())
+}
+
+async fn implausible_floor_is_refused(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let days = FencingToken::new(a.now().await?.as_micros() + 3 * 24 * 3_600_000_000);
+    for floor in [days, FencingToken::new(bounds::MAX_FLOOR)] {
+        want_eq!(
+            a.ask(&lock).floor(floor).refused("rule 15").await?,
+            Refused::FloorTooHigh,
+            "rule 15",
+            "a floor more than a day ahead of the server's time and the token is refused"
+        );
+    }
+    let held = b.ask(&lock).acquired("rule 13").await?;
+    ensure!(
+        held.token() < days,
+        "rule 13",
+        held.token(),
+        "what is refused changes nothing"
+    );
+    Ok(())
+}
+
+async fn reader_that_saw_more_starts_a_period(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let reading = readers(world, &lock, 1).await?;
+    let seen = FencingToken::new(reading[0].token().get() + 60_000_000);
+    let b = world.session().await?;
+    let other = b.ask(&lock).shared().floor(seen).acquired("S1").await?;
+    ensure!(
+        other.token() > seen,
+        "rule 15",
+        other.token(),
+        "a reader that saw {seen:?} proves a loss, and starts a period above it"
+    );
+    let (adopted, _) = reading[0].renewed(world.units(300), "rule 15").await?;
+    want_eq!(
+        adopted,
+        other.token(),
+        "rule 15",
+        "older readers adopt the new token at their next renewal"
+    );
+    Ok(())
+}
+
+async fn reader_that_saw_this_period_shares_it(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let reading = readers(world, &lock, 1).await?;
+    let b = world.session().await?;
+    let floor = reading[0].token();
+    let other = b.ask(&lock).shared().floor(floor).acquired("S1").await?;
+    want_eq!(
+        other.token(),
+        floor,
+        "rule 15",
+        "a floor equal to the period's token proves no loss: the reader shares the period"
+    );
+    Ok(())
+}
+
+async fn store_refuses_the_late_writer(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, mut store) = (Lock::mutex("k"), Store::default());
+    let late = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
+    store.accepts(late.token(), "the holder")?;
+    world.pass(3).await;
+    let held = b.ask(&lock).acquired("L1").await?;
+    store.accepts(held.token(), "the next holder")?;
+    store.refuses(late.token(), "the holder that slept past its lease")?;
+    store.accepts(held.token(), "the next holder, again")
+}
+
+async fn store_takes_readers_then_a_writer(world: &World) -> Verdict {
+    let (lock, mut store) = (Lock::rw("k"), Store::default());
+    let reading = readers(world, &lock, 2).await?;
+    // In either order: they are one period.
+    for n in [1, 0, 1] {
+        store.accepts(reading[n].token(), "one of two readers")?;
+    }
+    for reader in &reading {
+        reader.released("S3").await?;
+    }
+    let writer = world.session().await?.ask(&lock).acquired("S1").await?;
+    store.accepts(writer.token(), "the writer after them")?;
+    store.refuses(reading[0].token(), "a reader of before")?;
+    writer.released("S3").await?;
+    let next = readers(world, &lock, 1).await?;
+    store.accepts(next[0].token(), "a reader after the writer")?;
+    store.refuses(writer.token(), "the writer of before")
+}
+
+async fn store_follows_conversions(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let (lock, mut store) = (Lock::rw("k"), Store::default());
+    let held = a.ask(&lock).acquired("S1").await?;
+    store.accepts(held.token(), "the writer")?;
+    let reading = want!(
+        held.downgrade(held.token()).await?.reply,
+        ConvertReply::Converted { token, .. } => token,
+        "rule 6",
+        "a writer may become a reader"
+    );
+    let other = b.ask(&lock).shared().acquired("rule 6").await?;
+    store.accepts(other.token(), "a reader beside the downgraded writer")?;
+    store.accepts(reading, "the downgraded writer")?;
+    store.refuses(held.token(), "the writer's old token")?;
+    other.released("S3").await?;
+    let writing = want!(
+        held.upgrade(reading).await?.reply,
+        ConvertReply::Converted { token, .. } => token,
+        "rule 6",
+        "the sole reader may become a writer"
+    );
+    store.accepts(writing, "the upgraded reader")?;
+    store.refuses(other.token(), "the reader of before")
+}
+
+async fn read_guard_kept_over_its_write_hold(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let ((lock, owner), mut store) = ((Lock::rw("k"), a.owner()), Store::default());
+    let writing = a.ask(&lock).owner(owner).acquired("S1").await?;
+    a.ask(&lock)
+        .owner(owner)
+        .shared()
+        .acquired("rule 5")
+        .await?;
+    store.accepts(writing.token(), "the writer")?;
+    let view = want!(
+        writing.end().await?,
+        EndReply::Released { tenure: Some(view), .. } => view,
+        "rule 5",
+        "the read hold is left, and the reply says as what"
+    );
+    let other = b.ask(&lock).shared().acquired("rule 5").await?;
+    store.accepts(other.token(), "a reader that came then")?;
+    store.accepts(
+        view.token,
+        "the read guard, with the token from that reply on",
+    )
+}
