@@ -148,6 +148,20 @@ pub(crate) async fn admin(url: &str, command: &[&str]) -> String {
     format!("{answer:?}")
 }
 
+/// Publishes the messages in their order, over one connection.
+pub(crate) async fn publish(url: &str, channel: &str, messages: Vec<Vec<u8>>) {
+    let config = Config::from_url(url).expect("a good URL");
+    let client = Builder::from_config(config).build().expect("a client");
+    client.init().await.expect("connected");
+    for message in messages {
+        let request = CustomCommand::new_static("PUBLISH", ClusterHash::Random, false);
+        let arguments = vec![Value::from(channel), Value::Bytes(message.into())];
+        let heard: u64 = client.custom(request, arguments).await.expect("sent");
+        assert_eq!(heard, 1, "one subscriber");
+    }
+    client.quit().await.expect("closed");
+}
+
 pub(crate) fn key(name: &str) -> Key {
     Key::new(name).expect("a good key")
 }

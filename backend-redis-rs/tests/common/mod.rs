@@ -123,6 +123,19 @@ pub(crate) async fn admin(url: &str, command: &[&str]) -> String {
     format!("{answer:?}")
 }
 
+/// Publishes the messages in their order, over one connection.
+pub(crate) async fn publish(url: &str, channel: &str, messages: Vec<Vec<u8>>) {
+    let client = redis::Client::open(url).expect("a good URL");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut connection = connection.expect("connected");
+    for message in messages {
+        let mut request = redis::cmd("PUBLISH");
+        request.arg(channel).arg(message);
+        let heard: u64 = request.query_async(&mut connection).await.expect("sent");
+        assert_eq!(heard, 1, "one subscriber");
+    }
+}
+
 pub(crate) fn key(name: &str) -> Key {
     Key::new(name).expect("a good key")
 }
