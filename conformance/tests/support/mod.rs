@@ -20,20 +20,20 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 /// What a test may put around each client's backend.
-pub type Wrap = fn(Arc<dyn LockBackend>, &Arc<Server>) -> Arc<dyn LockBackend>;
+pub(crate) type Wrap = fn(Arc<dyn LockBackend>, &Arc<Server>) -> Arc<dyn LockBackend>;
 
 /// The harness over the state machine.
 #[derive(Clone)]
-pub struct Reference {
+pub(crate) struct Reference {
     wrap: Wrap,
 }
 
 impl Reference {
-    pub fn plain() -> Self {
+    pub(crate) fn plain() -> Self {
         Self::wrapped(|backend, _| backend)
     }
 
-    pub fn wrapped(wrap: Wrap) -> Self {
+    pub(crate) fn wrapped(wrap: Wrap) -> Self {
         Self { wrap }
     }
 }
@@ -116,7 +116,7 @@ impl Environment for Place {
 
 /// All keys, and who listens.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     inner: Mutex<Inner>,
     started: Instant,
     drawn: AtomicU64,
@@ -144,7 +144,7 @@ impl Server {
 
     /// Takes the foreign value away, as a careless backend would.
     #[expect(dead_code, reason = "not every test breaks this")]
-    pub fn overwrite_foreign(&self, key: &Key) {
+    pub(crate) fn overwrite_foreign(&self, key: &Key) {
         self.lock().foreign.remove(key);
     }
 
