@@ -41,6 +41,8 @@ pub(crate) struct Ledger {
     /// Until when late copies must be known, and the token kept.
     kept_until: u64,
     last_token: u64,
+    /// The floors that attempts brought.
+    floors: BTreeMap<String, u64>,
 }
 
 /// Everything about a step that is judged.
@@ -49,6 +51,8 @@ pub(crate) struct Observed<'a> {
     pub(crate) after: &'a InspectReply,
     pub(crate) command: &'a Command,
     pub(crate) reply: &'a Reply,
+    /// The key before the step, at the same time.
+    pub(crate) was: &'a Key,
     pub(crate) key: &'a Key,
 }
 
@@ -102,10 +106,14 @@ pub(crate) fn full_label(kind: Kind, operation: Operation) -> String {
 impl Ledger {
     /// Judges one step and enters it.
     pub(crate) fn check(&mut self, seen: &Observed<'_>) -> Result<(), String> {
+        if let (Command::Acquire(request), Some(floor)) = (seen.command, floor(seen.command)) {
+            self.floors.insert(label(request.operation), floor);
+        }
         self.capacity(seen)?;
         self.order(seen)?;
         self.head_does_not_fit(seen)?;
         self.tokens(seen)?;
+        self.reply(seen)?;
         self.others_untouched(seen)?;
         self.enter_ends(seen);
         self.remaining(seen)?;
@@ -207,11 +215,20 @@ impl Ledger {
         let joined = seen.before.holders.iter().any(|h| h.mode == Mode::Shared);
         for new in Self::granted(seen) {
             let shares = new.mode == Mode::Shared && joined;
-            ensure(shares || new.token.get() > self.last_token, || {
-                format!("{} repeats token {}", new.label, new.token)
+            let fresh = new.token.get() > self.last_token && new.token.get() >= seen.key.now;
+            ensure(shares || fresh, || {
+                format!("{} has the old token {}", new.label, new.token)
             })?;
-            ensure(new.token.get() <= token, || {
-                "a token beyond the last".to_owned()
+            let floor = self.floors.get(operation_part(&new.label));
+            let above = floor.is_none_or(|floor| new.token.get() >= *floor + u64::from(!shares));
+            ensure(above, || format!("{} is not above {floor:?}", new.token))?;
+        }
+        let highest = self.floors.values().max().copied().unwrap_or_default();
+        let only_readers = seen.after.holders.iter().all(|h| h.mode == Mode::Shared);
+        let stood_all = seen.before.holders.iter().all(|h| h.mode == Mode::Shared);
+        if joined && only_readers && stood_all && highest <= self.last_token && !converts(seen) {
+            ensure(token == self.last_token || self.all_left(seen), || {
+                "readers that overlap have different tokens".to_owned()
             })?;
         }
         let semaphore = seen.after.spec.is_some_and(|s| s.kind() == Kind::Semaphore);
@@ -224,6 +241,45 @@ impl Ledger {
         ensure(tokens.len() == periods, || format!("tokens {tokens:?}"))?;
         self.last_token = token;
         Ok(())
+    }
+
+    /// Whether no holder of before is among those of after.
+    fn all_left(&self, seen: &Observed<'_>) -> bool {
+        !seen.after.holders.iter().any(|h| stood(seen, h))
+    }
+
+    /// A reply says what is so after the step.
+    fn reply(&self, seen: &Observed<'_>) -> Result<(), String> {
+        let spec = seen.after.spec.or(seen.before.spec);
+        let Some((spec, op)) = spec.zip(operation(seen.command)) else {
+            return Ok(());
+        };
+        let name = tenure_name(spec.kind(), op);
+        let view = holder(seen.after, &name).map(|h| (h.token, h.remaining));
+        let said = match seen.reply {
+            Reply::Acquire(AcquireReply::Acquired(it)) | Reply::Poll(PollReply::Acquired(it)) => {
+                Some((it.token, it.remaining))
+            }
+            Reply::Renew(RenewReply::Renewed { token, remaining }) => Some((*token, *remaining)),
+            _ => None,
+        };
+        ensure(said.is_none() || said == view, || {
+            format!("{said:?} was said of {view:?}")
+        })?;
+        if let Reply::Acquire(AcquireReply::Queued(it)) | Reply::Poll(PollReply::Queued(it)) =
+            seen.reply
+        {
+            ensure(it.check_in <= spec.waiter_lease() / 3, || {
+                format!("to come back in {:?}", it.check_in)
+            })?;
+        }
+        let reads = holder(seen.before, &name).is_some_and(|h| h.mode == Mode::Shared);
+        let wants = matches!(seen.command, Command::Acquire(r) if r.mode == Mode::Exclusive);
+        let waits = matches!(seen.reply, Reply::Acquire(AcquireReply::Queued(_)));
+        ensure(
+            !(reads && wants && waits) || self.live.contains(&op),
+            || "a reader waits for itself".to_owned(),
+        )
     }
 
     /// A command of one operation changes nobody else's tenure.
@@ -385,6 +441,14 @@ impl Ledger {
         };
         let name = tenure_name(Kind::RwLock, request.operation);
         let was = holder(seen.before, &name).map(|h| h.mode);
+        let period = holder(seen.before, &name).map(|h| h.token);
+        let acted = was != holder(seen.after, &name).map(|h| h.mode);
+        ensure(!acted || period <= Some(request.expected), || {
+            format!(
+                "a conversion of period {} acted in {period:?}",
+                request.expected
+            )
+        })?;
         if request.to != Mode::Exclusive || was != Some(Mode::Shared) {
             return Ok(());
         }
@@ -411,6 +475,12 @@ impl Ledger {
             .copied()
             .filter(|op| alive(seen.key, *op))
             .collect();
+        let named = operation(seen.command);
+        let lost = self
+            .live
+            .difference(&still)
+            .find(|op| !forces(seen) && named != Some(**op) && alive(seen.was, **op));
+        ensure(lost.is_none(), || format!("{lost:?} was lost"))?;
         let known: usize = still.len();
         let holds: u32 = seen.after.holders.iter().map(|h| h.holds).sum();
         let shown = holds as usize + seen.after.waiters.len();
@@ -459,6 +529,22 @@ fn part(view: &WaiterView) -> &str {
 fn stood(seen: &Observed<'_>, view: &HolderView) -> bool {
     let name = owner_part(&view.label);
     holder(seen.before, name).is_some_and(|was| was.label == view.label)
+}
+
+fn forces(seen: &Observed<'_>) -> bool {
+    matches!(seen.command, Command::ForceRelease(_))
+}
+
+/// Whether a step may have started a period of its own among readers.
+fn converts(seen: &Observed<'_>) -> bool {
+    matches!(seen.command, Command::Convert(_))
+}
+
+fn floor(command: &Command) -> Option<u64> {
+    match command {
+        Command::Acquire(request) => request.floor.map(leasehold_api::FencingToken::get),
+        _ => None,
+    }
 }
 
 fn answered_live(reply: &Reply) -> bool {

@@ -273,11 +273,11 @@ impl Run {
     /// One step, judged; and the same command at once again, which must change nothing.
     fn step(&mut self, command: &Command) -> Result<(), TestCaseError> {
         let before = self.key.look();
-        let state = self.key.state.clone();
+        let was = self.key.clone();
         let reply = self.key.step(command);
         let after = self.key.look();
         if matches!(command, Command::Inspect) {
-            prop_assert_eq!(&self.key.state, &state);
+            prop_assert_eq!(&self.key.state, &was.state);
             prop_assert_eq!(&reply, &Reply::Inspect(before.clone()));
         }
         let seen = Observed {
@@ -285,6 +285,7 @@ impl Run {
             after: &after,
             command,
             reply: &reply,
+            was: &was,
             key: &self.key,
         };
         if let Err(violation) = self.ledger.check(&seen) {
@@ -317,7 +318,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_is_sent_the_rules_hold(
