@@ -220,7 +220,9 @@ impl Ledger {
                 format!("{} has the old token {}", new.label, new.token)
             })?;
             let floor = self.floors.get(operation_part(&new.label));
-            let above = floor.is_none_or(|floor| new.token.get() >= *floor + u64::from(!shares));
+            // A downgrade and the readers behind it share the period that it starts.
+            let joins = new.mode == Mode::Shared && !seen.before.holders.is_empty();
+            let above = floor.is_none_or(|floor| new.token.get() >= *floor + u64::from(!joins));
             ensure(above, || format!("{} is not above {floor:?}", new.token))?;
         }
         let highest = self.floors.values().max().copied().unwrap_or_default();
