@@ -174,6 +174,7 @@ async fn a_stopped_server_refuses_and_breaks_what_was_under_way() {
     assert_eq!(server.elapsed() - before, ms(2));
     assert_eq!(notices.next().await, Some(Notice::Gap { listening: false }));
     server.advance(secs(2)).await;
+    assert_eq!(server.listeners(a.session), 0);
     let started = server.elapsed();
     server.start(Data::Kept);
     assert_eq!(notices.next().await, Some(Notice::Gap { listening: true }));
@@ -286,6 +287,28 @@ async fn advancing_lets_all_happen_on_the_way() {
         server.timeline()
     );
     assert!(renew.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn advancing_ends_after_all_else_that_is_due() {
+    for seed in 0..20 {
+        let server = SimServer::new(seed);
+        let runtime = server.client("a").runtime();
+        let rung = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&rung);
+        let timers: Vec<_> = (0..5).map(|_| runtime.sleep(ms(10))).collect();
+        runtime.spawn(Box::pin(async move {
+            for timer in timers {
+                timer.await;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        let test = tokio::spawn(async move {
+            server.advance(ms(10)).await;
+            rung.load(Ordering::Relaxed)
+        });
+        assert_eq!(test.await.expect("no panic"), 5, "seed {seed}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,11 +3,12 @@
 use futures_util::future::join;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold_api::{
-    AcquireReply, BackendError, EndReply, LockBackend as _, Notice, PollReply, Refused, RenewReply,
+    AcquireReply, BackendError, EndReply, ForceRelease, LockBackend as _, Notice, PollReply,
+    Refused, RenewReply,
 };
 use leasehold_sim::{Call, Fault, Latency, SimServer};
 
-use crate::support::{Raw, ms, secs, unknown};
+use crate::support::{Raw, key, ms, secs, unknown};
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_request_is_not_executed() {
@@ -181,6 +182,59 @@ async fn nothing_passes_to_or_from_an_isolated_client() {
     // Executed at 2.005 s; the lease of 3 ms was not renewed meanwhile.
     let renewed = a.renew(operation, ms(1)).await.expect("an answer");
     assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == ms(7_998)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_isolated_client_misses_the_reply_that_was_under_way() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let isolate = async {
+        server.advance(ms(1)).await;
+        a.backend.isolate();
+    };
+    let (stamp, ()) = join(a.backend.hello(), isolate).await;
+    assert!(unknown(&stamp));
+    assert_eq!(server.elapsed(), secs(1));
+}
+
+const GAP_AND_BACK: [Notice; 2] = [
+    Notice::Gap { listening: false },
+    Notice::Gap { listening: true },
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_push_does_not_outlive_its_connection() {
+    let server = SimServer::new(1);
+    let (a, held, b, _) = holder_and_waiter(&server).await;
+    let notices = b.backend.listen(b.session).await.expect("listening");
+    let break_connection = async {
+        // The end has arrived after 1 ms; the push would after another.
+        server.advance(ms(1)).await;
+        b.backend.drop_connection();
+    };
+    let (end, ()) = join(a.end(held), break_connection).await;
+    assert!(end.is_ok());
+    let timer = b.backend.runtime().sleep(ms(100));
+    let received: Vec<_> = notices.take_until(timer).collect().await;
+    assert_eq!(received, GAP_AND_BACK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_pushed_during_a_gap_is_lost() {
+    let server = SimServer::new(1);
+    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let notices = b.backend.listen(b.session).await.expect("listening");
+    let (_, reply) = b.acquire(secs(10)).await;
+    let AcquireReply::Acquired(acquired) = reply else {
+        panic!("{reply:?}");
+    };
+    b.backend.set_latency(Latency::fixed(ms(10)));
+    b.backend.drop_connection();
+    let revoke = ForceRelease::new(key(), vec![acquired.token]);
+    a.backend.force_release(&revoke).await.expect("an answer");
+    let timer = b.backend.runtime().sleep(ms(100));
+    let received: Vec<_> = notices.take_until(timer).collect().await;
+    assert_eq!(received, GAP_AND_BACK);
 }
 
 #[tokio::test(start_paused = true)]
