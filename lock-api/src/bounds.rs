@@ -37,6 +37,12 @@ pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest single call to a backend.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Shortest call time-out that a client takes.
+pub const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(10);
+/// Longest call time-out that a client takes; two of them fit into [`HORIZON`].
+pub const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest that shutting a client down takes.
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deliver-before horizon, H: how far ahead of the server's clock an acquire may still be
 /// deliverable. Marks outlive the last operation of a session by twice this.
 pub const HORIZON: Duration = Duration::from_secs(10);

@@ -123,6 +123,11 @@ impl Label {
         Ok(Self(text.into()))
     }
 
+    /// The label that says nothing.
+    pub fn empty() -> Self {
+        Self("".into())
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0

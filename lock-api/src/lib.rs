@@ -17,16 +17,24 @@ pub mod mutants;
 mod mutants;
 
 mod backend;
+mod client;
 mod error;
 mod id;
 mod reply;
 mod request;
 mod runtime;
+mod sync;
 mod time;
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
 
 pub use backend::{Capabilities, LockBackend, Notice, Notices};
+pub use client::guard::kind;
+pub use client::{
+    Error, Guard, Inspection, LockClient, LockClientBuilder, Loss, Mutex, MutexGuard, Outcome,
+    Ownership, PermitGuard, Plain, ReadGuard, Reentrant, ReentrantMutex, ReentrantRwLock, Release,
+    RwLock, Semaphore, TimedOut, Upgrade, WriteGuard,
+};
 pub use error::{BackendError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};
 pub use reply::{

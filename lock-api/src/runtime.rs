@@ -68,6 +68,17 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     /// seed in a simulation. Secrets are drawn from it.
     fn fill_random(&self, bytes: &mut [u8]);
 
+    /// Tells processes apart, so that a client that came through a `fork` is noticed: it draws a
+    /// new session.
+    fn process_id(&self) -> u32 {
+        std::process::id()
+    }
+
+    /// What a client of this process calls itself to others, unless its user says otherwise.
+    fn default_label(&self) -> String {
+        "client".into()
+    }
+
     /// 64 random bits.
     fn random_u64(&self) -> u64 {
         let mut bytes = [0; 8];

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use crate::bounds::MAX_LABEL_BYTES;
 use crate::runtime::{BoxFuture, Moment, Runtime};
 
 /// The [`Runtime`] of backends that do real I/O: tokio's tasks and timers, the operating
@@ -55,6 +56,19 @@ impl Runtime for TokioRuntime {
 
     fn spawn(&self, future: BoxFuture<'static, ()>) {
         self.handle.spawn(future);
+    }
+
+    /// `host:pid`, the host's name cut to what fits.
+    fn default_label(&self) -> String {
+        let pid = format!(":{}", std::process::id());
+        let name = rustix::system::uname();
+        let mut host = name.nodename().to_string_lossy().into_owned();
+        let mut room = MAX_LABEL_BYTES - pid.len();
+        while !host.is_char_boundary(room.min(host.len())) {
+            room -= 1;
+        }
+        host.truncate(room);
+        host + &pid
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {

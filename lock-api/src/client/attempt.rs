@@ -1,0 +1,328 @@
+//! One operation on its way to a hold.
+
+use std::time::Duration;
+
+use crate::client::cleanup::{Cleanup, EndJob, give_up_at};
+use crate::client::clock::local_deadline;
+use crate::client::core::Answer;
+use crate::client::hold::Hold;
+use crate::client::hub::{Event, Mailbox, PushedGrant};
+use crate::client::listener;
+use crate::client::lock::Owner;
+use crate::client::renewal::Renewals;
+use crate::client::session::Session;
+use crate::client::tenure::{HoldState, Standing, Tenure};
+use crate::client::wait::Ask;
+use crate::error::BackendError;
+use crate::id::{Operation, OwnerId};
+use crate::reply::{AcquireReply, Acquired, PollReply, RenewReply};
+use crate::request::{Acquire, Poll, Renew, Wait};
+use crate::runtime::Moment;
+use crate::sync::Arc;
+
+/// An operation; dropping it ends whatever it may have left on the server.
+#[derive(Debug)]
+pub(crate) struct Attempt<'a> {
+    ask: Ask<'a>,
+    session: Arc<Session>,
+    operation: Operation,
+    mailbox: Option<Arc<Mailbox>>,
+    /// Version of the shared owner's grants before this attempt was sent.
+    owner_version: u64,
+    /// Whether the server may have something of this operation.
+    live: bool,
+    /// Whether a sending got no answer, so that it may still be executed.
+    in_doubt: bool,
+    /// Whether a grant may be a claim, which only a renewal confirms.
+    may_be_claim: bool,
+    too_late: u32,
+}
+
+impl<'a> Attempt<'a> {
+    pub(crate) fn begin(ask: Ask<'a>) -> Self {
+        let core = ask.anchor;
+        Cleanup::start(core);
+        let session = core.session();
+        let (owner, owner_version) = match ask.owner {
+            Owner::Fresh => (OwnerId::from_u64(core.runtime.random_u64()), 0),
+            Owner::Reentrant(shared) => (shared.id, shared.granted.version()),
+        };
+        let operation = session.operation(owner);
+        let mailbox = core
+            .capabilities
+            .push
+            .then(|| session.hub.register(operation.sequence));
+        Self {
+            ask,
+            session,
+            operation,
+            mailbox,
+            owner_version,
+            live: false,
+            in_doubt: false,
+            may_be_claim: false,
+            too_late: 0,
+        }
+    }
+
+    /// Sends the acquire, once more if it was sent before.
+    pub(crate) async fn acquire(
+        &mut self,
+        wait: bool,
+        deadline: Option<Moment>,
+        limit: Duration,
+    ) -> Result<Answer<AcquireReply>, BackendError> {
+        let core = self.ask.anchor;
+        let deliver_before = core.deliver_before(limit).await?;
+        let request = Acquire {
+            key: self.ask.key.clone(),
+            spec: self.ask.spec,
+            mode: self.ask.mode,
+            operation: self.operation,
+            label: core.settings.label.clone(),
+            lease: self.ask.options.lease,
+            wait: wait.then(|| self.place(deadline)),
+            deliver_before,
+            floor: core.floors.get(self.ask.key),
+            limits: self.ask.options.limits,
+        };
+        // The first sending is the only one whose grant is surely no claim out of the queue.
+        self.may_be_claim = self.may_be_claim || (wait && self.live);
+        let was_live = std::mem::replace(&mut self.live, true);
+        let result = core.exchange(limit, core.backend.acquire(&request)).await;
+        match &result {
+            Ok(answer) => match answer.reply {
+                AcquireReply::Acquired(_) => {}
+                AcquireReply::Queued(_) => self.may_be_claim = true,
+                AcquireReply::Held(_) | AcquireReply::Refused(_) => self.live = self.in_doubt,
+            },
+            Err(BackendError::OutcomeUnknown { .. }) => self.in_doubt = true,
+            Err(_) => self.live = was_live,
+        }
+        result
+    }
+
+    fn place(&self, deadline: Option<Moment>) -> Wait {
+        let core = self.ask.anchor;
+        listener::start(core, &self.session);
+        let wait = Wait::new(self.session.hub.is_listening());
+        let now = core.now();
+        match deadline.zip(core.clock.server_now(now)) {
+            Some((deadline, server)) => {
+                wait.with_place_until(server.saturating_add(deadline.saturating_since(now)))
+            }
+            None => wait,
+        }
+    }
+
+    /// Notes a `TooLate`; whether it is the first.
+    pub(crate) const fn too_late(&mut self) -> bool {
+        self.too_late += 1;
+        self.too_late == 1
+    }
+
+    /// Refreshes the place in the queue.
+    pub(crate) async fn poll(
+        &mut self,
+        limit: Duration,
+    ) -> Result<Answer<PollReply>, BackendError> {
+        let core = self.ask.anchor;
+        let listening = self.session.hub.is_listening();
+        let request = [Poll::new(self.ask.key.clone(), self.operation, listening)];
+        let answers = core
+            .exchange_batch(limit, 1, core.backend.poll(&request))
+            .await;
+        let answer = first(answers)?;
+        if matches!(answer.reply, PollReply::Gone(_)) {
+            self.live = self.in_doubt;
+        }
+        Ok(answer)
+    }
+
+    /// Renews a grant before it is handed out; `None` if it is gone.
+    pub(crate) async fn renew(
+        &mut self,
+        limit: Duration,
+    ) -> Result<Option<Answer<Acquired>>, BackendError> {
+        let core = self.ask.anchor;
+        let request = [Renew {
+            key: self.ask.key.clone(),
+            operation: self.operation,
+            lease: self.ask.options.lease,
+        }];
+        let answers = core
+            .exchange_batch(limit, 1, core.backend.renew(&request))
+            .await;
+        let Answer { sent, stamp, reply } = first(answers)?;
+        self.may_be_claim = false;
+        Ok(match reply {
+            RenewReply::Renewed { token, remaining } => Some(Answer {
+                sent,
+                stamp,
+                reply: Acquired {
+                    token,
+                    holds: 1,
+                    remaining,
+                },
+            }),
+            RenewReply::Lost(_) => None,
+        })
+    }
+
+    /// Computes how long a pushed grant may be used; `None` if that cannot be known.
+    pub(crate) fn pushed(&self, grant: PushedGrant) -> Option<Answer<Acquired>> {
+        let core = self.ask.anchor;
+        // The push is put as an answer to something sent when the grant was made.
+        let sent = core.clock.granted_at(grant.stamp, grant.received)?;
+        let PushedGrant {
+            token,
+            remaining,
+            stamp,
+            ..
+        } = grant;
+        Some(Answer {
+            sent,
+            stamp,
+            reply: Acquired {
+                token,
+                holds: 1,
+                remaining,
+            },
+        })
+    }
+
+    /// Whether a grant must be renewed before it is handed out: because nothing is left of it,
+    /// or because nobody would confirm it later.
+    pub(crate) fn must_confirm(&self, answer: &Answer<Acquired>) -> bool {
+        (self.may_be_claim && self.ask.options.fixed_lease) || !self.is_usable(answer)
+    }
+
+    pub(crate) fn is_usable(&self, answer: &Answer<Acquired>) -> bool {
+        self.ask.anchor.now() < local_deadline(answer.sent, answer.reply.remaining)
+    }
+
+    /// The next thing that is pushed for this attempt.
+    pub(crate) async fn event(&self) -> Event {
+        match &self.mailbox {
+            Some(mailbox) => mailbox.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends when another attempt of the same owner was granted after this one began.
+    pub(crate) async fn owner_granted(&self) {
+        match self.ask.owner {
+            Owner::Fresh => std::future::pending().await,
+            Owner::Reentrant(shared) => shared.granted.changed(self.owner_version).await,
+        }
+    }
+
+    /// Turns a grant into a hold.
+    pub(crate) fn into_hold(mut self, answer: &Answer<Acquired>) -> Hold {
+        self.live = false;
+        let core = self.ask.anchor;
+        let options = self.ask.options;
+        let Answer {
+            sent,
+            stamp,
+            reply: Acquired {
+                token, remaining, ..
+            },
+        } = *answer;
+        let standing = Standing {
+            token,
+            deadline: local_deadline(sent, remaining),
+            clock: stamp.clock,
+        };
+        let state = HoldState {
+            operation: self.operation,
+            mode: self.ask.mode,
+            lease: options.lease,
+            renewed: !options.fixed_lease,
+            fixed_until: options
+                .fixed_lease
+                .then(|| local_deadline(sent, options.lease)),
+            max_until: options.max_hold.map(|most| sent.saturating_add(most)),
+            waiter_lease: options.waiter_lease,
+            ended: Arc::default(),
+        };
+        core.floors.saw(self.ask.key, token);
+        let tenure = self.join_or_begin(standing, &state);
+        Renewals::start(core);
+        if state.renewed {
+            let due = if self.may_be_claim {
+                core.now()
+            } else {
+                core.renewals.due_after(sent, options.lease)
+            };
+            core.renewals.schedule(&tenure, due);
+        } else {
+            core.renewals.watch(&tenure);
+        }
+        if self.mailbox.is_some() {
+            self.session.hub.held(self.operation.sequence, &tenure);
+        }
+        self.mailbox = None;
+        Hold::new(core, tenure, &state)
+    }
+
+    /// A nested hold joins the cell of its owner's tenure.
+    fn join_or_begin(&self, standing: Standing, state: &HoldState) -> Arc<Tenure> {
+        let core = self.ask.anchor;
+        let begin = || {
+            let id = core.renewals.next_id();
+            let session = Arc::clone(&self.session);
+            Arc::new(Tenure::new(
+                self.ask.key.clone(),
+                id,
+                session,
+                standing,
+                state.clone(),
+            ))
+        };
+        let Owner::Reentrant(shared) = self.ask.owner else {
+            return begin();
+        };
+        let mut current = shared.tenure.lock();
+        let joined = current
+            .upgrade()
+            .filter(|it| it.join(core.now(), standing, state));
+        let tenure = joined.unwrap_or_else(|| {
+            let begun = begin();
+            *current = Arc::downgrade(&begun);
+            begun
+        });
+        drop(current);
+        shared.granted.notify();
+        tenure
+    }
+}
+
+fn first<T>(answers: Vec<Result<Answer<T>, BackendError>>) -> Result<Answer<T>, BackendError> {
+    let nothing = || Err(BackendError::outcome_unknown("no answer in the batch"));
+    answers.into_iter().next().unwrap_or_else(nothing)
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let hub = &self.session.hub;
+        if !self.live {
+            if self.mailbox.is_some() {
+                hub.remove(self.operation.sequence);
+            }
+            return;
+        }
+        hub.ending(self.operation.sequence);
+        let core = self.ask.anchor;
+        let waiter_lease = self.ask.options.waiter_lease;
+        core.cleanup.push(EndJob {
+            key: self.ask.key.clone(),
+            operation: self.operation,
+            session: Arc::clone(&self.session),
+            tenure: None,
+            give_up: give_up_at(core.now(), self.ask.options.lease, waiter_lease),
+            in_doubt: false,
+            done: Arc::default(),
+        });
+    }
+}

@@ -1,0 +1,289 @@
+//! Ends in the background: of guards that were dropped, attempts that were given up, calls whose
+//! outcome nobody knows.
+//!
+//! Whoever gives something up queues its end here, which neither blocks nor spawns. The client's
+//! task sends the ends in batches and repeats each until the server acknowledges it, or until
+//! nothing can be left that a lease would not have ended.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures_util::future::select;
+
+use crate::bounds::{HORIZON, MAX_BATCH};
+use crate::client::clock::local_deadline;
+use crate::client::core::{Answer, Core};
+use crate::client::session::Session;
+use crate::client::signal::Signal;
+use crate::client::tenure::{HoldState, Standing, Tenure};
+use crate::error::BackendError;
+use crate::id::{Key, Operation};
+use crate::reply::EndReply;
+use crate::request::End;
+use crate::runtime::Moment;
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// An operation whose end has been decided.
+#[derive(Debug)]
+pub(crate) struct EndJob {
+    pub(crate) key: Key,
+    pub(crate) operation: Operation,
+    pub(crate) session: Arc<Session>,
+    /// The tenure that may go on without this hold.
+    pub(crate) tenure: Option<Arc<Tenure>>,
+    /// After this the server has ended it without being asked.
+    pub(crate) give_up: Moment,
+    /// Whether an earlier attempt got no answer and may have been executed.
+    pub(crate) in_doubt: bool,
+    pub(crate) done: Arc<EndResult>,
+}
+
+/// What an end came to, once it is known.
+#[derive(Debug, Default)]
+pub(crate) struct EndResult {
+    state: Mutex<Option<Result<Ended, BackendError>>>,
+    changed: Signal,
+}
+
+/// An acknowledged end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) reply: EndReply,
+    pub(crate) in_doubt: bool,
+}
+
+impl EndResult {
+    fn set(&self, result: Result<Ended, BackendError>) {
+        self.state.lock().get_or_insert(result);
+        self.changed.notify();
+    }
+
+    pub(crate) async fn wait(&self) -> Result<Ended, BackendError> {
+        loop {
+            let version = self.changed.version();
+            let result = self.state.lock().clone();
+            if let Some(result) = result {
+                return result;
+            }
+            self.changed.changed(version).await;
+        }
+    }
+}
+
+/// Until when ending an operation is worth the trouble, if its end is decided now: it may still
+/// be delivered, wait for a place's length, be granted, and last for a lease.
+pub(crate) fn give_up_at(now: Moment, lease: Duration, waiter_lease: Duration) -> Moment {
+    now.saturating_add(HORIZON + lease + waiter_lease * 2)
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Cleanup {
+    state: Mutex<Queue>,
+    pub(crate) changed: Signal,
+    started: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<EndJob>,
+    /// Jobs that the task has taken out and not finished.
+    in_flight: usize,
+}
+
+impl Cleanup {
+    /// Queues an end. Never blocks, spawns or panics.
+    pub(crate) fn push(&self, job: EndJob) {
+        self.state.lock().jobs.push_back(job);
+        self.changed.notify();
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.jobs.is_empty() && state.in_flight == 0
+    }
+
+    fn take(&self) -> Vec<EndJob> {
+        let mut state = self.state.lock();
+        let count = state.jobs.len().min(MAX_BATCH);
+        state.in_flight = count;
+        state.jobs.drain(..count).collect()
+    }
+
+    fn put_back(&self, jobs: Vec<EndJob>) {
+        let mut state = self.state.lock();
+        state.in_flight = 0;
+        state.jobs.extend(jobs);
+        drop(state);
+        self.changed.notify();
+    }
+
+    /// Ends when nothing is left to do.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let version = self.changed.version();
+            if self.is_idle() {
+                return;
+            }
+            self.changed.changed(version).await;
+        }
+    }
+
+    /// Starts the task, once.
+    pub(crate) fn start(core: &Arc<Core>) {
+        if !core.cleanup.started.swap(true, Ordering::AcqRel) {
+            core.runtime.spawn(Box::pin(run(Arc::clone(core))));
+        }
+    }
+}
+
+async fn run(core: Arc<Core>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let version = core.cleanup.changed.version();
+        let jobs = core.cleanup.take();
+        if jobs.is_empty() {
+            if core.is_orphaned() {
+                return;
+            }
+            core.cleanup.changed.changed(version).await;
+            continue;
+        }
+        let failed = end_batch(&core, jobs).await;
+        let outage = !failed.is_empty();
+        core.cleanup.put_back(failed);
+        if outage {
+            let pause_now = core.random_between(pause / 2, pause);
+            core.runtime.sleep(pause_now).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        } else {
+            pause = FIRST_PAUSE;
+        }
+    }
+}
+
+/// Sends a batch of ends; those to be sent again.
+async fn end_batch(core: &Core, jobs: Vec<EndJob>) -> Vec<EndJob> {
+    let requests: Vec<End> = jobs
+        .iter()
+        .map(|job| End::new(job.key.clone(), job.operation))
+        .collect();
+    let call = core.backend.end(&requests);
+    let limit = core.settings.call_timeout;
+    let answers = core.exchange_batch(limit, requests.len(), call).await;
+    jobs.into_iter()
+        .zip(answers)
+        .filter_map(|(job, answer)| job.finish(core, answer))
+        .collect()
+}
+
+impl EndJob {
+    /// The end of a hold that the tenure no longer counts.
+    pub(crate) fn of_hold(core: &Core, tenure: &Arc<Tenure>, hold: HoldState) -> Self {
+        tenure.session.hub.ending(hold.operation.sequence);
+        if tenure.is_over() {
+            core.renewals.remove(tenure.id);
+        }
+        Self {
+            key: tenure.key.clone(),
+            operation: hold.operation,
+            session: Arc::clone(&tenure.session),
+            tenure: Some(Arc::clone(tenure)),
+            give_up: give_up_at(core.now(), hold.lease, hold.waiter_lease),
+            in_doubt: false,
+            done: hold.ended,
+        }
+    }
+
+    /// Sends the end, once. What has no answer is repeated in the background, also if this
+    /// future is dropped.
+    pub(crate) async fn send(self, core: &Core) {
+        let request = [End::new(self.key.clone(), self.operation)];
+        let mut queued = QueuedIfDropped {
+            core,
+            job: Some(self),
+        };
+        let call = core.backend.end(&request);
+        let answer = core
+            .exchange_batch(core.settings.call_timeout, 1, call)
+            .await
+            .pop();
+        if let (Some(job), Some(answer)) = (queued.job.take(), answer)
+            && let Some(again) = job.finish(core, answer)
+        {
+            core.cleanup.push(again);
+        }
+    }
+
+    /// Takes the answer; gives the job back if it must be sent again.
+    fn finish(
+        mut self,
+        core: &Core,
+        answer: Result<Answer<EndReply>, BackendError>,
+    ) -> Option<Self> {
+        match answer {
+            Ok(answer) => {
+                if let EndReply::Released {
+                    tenure: Some(view), ..
+                } = answer.reply
+                    && let Some(tenure) = &self.tenure
+                {
+                    let standing = Standing {
+                        token: view.token,
+                        deadline: local_deadline(answer.sent, view.remaining),
+                        clock: answer.stamp.clock,
+                    };
+                    tenure.extend(core.now(), standing);
+                }
+                self.close(Ok(answer.reply));
+                None
+            }
+            Err(error) if error.is_transient() && core.now() < self.give_up => {
+                self.in_doubt |= matches!(error, BackendError::OutcomeUnknown { .. });
+                Some(self)
+            }
+            Err(error) => {
+                self.close(Err(error));
+                None
+            }
+        }
+    }
+
+    fn close(&self, result: Result<EndReply, BackendError>) {
+        self.session.hub.remove(self.operation.sequence);
+        let in_doubt = self.in_doubt;
+        self.done.set(result.map(|reply| Ended { reply, in_doubt }));
+    }
+}
+
+/// Hands its job to the background if a call is dropped midway.
+struct QueuedIfDropped<'a> {
+    core: &'a Core,
+    job: Option<EndJob>,
+}
+
+impl Drop for QueuedIfDropped<'_> {
+    fn drop(&mut self) {
+        if let Some(mut job) = self.job.take() {
+            job.in_doubt = true;
+            self.core.cleanup.push(job);
+        }
+    }
+}
+
+/// Waits for the end of an operation, but no longer than a few calls take.
+pub(crate) async fn await_end(core: &Core, done: &EndResult) -> Result<Ended, BackendError> {
+    let limit = core.settings.call_timeout * 2;
+    let timeout = async {
+        core.runtime.sleep(limit).await;
+        Err(BackendError::outcome_unknown(
+            "the end was not acknowledged yet; it is repeated",
+        ))
+    };
+    let (first, _) = select(Box::pin(done.wait()), Box::pin(timeout))
+        .await
+        .factor_first();
+    first
+}

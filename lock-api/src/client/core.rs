@@ -1,0 +1,260 @@
+//! What all handles and guards of one client share.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use crate::LockBackend;
+use crate::backend::Capabilities;
+use crate::client::cleanup::Cleanup;
+use crate::client::clock::ServerClock;
+use crate::client::error::Error;
+use crate::client::floor::Floors;
+use crate::client::renewal::Renewals;
+use crate::client::session::Session;
+use crate::client::settings::Settings;
+use crate::client::signal::Signal;
+use crate::error::BackendError;
+use crate::runtime::{Moment, Runtime};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::time::{ServerTime, Stamp, Stamped};
+
+pub(crate) struct Core {
+    pub(crate) backend: Arc<dyn LockBackend>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) settings: Settings,
+    pub(crate) clock: ServerClock,
+    pub(crate) floors: Floors,
+    pub(crate) renewals: Renewals,
+    pub(crate) cleanup: Cleanup,
+    session: Mutex<Option<Arc<Session>>>,
+    closed: AtomicBool,
+    pub(crate) closing: Signal,
+    /// Set when nothing of the user's is left: handles, guards, attempts.
+    orphaned: AtomicBool,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("backend", &self.backend)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The user's side of a client: the background tasks end when the last of these is gone.
+#[derive(Debug)]
+pub(crate) struct Anchor(Arc<Core>);
+
+impl Deref for Anchor {
+    type Target = Arc<Core>;
+
+    fn deref(&self) -> &Arc<Core> {
+        &self.0
+    }
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        self.0.orphaned.store(true, Ordering::Release);
+        self.0.wake_tasks();
+    }
+}
+
+/// A reply, with the moment before its request was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer<T> {
+    pub(crate) sent: Moment,
+    pub(crate) stamp: Stamp,
+    pub(crate) reply: T,
+}
+
+impl Core {
+    pub(crate) fn anchored(
+        backend: Arc<dyn LockBackend>,
+        runtime: Arc<dyn Runtime>,
+        settings: Settings,
+    ) -> Arc<Anchor> {
+        Arc::new(Anchor(Arc::new(Self {
+            capabilities: backend.capabilities(),
+            renewals: Renewals::new(runtime.random_u64()),
+            backend,
+            runtime,
+            settings,
+            clock: ServerClock::default(),
+            floors: Floors::default(),
+            cleanup: Cleanup::default(),
+            session: Mutex::new(None),
+            closed: AtomicBool::new(false),
+            closing: Signal::default(),
+            orphaned: AtomicBool::new(false),
+        })))
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.runtime.now()
+    }
+
+    /// Sleeps until a moment, or not at all if it is over; without one, for ever.
+    pub(crate) async fn sleep_until(&self, until: Option<Moment>) {
+        let Some(until) = until else {
+            return std::future::pending().await;
+        };
+        let left = until.saturating_since(self.now());
+        if !left.is_zero() {
+            self.runtime.sleep(left).await;
+        }
+    }
+
+    /// A duration between `from` and `to`.
+    pub(crate) fn random_between(&self, from: Duration, to: Duration) -> Duration {
+        let spread = u64::try_from(to.saturating_sub(from).as_micros()).unwrap_or(u64::MAX);
+        if spread == 0 {
+            return from;
+        }
+        from + Duration::from_micros(self.runtime.random_u64() % spread)
+    }
+
+    /// The session of this process; drawn at the first use, and anew after a fork.
+    pub(crate) fn session(&self) -> Arc<Session> {
+        let process = self.runtime.process_id();
+        let mut current = self.session.lock();
+        match &*current {
+            Some(session) if session.process == process => Arc::clone(session),
+            _ => {
+                let drawn = Arc::new(Session::draw(&*self.runtime, process));
+                *current = Some(Arc::clone(&drawn));
+                drawn
+            }
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn ensure_open(&self) -> Result<(), Error> {
+        if self.is_closed() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.closing.notify();
+    }
+
+    /// Ends when the client is shut down.
+    pub(crate) async fn closed(&self) {
+        loop {
+            let version = self.closing.version();
+            if self.is_closed() {
+                return;
+            }
+            self.closing.changed(version).await;
+        }
+    }
+
+    pub(crate) fn is_orphaned(&self) -> bool {
+        self.orphaned.load(Ordering::Acquire)
+    }
+
+    fn wake_tasks(&self) {
+        self.renewals.changed.notify();
+        self.cleanup.changed.notify();
+        self.closing.notify();
+    }
+
+    /// Runs one call to the backend, for at most `limit`, and learns from its stamp.
+    pub(crate) async fn exchange<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<Stamped<T>, BackendError>>,
+    ) -> Result<Answer<T>, BackendError> {
+        let sent = self.now();
+        let stamped = self.bounded(limit, call).await?;
+        Ok(self.answer(sent, stamped))
+    }
+
+    /// The same for a batch of `count` elements.
+    pub(crate) async fn exchange_batch<T>(
+        &self,
+        limit: Duration,
+        count: usize,
+        call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
+    ) -> Vec<Result<Answer<T>, BackendError>> {
+        let sent = self.now();
+        let bounded = self.bounded(limit, async { Ok(call.await) }).await;
+        let mut answers: Vec<_> = match bounded {
+            Ok(results) => results
+                .into_iter()
+                .map(|result| result.map(|stamped| self.answer(sent, stamped)))
+                .collect(),
+            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
+        };
+        // A backend that answers too little has not said what became of the rest.
+        answers.resize_with(count, || {
+            Err(BackendError::outcome_unknown("no answer in the batch"))
+        });
+        answers
+    }
+
+    async fn bounded<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        match select(pin!(call), self.runtime.sleep(limit)).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(BackendError::outcome_unknown(format!(
+                "no answer within {limit:?}"
+            ))),
+        }
+    }
+
+    fn answer<T>(&self, sent: Moment, stamped: Stamped<T>) -> Answer<T> {
+        let Stamped { stamp, reply } = stamped;
+        self.learn(sent, stamp);
+        Answer { sent, stamp, reply }
+    }
+
+    fn learn(&self, sent: Moment, stamp: Stamp) {
+        if let Err(stepped) = self.clock.observe(sent, stamp, self.now()) {
+            self.renewals.clock_stepped(stepped.0);
+        }
+    }
+
+    /// The deliver-before of an acquire that is sent next; asks for the server's time first if
+    /// nothing is known of it.
+    pub(crate) async fn deliver_before(&self, limit: Duration) -> Result<ServerTime, BackendError> {
+        let timeout = self.settings.call_timeout;
+        if let Some(until) = self.clock.deliver_before(self.now(), timeout) {
+            return Ok(until);
+        }
+        let sent = self.now();
+        let stamp = self
+            .bounded(limit, self.backend.hello())
+            .await
+            .map_err(not_executed)?;
+        self.learn(sent, stamp);
+        Ok(stamp.at.saturating_add(timeout * 2))
+    }
+}
+
+/// A `hello` changes nothing, so if it got no answer nothing is in doubt.
+pub(crate) fn not_executed(error: BackendError) -> BackendError {
+    match error {
+        BackendError::OutcomeUnknown { reason, source } => {
+            BackendError::Unavailable { reason, source }
+        }
+        other => other,
+    }
+}

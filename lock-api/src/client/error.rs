@@ -1,0 +1,273 @@
+//! What a user's call can come to, besides success.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{BackendError, InvalidInput};
+use crate::reply::{Held, Refused, Why};
+use crate::request::{Kind, LockSpec};
+
+/// The error below an [`Error`], if there is one.
+type Source = Arc<dyn StdError + Send + Sync>;
+
+/// Why a call failed; the variants say what to do next.
+///
+/// Contention is not among them: that somebody else holds a lock, or that the time to wait was
+/// over, is an [`Outcome`].
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The input breaks a limit. Nothing was sent. Fix the caller.
+    #[error("invalid input: {0}")]
+    InvalidInput(#[from] InvalidInput),
+    /// The server could not be reached, and nothing was changed. Try again later.
+    #[error("the lock service is unavailable: {reason}")]
+    Unavailable {
+        /// What happened.
+        reason: String,
+        /// The error below.
+        #[source]
+        source: Option<Source>,
+    },
+    /// No answer came. What the call may have left on the server is being ended in the
+    /// background, or ends with its lease. Try again later.
+    #[error("the lock service did not answer, the outcome is unknown: {reason}")]
+    OutcomeUnknown {
+        /// What happened.
+        reason: String,
+        /// The error below.
+        #[source]
+        source: Option<Source>,
+    },
+    /// The server refuses for good. Fix its configuration, or the client's.
+    #[error("the lock service rejects the client: {reason}")]
+    Rejected {
+        /// What the server said.
+        reason: String,
+        /// The error below.
+        #[source]
+        source: Option<Source>,
+    },
+    /// The key's state does not allow it; waiting would not help. Read the reason.
+    #[error("refused: {}", refusal(.0))]
+    Refused(Refused),
+    /// Something that is no lock of this library lives under the key. It was not touched.
+    #[error("the key holds a foreign value ({found}), which was not touched")]
+    ForeignValue {
+        /// Its type, or its format version.
+        found: String,
+    },
+    /// The backend cannot do this; its capabilities say so.
+    #[error("this backend does not support {what}")]
+    Unsupported {
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// The client was shut down, or its backend closed.
+    #[error("the lock client is closed")]
+    Closed,
+    /// The lock was lost. Stop the work that it protected; the fencing token keeps a late write
+    /// out.
+    #[error("the lock was lost: {0}")]
+    Lost(Loss),
+}
+
+impl Error {
+    /// Whether the same call may succeed later without any change.
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
+    }
+}
+
+impl From<BackendError> for Error {
+    fn from(error: BackendError) -> Self {
+        match error {
+            BackendError::Unavailable { reason, source } => Self::Unavailable { reason, source },
+            BackendError::OutcomeUnknown { reason, source } => {
+                Self::OutcomeUnknown { reason, source }
+            }
+            BackendError::Rejected { reason, source } => Self::Rejected { reason, source },
+            BackendError::ForeignValue { found } => Self::ForeignValue { found },
+            BackendError::Unsupported { what } => Self::Unsupported { what },
+            BackendError::Closed => Self::Closed,
+        }
+    }
+}
+
+/// Says a refusal in words.
+fn refusal(refused: &Refused) -> String {
+    match refused {
+        Refused::Stale => "an attempt was older than another of this client".into(),
+        Refused::TooLate => "the attempt reached the server too late".into(),
+        Refused::Mismatch { lives_with } => format!(
+            "the key is in use as a {}, with policy {:?} and a waiter lease of {:?}",
+            kind(lives_with),
+            lives_with.policy(),
+            lives_with.waiter_lease()
+        ),
+        Refused::QueueFull => "the key has as many waiters as are allowed".into(),
+        Refused::HoldersFull => "the key has as many holders as are allowed".into(),
+        Refused::HoldLimit => "the owner has nested as many holds as are allowed".into(),
+        Refused::WouldDeadlock => {
+            "the owner holds the key for reading and would wait for itself; upgrade instead".into()
+        }
+        Refused::FloorTooHigh => {
+            "the highest token seen is implausibly far ahead of the server's clock".into()
+        }
+    }
+}
+
+/// Says what a key is in use as.
+pub(crate) fn kind(spec: &LockSpec) -> String {
+    match spec.kind() {
+        Kind::Mutex => "mutex".into(),
+        Kind::RwLock => "reader/writer lock".into(),
+        Kind::Semaphore => format!("semaphore of {}", spec.capacity()),
+    }
+}
+
+/// Why a lock was lost while its guard was in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The guard's local deadline passed before a renewal succeeded.
+    #[error("its lease ran out before it could be renewed")]
+    Deadline,
+    /// The server says that the lease ran out.
+    #[error("the server let it expire")]
+    Expired,
+    /// Somebody released it by force.
+    #[error("it was released by force")]
+    Forced,
+    /// The server does not know the lock any more: it lost its data, or somebody deleted it.
+    #[error("the server does not know it any more")]
+    Unknown,
+    /// The server's clock was stepped, so that leases mean nothing.
+    #[error("the server's clock was stepped")]
+    ClockStepped,
+    /// The longest time for which the lock may be held is over.
+    #[error("it was held for as long as it may be held")]
+    MaxHold,
+    /// The client was shut down while the guard was in use.
+    #[error("its client was shut down")]
+    ClientClosed,
+}
+
+impl From<Why> for Loss {
+    fn from(why: Why) -> Self {
+        match why {
+            Why::Expired => Self::Expired,
+            Why::Forced => Self::Forced,
+            Why::Ended | Why::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// What an attempt to take a lock came to.
+#[derive(Debug)]
+#[must_use = "an outcome may carry a guard, which releases its lock when it is dropped"]
+pub enum Outcome<G> {
+    /// It is held.
+    Acquired(G),
+    /// Somebody else has it, and the call was not to wait.
+    Held(Held),
+    /// The time to wait was over.
+    TimedOut(TimedOut),
+}
+
+/// A wait that ended without the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct TimedOut {
+    /// How long the call took.
+    pub waited: Duration,
+    /// Waiters that were before this one at the last look, at most; `None` if it had no place
+    /// in the queue.
+    pub ahead: Option<u32>,
+}
+
+impl<G> Outcome<G> {
+    /// The guard, if the lock is held.
+    pub fn acquired(self) -> Option<G> {
+        match self {
+            Self::Acquired(guard) => Some(guard),
+            Self::Held(_) | Self::TimedOut(_) => None,
+        }
+    }
+
+    /// Whether the lock is held.
+    pub const fn is_acquired(&self) -> bool {
+        matches!(self, Self::Acquired(_))
+    }
+
+    /// The same with another guard.
+    pub fn map<H>(self, f: impl FnOnce(G) -> H) -> Outcome<H> {
+        match self {
+            Self::Acquired(guard) => Outcome::Acquired(f(guard)),
+            Self::Held(held) => Outcome::Held(held),
+            Self::TimedOut(timed_out) => Outcome::TimedOut(timed_out),
+        }
+    }
+}
+
+/// What releasing a guard came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Release {
+    /// The hold is over.
+    Released {
+        /// Holds that the same owner has left on the key (reentrant handles).
+        holds_left: u32,
+    },
+    /// There was nothing left to release; somebody else may hold the lock since. What was done
+    /// under it after its loss was not protected.
+    NotHeld(Why),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_what_happened() {
+        let errors = [
+            Error::InvalidInput(InvalidInput::KeyLength { bytes: 0 }),
+            BackendError::unavailable("connection refused").into(),
+            BackendError::outcome_unknown("no answer within 1s").into(),
+            BackendError::rejected("NOAUTH Authentication required").into(),
+            Error::Refused(Refused::Stale),
+            Error::Refused(Refused::TooLate),
+            Error::Refused(Refused::Mismatch {
+                lives_with: LockSpec::rw_lock(),
+            }),
+            Error::Refused(Refused::QueueFull),
+            Error::Refused(Refused::HoldersFull),
+            Error::Refused(Refused::HoldLimit),
+            Error::Refused(Refused::WouldDeadlock),
+            Error::Refused(Refused::FloorTooHigh),
+            BackendError::ForeignValue {
+                found: "list".into(),
+            }
+            .into(),
+            Error::Unsupported { what: "convert" },
+            Error::Closed,
+            Error::Lost(Loss::Deadline),
+            Error::Lost(Loss::Expired),
+            Error::Lost(Loss::Forced),
+            Error::Lost(Loss::Unknown),
+            Error::Lost(Loss::ClockStepped),
+            Error::Lost(Loss::MaxHold),
+            Error::Lost(Loss::ClientClosed),
+        ];
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+
+    #[test]
+    fn only_an_outage_is_transient() {
+        assert!(Error::from(BackendError::unavailable("x")).is_transient());
+        assert!(Error::from(BackendError::outcome_unknown("x")).is_transient());
+        assert!(!Error::from(BackendError::rejected("x")).is_transient());
+        assert!(!Error::Closed.is_transient());
+    }
+}

@@ -1,0 +1,164 @@
+//! One acquisition as the client keeps it: what every guard wraps.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use crate::client::cleanup::{EndJob, EndResult, Ended, await_end};
+use crate::client::clock::local_deadline;
+use crate::client::core::{Anchor, Answer};
+use crate::client::error::{Error, Loss, Release};
+use crate::client::renewal::attempt_limit;
+use crate::client::tenure::{HoldState, Standing, Tenure, Validity};
+use crate::id::{FencingToken, Operation};
+use crate::reply::{EndReply, RenewReply, Why};
+use crate::request::Renew;
+use crate::sync::Arc;
+
+/// A hold; dropping it queues its end.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) operation: Operation,
+    pub(crate) lease: Duration,
+    fixed_lease: bool,
+    ended: Arc<EndResult>,
+}
+
+impl Hold {
+    pub(crate) fn new(anchor: &Arc<Anchor>, tenure: Arc<Tenure>, state: &HoldState) -> Self {
+        Self {
+            anchor: Arc::clone(anchor),
+            tenure,
+            operation: state.operation,
+            lease: state.lease,
+            fixed_lease: state.fixed_until.is_some(),
+            ended: Arc::clone(&state.ended),
+        }
+    }
+
+    const fn sequence(&self) -> u64 {
+        self.operation.sequence
+    }
+
+    pub(crate) fn token(&self) -> FencingToken {
+        self.tenure.token()
+    }
+
+    pub(crate) fn validity(&self) -> Validity {
+        self.tenure.validity(self.anchor.now(), self.sequence())
+    }
+
+    /// Ends when the hold is lost; never if its end begins first.
+    pub(crate) fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<> {
+        // It keeps the core but not the anchor: waiting for a loss is no use of the client.
+        let core = Arc::clone(&**self.anchor);
+        let tenure = Arc::clone(&self.tenure);
+        let sequence = self.sequence();
+        async move {
+            loop {
+                let version = tenure.changed.version();
+                let until = match tenure.validity(core.now(), sequence) {
+                    Validity::ValidUntil(until) => until,
+                    Validity::Lost(loss) => return loss,
+                    Validity::Ended => return std::future::pending().await,
+                };
+                let changed = tenure.changed.changed(version);
+                select(changed, pin!(core.sleep_until(Some(until)))).await;
+            }
+        }
+    }
+
+    /// One renewal, now.
+    pub(crate) async fn renew(&self) -> Result<Duration, Error> {
+        self.check()?;
+        let core = &self.anchor;
+        let request = [Renew {
+            key: self.tenure.key.clone(),
+            operation: self.operation,
+            lease: self.lease,
+        }];
+        let limit = attempt_limit(self.lease).max(core.settings.call_timeout);
+        let call = core.backend.renew(&request);
+        let answer = core.exchange_batch(limit, 1, call).await.pop();
+        let Some(Answer { sent, stamp, reply }) = answer.transpose()? else {
+            return self.check();
+        };
+        let now = core.now();
+        match reply {
+            RenewReply::Renewed { token, remaining } => {
+                let deadline = local_deadline(sent, remaining);
+                let standing = Standing {
+                    token,
+                    deadline,
+                    clock: stamp.clock,
+                };
+                if self.tenure.extend(now, standing) && self.fixed_lease {
+                    let until = local_deadline(sent, self.lease);
+                    self.tenure.extend_fixed(now, self.sequence(), until);
+                }
+            }
+            RenewReply::Lost(why) => {
+                self.tenure.lose_through(self.sequence(), why);
+            }
+        }
+        self.check()
+    }
+
+    /// Time left, or why there is none.
+    pub(crate) fn check(&self) -> Result<Duration, Error> {
+        match self.validity() {
+            Validity::ValidUntil(until) => Ok(until.saturating_since(self.anchor.now())),
+            Validity::Lost(loss) => Err(Error::Lost(loss)),
+            Validity::Ended => Err(Error::Lost(Loss::Unknown)),
+        }
+    }
+
+    /// Begins the end; gives the job to whoever comes first.
+    fn begin_end(&self) -> Option<EndJob> {
+        let state = self.tenure.begin_end(self.sequence())?;
+        Some(EndJob::of_hold(&self.anchor, &self.tenure, state))
+    }
+
+    /// Ends the hold and says what that came to.
+    pub(crate) async fn release(&self) -> Result<Release, Error> {
+        if let Some(job) = self.begin_end() {
+            job.send(&self.anchor).await;
+        }
+        let Ended { reply, in_doubt } = await_end(&self.anchor, &self.ended).await?;
+        Ok(match reply {
+            EndReply::Released { holds_left, .. } => Release::Released { holds_left },
+            EndReply::Left => Release::Released { holds_left: 0 },
+            // An attempt that got no answer has ended it.
+            EndReply::NotHeld(Why::Ended) if in_doubt => Release::Released { holds_left: 0 },
+            EndReply::NotHeld(why) => Release::NotHeld(why),
+        })
+    }
+
+    /// Queues the end without waiting for it.
+    pub(crate) fn end_in_background(&self) {
+        if let Some(job) = self.begin_end() {
+            self.anchor.cleanup.push(job);
+        }
+    }
+
+    /// Runs `body`, and drops it as soon as the hold is lost.
+    pub(crate) async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
+        let lost = pin!(self.lost());
+        match select(lost, pin!(body)).await {
+            Either::Left((loss, _)) => Err(Error::Lost(loss)),
+            Either::Right((output, _)) => Ok(output),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // A guard that came through a fork is a copy: the parent still uses the hold.
+        if self.tenure.session.process == self.anchor.runtime.process_id() {
+            self.end_in_background();
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What every handle wraps: a key, what it is taken for, who takes it, and how.
+
+use crate::client::core::Anchor;
+use crate::client::error::{Error, Outcome};
+use crate::client::hold::Hold;
+use crate::client::settings::Options;
+use crate::client::signal::Signal;
+use crate::client::tenure::Tenure;
+use crate::client::wait::{Ask, Patience, obtain};
+use crate::id::{Key, OwnerId};
+use crate::request::{Kind, Mode};
+use crate::sync::{Arc, Mutex, Weak};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Lock {
+    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) key: Key,
+    kind: Kind,
+    permits: u32,
+    owner: Owner,
+    pub(crate) options: Options,
+}
+
+/// Who holds.
+#[derive(Clone, Debug)]
+pub(crate) enum Owner {
+    /// A new owner for each acquisition.
+    Fresh,
+    /// One owner for a reentrant handle and its clones.
+    Reentrant(Arc<SharedOwner>),
+}
+
+#[derive(Debug)]
+pub(crate) struct SharedOwner {
+    pub(crate) id: OwnerId,
+    /// The tenure that a nested hold joins.
+    pub(crate) tenure: Mutex<Weak<Tenure>>,
+    /// Told of each grant: what else the owner has in the queue is sent anew, as a nested hold.
+    pub(crate) granted: Signal,
+}
+
+impl Lock {
+    pub(crate) fn new(
+        anchor: &Arc<Anchor>,
+        key: &str,
+        kind: Kind,
+        permits: u32,
+        reentrant: bool,
+    ) -> Result<Self, Error> {
+        anchor.ensure_open()?;
+        let can = anchor.capabilities;
+        let missing = match kind {
+            Kind::RwLock if !can.rw_locks => Some("reader/writer locks"),
+            Kind::Semaphore if !can.semaphores => Some("semaphores"),
+            _ if reentrant && !can.reentrancy => Some("reentrant locks"),
+            Kind::Mutex | Kind::RwLock | Kind::Semaphore => None,
+        };
+        if let Some(what) = missing {
+            return Err(Error::Unsupported { what });
+        }
+        let owner = if reentrant {
+            Owner::Reentrant(Arc::new(SharedOwner {
+                id: OwnerId::from_u64(anchor.runtime.random_u64()),
+                tenure: Mutex::default(),
+                granted: Signal::default(),
+            }))
+        } else {
+            Owner::Fresh
+        };
+        let lock = Self {
+            anchor: Arc::clone(anchor),
+            key: Key::new(key)?,
+            kind,
+            permits,
+            owner,
+            options: Options::from_settings(&anchor.settings),
+        };
+        lock.options.spec(kind, permits, &anchor.settings)?;
+        Ok(lock)
+    }
+
+    pub(crate) const fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// Takes the lock; bad input is found here, before any I/O.
+    pub(crate) async fn obtain(
+        &self,
+        mode: Mode,
+        patience: Patience,
+    ) -> Result<Outcome<Hold>, Error> {
+        let spec = self
+            .options
+            .spec(self.kind, self.permits, &self.anchor.settings)?;
+        spec.check_mode(mode)?;
+        let ask = Ask {
+            anchor: &self.anchor,
+            key: &self.key,
+            spec,
+            mode,
+            owner: &self.owner,
+            options: &self.options,
+        };
+        obtain(ask, patience).await
+    }
+
+    /// Takes the lock, however long that takes.
+    pub(crate) async fn obtain_for_ever(&self, mode: Mode) -> Result<Hold, Error> {
+        match self.obtain(mode, Patience::Forever).await? {
+            Outcome::Acquired(hold) => Ok(hold),
+            // Without a deadline neither can be; saying so is better than a panic.
+            Outcome::Held(_) | Outcome::TimedOut(_) => Err(Error::Unavailable {
+                reason: "the wait ended without the lock".into(),
+                source: None,
+            }),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Mutexes: one holder at a time.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use crate::client::error::{Error, Outcome};
+use crate::client::guard::{Guard, MutexGuard};
+use crate::client::lock::Lock;
+use crate::client::ownership::{Ownership, Plain, Reentrant};
+use crate::client::settings::option_setters;
+use crate::client::wait::Patience;
+use crate::request::Mode;
+
+/// A mutex under a key, held by at most one owner at a time, wherever it runs.
+///
+/// A handle is cheap to make and to clone, and does no I/O by itself. Each acquisition of a plain
+/// handle is an owner of its own: who holds it and asks again waits for itself. A
+/// [`ReentrantMutex`] can be taken several times.
+///
+/// ```no_run
+/// # async fn example(locks: leasehold_api::LockClient) -> Result<(), leasehold_api::Error> {
+/// let guard = locks.mutex("invoice:42")?.lock().await?;
+/// println!("held under token {}", guard.fencing_token());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Mutex<O: Ownership = Plain> {
+    pub(crate) lock: Lock,
+    ownership: PhantomData<O>,
+}
+
+/// A mutex whose holder may take it again through the same handle or a clone of it.
+///
+/// The handle is the owner: two handles made for one key are two owners, and an owner never
+/// crosses processes. Nested guards may be released in any order; the lock is free when the last
+/// is gone.
+pub type ReentrantMutex = Mutex<Reentrant>;
+
+impl<O: Ownership> Clone for Mutex<O> {
+    fn clone(&self) -> Self {
+        Self::new(self.lock.clone())
+    }
+}
+
+impl<O: Ownership> Mutex<O> {
+    pub(crate) const fn new(lock: Lock) -> Self {
+        Self {
+            lock,
+            ownership: PhantomData,
+        }
+    }
+
+    option_setters!();
+
+    /// Takes the lock, waiting for as long as it takes.
+    ///
+    /// Rides out outages of the lock service. To bound the wait use
+    /// [`lock_within`](Self::lock_within).
+    ///
+    /// # Errors
+    /// Only what waiting cannot mend: [`Error::InvalidInput`] (before any I/O),
+    /// [`Error::Rejected`], [`Error::Refused`], [`Error::ForeignValue`], [`Error::Unsupported`],
+    /// [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in the queue, or the lock if it was just granted,
+    /// in the background.
+    pub async fn lock(&self) -> Result<MutexGuard, Error> {
+        self.lock
+            .obtain_for_ever(Mode::Exclusive)
+            .await
+            .map(Guard::new)
+    }
+
+    /// Takes the lock if it is free, and says who holds it if not.
+    ///
+    /// Takes at most one call time-out, during which it tries again if the service is not
+    /// reached.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the
+    /// service gave no answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the lock up in the background if it was just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient, Outcome};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// match locks.mutex("nightly")?.try_lock().await? {
+    ///     Outcome::Acquired(guard) => println!("ours: {}", guard.fencing_token()),
+    ///     Outcome::Held(held) => println!("come back in {:?}", held.change_in),
+    ///     Outcome::TimedOut(_) => unreachable!("try_lock does not wait"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_lock(&self) -> Result<Outcome<MutexGuard>, Error> {
+        let outcome = self.lock.obtain(Mode::Exclusive, Patience::Try).await?;
+        Ok(outcome.map(Guard::new))
+    }
+
+    /// Takes the lock, waiting for at most `time`. With a `time` of zero it tries once, for at
+    /// most one call time-out.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the
+    /// time was over during an outage.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    pub async fn lock_within(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
+        let outcome = self
+            .lock
+            .obtain(Mode::Exclusive, Patience::Within(time))
+            .await?;
+        Ok(outcome.map(Guard::new))
+    }
+
+    /// Takes the lock, runs `body`, and releases the lock. If the lock is lost meanwhile the
+    /// body is dropped at the await point where it stands.
+    ///
+    /// The lock is released, or its release queued, before this returns.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost before the body ended.
+    ///
+    /// # Cancel safety
+    /// As safe as `body` is; the lock is released in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let sum = locks.mutex("job")?.with(async |guard| guard.fencing_token().get() + 1).await?;
+    /// # let _ = sum;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with<T>(&self, body: impl AsyncFnOnce(&MutexGuard) -> T) -> Result<T, Error> {
+        self.lock().await?.run(body).await
+    }
+}

@@ -1,0 +1,302 @@
+//! Renewal of all guards of a client, by one task in the guardian's place.
+//!
+//! A tenure is due a third of its lease after its last renewal was sent. Due times are rounded
+//! down to a grid, so that tenures with the same lease fall due together and share a batch; the
+//! grid's origin is drawn for each client, so that clients do not fall due together. A renewal
+//! that fails is tried again after a short random pause, until the deadline. What is definite is
+//! final: the server's word that the tenure is lost, or the deadline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::select;
+use futures_util::stream::FuturesUnordered;
+
+use crate::bounds::{MAX_BATCH, MAX_RENEW_ATTEMPT, RENEWALS_PER_LEASE};
+use crate::client::clock::local_deadline;
+use crate::client::core::{Answer, Core};
+use crate::client::error::Loss;
+use crate::client::signal::Signal;
+use crate::client::tenure::{Plan, Standing, Tenure};
+use crate::error::BackendError;
+use crate::reply::{RenewReply, Why};
+use crate::request::Renew;
+use crate::runtime::{BoxFuture, Moment};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::time::ClockId;
+
+/// The grid is this fraction of the interval between two renewals.
+const GRID_PARTS: u32 = 8;
+
+/// Longest renewal call for a lease.
+pub(crate) fn attempt_limit(lease: Duration) -> Duration {
+    MAX_RENEW_ATTEMPT.min(lease / 10)
+}
+
+#[derive(Debug)]
+pub(crate) struct Renewals {
+    state: Mutex<Schedule>,
+    pub(crate) changed: Signal,
+    next_id: AtomicU64,
+    started: AtomicBool,
+    phase: u64,
+}
+
+#[derive(Debug, Default)]
+struct Schedule {
+    tenures: BTreeMap<u64, Entry>,
+    queue: BTreeSet<(Moment, u64)>,
+    /// When the task wakes by itself.
+    armed: Option<Moment>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    tenure: Arc<Tenure>,
+    due: Option<Moment>,
+}
+
+impl Schedule {
+    fn set_due(&mut self, id: u64, due: Option<Moment>) {
+        if let Some(entry) = self.tenures.get_mut(&id) {
+            if let Some(before) = std::mem::replace(&mut entry.due, due) {
+                self.queue.remove(&(before, id));
+            }
+            if let Some(due) = due {
+                self.queue.insert((due, id));
+            }
+        }
+    }
+
+    fn must_wake_for(&self, due: Moment) -> bool {
+        self.armed.is_none_or(|armed| due < armed)
+    }
+}
+
+impl Renewals {
+    pub(crate) fn new(phase: u64) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Signal::default(),
+            next_id: AtomicU64::new(1),
+            started: AtomicBool::new(false),
+            phase,
+        }
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// When a tenure whose renewal was sent at `sent` is due again.
+    pub(crate) fn due_after(&self, sent: Moment, lease: Duration) -> Moment {
+        let interval = lease / RENEWALS_PER_LEASE;
+        let grid = u64::try_from((interval / GRID_PARTS).as_micros())
+            .unwrap_or(u64::MAX)
+            .max(1);
+        let due = sent.saturating_add(interval);
+        let micros = u64::try_from(due.since_origin().as_micros()).unwrap_or(u64::MAX);
+        let over = micros.wrapping_add(self.phase % grid) % grid;
+        due.saturating_sub(Duration::from_micros(over))
+    }
+
+    /// Takes a tenure into the schedule, or moves it there.
+    pub(crate) fn schedule(&self, tenure: &Arc<Tenure>, due: Moment) {
+        let wake = {
+            let mut state = self.state.lock();
+            let entry = Entry {
+                tenure: Arc::clone(tenure),
+                due: None,
+            };
+            state.tenures.entry(tenure.id).or_insert(entry);
+            state.set_due(tenure.id, Some(due));
+            state.must_wake_for(due)
+        };
+        if wake {
+            self.changed.notify();
+        }
+    }
+
+    /// Takes it in without a due time: its guards are not renewed, but its loss is noticed.
+    pub(crate) fn watch(&self, tenure: &Arc<Tenure>) {
+        let entry = Entry {
+            tenure: Arc::clone(tenure),
+            due: None,
+        };
+        self.state.lock().tenures.entry(tenure.id).or_insert(entry);
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        let mut state = self.state.lock();
+        state.set_due(id, None);
+        state.tenures.remove(&id);
+    }
+
+    pub(crate) fn clock_stepped(&self, clock: ClockId) {
+        for tenure in self.tenures() {
+            tenure.clock_stepped(clock);
+        }
+    }
+
+    /// All tenures that have a guard.
+    pub(crate) fn tenures(&self) -> Vec<Arc<Tenure>> {
+        let state = self.state.lock();
+        state
+            .tenures
+            .values()
+            .map(|entry| Arc::clone(&entry.tenure))
+            .collect()
+    }
+
+    /// Takes out what is due by now.
+    fn take_due(&self, now: Moment) -> Vec<Arc<Tenure>> {
+        let mut state = self.state.lock();
+        let mut due = Vec::new();
+        while let Some((at, id)) = state.queue.first().copied().filter(|(at, _)| *at <= now) {
+            state.queue.remove(&(at, id));
+            if let Some(entry) = state.tenures.get_mut(&id) {
+                entry.due = None;
+                due.push(Arc::clone(&entry.tenure));
+            }
+        }
+        due
+    }
+
+    fn arm(&self) -> Option<Moment> {
+        let mut state = self.state.lock();
+        state.armed = state.queue.first().map(|(at, _)| *at);
+        state.armed
+    }
+
+    /// Starts the task, once.
+    pub(crate) fn start(core: &Arc<Core>) {
+        if !core.renewals.started.swap(true, Ordering::AcqRel) {
+            core.runtime.spawn_guardian(Box::pin(run(Arc::clone(core))));
+        }
+    }
+}
+
+async fn run(core: Arc<Core>) {
+    let mut calls: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+    loop {
+        let version = core.renewals.changed.version();
+        for batch in batches(&core) {
+            calls.push(Box::pin(renew(Arc::clone(&core), batch)));
+        }
+        if core.is_orphaned() {
+            return;
+        }
+        let until = core.renewals.arm();
+        let woken = select(
+            Box::pin(core.renewals.changed.changed(version)),
+            Box::pin(core.sleep_until(until)),
+        );
+        if calls.is_empty() {
+            woken.await;
+        } else {
+            select(woken, calls.next()).await;
+        }
+    }
+}
+
+/// What is due, by the length of the call that it may take: a short lease must not cut the
+/// renewal of a long one short.
+fn batches(core: &Core) -> Vec<Batch> {
+    let now = core.now();
+    let mut by_limit: BTreeMap<Duration, Vec<(Arc<Tenure>, Plan)>> = BTreeMap::new();
+    for tenure in core.renewals.take_due(now) {
+        if let Some(plan) = tenure.plan(now) {
+            by_limit
+                .entry(attempt_limit(plan.lease))
+                .or_default()
+                .push((tenure, plan));
+        }
+    }
+    let mut batches = Vec::new();
+    for (limit, mut rest) in by_limit {
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(MAX_BATCH));
+            batches.push(Batch {
+                limit,
+                members: rest,
+            });
+            rest = later;
+        }
+    }
+    batches
+}
+
+struct Batch {
+    limit: Duration,
+    members: Vec<(Arc<Tenure>, Plan)>,
+}
+
+async fn renew(core: Arc<Core>, batch: Batch) {
+    let requests: Vec<Renew> = batch
+        .members
+        .iter()
+        .map(|(tenure, plan)| Renew {
+            key: tenure.key.clone(),
+            operation: plan.operation,
+            lease: plan.lease,
+        })
+        .collect();
+    let call = core.backend.renew(&requests);
+    let answers = core.exchange_batch(batch.limit, requests.len(), call).await;
+    for ((tenure, plan), answer) in batch.members.iter().zip(answers) {
+        if let Some(due) = apply(&core, tenure, *plan, &answer) {
+            core.renewals.schedule(tenure, due);
+        }
+        if tenure.is_over() {
+            core.renewals.remove(tenure.id);
+        }
+    }
+}
+
+/// Takes the answer to a renewal; when the next one is due, if ever.
+fn apply(
+    core: &Core,
+    tenure: &Tenure,
+    plan: Plan,
+    answer: &Result<Answer<RenewReply>, BackendError>,
+) -> Option<Moment> {
+    let now = core.now();
+    match answer {
+        Ok(Answer {
+            sent,
+            stamp,
+            reply: RenewReply::Renewed { token, remaining },
+        }) => {
+            let standing = Standing {
+                token: *token,
+                deadline: local_deadline(*sent, *remaining),
+                clock: stamp.clock,
+            };
+            let stands = tenure.extend(now, standing);
+            stands.then(|| core.renewals.due_after(*sent, plan.lease))
+        }
+        Ok(Answer {
+            reply: RenewReply::Lost(why),
+            ..
+        }) => {
+            // If its end has begun, another hold may keep the tenure: renew through that one.
+            let lost = tenure.lose_through(plan.operation.sequence, *why);
+            (!lost).then_some(now)
+        }
+        Err(BackendError::ForeignValue { .. }) => {
+            // Somebody wrote over the key, and the hold with it.
+            let lost = tenure.lose_through(plan.operation.sequence, Why::Unknown);
+            (!lost).then_some(now)
+        }
+        Err(BackendError::Closed) => {
+            tenure.lose(Loss::ClientClosed);
+            None
+        }
+        Err(_) => {
+            let limit = attempt_limit(plan.lease);
+            let pause = core.random_between(limit / 4, limit / 2);
+            Some(now.saturating_add(pause).min(tenure.deadline()))
+        }
+    }
+}

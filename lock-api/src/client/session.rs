@@ -1,0 +1,36 @@
+//! One process's use of a client: its secret id, its sequence numbers, and its hub.
+
+use crate::client::hub::Hub;
+use crate::id::{Operation, OwnerId, SessionId};
+use crate::runtime::Runtime;
+use crate::sync::{AtomicU64, Ordering};
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) process: u32,
+    sequence: AtomicU64,
+    pub(crate) hub: Hub,
+}
+
+impl Session {
+    pub(crate) fn draw(runtime: &dyn Runtime, process: u32) -> Self {
+        let mut bytes = [0; 16];
+        runtime.fill_random(&mut bytes);
+        Self {
+            id: SessionId::from_bytes(bytes),
+            process,
+            sequence: AtomicU64::new(1),
+            hub: Hub::default(),
+        }
+    }
+
+    /// A new operation, later than all before it.
+    pub(crate) fn operation(&self, owner: OwnerId) -> Operation {
+        Operation {
+            session: self.id,
+            sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
+            owner,
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The cell that all guards of one tenure share: token, deadline, loss.
+//!
+//! A tenure's guards are told apart by the sequence numbers of their operations. A hold is in the
+//! cell from its grant until its end has *begun*: from then on it is neither renewed nor lost.
+//! Loss is final, and a deadline never moves once it has passed.
+
+use std::time::Duration;
+
+use crate::client::cleanup::EndResult;
+use crate::client::error::Loss;
+use crate::client::session::Session;
+use crate::client::signal::Signal;
+use crate::id::{FencingToken, Key, Operation};
+use crate::reply::Why;
+use crate::request::Mode;
+use crate::runtime::Moment;
+use crate::sync::{Arc, Mutex};
+use crate::time::ClockId;
+
+/// What a reply says about a tenure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) token: FencingToken,
+    pub(crate) deadline: Moment,
+    pub(crate) clock: ClockId,
+}
+
+/// One guard's part in a tenure.
+#[derive(Clone, Debug)]
+pub(crate) struct HoldState {
+    pub(crate) operation: Operation,
+    pub(crate) mode: Mode,
+    pub(crate) lease: Duration,
+    /// Whether it is renewed without being asked.
+    pub(crate) renewed: bool,
+    /// End of a fixed lease; an explicit renewal moves it.
+    pub(crate) fixed_until: Option<Moment>,
+    /// End of the longest hold; nothing moves it.
+    pub(crate) max_until: Option<Moment>,
+    pub(crate) waiter_lease: Duration,
+    /// Where the outcome of its end will be.
+    pub(crate) ended: Arc<EndResult>,
+}
+
+impl HoldState {
+    fn until(&self, deadline: Moment) -> Moment {
+        let caps = [self.fixed_until, self.max_until];
+        caps.into_iter().flatten().fold(deadline, Moment::min)
+    }
+}
+
+/// A renewal to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) operation: Operation,
+    pub(crate) lease: Duration,
+}
+
+/// How a guard stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Validity {
+    ValidUntil(Moment),
+    Lost(Loss),
+    /// Its end has begun.
+    Ended,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tenure {
+    pub(crate) key: Key,
+    pub(crate) id: u64,
+    pub(crate) session: Arc<Session>,
+    state: Mutex<State>,
+    pub(crate) changed: Signal,
+}
+
+#[derive(Debug)]
+struct State {
+    standing: Standing,
+    lost: Option<Loss>,
+    holds: Vec<HoldState>,
+    /// Holds that were ended by the client's shutdown, over their guards' heads.
+    shut_down: Vec<u64>,
+}
+
+impl State {
+    /// Notices that the deadline has passed.
+    fn settle(&mut self, now: Moment) {
+        if self.lost.is_none() && now >= self.standing.deadline {
+            self.lost = Some(Loss::Deadline);
+        }
+    }
+
+    fn improve(&mut self, new: Standing) {
+        // A tenure is never shortened and its tokens only grow, so of two true replies the
+        // greater is true now, whichever came first.
+        let old = self.standing;
+        self.standing = Standing {
+            token: old.token.max(new.token),
+            deadline: old.deadline.max(new.deadline),
+            clock: new.clock,
+        };
+    }
+}
+
+impl Tenure {
+    pub(crate) fn new(
+        key: Key,
+        id: u64,
+        session: Arc<Session>,
+        standing: Standing,
+        hold: HoldState,
+    ) -> Self {
+        Self {
+            key,
+            id,
+            session,
+            state: Mutex::new(State {
+                standing,
+                lost: None,
+                holds: vec![hold],
+                shut_down: Vec::new(),
+            }),
+            changed: Signal::default(),
+        }
+    }
+
+    /// Adds a nested hold, unless the tenure is over or lost.
+    pub(crate) fn join(&self, now: Moment, standing: Standing, hold: &HoldState) -> bool {
+        let mut state = self.state.lock();
+        state.settle(now);
+        if state.lost.is_some() || state.holds.is_empty() {
+            return false;
+        }
+        state.improve(standing);
+        state.holds.push(hold.clone());
+        drop(state);
+        self.changed.notify();
+        true
+    }
+
+    /// Takes what a reply says about the tenure, if it still matters; whether it does.
+    pub(crate) fn extend(&self, now: Moment, standing: Standing) -> bool {
+        let mut state = self.state.lock();
+        state.settle(now);
+        let extended = state.lost.is_none();
+        if extended {
+            state.improve(standing);
+        }
+        drop(state);
+        self.changed.notify();
+        extended
+    }
+
+    /// Moves the end of a fixed lease, after its guard was renewed by hand.
+    pub(crate) fn extend_fixed(&self, now: Moment, sequence: u64, until: Moment) {
+        let mut state = self.state.lock();
+        let hold = state
+            .holds
+            .iter_mut()
+            .find(|hold| hold.operation.sequence == sequence);
+        if let Some(fixed) = hold.and_then(|hold| hold.fixed_until.as_mut())
+            && now < *fixed
+        {
+            *fixed = until.max(*fixed);
+        }
+        drop(state);
+        self.changed.notify();
+    }
+
+    /// Changes the mode of a hold, after a conversion.
+    pub(crate) fn set_mode(&self, sequence: u64, mode: Mode) {
+        let mut state = self.state.lock();
+        if let Some(hold) = state
+            .holds
+            .iter_mut()
+            .find(|hold| hold.operation.sequence == sequence)
+        {
+            hold.mode = mode;
+        }
+    }
+
+    /// Declares the tenure lost, for all its guards and for good.
+    pub(crate) fn lose(&self, loss: Loss) {
+        let mut state = self.state.lock();
+        state.lost.get_or_insert(loss);
+        drop(state);
+        self.changed.notify();
+    }
+
+    /// The same, if `sequence` is still in use: what is said about a hold whose end has begun
+    /// says nothing about the others.
+    pub(crate) fn lose_through(&self, sequence: u64, why: Why) -> bool {
+        let live = self.is_live(sequence);
+        if live {
+            self.lose(why.into());
+        }
+        live
+    }
+
+    pub(crate) fn clock_stepped(&self, clock: ClockId) {
+        let affected = self.state.lock().standing.clock == clock;
+        if affected {
+            self.lose(Loss::ClockStepped);
+        }
+    }
+
+    /// Begins the end of a hold; only the first caller gets it.
+    pub(crate) fn begin_end(&self, sequence: u64) -> Option<HoldState> {
+        let mut state = self.state.lock();
+        let index = state
+            .holds
+            .iter()
+            .position(|hold| hold.operation.sequence == sequence)?;
+        let hold = state.holds.remove(index);
+        drop(state);
+        self.changed.notify();
+        Some(hold)
+    }
+
+    /// Begins the end of all holds, for a shutdown: their guards are lost.
+    pub(crate) fn shut_down(&self) -> Vec<HoldState> {
+        let mut state = self.state.lock();
+        let holds = std::mem::take(&mut state.holds);
+        state
+            .shut_down
+            .extend(holds.iter().map(|hold| hold.operation.sequence));
+        drop(state);
+        self.changed.notify();
+        holds
+    }
+
+    pub(crate) fn validity(&self, now: Moment, sequence: u64) -> Validity {
+        validity(&mut self.state.lock(), now, sequence)
+    }
+
+    pub(crate) fn is_live(&self, sequence: u64) -> bool {
+        let state = self.state.lock();
+        state
+            .holds
+            .iter()
+            .any(|hold| hold.operation.sequence == sequence)
+    }
+
+    /// Whether the end of its last hold has begun.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.lock().holds.is_empty()
+    }
+
+    pub(crate) fn token(&self) -> FencingToken {
+        self.state.lock().standing.token
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        self.state.lock().standing.deadline
+    }
+
+    /// The renewal that it needs; `None` if it is over, lost, or nobody wants it renewed.
+    pub(crate) fn plan(&self, now: Moment) -> Option<Plan> {
+        let mut state = self.state.lock();
+        let was_lost = state.lost.is_some();
+        state.settle(now);
+        if state.lost.is_some() {
+            drop(state);
+            if !was_lost {
+                self.changed.notify();
+            }
+            return None;
+        }
+        let wanted = state
+            .holds
+            .iter()
+            .filter(|hold| hold.renewed && hold.max_until.is_none_or(|until| now < until));
+        let longest = wanted.max_by_key(|hold| hold.lease)?;
+        Some(Plan {
+            operation: longest.operation,
+            lease: longest.lease,
+        })
+    }
+}
+
+fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
+    state.settle(now);
+    let Some(hold) = state
+        .holds
+        .iter()
+        .find(|hold| hold.operation.sequence == sequence)
+    else {
+        if state.shut_down.contains(&sequence) {
+            return Validity::Lost(Loss::ClientClosed);
+        }
+        return Validity::Ended;
+    };
+    if let Some(loss) = state.lost {
+        return Validity::Lost(loss);
+    }
+    if hold.max_until.is_some_and(|until| now >= until) {
+        return Validity::Lost(Loss::MaxHold);
+    }
+    if hold.fixed_until.is_some_and(|until| now >= until) {
+        return Validity::Lost(Loss::Deadline);
+    }
+    Validity::ValidUntil(hold.until(state.standing.deadline))
+}

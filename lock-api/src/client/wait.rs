@@ -1,0 +1,396 @@
+//! Taking a lock: the one loop behind every form of it.
+//!
+//! An *attempt* is one operation. It is sent until it has an answer; if that is a place in the
+//! queue, the attempt waits there until it is granted, told by a push or by its own poll. What
+//! cannot go on as the same operation (it came out of order, or its place was lost) goes on as a
+//! new attempt. An attempt that is dropped while it may have left something on the server is
+//! ended in the background, so no await point of this loop leaks.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use crate::bounds::MAX_POLL_INTERVAL;
+use crate::client::attempt::Attempt;
+use crate::client::core::{Anchor, Answer};
+use crate::client::error::{Error, Outcome, TimedOut};
+use crate::client::hold::Hold;
+use crate::client::hub::Event;
+use crate::client::lock::Owner;
+use crate::client::settings::Options;
+use crate::error::BackendError;
+use crate::id::Key;
+use crate::reply::{AcquireReply, Held, PollReply, Queued, Refused};
+use crate::request::{LockSpec, Mode};
+use crate::runtime::Moment;
+use crate::sync::Arc;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// Polls come this much after the moment that they are for, so that they do not just miss it.
+const POLL_SPREAD: Duration = Duration::from_millis(20);
+
+/// How long a caller is ready to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// Not for anybody who holds the lock; at most one call time-out for the server.
+    Try,
+    Within(Duration),
+    Forever,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) anchor: &'a Arc<Anchor>,
+    pub(crate) key: &'a Key,
+    pub(crate) spec: LockSpec,
+    pub(crate) mode: Mode,
+    pub(crate) owner: &'a Owner,
+    pub(crate) options: &'a Options,
+}
+
+/// How an attempt ended.
+enum Step {
+    Done(Outcome<Hold>),
+    /// Go on with a new operation, after a pause.
+    Again(Duration),
+}
+
+pub(crate) async fn obtain(ask: Ask<'_>, patience: Patience) -> Result<Outcome<Hold>, Error> {
+    let mut wait = WaitLoop::new(ask, patience);
+    loop {
+        ask.anchor.ensure_open()?;
+        let attempt = Attempt::begin(ask);
+        let pause = match wait.run(attempt).await? {
+            Step::Done(outcome) => {
+                // A hold made while the client was being shut down may have escaped its sweep.
+                ask.anchor.ensure_open()?;
+                return Ok(outcome);
+            }
+            Step::Again(pause) => pause,
+        };
+        if wait.sleep(pause).await? == Slept::PastDeadline {
+            return wait.out_of_time();
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slept {
+    Enough,
+    PastDeadline,
+}
+
+/// Why a queued attempt stops sleeping.
+enum Woken {
+    Event(Event),
+    CheckIn,
+    OwnerGranted,
+    PastDeadline,
+}
+
+struct WaitLoop<'a> {
+    ask: Ask<'a>,
+    patience: Patience,
+    began: Moment,
+    deadline: Option<Moment>,
+    /// The last call's failure, until another call succeeds.
+    trouble: Option<BackendError>,
+    /// Whether the last call was answered.
+    answered: bool,
+    pause: Duration,
+    ahead: Option<u32>,
+}
+
+impl<'a> WaitLoop<'a> {
+    fn new(ask: Ask<'a>, patience: Patience) -> Self {
+        let core = ask.anchor;
+        let began = core.now();
+        let deadline = match patience {
+            Patience::Within(time) if !time.is_zero() => Some(began.saturating_add(time)),
+            Patience::Try | Patience::Within(_) => {
+                Some(began.saturating_add(core.settings.call_timeout))
+            }
+            Patience::Forever => None,
+        };
+        Self {
+            ask,
+            patience,
+            began,
+            deadline,
+            trouble: None,
+            answered: false,
+            pause: FIRST_PAUSE,
+            ahead: None,
+        }
+    }
+
+    /// Whether a place in the queue is of any use.
+    fn waits(&self) -> bool {
+        match self.patience {
+            Patience::Try => false,
+            Patience::Within(time) => !time.is_zero(),
+            Patience::Forever => true,
+        }
+    }
+
+    fn left(&self) -> Duration {
+        let now = self.ask.anchor.now();
+        self.deadline
+            .map_or(Duration::MAX, |deadline| deadline.saturating_since(now))
+    }
+
+    fn call_limit(&self) -> Duration {
+        self.left().min(self.ask.anchor.settings.call_timeout)
+    }
+
+    /// The end of a wait: by contention a value, by an outage an error.
+    fn out_of_time(&mut self) -> Result<Outcome<Hold>, Error> {
+        if let Some(trouble) = self.trouble.take() {
+            return Err(trouble.into());
+        }
+        if matches!(self.patience, Patience::Try) {
+            let why = "no attempt came through in time";
+            return Err(BackendError::unavailable(why).into());
+        }
+        Ok(Outcome::TimedOut(TimedOut {
+            waited: self.ask.anchor.now().saturating_since(self.began),
+            ahead: self.ahead,
+        }))
+    }
+
+    /// Notes a failed call; fails if trying again is no use.
+    fn note(&mut self, error: BackendError) -> Result<(), Error> {
+        if !error.is_transient() {
+            return Err(error.into());
+        }
+        // A call that only the caller's own deadline cut short is no sign of an outage, if the
+        // one before it was answered.
+        if !(self.answered && self.left().is_zero()) {
+            self.trouble = Some(error);
+            self.answered = false;
+        }
+        Ok(())
+    }
+
+    fn went_well(&mut self) {
+        self.trouble = None;
+        self.answered = true;
+        self.pause = FIRST_PAUSE;
+    }
+
+    /// A pause before the next try, longer each time.
+    fn next_pause(&mut self) -> Duration {
+        let pause = self.ask.anchor.random_between(self.pause / 2, self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+
+    async fn sleep(&self, pause: Duration) -> Result<Slept, Error> {
+        let core = self.ask.anchor;
+        let slept = async {
+            let left = self.left();
+            if !pause.is_zero() {
+                core.runtime.sleep(pause.min(left)).await;
+            }
+            if pause >= left {
+                Slept::PastDeadline
+            } else {
+                Slept::Enough
+            }
+        };
+        match select(pin!(core.closed()), pin!(slept)).await {
+            Either::Left(_) => Err(Error::Closed),
+            Either::Right((slept, _)) => Ok(slept),
+        }
+    }
+
+    /// Carries one attempt to its end.
+    async fn run(&mut self, mut attempt: Attempt<'a>) -> Result<Step, Error> {
+        loop {
+            if self.left().is_zero() {
+                return self.out_of_time().map(Step::Done);
+            }
+            let limit = self.call_limit();
+            let reply = match attempt.acquire(self.waits(), self.deadline, limit).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    self.note(error)?;
+                    let pause = self.next_pause();
+                    if self.sleep(pause).await? == Slept::PastDeadline {
+                        return self.out_of_time().map(Step::Done);
+                    }
+                    continue;
+                }
+            };
+            let Answer { sent, stamp, reply } = reply;
+            match reply {
+                AcquireReply::Acquired(acquired) => {
+                    self.went_well();
+                    return self
+                        .take(
+                            attempt,
+                            Answer {
+                                sent,
+                                stamp,
+                                reply: acquired,
+                            },
+                        )
+                        .await;
+                }
+                AcquireReply::Queued(queued) => {
+                    self.went_well();
+                    return self.wait_in_queue(attempt, queued).await;
+                }
+                AcquireReply::Held(held) => {
+                    self.went_well();
+                    return Ok(self.not_queued(held));
+                }
+                AcquireReply::Refused(Refused::Stale) => return Ok(Step::Again(Duration::ZERO)),
+                AcquireReply::Refused(Refused::TooLate) => {
+                    // The reply's stamp has corrected the clock; should that not help, it is
+                    // no use to hurry.
+                    let pause = if attempt.too_late() {
+                        Duration::ZERO
+                    } else {
+                        self.next_pause()
+                    };
+                    if self.sleep(pause).await? == Slept::PastDeadline {
+                        return self.out_of_time().map(Step::Done);
+                    }
+                }
+                AcquireReply::Refused(refused) => return Err(Error::Refused(refused)),
+            }
+        }
+    }
+
+    /// Somebody has it and there is no queue to wait in.
+    fn not_queued(&mut self, held: Held) -> Step {
+        if !self.waits() {
+            return Step::Done(match self.patience {
+                Patience::Try => Outcome::Held(held),
+                Patience::Within(_) | Patience::Forever => Outcome::TimedOut(TimedOut {
+                    waited: self.ask.anchor.now().saturating_since(self.began),
+                    ahead: None,
+                }),
+            });
+        }
+        Step::Again(self.next_pause())
+    }
+
+    async fn take(
+        &mut self,
+        attempt: Attempt<'a>,
+        answer: Answer<crate::reply::Acquired>,
+    ) -> Result<Step, Error> {
+        if attempt.must_confirm(&answer) {
+            return self.confirm(attempt).await;
+        }
+        Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))))
+    }
+
+    /// Renews a grant before it is handed out.
+    async fn confirm(&mut self, mut attempt: Attempt<'a>) -> Result<Step, Error> {
+        loop {
+            if self.left().is_zero() {
+                return self.out_of_time().map(Step::Done);
+            }
+            match attempt.renew(self.call_limit()).await {
+                Ok(Some(answer)) => {
+                    self.went_well();
+                    if attempt.is_usable(&answer) {
+                        return Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))));
+                    }
+                }
+                Ok(None) => return Ok(Step::Again(Duration::ZERO)),
+                Err(error) => self.note(error)?,
+            }
+            let pause = self.next_pause();
+            if self.sleep(pause).await? == Slept::PastDeadline {
+                return self.out_of_time().map(Step::Done);
+            }
+        }
+    }
+
+    async fn wait_in_queue(
+        &mut self,
+        mut attempt: Attempt<'a>,
+        mut queued: Queued,
+    ) -> Result<Step, Error> {
+        let mut check_in = self.check_in(&queued);
+        loop {
+            self.ahead = Some(queued.ahead);
+            match self.wake_up(&attempt, check_in).await? {
+                Woken::PastDeadline => return self.out_of_time().map(Step::Done),
+                Woken::OwnerGranted => return Ok(Step::Again(Duration::ZERO)),
+                Woken::Event(Event::Granted(grant)) => {
+                    return match attempt.pushed(grant) {
+                        Some(answer) => self.take(attempt, answer).await,
+                        None => self.confirm(attempt).await,
+                    };
+                }
+                Woken::Event(Event::PollNow) | Woken::CheckIn => {}
+            }
+            match attempt.poll(self.call_limit()).await {
+                Ok(Answer {
+                    sent,
+                    stamp,
+                    reply: PollReply::Acquired(reply),
+                }) => {
+                    self.went_well();
+                    return self.take(attempt, Answer { sent, stamp, reply }).await;
+                }
+                Ok(Answer {
+                    reply: PollReply::Queued(place),
+                    ..
+                }) => {
+                    self.went_well();
+                    queued = place;
+                    check_in = self.check_in(&queued);
+                }
+                Ok(Answer {
+                    reply: PollReply::Gone(_),
+                    ..
+                }) => {
+                    return Ok(Step::Again(Duration::ZERO));
+                }
+                Err(error) => {
+                    self.note(error)?;
+                    check_in = self.next_pause();
+                }
+            }
+        }
+    }
+
+    /// When to poll: when the reply says, a little later, and often enough to keep the place.
+    fn check_in(&self, queued: &Queued) -> Duration {
+        let most = MAX_POLL_INTERVAL.min(self.ask.spec.poll_interval());
+        let base = queued.check_in.min(most).min(queued.place_remaining / 2);
+        let spread = POLL_SPREAD.min(base / 10).max(Duration::from_millis(1));
+        base + self
+            .ask
+            .anchor
+            .random_between(Duration::from_micros(1), spread)
+    }
+
+    async fn wake_up(&self, attempt: &Attempt<'a>, check_in: Duration) -> Result<Woken, Error> {
+        let core = self.ask.anchor;
+        let left = self.left();
+        let pushed = pin!(attempt.event());
+        let granted = pin!(attempt.owner_granted());
+        let timer = core.runtime.sleep(check_in.min(left));
+        let closed = pin!(core.closed());
+        let told = select(pushed, granted);
+        match select(closed, select(told, timer)).await {
+            Either::Left(_) => Err(Error::Closed),
+            Either::Right((Either::Left((Either::Left((event, _)), _)), _)) => {
+                Ok(Woken::Event(event))
+            }
+            Either::Right((Either::Left((Either::Right(_), _)), _)) => Ok(Woken::OwnerGranted),
+            Either::Right((Either::Right(_), _)) if check_in >= left => Ok(Woken::PastDeadline),
+            Either::Right((Either::Right(_), _)) => Ok(Woken::CheckIn),
+        }
+    }
+}

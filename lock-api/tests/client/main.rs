@@ -1,0 +1,9 @@
+//! What a user holds, tried on the simulated server in virtual time.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a user's code spawns and sleeps as it likes; on the simulator it is deterministic too"
+)]
+
+mod basics;
+mod support;

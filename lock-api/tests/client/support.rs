@@ -1,0 +1,40 @@
+//! Short ways to what the tests need.
+
+use leasehold_api::{Error, Guard, LockClient, Outcome};
+use leasehold_sim::{SimBackend, SimServer};
+use std::time::Duration;
+
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(crate) fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+pub(crate) fn server() -> SimServer {
+    SimServer::new(7)
+}
+
+pub(crate) fn client(server: &SimServer, name: &str) -> (LockClient, SimBackend) {
+    let backend = server.client(name);
+    (LockClient::new(backend.clone()), backend)
+}
+
+#[track_caller]
+pub(crate) fn held<K>(outcome: Result<Outcome<Guard<K>>, Error>) -> Guard<K> {
+    match outcome {
+        Ok(Outcome::Acquired(guard)) => guard,
+        other => panic!("not acquired: {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn contended<K>(outcome: &Result<Outcome<Guard<K>>, Error>) {
+    assert!(matches!(outcome, Ok(Outcome::Held(_))), "{outcome:?}");
+}
+
+#[track_caller]
+pub(crate) fn timed_out<K>(outcome: &Result<Outcome<Guard<K>>, Error>) {
+    assert!(matches!(outcome, Ok(Outcome::TimedOut(_))), "{outcome:?}");
+}
