@@ -160,9 +160,10 @@ impl<K> Guard<K> {
 impl<K> Guard<K> {
     /// Runs `body` under the guard and then releases it.
     pub(crate) async fn run<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
-        let output = self.protect(body(&self)).await;
+        // A lost guard is only dropped: its end is queued, and the caller learns of the loss now.
+        let output = self.protect(body(&self)).await?;
         // What the body came to counts; a release without an answer goes on in the background.
         drop(self.release().await);
-        output
+        Ok(output)
     }
 }
