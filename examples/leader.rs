@@ -1,0 +1,58 @@
+//! Leader election: whoever holds the lock leads, for as long as it can keep it.
+//!
+//! Candidates queue, so the next leader is known and takes over at once when the leader resigns, or
+//! a lease later when it dies. `with` stops a leader that has lost its lock.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::Result;
+use leasehold::{Error, FencingToken, LockClient};
+use tokio::time::sleep;
+
+async fn stand(locks: LockClient, name: &'static str, leaders: Arc<AtomicU32>) -> Result<()> {
+    let election = locks
+        .mutex("election:scheduler")?
+        .lease(Duration::from_secs(10));
+    let led = election
+        .with(async |guard| lead(name, guard.fencing_token(), &leaders).await)
+        .await;
+    match led {
+        Ok(()) => println!("{name} resigns"),
+        // Not an emergency: somebody else leads now, and our commands carry an older term.
+        Err(Error::Lost(why)) => println!("{name} is deposed: {why}"),
+        Err(other) => return Err(other.into()),
+    }
+    locks.shutdown().await?;
+    Ok(())
+}
+
+/// The token is the leader's term: whoever obeys it ignores commands of a lower one.
+async fn lead(name: &str, term: FencingToken, leaders: &AtomicU32) {
+    println!("{name} leads, term {term}");
+    assert_eq!(
+        leaders.fetch_add(1, Ordering::SeqCst),
+        0,
+        "one leader at a time"
+    );
+    sleep(Duration::from_secs(3)).await;
+    leaders.fetch_sub(1, Ordering::SeqCst);
+}
+
+fn main() -> Result<()> {
+    common::run(async |service| {
+        let leaders = Arc::new(AtomicU32::new(0));
+        let mut candidates = Vec::new();
+        for name in ["ann", "bob", "eve"] {
+            let locks = service.client(name).await?;
+            candidates.push(tokio::spawn(stand(locks, name, Arc::clone(&leaders))));
+        }
+        for candidate in candidates {
+            candidate.await??;
+        }
+        Ok(())
+    })
+}

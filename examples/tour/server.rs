@@ -1,0 +1,62 @@
+//! Where the actors' connections come from.
+
+use std::sync::Arc;
+
+use leasehold::LockBackend;
+use leasehold::fred::FredBackend;
+use leasehold::redis_rs::RedisBackend;
+use leasehold::sim::SimServer;
+
+use crate::stage::{Connect, Result};
+
+/// The simulator.
+pub(crate) struct OnSimulator(pub(crate) SimServer);
+
+#[async_trait::async_trait]
+impl Connect for OnSimulator {
+    async fn connect(&self, name: &str) -> Result<Arc<dyn LockBackend>> {
+        Ok(Arc::new(self.0.client(name)))
+    }
+}
+
+/// Client libraries.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Client {
+    RedisRs,
+    Fred,
+}
+
+/// A Redis server.
+pub(crate) struct OnServer {
+    url: String,
+    client: Client,
+    prefix: String,
+}
+
+impl OnServer {
+    pub(crate) fn new(url: String, client: Client) -> Self {
+        // A prefix of its own: tours may run side by side.
+        let prefix = format!("leasehold-tour-{}:", std::process::id());
+        Self {
+            url,
+            client,
+            prefix,
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Connect for OnServer {
+    async fn connect(&self, _name: &str) -> Result<Arc<dyn LockBackend>> {
+        Ok(match self.client {
+            Client::RedisRs => {
+                let options = leasehold::redis_rs::Options::new().with_key_prefix(&self.prefix);
+                Arc::new(RedisBackend::connect_with(&self.url, options).await?)
+            }
+            Client::Fred => {
+                let options = leasehold::fred::Options::new().with_key_prefix(&self.prefix);
+                Arc::new(FredBackend::connect_with(&self.url, options).await?)
+            }
+        })
+    }
+}
