@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use leasehold_api::bounds::MAX_LABEL_BYTES;
 use leasehold_api::{BoxFuture, Moment, Runtime};
 
 use crate::gate::Gate;
@@ -37,9 +38,8 @@ const BOOTED_AGO: Duration = Duration::from_secs(1_000);
 
 impl Runtime for SimRuntime {
     fn now(&self) -> Moment {
-        let machine = u32::try_from(self.client).map_or(u32::MAX, |index| index.saturating_add(1));
         Moment::from_origin(self.world.clock.elapsed())
-            .saturating_add(BOOTED_AGO.saturating_mul(machine))
+            .saturating_add(BOOTED_AGO.saturating_mul(self.process_id()))
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -53,6 +53,24 @@ impl Runtime for SimRuntime {
         self.world
             .clock
             .spawn(Box::pin(async move { gate.through(future).await }));
+    }
+
+    fn process_id(&self) -> u32 {
+        u32::try_from(self.client).map_or(u32::MAX, |index| index.saturating_add(1))
+    }
+
+    fn default_label(&self) -> String {
+        let name = self
+            .world
+            .act(|inner, _| inner.clients[self.client].name.clone());
+        let mut label = String::new();
+        for c in name.chars() {
+            if label.len() + c.len_utf8() > MAX_LABEL_BYTES {
+                break;
+            }
+            label.push(c);
+        }
+        label
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {

@@ -8,4 +8,5 @@
 mod basics;
 mod controls;
 mod faults;
+mod locks;
 mod support;
