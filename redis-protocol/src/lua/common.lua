@@ -446,7 +446,10 @@ local function serve(command)
       out[i] = '=' .. stamp .. answer
     else
       if type(answer) ~= 'table' then
-        answer = { err = 'ERR ' .. answer }
+        -- From 7.0 on pcall hands a server error over as its text, which begins with its word
+        -- (OOM, READONLY, ...); what Lua itself complains of begins with the name of the script.
+        local word = string.find(answer, '^%u+ ') and '' or 'ERR '
+        answer = { err = word .. answer }
       end
       local status, text = 'F', answer.foreign
       if not text then
