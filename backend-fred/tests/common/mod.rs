@@ -121,8 +121,8 @@ pub(crate) const WAYS: [Way; 5] = [
 /// A user's configuration: reconnecting quickly and for ever, the rest as the library has it.
 fn reconnecting(url: &str) -> Builder {
     let mut builder = Builder::from_config(Config::from_url(url).expect("a good URL"));
-    let mut policy = ReconnectPolicy::new_constant(0, 50);
-    policy.set_jitter(10);
+    let mut policy = ReconnectPolicy::new_constant(0, 1);
+    policy.set_jitter(1);
     builder.set_policy(policy);
     builder
 }

@@ -113,11 +113,12 @@ pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
 /// Runs a command on the server and returns the answer as the library prints it.
 pub(crate) async fn admin(url: &str, command: &[&str]) -> String {
     let client = redis::Client::open(url).expect("a good URL");
-    let connection = client.get_multiplexed_async_connection().await;
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&patient);
     let mut request = redis::Cmd::new();
     request.arg(command);
     let answer: redis::Value = request
-        .query_async(&mut connection.expect("connected"))
+        .query_async(&mut connection.await.expect("connected"))
         .await
         .expect("an answer");
     format!("{answer:?}")

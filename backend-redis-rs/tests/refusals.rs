@@ -1,0 +1,245 @@
+//! What the server refuses is said as it is: for now, for good, or because something else lives
+//! there; and nobody is told that nothing happened when that is not certain.
+
+mod common;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{
+    Backend, RECOVERY, WAYS, admin, connect, eventually, key, mutex, operation, session, soon,
+    time_to_success,
+};
+use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply};
+use leasehold_test_servers::RedisServer;
+
+/// Keeps the server busy for a good part of a second, or more.
+const BUSY: &str = "for _ = 1, 5e7 do end";
+
+async fn try_acquire(backend: &Backend, key: &Key, sequence: u64) -> Result<(), BackendError> {
+    let before = soon(backend).await;
+    let request = mutex(key, operation(session(1), sequence), before);
+    match backend.acquire(&request).await?.reply {
+        AcquireReply::Acquired(_) => Ok(()),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn end(backend: &Backend, key: &Key, sequence: u64) {
+    let end = End::new(key.clone(), operation(session(1), sequence));
+    let answer = backend.end(&[end]).await.remove(0).expect("an answer");
+    assert!(
+        matches!(answer.reply, EndReply::Released { .. }),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_the_server_forgot_are_sent_again() {
+    let server = RedisServer::start();
+    for (way, sequence) in WAYS.iter().zip(1..) {
+        let backend = way.open(&server.url()).await;
+        for _ in 0..3 {
+            admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
+            try_acquire(&backend, &key("forgotten"), sequence)
+                .await
+                .expect("acquired");
+        }
+        admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
+        end(&backend, &key("forgotten"), sequence).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_programs_value_is_left_alone() {
+    let server = RedisServer::start();
+    let url = server.url();
+    admin(&url, &["RPUSH", "leasehold:{foreign}", "mine"]).await;
+    for way in &WAYS {
+        let backend = way.open(&url).await;
+        let error = try_acquire(&backend, &key("foreign"), 1).await;
+        match error {
+            Err(BackendError::ForeignValue { found }) => assert!(found.contains("list"), "{found}"),
+            other => panic!("{}: {other:?}", way.name),
+        }
+        let value = admin(&url, &["LRANGE", "leasehold:{foreign}", "0", "-1"]).await;
+        assert!(value.contains("mine"), "{value}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_takes_no_new_holds_but_keeps_and_ends_the_old_ones() {
+    let server = RedisServer::start();
+    let url = server.url();
+    for (way, sequence) in WAYS.iter().zip(1..) {
+        let backend = way.open(&url).await;
+        try_acquire(&backend, &key("held"), sequence)
+            .await
+            .expect("acquired");
+        admin(&url, &["CONFIG", "SET", "maxmemory", "1"]).await;
+        let error = try_acquire(&backend, &key("more"), sequence + 100).await;
+        let error = error.expect_err("out of memory");
+        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("OOM"), "{error}");
+        let held = operation(session(1), sequence);
+        let renew = Renew::new(key("held"), held, Duration::from_secs(30)).expect("a good lease");
+        let renewed = backend.renew(&[renew]).await.remove(0).expect("an answer");
+        assert!(
+            matches!(renewed.reply, RenewReply::Renewed { .. }),
+            "{renewed:?}"
+        );
+        end(&backend, &key("held"), sequence).await;
+        admin(&url, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_unavailable_until_it_is_promoted() {
+    let server = RedisServer::start();
+    let url = server.url();
+    for (way, sequence) in WAYS.iter().zip(1..) {
+        let backend = way.open(&url).await;
+        try_acquire(&backend, &key("replica"), sequence)
+            .await
+            .expect("acquired");
+        end(&backend, &key("replica"), sequence).await;
+        admin(&url, &["REPLICAOF", "127.0.0.1", "1"]).await;
+        let error = try_acquire(&backend, &key("replica"), sequence + 100).await;
+        let error = error.expect_err("read-only");
+        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("READONLY"), "{error}");
+        admin(&url, &["REPLICAOF", "NO", "ONE"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_is_unavailable_until_it_is_done() {
+    let server = RedisServer::start();
+    let url = server.url();
+    admin(&url, &["CONFIG", "SET", "lua-time-limit", "20"]).await;
+    for (way, sequence) in WAYS.iter().zip(1..) {
+        let backend = way.open(&url).await;
+        let request = mutex(
+            &key("busy"),
+            operation(session(1), sequence),
+            soon(&backend).await,
+        );
+        let busy = url.clone();
+        let busy = tokio::spawn(async move { admin(&busy, &["EVAL", BUSY, "0"]).await });
+        let error = loop {
+            // Until it is busy it grants, and says so again.
+            match backend.acquire(&request).await {
+                Ok(_) => assert!(!busy.is_finished(), "it was never busy"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("BUSY"), "{error}");
+        busy.await.expect("it ends");
+        backend.acquire(&request).await.expect("an answer");
+        end(&backend, &key("busy"), sequence).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_too_few_rights_is_told_which_are_missing() {
+    let server = RedisServer::start();
+    let url = format!("redis://locker:pw@{}", server.address());
+    for (rights, missing) in [
+        (&["~*", "&*", "+@all", "-evalsha"][..], "+evalsha"),
+        (&["~other:*", "&*", "+@all"][..], "~leasehold:*"),
+    ] {
+        let user = ["ACL", "SETUSER", "locker", "reset", "on", ">pw"];
+        admin(&server.url(), &[&user[..], rights].concat()).await;
+        for way in &WAYS {
+            let backend = way.open(&url).await;
+            let error = try_acquire(&backend, &key("forbidden"), 1).await;
+            let error = error.expect_err("forbidden");
+            assert!(
+                matches!(error, BackendError::Rejected { .. }),
+                "{}: {error}",
+                way.name
+            );
+            assert!(error.to_string().contains(missing), "{}: {error}", way.name);
+        }
+    }
+}
+
+/// A library that queues what it cannot send would acquire here what nobody waits for any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_dropped_during_an_outage_is_not_sent_after_it() {
+    let key = key("zombie");
+    for way in WAYS.iter().filter(|way| way.reconnects) {
+        let mut server = RedisServer::start();
+        let backend = way.open(&server.url()).await;
+        let before = soon(&backend).await;
+        server.kill();
+        for sequence in 1..=50 {
+            let request = mutex(&key, operation(session(1), sequence), before);
+            let mut call = pin!(backend.acquire(&request));
+            poll_fn(|context| {
+                let _ = call.as_mut().poll(context);
+                Poll::Ready(())
+            })
+            .await;
+        }
+        tokio::task::block_in_place(|| server.start_again());
+        time_to_success(&backend, RECOVERY * 5).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let direct = connect(&server.url()).await.expect("connected");
+        let seen = direct.inspect(&key).await.expect("an answer").reply;
+        assert_eq!(seen.holder_count, 0, "{}", way.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_dropped_at_any_moment_leave_nothing_that_their_end_does_not_remove() {
+    let server = RedisServer::start();
+    let key = key("dropped");
+    for way in &WAYS {
+        let backend = way.open(&server.url()).await;
+        for sequence in 1..=200_u64 {
+            let operation = operation(session(1), sequence);
+            let request = mutex(&key, operation, soon(&backend).await);
+            let patience = Duration::from_micros(sequence % 50 * 10);
+            let _ = tokio::time::timeout(patience, backend.acquire(&request)).await;
+            let end = End::new(key.clone(), operation);
+            backend.end(&[end]).await.remove(0).expect("an answer");
+        }
+        eventually("nothing is left", async || {
+            let seen = backend.inspect(&key).await.expect("an answer").reply;
+            seen.holder_count == 0
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_share_one_attempt_to_connect() {
+    let mut server = RedisServer::start();
+    let url = server.url();
+    for way in WAYS.iter().filter(|way| way.push) {
+        let backend = way.open(&url).await;
+        server.kill();
+        let calls = (0..64).map(|_| {
+            let backend = backend.clone();
+            tokio::spawn(async move { time_to_success(&backend, RECOVERY * 5).await })
+        });
+        let calls: Vec<_> = calls.collect();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::task::block_in_place(|| server.start_again());
+        for call in calls {
+            call.await.expect("each succeeds");
+        }
+        let clients = admin(&url, &["CLIENT", "LIST"]).await;
+        // One of the backend's, and the one that asks.
+        assert_eq!(
+            clients.matches("cmd=").count(),
+            2,
+            "{}: {clients}",
+            way.name
+        );
+    }
+}
