@@ -20,6 +20,9 @@ use crate::request::{Acquire, Poll, Renew, Wait};
 use crate::runtime::Moment;
 use crate::sync::Arc;
 
+/// In place of a number of holds that the server has not told.
+const HOLDS_UNKNOWN: u32 = 0;
+
 /// An operation; dropping it ends whatever it may have left on the server.
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
@@ -42,6 +45,7 @@ impl<'a> Attempt<'a> {
     pub(crate) fn begin(ask: Ask<'a>) -> Self {
         let core = ask.anchor;
         Cleanup::start(core);
+        core.cleanup.attempt_begins();
         let session = core.session();
         let (owner, owner_version) = match ask.owner {
             Owner::Fresh => (OwnerId::from_u64(core.runtime.random_u64()), 0),
@@ -161,7 +165,7 @@ impl<'a> Attempt<'a> {
                 stamp,
                 reply: Acquired {
                     token,
-                    holds: 1,
+                    holds: HOLDS_UNKNOWN,
                     remaining,
                 },
             }),
@@ -185,7 +189,7 @@ impl<'a> Attempt<'a> {
             stamp,
             reply: Acquired {
                 token,
-                holds: 1,
+                holds: HOLDS_UNKNOWN,
                 remaining,
             },
         })
@@ -225,9 +229,12 @@ impl<'a> Attempt<'a> {
         let Answer {
             sent,
             stamp,
-            reply: Acquired {
-                token, remaining, ..
-            },
+            reply:
+                Acquired {
+                    token,
+                    remaining,
+                    holds,
+                },
         } = *answer;
         let standing = Standing {
             token,
@@ -247,7 +254,7 @@ impl<'a> Attempt<'a> {
             ended: Arc::default(),
         };
         core.floors.saw(self.ask.key, token);
-        let tenure = self.join_or_begin(standing, &state);
+        let tenure = self.join_or_begin(standing, &state, holds == 1);
         Renewals::start(core);
         if state.renewed {
             let due = if self.may_be_claim {
@@ -267,7 +274,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// A nested hold joins the cell of its owner's tenure.
-    fn join_or_begin(&self, standing: Standing, state: &HoldState) -> Arc<Tenure> {
+    fn join_or_begin(&self, standing: Standing, state: &HoldState, sole: bool) -> Arc<Tenure> {
         let core = self.ask.anchor;
         let begin = || {
             let id = core.renewals.next_id();
@@ -286,7 +293,7 @@ impl<'a> Attempt<'a> {
         let mut current = shared.tenure.lock();
         let joined = current
             .upgrade()
-            .filter(|it| it.join(core.now(), standing, state));
+            .filter(|it| it.join(core.now(), standing, state, sole));
         let tenure = joined.unwrap_or_else(|| {
             let begun = begin();
             *current = Arc::downgrade(&begun);
@@ -306,14 +313,15 @@ fn first<T>(answers: Vec<Result<Answer<T>, BackendError>>) -> Result<Answer<T>, 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let hub = &self.session.hub;
+        let core = self.ask.anchor;
         if !self.live {
             if self.mailbox.is_some() {
                 hub.remove(self.operation.sequence);
             }
+            core.cleanup.attempt_ends(core.is_closed());
             return;
         }
         hub.ending(self.operation.sequence);
-        let core = self.ask.anchor;
         let waiter_lease = self.ask.options.waiter_lease;
         core.cleanup.push(EndJob {
             key: self.ask.key.clone(),
@@ -324,5 +332,6 @@ impl Drop for Attempt<'_> {
             in_doubt: false,
             done: Arc::default(),
         });
+        core.cleanup.attempt_ends(core.is_closed());
     }
 }

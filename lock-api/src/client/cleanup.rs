@@ -91,6 +91,8 @@ struct Queue {
     jobs: VecDeque<EndJob>,
     /// Jobs that the task has taken out and not finished.
     in_flight: usize,
+    /// Attempts under way, which may still queue an end.
+    attempts: usize,
 }
 
 impl Cleanup {
@@ -100,9 +102,21 @@ impl Cleanup {
         self.changed.notify();
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn attempt_begins(&self) {
+        self.state.lock().attempts += 1;
+    }
+
+    /// Counts an attempt as over; told to whoever waits for the client to be idle.
+    pub(crate) fn attempt_ends(&self, tell: bool) {
+        self.state.lock().attempts -= 1;
+        if tell {
+            self.changed.notify();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.jobs.is_empty() && state.in_flight == 0
+        state.jobs.is_empty() && state.in_flight == 0 && state.attempts == 0
     }
 
     fn take(&self) -> Vec<EndJob> {

@@ -36,6 +36,9 @@ pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> 
             what: "converting a hold",
         });
     }
+    // A retry names the same period as the attempt that got no answer, even if a renewal has
+    // told the new token meanwhile: that is how it learns what became of it.
+    let mut expected = hold.token();
     let mut in_doubt = false;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -43,7 +46,7 @@ pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> 
         let request = Convert {
             key: hold.tenure.key.clone(),
             operation: hold.operation,
-            expected: hold.token(),
+            expected,
             to,
         };
         let limit = core.settings.call_timeout.min(left);
@@ -60,7 +63,9 @@ pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> 
                     in_doubt = false;
                     let standing = standing(sent, stamp, view.token, view.remaining);
                     hold.tenure.extend(core.now(), standing);
-                    if view.token > request.expected {
+                    let newer = view.token > expected;
+                    expected = view.token;
+                    if newer {
                         continue;
                     }
                 }

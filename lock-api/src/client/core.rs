@@ -10,7 +10,7 @@ use futures_util::future::{Either, select};
 
 use crate::LockBackend;
 use crate::backend::Capabilities;
-use crate::client::cleanup::Cleanup;
+use crate::client::cleanup::{Cleanup, EndJob};
 use crate::client::clock::ServerClock;
 use crate::client::error::Error;
 use crate::client::floor::Floors;
@@ -150,6 +150,15 @@ impl Core {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.closing.notify();
+    }
+
+    /// Queues the end of everything that is held, over the guards' heads.
+    pub(crate) fn end_all_holds(&self) {
+        for tenure in self.renewals.tenures() {
+            for hold in tenure.shut_down() {
+                self.cleanup.push(EndJob::of_hold(self, &tenure, hold));
+            }
+        }
     }
 
     /// Ends when the client is shut down.

@@ -9,7 +9,6 @@ use crate::client::cleanup::{EndJob, EndResult, Ended, await_end};
 use crate::client::clock::local_deadline;
 use crate::client::core::{Anchor, Answer};
 use crate::client::error::{Error, Loss, Release};
-use crate::client::renewal::attempt_limit;
 use crate::client::tenure::{HoldState, Standing, Tenure, Validity};
 use crate::id::{FencingToken, Operation};
 use crate::reply::{EndReply, RenewReply, Why};
@@ -80,7 +79,7 @@ impl Hold {
             operation: self.operation,
             lease: self.lease,
         }];
-        let limit = attempt_limit(self.lease).max(core.settings.call_timeout);
+        let limit = core.settings.call_timeout;
         let call = core.backend.renew(&request);
         let answer = core.exchange_batch(limit, 1, call).await.pop();
         let Some(Answer { sent, stamp, reply }) = answer.transpose()? else {

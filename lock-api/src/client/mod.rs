@@ -43,7 +43,6 @@ pub use semaphore::Semaphore;
 
 use crate::LockBackend;
 use crate::bounds::SHUTDOWN_TIMEOUT;
-use crate::client::cleanup::EndJob;
 use crate::client::core::{Anchor, Core};
 use crate::client::lock::Lock;
 use crate::client::settings::Settings;
@@ -204,12 +203,13 @@ impl LockClient {
     pub async fn shutdown(&self) -> Result<(), Error> {
         let core = &self.anchor;
         core.close();
-        for tenure in core.renewals.tenures() {
-            for hold in tenure.shut_down() {
-                core.cleanup.push(EndJob::of_hold(core, &tenure, hold));
+        let drained = Box::pin(async {
+            // Once more after the attempts under way are over: one may have become a hold.
+            for _ in 0..2 {
+                core.end_all_holds();
+                core.cleanup.drained().await;
             }
-        }
-        let drained = Box::pin(core.cleanup.drained());
+        });
         match select(drained, core.runtime.sleep(SHUTDOWN_TIMEOUT)).await {
             Either::Left(_) => Ok(()),
             Either::Right(_) => {

@@ -20,6 +20,21 @@ struct State {
     waiters: Vec<(u64, Waker)>,
 }
 
+impl State {
+    fn position(&self, id: Option<u64>) -> Option<usize> {
+        self.waiters
+            .iter()
+            .position(|(other, _)| Some(*other) == id)
+    }
+
+    fn add(&mut self, waker: Waker) -> u64 {
+        let id = self.next_waiter;
+        self.next_waiter += 1;
+        self.waiters.push((id, waker));
+        id
+    }
+}
+
 impl Signal {
     pub(crate) fn version(&self) -> u64 {
         self.0.lock().version
@@ -62,24 +77,15 @@ impl Future for Changed<'_> {
         if state.version != self.seen {
             return Poll::Ready(());
         }
-        let registered = self.registered;
-        let own = state
-            .waiters
-            .iter_mut()
-            .find(|(id, _)| Some(*id) == registered);
-        let id = match own {
-            Some((id, waker)) => {
-                waker.clone_from(cx.waker());
-                *id
-            }
-            None => {
-                let id = state.next_waiter;
-                state.next_waiter += 1;
-                state.waiters.push((id, cx.waker().clone()));
-                id
-            }
+        let own = state.position(self.registered);
+        let waker = cx.waker().clone();
+        let (id, replaced) = match own.map(|index| &mut state.waiters[index]) {
+            Some((id, registered)) => (*id, Some(std::mem::replace(registered, waker))),
+            None => (state.add(waker), None),
         };
+        // Dropping a waker may drop a task, and with it anything: not under the lock.
         drop(state);
+        drop(replaced);
         self.registered = Some(id);
         Poll::Pending
     }
@@ -87,9 +93,60 @@ impl Future for Changed<'_> {
 
 impl Drop for Changed<'_> {
     fn drop(&mut self) {
-        if let Some(registered) = self.registered {
+        if self.registered.is_some() {
             let mut state = self.signal.0.lock();
-            state.waiters.retain(|(id, _)| *id != registered);
+            let own = state.position(self.registered);
+            let removed = own.map(|index| state.waiters.swap_remove(index));
+            drop(state);
+            drop(removed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_change_before_the_wait_is_not_lost() {
+        let signal = Signal::default();
+        let seen = signal.version();
+        signal.notify();
+        assert_eq!(signal.changed(seen).now_or_never(), Some(()));
+        assert_eq!(signal.changed(signal.version()).now_or_never(), None);
+    }
+
+    #[test]
+    fn everyone_who_waits_is_woken_once_and_who_stopped_is_forgotten() {
+        let (signal, count) = (Signal::default(), Arc::new(Count::default()));
+        let waker = Waker::from(Arc::clone(&count));
+        let mut cx = Context::from_waker(&waker);
+        let (mut one, mut two) = (signal.changed(0), signal.changed(0));
+        assert!(one.poll_unpin(&mut cx).is_pending());
+        assert!(one.poll_unpin(&mut cx).is_pending());
+        assert!(two.poll_unpin(&mut cx).is_pending());
+        drop(signal.changed(0));
+        let mut stopped = signal.changed(0);
+        assert!(stopped.poll_unpin(&mut cx).is_pending());
+        drop(stopped);
+        signal.notify();
+        assert_eq!(count.0.load(Ordering::SeqCst), 2);
+        assert!(one.poll_unpin(&mut cx).is_ready());
+        assert!(two.poll_unpin(&mut cx).is_ready());
     }
 }

@@ -126,17 +126,31 @@ impl Tenure {
     }
 
     /// Adds a nested hold, unless the tenure is over or lost.
-    pub(crate) fn join(&self, now: Moment, standing: Standing, hold: &HoldState) -> bool {
+    ///
+    /// If the server counts the hold as the `sole` one, in a later period, it has lost those
+    /// known here.
+    pub(crate) fn join(
+        &self,
+        now: Moment,
+        standing: Standing,
+        hold: &HoldState,
+        sole: bool,
+    ) -> bool {
         let mut state = self.state.lock();
         state.settle(now);
         if state.lost.is_some() || state.holds.is_empty() {
             return false;
         }
-        state.improve(standing);
-        state.holds.push(hold.clone());
+        let replaced = sole && standing.token > state.standing.token;
+        if replaced {
+            state.lost = Some(Loss::Unknown);
+        } else {
+            state.improve(standing);
+            state.holds.push(hold.clone());
+        }
         drop(state);
         self.changed.notify();
-        true
+        !replaced
     }
 
     /// Takes what a reply says about the tenure, if it still matters; whether it does.

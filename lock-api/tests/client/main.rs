@@ -6,4 +6,10 @@
 )]
 
 mod basics;
+mod bounds;
+mod ending;
+mod holding;
+mod outages;
 mod support;
+mod waiting;
+mod wrapped;

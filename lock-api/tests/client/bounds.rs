@@ -1,0 +1,190 @@
+//! Input that breaks a limit is refused before any I/O; what is public can cross threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::bounds::{
+    MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE, MIN_WAITER_LEASE,
+};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Capabilities, End, EndReply, Error, InvalidInput, Limits,
+    LockBackend, LockClient, Policy, Renew, RenewReply, Runtime, Stamp, Stamped,
+};
+
+use crate::support::{client, secs, server};
+
+/// A backend that must not be called.
+#[derive(Debug)]
+struct Untouchable(Arc<dyn Runtime>);
+
+#[async_trait]
+impl LockBackend for Untouchable {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::full()
+    }
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.0)
+    }
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        panic!("hello was called")
+    }
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        panic!("acquire was called: {request:?}")
+    }
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        panic!("renew was called: {batch:?}")
+    }
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        panic!("end was called: {batch:?}")
+    }
+}
+
+fn untouchable() -> LockClient {
+    LockClient::new(Untouchable(server().client("unused").runtime()))
+}
+
+fn invalid<T: std::fmt::Debug>(result: Result<T, Error>) -> InvalidInput {
+    match result {
+        Err(Error::InvalidInput(invalid)) => invalid,
+        other => panic!("not refused as invalid: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_checked_by_the_handle() {
+    let locks = untouchable();
+    for key in ["", &"x".repeat(257), &"é".repeat(129)] {
+        let bytes = key.len();
+        assert_eq!(invalid(locks.mutex(key)), InvalidInput::KeyLength { bytes });
+        invalid(locks.reentrant_mutex(key));
+        invalid(locks.rw_lock(key));
+        invalid(locks.reentrant_rw_lock(key));
+        invalid(locks.semaphore(key, 1));
+        invalid(locks.inspect(key).await);
+        invalid(
+            locks
+                .force_release(key, Vec::new(), leasehold_api::ForceHow::Revoke)
+                .await,
+        );
+    }
+    assert!(locks.mutex("x".repeat(256)).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_checked_before_any_io() {
+    let locks = untouchable();
+    let mutex = locks.mutex("k").expect("valid");
+    let nano = Duration::from_nanos(1);
+    for lease in [
+        Duration::ZERO,
+        MIN_LEASE - nano,
+        MAX_LEASE + nano,
+        Duration::MAX,
+    ] {
+        let expected = InvalidInput::Lease { asked: lease };
+        assert_eq!(invalid(mutex.clone().lease(lease).lock().await), expected);
+        assert_eq!(
+            invalid(mutex.clone().lease(lease).try_lock().await),
+            expected
+        );
+        assert_eq!(
+            invalid(mutex.clone().lease(lease).lock_within(secs(1)).await),
+            expected
+        );
+    }
+    for lease in [
+        Duration::ZERO,
+        MIN_WAITER_LEASE - nano,
+        MAX_WAITER_LEASE + nano,
+    ] {
+        let expected = InvalidInput::WaiterLease { asked: lease };
+        assert_eq!(
+            invalid(mutex.clone().waiter_lease(lease).lock().await),
+            expected
+        );
+    }
+    invalid(mutex.clone().max_hold(Duration::ZERO).lock().await);
+    invalid(mutex.clone().policy(Policy::ReaderPreference).lock().await);
+    let rw = locks.rw_lock("k").expect("valid").lease(Duration::ZERO);
+    invalid(rw.read().await);
+    invalid(rw.try_write().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_are_checked_before_any_io() {
+    let locks = untouchable();
+    invalid(locks.semaphore("k", 0));
+    invalid(locks.semaphore("k", MAX_PERMITS + 1));
+    let semaphore = locks.semaphore("k", 3).expect("valid");
+    for asked in [0, 4, u32::MAX] {
+        let expected = InvalidInput::Permits { asked, capacity: 3 };
+        assert_eq!(invalid(semaphore.acquire(asked).await), expected);
+        assert_eq!(invalid(semaphore.try_acquire(asked).await), expected);
+        assert_eq!(
+            invalid(semaphore.acquire_within(asked, secs(1)).await),
+            expected
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_are_checked_by_the_builder() {
+    let server = server();
+    let builder = || LockClient::builder(server.client("a"));
+    invalid(builder().lease(Duration::ZERO).build());
+    invalid(builder().waiter_lease(secs(61)).build());
+    invalid(builder().call_timeout(Duration::ZERO).build());
+    invalid(builder().call_timeout(secs(6)).build());
+    let none = Limits {
+        waiters: 0,
+        ..Limits::default()
+    };
+    invalid(builder().limits(none).build());
+    // A preference among readers and writers is no error for the client's other locks.
+    let locks = builder()
+        .policy(Policy::WriterPreference)
+        .build()
+        .expect("valid");
+    assert!(locks.mutex("m").is_ok());
+    assert!(locks.rw_lock("r").is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_public_can_be_shared_and_spawned() {
+    fn shared<T: Send + Sync + 'static>(_: &T) {}
+    fn sent<T: Send>(_: T) {}
+    let server = server();
+    let (locks, _) = client(&server, "a");
+    shared(&locks);
+    let mutex = locks.mutex("m").expect("valid");
+    let rw = locks.reentrant_rw_lock("r").expect("valid");
+    let semaphore = locks.semaphore("s", 1).expect("valid");
+    shared(&mutex);
+    shared(&rw);
+    shared(&semaphore);
+    sent(mutex.lock());
+    sent(mutex.try_lock());
+    sent(mutex.lock_within(secs(1)));
+    sent(mutex.with(async |guard: &leasehold_api::MutexGuard| guard.is_valid()));
+    sent(rw.read());
+    sent(rw.write_within(secs(1)));
+    sent(semaphore.acquire(1));
+    sent(locks.inspect("m"));
+    sent(locks.shutdown());
+    let guard = mutex.lock().await.expect("free");
+    shared(&guard);
+    sent(guard.lost());
+    sent(guard.renew());
+    sent(guard.release());
+    let read = rw.read().await.expect("free");
+    sent(read.try_upgrade());
+    let write = locks
+        .rw_lock("w")
+        .expect("valid")
+        .write()
+        .await
+        .expect("free");
+    sent(write.downgrade());
+    shared(&Error::Closed);
+}

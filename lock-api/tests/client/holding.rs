@@ -1,0 +1,306 @@
+//! Renewal, loss, force, and what a loss does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::FutureExt as _;
+use leasehold_api::{Error, ForceHow, ForceReply, Key, LockClient, Loss, Release, Why};
+use leasehold_sim::{Data, SimServer};
+
+use crate::support::{client, contended, held, ms, secs, server};
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_is_lost_before_the_server_frees_the_key_when_its_client_is_cut_off() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    server.advance(secs(60)).await;
+    network.isolate();
+    let waiter = b.mutex("k").expect("valid");
+    let waiting = tokio::spawn(async move { waiter.lock().await });
+    assert_eq!(guard.lost().await, Loss::Deadline);
+    assert!(!waiting.is_finished());
+    server.advance(secs(2)).await;
+    assert!(waiting.is_finished());
+    let second = waiting.await.expect("no panic").expect("granted");
+    network.rejoin();
+    let released = guard.release().await.expect("answered");
+    assert!(matches!(released, Release::NotHeld(_)));
+    assert!(second.is_valid());
+    contended(&a.mutex("k").expect("valid").try_lock().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_outage_is_no_loss() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid").lease(secs(10));
+    let guard = mutex.lock().await.expect("free");
+    network.isolate();
+    server.advance(secs(8)).await;
+    assert!(guard.is_valid());
+    network.rejoin();
+    server.advance(secs(60)).await;
+    assert!(guard.is_valid());
+    assert_eq!(guard.lost().now_or_never(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_was_paused_does_not_call_itself_valid() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.pause();
+    server.advance(secs(31)).await;
+    network.resume();
+    assert!(!guard.is_valid());
+    assert_eq!(guard.lost().await, Loss::Deadline);
+    server.advance(secs(60)).await;
+    assert!(!guard.is_valid(), "a loss is final");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lost_its_data_is_noticed_at_the_next_renewal() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    server.restart(Data::Lost);
+    assert_eq!(guard.lost().await, Loss::Unknown);
+    assert!(server.elapsed() < secs(15));
+    drop(guard);
+    server.advance(secs(1)).await;
+    let again = held(a.mutex("k").expect("valid").try_lock().await);
+    assert!(again.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_go_on_after_the_server_lost_them_and_its_clock_went_back() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid");
+    let before = mutex.lock().await.expect("free");
+    drop(before.release().await);
+    server.restart(Data::Lost);
+    server.step_clock_back(secs(3600));
+    let after = mutex.lock().await.expect("free");
+    assert!(after.fencing_token() > before.fencing_token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stepped_clock_of_the_server_is_a_loss() {
+    for forward in [true, false] {
+        let server = server();
+        let (a, _) = client(&server, "a");
+        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        if forward {
+            server.step_clock_forward(secs(1));
+        } else {
+            server.step_clock_back(secs(1));
+        }
+        assert_eq!(guard.lost().await, Loss::ClockStepped);
+        let next = a.mutex("other").expect("valid").lock().await.expect("free");
+        server.advance(secs(60)).await;
+        assert!(next.is_valid(), "the step is over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_a_healthy_guard() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let mutex = a
+        .mutex("k")
+        .expect("valid")
+        .lease(secs(3))
+        .max_hold(secs(20));
+    let guard = mutex.lock().await.expect("free");
+    let begun = server.elapsed();
+    assert!(guard.valid_for() < secs(3));
+    assert_eq!(guard.lost().await, Loss::MaxHold);
+    assert!(server.elapsed() - begun <= secs(20));
+    assert!(server.elapsed() - begun > secs(19));
+    server.advance(secs(4)).await;
+    let _second = held(b.mutex("k").expect("valid").try_lock().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_is_extended_by_hand_only() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid").lease(secs(10)).fixed_lease();
+    let guard = mutex.lock().await.expect("free");
+    server.advance(secs(8)).await;
+    assert!(guard.valid_for() < secs(2));
+    let left = guard.renew().await.expect("still held");
+    assert!(left > secs(9) && left < secs(10), "{left:?}");
+    server.advance(secs(8)).await;
+    assert!(guard.is_valid());
+    server.advance(secs(2)).await;
+    assert!(!guard.is_valid());
+    assert!(matches!(
+        guard.renew().await,
+        Err(Error::Lost(Loss::Deadline))
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_fixed_lease_ends_alone() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let mutex = a.reentrant_mutex("k").expect("valid");
+    let outer = mutex.lock().await.expect("free");
+    let inner = mutex
+        .clone()
+        .lease(secs(1))
+        .fixed_lease()
+        .lock()
+        .await
+        .expect("nested");
+    server.advance(secs(2)).await;
+    assert!(outer.is_valid());
+    assert!(!inner.is_valid());
+    assert_eq!(inner.lost().await, Loss::Deadline);
+    assert_eq!(outer.lost().now_or_never(), None);
+    server.advance(secs(100)).await;
+    assert!(outer.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_guard_is_lost_and_its_key_is_free_after_the_lease() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let tokens = b.inspect("k").await.expect("answered").held_tokens();
+    assert_eq!(tokens, [guard.fencing_token()]);
+    let forced = b
+        .force_release("k", tokens, ForceHow::Revoke)
+        .await
+        .expect("answered");
+    assert_eq!(forced, ForceReply::Forced { tenures: 1 });
+    assert_eq!(guard.lost().await, Loss::Forced);
+    contended(&b.mutex("k").expect("valid").try_lock().await);
+    assert!(matches!(
+        guard.release().await,
+        Ok(Release::Released { .. } | Release::NotHeld(_))
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_tells_of_a_revocation_at_once() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let blocker = b.mutex("k").expect("valid").lock().await.expect("free");
+    let mutex = a.mutex("k").expect("valid");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    server.advance(secs(1)).await;
+    drop(blocker);
+    let guard = waiting.await.expect("no panic").expect("granted");
+    server.advance(secs(1)).await;
+    let begun = server.elapsed();
+    let tokens = vec![guard.fencing_token()];
+    drop(b.force_release("k", tokens, ForceHow::Now).await);
+    assert_eq!(guard.lost().await, Loss::Forced);
+    assert!(server.elapsed() - begun < ms(100));
+    assert!(matches!(
+        guard.release().await,
+        Ok(Release::NotHeld(Why::Forced))
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_stopped_when_the_lock_is_lost() {
+    struct Stopped(Arc<AtomicBool>);
+    impl Drop for Stopped {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let stopped = Arc::new(AtomicBool::new(false));
+    let watch = Stopped(Arc::clone(&stopped));
+    let mutex = a.mutex("k").expect("valid").lease(secs(5));
+    let work = tokio::spawn(async move {
+        let body = async move |_: &leasehold_api::MutexGuard| {
+            let _watch = watch;
+            std::future::pending::<()>().await;
+        };
+        mutex.with(body).await
+    });
+    server.advance(secs(30)).await;
+    network.isolate();
+    server.advance(secs(2)).await;
+    assert!(!stopped.load(Ordering::SeqCst));
+    server.advance(secs(4)).await;
+    assert!(stopped.load(Ordering::SeqCst));
+    let result = work.await.expect("no panic");
+    assert!(
+        matches!(result, Err(Error::Lost(Loss::Deadline))),
+        "{result:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_never_ends_for_a_guard_that_was_released() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let lost = tokio::spawn(guard.lost());
+    let dropped = a.mutex("d").expect("valid").lock().await.expect("free");
+    let lost_dropped = tokio::spawn(dropped.lost());
+    network.isolate();
+    drop(dropped);
+    drop(guard.release().await);
+    server.advance(secs(120)).await;
+    assert!(!lost.is_finished());
+    assert!(!lost_dropped.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_value_is_named_and_not_touched() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let key = Key::new("k").expect("valid");
+    server.plant_foreign(&key, "list");
+    let refused = a.mutex("k").expect("valid").lock().await;
+    assert!(
+        matches!(refused, Err(Error::ForeignValue { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(server.foreign(&key).as_deref(), Some("list"));
+}
+
+/// A hundred guards are renewed with a few calls.
+#[tokio::test(start_paused = true)]
+async fn renewals_share_batches() {
+    let server = SimServer::new(3);
+    let backend = server.client("a");
+    let locks = LockClient::new(backend);
+    let mut guards = Vec::new();
+    for n in 0..100 {
+        guards.push(
+            locks
+                .mutex(format!("k{n}"))
+                .expect("valid")
+                .lock()
+                .await
+                .expect("free"),
+        );
+    }
+    server.advance(secs(60)).await;
+    assert!(guards.iter().all(leasehold_api::Guard::is_valid));
+    let mut moments: Vec<_> = server
+        .log()
+        .iter()
+        .filter(|entry| format!("{:?}", entry.event).contains("Renew"))
+        .map(|entry| entry.at)
+        .collect();
+    let renewals = moments.len();
+    moments.dedup();
+    assert!(renewals >= 500, "{renewals} renewals");
+    assert!(moments.len() < 30, "{} batches", moments.len());
+}

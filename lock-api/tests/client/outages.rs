@@ -1,0 +1,216 @@
+//! Calls without an answer: one effect per operation, and no call without a bound.
+
+use leasehold_api::{Error, LockClient, Outcome, Release, Upgrade};
+use leasehold_sim::{Call, Data, Fault};
+
+use crate::support::{client, contended, held, ms, secs, server, timed_out};
+use crate::wrapped::Wrapped;
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_is_asked_for_again_and_counts_once() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let mutex = a.reentrant_mutex("k").expect("valid");
+    network.inject_into(Call::Acquire, Fault::LoseReply);
+    let guard = mutex.lock().await.expect("free");
+    assert_eq!(
+        guard.release().await.expect("answered"),
+        Release::Released { holds_left: 0 }
+    );
+    let _free = held(b.mutex("k").expect("valid").try_lock().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_is_delivered_twice_has_one_effect() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.reentrant_mutex("k").expect("valid");
+    network.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
+    let guard = mutex.lock().await.expect("free");
+    server.advance(ms(200)).await;
+    network.inject_into(Call::End, Fault::DuplicateRequest(ms(50)));
+    assert_eq!(
+        guard.release().await.expect("answered"),
+        Release::Released { holds_left: 0 }
+    );
+    server.advance(ms(200)).await;
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_reply_was_lost_reads_as_released() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.inject_into(Call::End, Fault::LoseReply);
+    assert_eq!(
+        guard.release().await.expect("answered"),
+        Release::Released { holds_left: 0 }
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_lock_is_bounded_by_a_call_and_says_that_nothing_is_known() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid");
+    drop(mutex.lock().await.expect("free"));
+    server.advance(secs(1)).await;
+    network.isolate();
+    let begun = server.elapsed();
+    let result = mutex.try_lock().await;
+    assert!(
+        matches!(result, Err(Error::OutcomeUnknown { .. })),
+        "{result:?}"
+    );
+    assert!(server.elapsed() - begun <= secs(1) + ms(1));
+    network.rejoin();
+    server.advance(secs(2)).await;
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_answered_is_unavailable() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    network.isolate();
+    let result = a.mutex("k").expect("valid").try_lock().await;
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "{result:?}"
+    );
+    let begun = server.elapsed();
+    let result = a.mutex("k").expect("valid").lock_within(ms(2_500)).await;
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "{result:?}"
+    );
+    assert!(server.elapsed() - begun <= ms(2_501));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_rides_out_an_outage_and_succeeds_soon_after_it() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    server.stop();
+    let mutex = a.mutex("k").expect("valid");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    server.advance(secs(60)).await;
+    assert!(!waiting.is_finished());
+    server.start(Data::Kept);
+    let begun = server.elapsed();
+    let _held = waiting.await.expect("no panic").expect("granted");
+    assert!(server.elapsed() - begun < secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_contended_times_out_as_a_value_at_its_time() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let _guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let mutex = b.mutex("k").expect("valid");
+    for wait in [ms(0), ms(1), ms(3), ms(50), ms(999), secs(4), secs(12)] {
+        let begun = server.elapsed();
+        let outcome = mutex.lock_within(wait).await;
+        let took = server.elapsed() - begun;
+        // Less than a round trip is not enough for an answer the first time.
+        if wait.is_zero() || wait >= ms(50) {
+            timed_out(&outcome);
+        }
+        assert!(took <= wait.max(ms(10)), "{wait:?} took {took:?}");
+    }
+    server.advance(ms(100)).await;
+    assert_eq!(
+        server.left_behind().lines().count(),
+        1,
+        "{}",
+        server.left_behind()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_goes_on_after_the_queue_was_lost() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let mutex = b.mutex("k").expect("valid");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    server.advance(secs(2)).await;
+    server.restart(Data::Lost);
+    let _held = waiting.await.expect("no panic").expect("granted");
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn conversions_survive_a_lost_reply() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let reader = a.rw_lock("k").expect("valid").read().await.expect("free");
+    network.inject_into(Call::Convert, Fault::LoseReply);
+    let before = reader.fencing_token();
+    let Upgrade::Upgraded(writer) = reader.try_upgrade().await.expect("answered") else {
+        panic!("the sole reader");
+    };
+    assert!(writer.fencing_token() > before);
+    contended(&b.rw_lock("k").expect("valid").try_read().await);
+    let before = writer.fencing_token();
+    network.inject_into(Call::Convert, Fault::LoseReply);
+    let reader = writer.downgrade().await.expect("answered");
+    assert!(reader.fencing_token() > before);
+    let joined = held(b.rw_lock("k").expect("valid").try_read().await);
+    assert_eq!(joined.fencing_token(), reader.fencing_token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversion_ends_with_the_guard_when_the_server_is_gone() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let rw = a.rw_lock("k").expect("valid").lease(secs(5));
+    let writer = rw.write().await.expect("free");
+    network.isolate();
+    let begun = server.elapsed();
+    assert!(matches!(writer.downgrade().await, Err(Error::Lost(_))));
+    assert!(server.elapsed() - begun <= secs(6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_without_a_queue_is_asked_again_and_again() {
+    let server = server();
+    let mut backend = Wrapped::new(server.client("a"));
+    backend.capabilities.queue = false;
+    backend.capabilities.push = false;
+    let a = LockClient::new(backend);
+    let (b, _) = client(&server, "b");
+    let guard = b.mutex("k").expect("valid").lock().await.expect("free");
+    let mutex = a.mutex("k").expect("valid");
+    assert!(matches!(mutex.try_lock().await, Ok(Outcome::Held(_))));
+    timed_out(&mutex.lock_within(ms(700)).await);
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    server.advance(secs(5)).await;
+    drop(guard);
+    server.advance(ms(600)).await;
+    assert!(waiting.is_finished());
+    let _held = waiting.await.expect("no panic").expect("granted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_backend_lacks_is_said_before_any_call() {
+    let server = server();
+    let mut backend = Wrapped::new(server.client("a"));
+    backend.capabilities = leasehold_api::Capabilities::minimal();
+    let locks = LockClient::new(backend);
+    assert!(locks.mutex("k").is_ok());
+    assert!(matches!(locks.rw_lock("k"), Err(Error::Unsupported { .. })));
+    assert!(matches!(
+        locks.semaphore("k", 1),
+        Err(Error::Unsupported { .. })
+    ));
+    assert!(matches!(
+        locks.reentrant_mutex("k"),
+        Err(Error::Unsupported { .. })
+    ));
+}

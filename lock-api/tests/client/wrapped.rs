@@ -1,0 +1,117 @@
+//! A backend around the simulated one, to take capabilities away and to change the runtime.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Convert, ConvertReply, End,
+    EndReply, ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notices, Poll,
+    PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+};
+use leasehold_sim::SimBackend;
+
+#[derive(Debug)]
+pub(crate) struct Wrapped {
+    pub(crate) inner: SimBackend,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) process: Arc<AtomicU32>,
+}
+
+impl Wrapped {
+    pub(crate) fn new(inner: SimBackend) -> Self {
+        Self {
+            capabilities: inner.capabilities(),
+            inner,
+            process: Arc::new(AtomicU32::new(1)),
+        }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl LockBackend for Wrapped {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(Process {
+            inner: self.inner.runtime(),
+            id: Arc::clone(&self.process),
+        })
+    }
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.inner.hello().await
+    }
+    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        self.inner.listen(session).await
+    }
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        let mut request = request.clone();
+        if !self.capabilities.queue {
+            request.wait = None;
+        }
+        self.inner.acquire(&request).await
+    }
+    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        assert!(self.capabilities.queue, "polled without a queue");
+        self.inner.poll(batch).await
+    }
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        self.inner.renew(batch).await
+    }
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        self.inner.end(batch).await
+    }
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        self.inner.convert(request).await
+    }
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        self.inner.inspect(key).await
+    }
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        self.inner.force_release(request).await
+    }
+    async fn close(&self) -> Result<(), BackendError> {
+        self.inner.close().await
+    }
+}
+
+/// A runtime whose process id a test can change, as a fork does.
+#[derive(Debug)]
+struct Process {
+    inner: Arc<dyn Runtime>,
+    id: Arc<AtomicU32>,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Runtime for Process {
+    fn now(&self) -> Moment {
+        self.inner.now()
+    }
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.inner.sleep(duration)
+    }
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        self.inner.spawn(future);
+    }
+    fn spawn_guardian(&self, future: BoxFuture<'static, ()>) {
+        self.inner.spawn_guardian(future);
+    }
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.inner.fill_random(bytes);
+    }
+    fn process_id(&self) -> u32 {
+        self.id.load(Ordering::SeqCst)
+    }
+    fn default_label(&self) -> String {
+        self.inner.default_label()
+    }
+    fn random_u64(&self) -> u64 {
+        self.inner.random_u64()
+    }
+}
