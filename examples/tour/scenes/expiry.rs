@@ -40,7 +40,10 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
         "a late release is told that it holds nothing",
     )?;
     bobs.renew().await?;
-    stage.claim(bobs.is_valid(), "and it changed nothing: bob still has the lock")?;
+    stage.claim(
+        bobs.is_valid(),
+        "and it changed nothing: bob still has the lock",
+    )?;
     bobs.release().await?;
 
     ann.leave().await?;
