@@ -85,7 +85,15 @@ impl Environment for Place {
     }
 }
 
+/// Cases that need virtual time: they would take minutes here.
+const CANNOT_RUN: &[&str] = &[
+    "long_spans::token_is_remembered",
+    "long_spans::token_outlives_an_expired_tenure",
+    "long_spans::longest_lease",
+    "long_spans::no_copy_outlives_its_mark",
+];
+
 fn main() -> ExitCode {
     let server = RedisServer::start();
-    leasehold_conformance::run(Redis { server }, &[])
+    leasehold_conformance::run(Redis { server }, CANNOT_RUN)
 }

@@ -23,6 +23,7 @@ pub enum Need {
     ForceRelease,
     FencingTokens,
     PlantForeign,
+    VirtualTime,
 }
 
 impl Need {
@@ -39,6 +40,7 @@ impl Need {
             Self::ForceRelease => capabilities.force_release,
             Self::FencingTokens => capabilities.fencing_tokens,
             Self::PlantForeign => abilities.plant_foreign,
+            Self::VirtualTime => abilities.virtual_time,
         }
     }
 
@@ -55,6 +57,7 @@ impl Need {
             Self::ForceRelease => "force_release",
             Self::FencingTokens => "fencing_tokens",
             Self::PlantForeign => "plant_foreign (harness)",
+            Self::VirtualTime => "virtual_time (harness)",
         }
     }
 }

@@ -64,7 +64,7 @@ pub trait Environment: fmt::Debug + Send + Sync {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError>;
 
     /// Lets time pass, on the server as well as here: real time for a real server, virtual time
-    /// for a simulator.
+    /// for a simulator. A case may let several spans pass at once.
     async fn let_time_pass(&self, duration: Duration);
 
     /// Puts something else under the key, as another program might.
@@ -93,6 +93,8 @@ pub trait Environment: fmt::Debug + Send + Sync {
 pub struct Abilities {
     /// [`Environment::plant_foreign`] works.
     pub plant_foreign: bool,
+    /// Time is virtual: minutes pass in no time, so that cases about long spans can run.
+    pub virtual_time: bool,
 }
 
 impl Abilities {
@@ -100,6 +102,13 @@ impl Abilities {
     #[must_use]
     pub const fn with_plant_foreign(mut self, can: bool) -> Self {
         self.plant_foreign = can;
+        self
+    }
+
+    /// The same with, or without, virtual time.
+    #[must_use]
+    pub const fn with_virtual_time(mut self, is: bool) -> Self {
+        self.virtual_time = is;
         self
     }
 }

@@ -32,6 +32,7 @@ mod case;
 mod failure;
 mod families;
 mod harness;
+mod rules;
 mod runner;
 mod world;
 
@@ -39,4 +40,5 @@ pub use case::{Case, Need};
 pub use failure::Failure;
 pub use families::all as cases;
 pub use harness::{Abilities, Environment, Harness, SetupError, Timing};
+pub use rules::rules_table;
 pub use runner::{run, run_case};

@@ -232,11 +232,6 @@ impl Ask {
         self
     }
 
-    pub(crate) fn operation(mut self, operation: Operation) -> Self {
-        self.operation = operation;
-        self
-    }
-
     pub(crate) fn label(mut self, label: &str) -> Self {
         self.label = Label::new(label).expect("scenario labels are short");
         self

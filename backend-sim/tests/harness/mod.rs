@@ -24,7 +24,9 @@ impl Harness for Simulated {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default().with_plant_foreign(true)
+        Abilities::default()
+            .with_plant_foreign(true)
+            .with_virtual_time(true)
     }
 
     fn timing(&self) -> Timing {

@@ -1,6 +1,6 @@
 //! One holder at a time: the promise that no backend can leave out.
 
-use leasehold_api::{AcquireReply, LockSpec, Policy};
+use leasehold_api::{AcquireReply, LockSpec, Policy, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = cases!("exclusion";
     barging_excludes_too: ["S1", "rule 7"], [];
     capabilities_are_as_declared: ["trait contract"], [];
     stamps_advance_on_one_clock: ["rule 1"], [];
+    calls_end_in_time: ["L4"], [];
 );
 
 async fn free_key_is_granted(world: &World) -> Verdict {
@@ -157,5 +158,29 @@ async fn stamps_advance_on_one_clock(world: &World) -> Verdict {
         passed,
         "the server's time advances with the time that passes"
     );
+    Ok(())
+}
+
+async fn calls_end_in_time(world: &World) -> Verdict {
+    let a = world.session().await?;
+    let lock = Lock::mutex("k");
+    let clock = a.backend.runtime();
+    let mut began = clock.now();
+    for _ in 0..5 {
+        let held = a.ask(&lock).acquired("S1").await?;
+        a.ask(&lock).held("S1").await?;
+        held.renewed(world.units(5), "rule 2").await?;
+        held.released("S3").await?;
+        // Six calls, with those that ask for the time.
+        let took = clock.now().saturating_since(began);
+        ensure!(
+            took <= bounds::CALL_TIMEOUT * 6,
+            "L4",
+            took,
+            "a call ends within {:?}",
+            bounds::CALL_TIMEOUT
+        );
+        began = clock.now();
+    }
     Ok(())
 }

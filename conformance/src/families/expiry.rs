@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, EndReply, PollReply, RenewReply, Why};
+use futures_util::future::join_all;
+use leasehold_api::{AcquireReply, EndReply, PollReply, RenewReply, ServerTime, Why};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::world::{Attempt, Lock, World};
+use crate::world::{Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("expiry";
     unattended_lease_frees_the_key: ["rule 1", "L1"], [];
     not_a_moment_early: ["rule 1", "S1"], [];
+    free_at_the_very_end: ["rule 1", "S1"], [];
     expired_holder_cannot_renew: ["rule 4", "S3"], [];
     expired_holder_cannot_release: ["rule 4", "S3"], [];
     renewal_moves_the_end: ["rule 2"], [];
@@ -20,6 +22,7 @@ pub(super) const CASES: &[Case] = cases!("expiry";
     waiter_is_told_when_to_come_back: ["rule 3"], [Queue];
     one_reader_of_several: ["rule 4"], [RwLocks];
     short_reader_never_cuts_a_long_one: ["rule 4"], [RwLocks];
+    renewing_one_reader_extends_no_other: ["rule 4"], [RwLocks];
     dead_permit_comes_back_alone: ["rule 4", "L1"], [Semaphores];
 );
 
@@ -66,6 +69,51 @@ async fn not_a_moment_early(world: &World) -> Verdict {
         "Acquired",
         "Held",
     ))
+}
+
+/// A volley across the end, a millisecond apart: the first that is executed at or after it gets
+/// the key, and none before.
+async fn free_at_the_very_end(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let end = held.end_time();
+    let mut volley = Vec::new();
+    for n in 0..30 {
+        let session = Session::on(b.backend.clone());
+        let request = session.ask(&lock).build().await?;
+        volley.push((n, session, request));
+    }
+    let left = end.saturating_since(b.now().await?);
+    world
+        .pass_for(left.saturating_sub(Duration::from_millis(15)))
+        .await;
+    let shots = volley.into_iter().map(|(n, session, request)| async move {
+        world.pass_for(Duration::from_millis(n)).await;
+        let (attempt, reply) = Attempt::send(session, request).await?;
+        Ok::<_, Failure>((attempt.stamp.at, reply))
+    });
+    let mut answers = Vec::new();
+    for answer in join_all(shots).await {
+        answers.push(answer?);
+    }
+    let early = answers.iter().filter(|(at, _)| *at < end);
+    for (at, reply) in early {
+        let held = matches!(reply, AcquireReply::Held(_));
+        ensure!(held, "S1", (at, reply), "nobody is granted before {end:?}");
+    }
+    let late: Vec<_> = answers.iter().filter(|(at, _)| *at >= end).collect();
+    let first = late.iter().map(|(at, _)| *at).min();
+    let granted = |(at, reply): &&&(ServerTime, AcquireReply)| {
+        Some(*at) == first && matches!(reply, AcquireReply::Acquired(_))
+    };
+    ensure!(
+        late.is_empty() || late.iter().filter(granted).count() == 1,
+        "rule 1",
+        (first, &late),
+        "expired is now >= end: the first attempt at or after {end:?} is granted"
+    );
+    Ok(())
 }
 
 async fn expired_holder_cannot_renew(world: &World) -> Verdict {
@@ -247,6 +295,23 @@ async fn short_reader_never_cuts_a_long_one(world: &World) -> Verdict {
     writer.ask(&lock).held("rule 4").await?;
     world.pass(17).await;
     writer.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
+    let lock = Lock::rw("k");
+    let all = readers(world, &lock, &[4, 4]).await?;
+    world.pass(1).await;
+    all[0].renewed(world.units(300), "rule 4").await?;
+    world.pass(4).await;
+    want!(
+        all[1].renew(world.units(300)).await?.reply,
+        RenewReply::Lost(_),
+        "rule 4",
+        "a reader that did not renew is gone, whoever else did"
+    );
+    all[0].released("S3").await?;
+    world.session().await?.ask(&lock).acquired("L1").await?;
     Ok(())
 }
 

@@ -10,6 +10,7 @@ mod forced;
 mod foreign;
 mod inspection;
 mod limits;
+mod long_spans;
 mod names;
 mod notices;
 mod ownership;
@@ -46,6 +47,7 @@ const FAMILIES: &[&[Case]] = &[
     notices::CASES,
     away::CASES,
     batches::CASES,
+    long_spans::CASES,
 ];
 
 /// Every case of the suite.

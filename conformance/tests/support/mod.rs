@@ -20,7 +20,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 /// What a test may put around each client's backend.
-pub(crate) type Wrap = fn(Arc<dyn LockBackend>, &Arc<Server>) -> Arc<dyn LockBackend>;
+pub(crate) type Wrap =
+    Arc<dyn Fn(Arc<dyn LockBackend>, &Arc<Server>) -> Arc<dyn LockBackend> + Send + Sync>;
 
 /// The harness over the state machine.
 #[derive(Clone)]
@@ -30,7 +31,7 @@ pub(crate) struct Reference {
 
 impl Reference {
     pub(crate) fn plain() -> Self {
-        Self::wrapped(|backend, _| backend)
+        Self::wrapped(Arc::new(|backend, _| backend))
     }
 
     pub(crate) fn wrapped(wrap: Wrap) -> Self {
@@ -55,7 +56,9 @@ impl Harness for Reference {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default().with_plant_foreign(true)
+        Abilities::default()
+            .with_plant_foreign(true)
+            .with_virtual_time(true)
     }
 
     fn timing(&self) -> Timing {
@@ -74,7 +77,7 @@ impl Harness for Reference {
     async fn environment(&self, _namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         Ok(Arc::new(Place {
             server: Arc::new(Server::new()),
-            wrap: self.wrap,
+            wrap: Arc::clone(&self.wrap),
         }))
     }
 }
@@ -117,6 +120,9 @@ impl Environment for Place {
 /// All keys, and who listens.
 #[derive(Debug)]
 pub(crate) struct Server {
+    /// Room for what a wrapper remembers across all clients.
+    #[allow(dead_code, reason = "only some tests wrap")]
+    pub(crate) notes: Mutex<Vec<Acquire>>,
     inner: Mutex<Inner>,
     started: Instant,
     drawn: AtomicU64,
@@ -132,6 +138,7 @@ struct Inner {
 impl Server {
     fn new() -> Self {
         Self {
+            notes: Mutex::default(),
             inner: Mutex::new(Inner::default()),
             started: Instant::now(),
             drawn: AtomicU64::new(1),
@@ -140,12 +147,6 @@ impl Server {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the foreign value away, as a careless backend would.
-    #[expect(dead_code, reason = "not every test breaks this")]
-    pub(crate) fn overwrite_foreign(&self, key: &Key) {
-        self.lock().foreign.remove(key);
     }
 
     fn stamp(&self) -> Stamp {

@@ -1,0 +1,5 @@
+//! Prints the table of rules and their cases, as it is checked in as `RULES.md`.
+
+fn main() {
+    print!("{}", leasehold_conformance::rules_table());
+}

@@ -1,0 +1,96 @@
+//! What takes minutes: for harnesses whose time is virtual.
+
+use std::time::Duration;
+
+use leasehold_api::{AcquireReply, FencingToken, Refused, bounds};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, ensure, want};
+use crate::world::{Lock, World};
+
+pub(super) const CASES: &[Case] = cases!("long_spans";
+    token_is_remembered: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
+    token_outlives_an_expired_tenure: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
+    longest_lease: ["L1", "rule 1"], [VirtualTime];
+    no_copy_outlives_its_mark: ["rule 12", "rule 14"], [VirtualTime];
+);
+
+/// Just less than the time for which a token is remembered.
+const REMEMBERED: Duration = bounds::TOKEN_RETENTION.saturating_sub(Duration::from_secs(5));
+
+/// A token that the clock will not reach while the case runs.
+async fn lifted(world: &World) -> Result<FencingToken, crate::Failure> {
+    let now = world.session().await?.now().await?.as_micros();
+    Ok(FencingToken::new(now + 20 * 3_600_000_000))
+}
+
+async fn token_is_remembered(world: &World) -> Verdict {
+    let (a, lock) = (world.session().await?, Lock::mutex("k"));
+    let held = a
+        .ask(&lock)
+        .floor(lifted(world).await?)
+        .acquired("S1")
+        .await?;
+    held.released("S3").await?;
+    world.pass_for(REMEMBERED).await;
+    let next = a.ask(&lock).acquired("S1").await?;
+    let last = held.token();
+    ensure!(
+        next.token() > last,
+        "S4",
+        next.token(),
+        "the last token, {last:?}, is remembered for {:?} after its tenure",
+        bounds::TOKEN_RETENTION
+    );
+    Ok(())
+}
+
+async fn token_outlives_an_expired_tenure(world: &World) -> Verdict {
+    let (a, lock) = (world.session().await?, Lock::mutex("k"));
+    let lease = Duration::from_secs(60);
+    let dead = a.ask(&lock).lease(lease).floor(lifted(world).await?);
+    let dead = dead.acquired("S1").await?;
+    world.pass_for(lease + REMEMBERED).await;
+    let next = a.ask(&lock).acquired("L1").await?;
+    let last = dead.token();
+    ensure!(
+        next.token() > last,
+        "S4",
+        next.token(),
+        "the last token, {last:?}, is remembered for {:?} after the lease's end",
+        bounds::TOKEN_RETENTION
+    );
+    Ok(())
+}
+
+async fn longest_lease(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    a.ask(&lock).lease(bounds::MAX_LEASE).acquired("S1").await?;
+    world
+        .pass_for(bounds::MAX_LEASE - Duration::from_secs(2))
+        .await;
+    b.ask(&lock).held("S1").await?;
+    world.pass_for(Duration::from_secs(3)).await;
+    b.ask(&lock).acquired("L1").await?;
+    Ok(())
+}
+
+/// Whenever a delayed copy of an acquire arrives: it is stale, or too late.
+async fn no_copy_outlives_its_mark(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.session().await?);
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    held.released("S3").await?;
+    for _ in 0..30 {
+        world.pass_for(bounds::HORIZON / 10).await;
+        want!(
+            held.again().await?.reply,
+            AcquireReply::Refused(Refused::Stale | Refused::TooLate),
+            "rule 12",
+            "marks outlive the delivery window of every acquire"
+        );
+    }
+    b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Which cases cover which rule: the table that is checked in as `RULES.md`.
+
+use std::fmt::Write;
+
+use crate::families;
+
+/// Every rule that a case may name, with its gist. The rules themselves are
+/// `docs/semantics.md`.
+const RULES: &[(&str, &str)] = &[
+    (
+        "rule 1",
+        "the backend's clock alone decides; expired is now >= end",
+    ),
+    (
+        "rule 2",
+        "replies carry the time left in that very execution",
+    ),
+    (
+        "rule 3",
+        "no timers: `check again in`, at most the poll interval",
+    ),
+    ("rule 4", "expiry is per owner, not per key"),
+    ("rule 5", "reentrancy"),
+    ("rule 6", "downgrade and upgrade"),
+    ("rule 7", "order: fair by default, other policies by choice"),
+    ("rule 8", "ending a hold grants straight to the head"),
+    ("rule 9", "waiters whom nobody can reach are away"),
+    ("rule 10", "claims, places and their ends"),
+    (
+        "rule 11",
+        "pushes and replies in either order, doubled or lost",
+    ),
+    ("rule 12", "commands may come twice and late"),
+    ("rule 13", "what is refused changes nothing"),
+    ("rule 14", "foreign values and formats are left alone"),
+    ("rule 15", "fencing tokens"),
+    ("S1", "exclusion"),
+    ("S2", "a guard ends before the backend's lease"),
+    ("S3", "end, renew, convert touch only their own tenure"),
+    ("S4", "tokens increase over periods"),
+    ("S5", "a resource that refuses old tokens is safe"),
+    ("L1", "what a crashed holder held is free within its lease"),
+    ("L2", "a waiter gets its turn though every push is lost"),
+    ("L3", "the bounds of waiting"),
+    ("L4", "every call ends by its deadline"),
+    ("trait contract", "what `LockBackend` itself asks for"),
+];
+
+/// The table of rules and their cases, in Markdown.
+pub fn rules_table() -> String {
+    let mut table = String::from(
+        "# Which cases cover which rule\n\n\
+         The rules are those of docs/semantics.md. This table is made from the suite by\n\
+         `cargo run -p leasehold-conformance --example rules > conformance/RULES.md`; a test\n\
+         compares the two.\n\n\
+         | rule | cases |\n|---|---|\n",
+    );
+    for (rule, gist) in RULES {
+        let cases: Vec<String> = families::all()
+            .filter(|case| case.rules.contains(rule))
+            .map(|case| format!("`{}`", case.name()))
+            .collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(table, "| **{rule}**: {gist} | {} |", cases.join(" · "));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn families_folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/families")
+    }
+
+    /// File stem and text of each family.
+    fn sources() -> Vec<(String, String)> {
+        let files = std::fs::read_dir(families_folder()).expect("the folder is there");
+        let mut all = Vec::new();
+        for file in files {
+            let path = file.expect("it can be listed").path();
+            let stem = path
+                .file_stem()
+                .expect("a file")
+                .to_string_lossy()
+                .into_owned();
+            if stem != "mod" {
+                all.push((stem, std::fs::read_to_string(path).expect("it is text")));
+            }
+        }
+        all
+    }
+
+    /// Names of the functions that have a case's signature.
+    fn written(text: &str) -> BTreeSet<String> {
+        let signature = "(world: &World) -> Verdict {";
+        let lines = text.lines().filter_map(|line| line.strip_suffix(signature));
+        lines
+            .filter_map(|line| line.strip_prefix("async fn "))
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn every_case_that_is_written_is_registered() {
+        for (family, text) in sources() {
+            let registered: BTreeSet<_> = families::all()
+                .filter(|case| case.family == family)
+                .map(|case| case.name.to_string())
+                .collect();
+            assert_eq!(written(&text), registered, "in families/{family}.rs");
+            assert!(
+                !registered.is_empty(),
+                "families/{family}.rs is not in the list"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut seen = BTreeSet::new();
+        for case in families::all() {
+            assert!(seen.insert(case.name()), "{} is there twice", case.name());
+        }
+    }
+
+    #[test]
+    fn every_rule_has_a_case_and_every_case_a_rule() {
+        let known: BTreeSet<_> = RULES.iter().map(|(rule, _)| *rule).collect();
+        for case in families::all() {
+            assert!(!case.rules.is_empty(), "{} covers nothing", case.name());
+            for rule in case.rules {
+                assert!(known.contains(rule), "{} names {rule:?}", case.name());
+            }
+        }
+        for (rule, _) in RULES {
+            let covered = families::all().any(|case| case.rules.contains(rule));
+            assert!(covered, "no case covers {rule}");
+        }
+    }
+
+    #[test]
+    fn what_can_never_be_ignored() {
+        for (family, at_least) in [
+            ("exclusion", 10),
+            ("expiry", 7),
+            ("ownership", 9),
+            ("redelivery", 15),
+        ] {
+            let free = families::all()
+                .filter(|case| case.family == family && case.needs.is_empty())
+                .count();
+            assert!(
+                free >= at_least,
+                "{family} has {free} cases that need nothing"
+            );
+        }
+    }
+
+    #[test]
+    fn the_table_is_checked_in() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("RULES.md");
+        let checked_in = std::fs::read_to_string(path).expect("RULES.md is there");
+        assert!(
+            checked_in == rules_table(),
+            "RULES.md is out of date; make it anew:\n  \
+             cargo run -p leasehold-conformance --example rules > conformance/RULES.md"
+        );
+    }
+}

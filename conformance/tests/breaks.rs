@@ -1,0 +1,435 @@
+//! A suite is worth what it refuses: each of these backends breaks one rule, and a case that is
+//! named here must notice.
+
+mod support;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream;
+use leasehold_api::{
+    Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
+    End, EndReply, FencingToken, ForceHow, ForceRelease, ForceReply, InspectReply, Key, Kind,
+    Limits, LockBackend, LockSpec, Mode, Notices, Operation, Policy, Poll, PollReply, Renew,
+    RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+};
+use leasehold_conformance::{Case, Harness, cases, run_case};
+use support::{Reference, Server};
+
+/// Breaks: what the backend does wrong, the rule, and a case that must fail.
+macro_rules! breaks {
+    ($($name:ident: $rule:literal, $case:literal;)+) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Break { $($name),+ }
+
+        const BREAKS: &[(Break, &str, &str)] = &[$((Break::$name, $rule, $case)),+];
+    };
+}
+
+breaks! {
+    EndsWhoeverHolds: "S3", "ownership::another_session_cannot_release";
+    RenewalResurrects: "S3", "expiry::expired_holder_cannot_renew";
+    NeverExpires: "L1", "expiry::unattended_lease_frees_the_key";
+    ExpiresLate: "rule 1", "expiry::not_a_moment_early";
+    ClockOfEachReply: "rule 1", "exclusion::stamps_advance_on_one_clock";
+    AnswersTheWholeLease: "rule 2", "redelivery::acquire_again_says_the_time_left";
+    RenewalAnswersItsLease: "rule 2", "expiry::renewal_never_shortens";
+    ChecksInTooLate: "rule 3", "waiting::advice_stays_within_the_poll_interval";
+    OneReaderExpiresAll: "rule 4", "expiry::one_reader_of_several";
+    OneEndFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted";
+    ConvertsInAnyPeriod: "rule 6", "redelivery_queue::doubled_downgrade_undoes_no_upgrade";
+    PrefersReaders: "rule 7", "starvation::writer_against_endless_readers";
+    PrefersWriters: "rule 7", "starvation::readers_against_endless_writers";
+    Barges: "rule 7", "waiting::nobody_overtakes_a_waiter";
+    FairWhateverAsked: "rule 7", "starvation::reader_preference_starves_a_writer";
+    PushesNothing: "rule 8", "notices::grant_is_pushed";
+    NeverAway: "rule 9", "away::unheard_waiter_is_passed_over";
+    PollConfirms: "rule 10", "claims::poll_never_extends_a_claim";
+    PlacesLastForEver: "rule 10", "claims::dead_waiter_costs_at_most_its_place";
+    LimitsIgnored: "rule 10", "limits::queue_full";
+    CountsDeliveries: "rule 12", "redelivery::acquire_twice_holds_once";
+    ForgetsEarlyEnds: "rule 12", "redelivery::end_before_acquire_makes_it_stale";
+    DeliversAnyTime: "rule 12", "redelivery::acquire_after_its_window_is_too_late";
+    PollCreates: "rule 12", "redelivery_queue::poll_after_the_end_creates_nothing";
+    HoldsAndRefuses: "rule 13", "limits::holders_full";
+    ForeignIsUnavailable: "rule 14", "foreign::acquire_says_so";
+    TokensFall: "S4", "tokens::tokens_increase_over_periods";
+    TokensOfEachReader: "rule 15", "tokens::overlapping_readers_share_one";
+    FloorIgnored: "rule 15", "tokens::floor_lifts_the_token";
+    KeysFoldCase: "S1", "names::no_two_names_collide";
+    KeysAreCut: "S1", "names::longest_names";
+    OnePermitTooMany: "S1", "semaphores::permits_add_up_to_the_capacity";
+    ReadersExclude: "S1", "readers_writers::readers_share";
+    RevokesAtOnce: "S1", "forced::revoked_tenure_keeps_its_lease";
+    ForcesAnyPeriod: "S3", "forced::never_a_later_period";
+    LookingRenews: "L1", "inspection::looking_extends_nothing";
+    AnswersBackwards: "trait contract", "batches::each_renewal_by_itself";
+    OneErrorSpoilsAll: "trait contract", "batches::one_error_touches_no_other";
+    ClaimsMore: "trait contract", "exclusion::capabilities_are_as_declared";
+}
+
+fn harness(how: Break) -> Arc<dyn Harness> {
+    Arc::new(Reference::wrapped(Arc::new(move |inner, server| {
+        let server = Arc::clone(server);
+        Arc::new(Broken { inner, server, how })
+    })))
+}
+
+fn case(name: &str) -> &'static Case {
+    cases()
+        .find(|case| case.name() == name)
+        .unwrap_or_else(|| panic!("there is no case {name}"))
+}
+
+#[test]
+fn each_break_fails_its_case() {
+    let mut missed = Vec::new();
+    for (how, rule, name) in BREAKS {
+        match run_case(&harness(*how), case(name)) {
+            Ok(()) => missed.push(format!("{name} did not notice {how:?} ({rule})")),
+            Err(failure) => println!("{how:?} breaks {rule}, and {name} says\n{failure}\n"),
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn what_is_not_broken_passes_those_cases() {
+    let plain: Arc<dyn Harness> = Arc::new(Reference::plain());
+    for (_, _, name) in BREAKS {
+        assert_eq!(run_case(&plain, case(name)), Ok(()), "{name}");
+    }
+}
+
+/// A backend with one rule broken.
+#[derive(Debug)]
+struct Broken {
+    inner: Arc<dyn LockBackend>,
+    server: Arc<Server>,
+    how: Break,
+}
+
+impl Broken {
+    fn notes<T>(&self, with: impl FnOnce(&mut Vec<Acquire>) -> T) -> T {
+        let notes: &Mutex<Vec<Acquire>> = &self.server.notes;
+        with(&mut notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The request that first carried the operation.
+    fn noted(&self, operation: Operation) -> Option<Acquire> {
+        self.notes(|notes| {
+            let mut seen = notes.iter();
+            seen.find(|request| request.operation == operation).cloned()
+        })
+    }
+
+    fn key(&self, key: &Key) -> Key {
+        let name = match self.how {
+            Break::KeysFoldCase => key.as_str().to_lowercase(),
+            Break::KeysAreCut => key.as_str().chars().take(64).collect(),
+            _ => return key.clone(),
+        };
+        Key::new(name).expect("it is as long as before, or shorter")
+    }
+
+    fn spec(&self, spec: LockSpec) -> LockSpec {
+        let policy = match self.how {
+            Break::PrefersReaders if spec.kind() == Kind::RwLock => Policy::ReaderPreference,
+            Break::PrefersWriters if spec.kind() == Kind::RwLock => Policy::WriterPreference,
+            Break::Barges => Policy::Barging,
+            Break::FairWhateverAsked => Policy::Fair,
+            _ => spec.policy(),
+        };
+        let permits = spec.capacity() + u32::from(self.how == Break::OnePermitTooMany);
+        let same = match spec.kind() {
+            Kind::Mutex => LockSpec::mutex(),
+            Kind::RwLock => LockSpec::rw_lock(),
+            Kind::Semaphore => LockSpec::semaphore(permits).expect("few"),
+        };
+        let lease = match self.how {
+            Break::PlacesLastForEver => Duration::from_secs(60),
+            _ => spec.waiter_lease(),
+        };
+        let same = same.with_policy(policy).expect("it fits the kind");
+        same.with_waiter_lease(lease).expect("it is within bounds")
+    }
+
+    /// What is sent instead of the request.
+    async fn altered(&self, request: &Acquire) -> Acquire {
+        let mut sent = request.clone();
+        sent.key = self.key(&request.key);
+        sent.spec = self.spec(request.spec);
+        match self.how {
+            Break::NeverExpires => sent.lease = Duration::from_secs(3_000),
+            Break::ExpiresLate => sent.lease += Duration::from_millis(3),
+            Break::NeverAway => sent.wait = sent.wait.map(|_| leasehold_api::Wait::new(false)),
+            Break::LimitsIgnored | Break::HoldsAndRefuses => sent.limits = Limits::default(),
+            Break::FloorIgnored => sent.floor = None,
+            Break::ReadersExclude if sent.mode == Mode::Shared => sent.mode = Mode::Exclusive,
+            Break::DeliversAnyTime => sent.deliver_before = self.soon().await,
+            Break::CountsDeliveries if self.noted(request.operation).is_some() => {
+                sent.operation.sequence += 1_000_000;
+            }
+            _ => {}
+        }
+        sent
+    }
+
+    async fn soon(&self) -> ServerTime {
+        let stamp = self.inner.hello().await.expect("the reference answers");
+        stamp.at.saturating_add(Duration::from_secs(1))
+    }
+
+    fn token(&self, token: FencingToken, operation: Operation) -> FencingToken {
+        FencingToken::new(match self.how {
+            Break::TokensFall => (1 << 53) - token.get(),
+            Break::TokensOfEachReader => token.get() + u64::from(operation.session.as_bytes()[0]),
+            _ => token.get(),
+        })
+    }
+
+    fn acquired(&self, acquired: Acquired, request: &Acquire) -> Acquired {
+        let remaining = match self.how {
+            Break::AnswersTheWholeLease => request.lease,
+            Break::ExpiresLate => acquired.remaining - Duration::from_millis(3),
+            _ => acquired.remaining,
+        };
+        Acquired {
+            token: self.token(acquired.token, request.operation),
+            remaining,
+            ..acquired
+        }
+    }
+
+    fn stamp(&self, stamp: Stamp) -> Stamp {
+        match self.how {
+            Break::ClockOfEachReply => Stamp {
+                clock: ClockId::new(stamp.at.as_micros()),
+                ..stamp
+            },
+            _ => stamp,
+        }
+    }
+
+    async fn poll_one(&self, request: &Poll) -> Result<Stamped<PollReply>, BackendError> {
+        let sent = Poll::new(self.key(&request.key), request.operation, request.listening);
+        let mut answer = first(self.inner.poll(std::slice::from_ref(&sent)).await)?;
+        match (&mut answer.reply, self.how) {
+            (PollReply::Acquired(_), Break::PollConfirms) => {
+                self.renew_for(&sent.key, request.operation, 30).await?;
+                answer = first(self.inner.poll(&[sent]).await)?;
+            }
+            (PollReply::Queued(queued), Break::ChecksInTooLate) => {
+                queued.check_in = Duration::from_secs(5);
+            }
+            (PollReply::Gone(_), Break::PollCreates) => {
+                if let Some(mut again) = self.noted(request.operation) {
+                    again.operation.sequence += 1_000_000;
+                    again.deliver_before = self.soon().await;
+                    self.inner.acquire(&again).await?;
+                }
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    async fn renew_for(
+        &self,
+        key: &Key,
+        operation: Operation,
+        seconds: u64,
+    ) -> Result<Stamped<RenewReply>, BackendError> {
+        let lease = Duration::from_secs(seconds);
+        let request = Renew::new(key.clone(), operation, lease).expect("a valid lease");
+        first(self.inner.renew(&[request]).await)
+    }
+
+    async fn renew_one(&self, request: &Renew) -> Result<Stamped<RenewReply>, BackendError> {
+        let mut sent = request.clone();
+        sent.key = self.key(&request.key);
+        let mut answer = first(self.inner.renew(&[sent]).await)?;
+        match (&mut answer.reply, self.how) {
+            (RenewReply::Lost(_), Break::RenewalResurrects) => {
+                answer.reply = RenewReply::Renewed {
+                    token: FencingToken::new(1),
+                    remaining: request.lease,
+                };
+            }
+            (RenewReply::Renewed { remaining, .. }, Break::RenewalAnswersItsLease) => {
+                *remaining = request.lease;
+            }
+            (RenewReply::Lost(_), Break::OneReaderExpiresAll) => {
+                let others = self.notes(|notes| notes.clone());
+                for other in others.iter().filter(|other| other.mode == Mode::Shared) {
+                    let end = End::new(other.key.clone(), other.operation);
+                    first(self.inner.end(&[end]).await)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    async fn end_one(&self, request: &End) -> Result<Stamped<EndReply>, BackendError> {
+        let mut sent = request.clone();
+        sent.key = self.key(&request.key);
+        let known = self.noted(request.operation);
+        match self.how {
+            Break::EndsWhoeverHolds => {
+                let last = self.notes(|notes| notes.last().map(|last| last.operation));
+                sent.operation = last.unwrap_or(sent.operation);
+            }
+            Break::ForgetsEarlyEnds if known.is_none() => {
+                return Ok(Stamped {
+                    stamp: self.inner.hello().await?,
+                    reply: EndReply::NotHeld(leasehold_api::Why::Unknown),
+                });
+            }
+            Break::OneEndFreesAllHolds => {
+                let all = self.notes(|notes| notes.clone());
+                for other in all.iter().filter(|o| o.operation != sent.operation) {
+                    let end = End::new(other.key.clone(), other.operation);
+                    first(self.inner.end(&[end]).await)?;
+                }
+            }
+            _ => {}
+        }
+        first(self.inner.end(&[sent]).await)
+    }
+
+    /// The tokens of whoever holds now.
+    async fn current(&self, key: &Key) -> Result<Vec<FencingToken>, BackendError> {
+        let view = self.inner.inspect(key).await?.reply;
+        Ok(view.holders.iter().map(|holder| holder.token).collect())
+    }
+}
+
+fn first<T>(mut answers: Vec<Result<T, BackendError>>) -> Result<T, BackendError> {
+    answers.remove(0)
+}
+
+/// What the breaks of batches do to an answer.
+fn spoil<T>(how: Break, mut answers: Vec<Result<T, BackendError>>) -> Vec<Result<T, BackendError>> {
+    let failed = answers
+        .iter()
+        .find_map(|answer| answer.as_ref().err().cloned());
+    match (how, failed) {
+        (Break::AnswersBackwards, _) => answers.reverse(),
+        (Break::OneErrorSpoilsAll, Some(error)) => {
+            answers = answers.into_iter().map(|_| Err(error.clone())).collect();
+        }
+        _ => {}
+    }
+    answers
+}
+
+#[async_trait]
+impl LockBackend for Broken {
+    fn capabilities(&self) -> Capabilities {
+        if self.how == Break::ClaimsMore {
+            return Capabilities::minimal();
+        }
+        self.inner.capabilities()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.inner.runtime()
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        Ok(self.stamp(self.inner.hello().await?))
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        let notices = self.inner.listen(session).await?;
+        if self.how == Break::PushesNothing {
+            // Keeps the subscription, and passes nothing on.
+            return Ok(Box::pin(stream::poll_fn(move |_| {
+                let _ = &notices;
+                std::task::Poll::Pending
+            })));
+        }
+        Ok(notices)
+    }
+
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        let sent = self.altered(request).await;
+        self.notes(|notes| notes.push(request.clone()));
+        let Stamped { stamp, reply } = match self.inner.acquire(&sent).await {
+            Err(BackendError::ForeignValue { .. }) if self.how == Break::ForeignIsUnavailable => {
+                return Err(BackendError::unavailable("something is wrong with the key"));
+            }
+            answer => answer?,
+        };
+        let reply = match reply {
+            AcquireReply::Acquired(acquired) => {
+                AcquireReply::Acquired(self.acquired(acquired, request))
+            }
+            AcquireReply::Queued(mut queued) if self.how == Break::ChecksInTooLate => {
+                queued.check_in = Duration::from_secs(5);
+                AcquireReply::Queued(queued)
+            }
+            other => other,
+        };
+        let stamp = self.stamp(stamp);
+        Ok(Stamped { stamp, reply })
+    }
+
+    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        let mut answers = Vec::new();
+        for request in batch {
+            answers.push(self.poll_one(request).await);
+        }
+        spoil(self.how, answers)
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        let mut answers = Vec::new();
+        for request in batch {
+            answers.push(self.renew_one(request).await);
+        }
+        spoil(self.how, answers)
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        let mut answers = Vec::new();
+        for request in batch {
+            answers.push(self.end_one(request).await);
+        }
+        spoil(self.how, answers)
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        let mut sent = request.clone();
+        if self.how == Break::ConvertsInAnyPeriod {
+            let current = self.current(&request.key).await?;
+            sent.expected = current.first().copied().unwrap_or(sent.expected);
+        }
+        self.inner.convert(&sent).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        if self.how == Break::LookingRenews {
+            let last = self.notes(|notes| notes.last().map(|last| last.operation));
+            if let Some(operation) = last {
+                self.renew_for(key, operation, 30).await?;
+            }
+        }
+        self.inner.inspect(key).await
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        let mut sent = request.clone();
+        match self.how {
+            Break::RevokesAtOnce => sent.how = ForceHow::Now,
+            Break::ForcesAnyPeriod => sent.tokens = self.current(&request.key).await?,
+            _ => {}
+        }
+        self.inner.force_release(&sent).await
+    }
+}
