@@ -1,6 +1,9 @@
 //! The scripts: a common part and one part for each command, put together once.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::bounds;
 
 use crate::call::Settings;
 
@@ -42,23 +45,71 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let head = format!(
-            "local HORIZON, RETENTION, PUSH = {}, {}, {}\n{}{}",
-            settings.horizon.as_micros(),
-            settings.token_retention.as_micros(),
-            settings.push,
-            include_str!("lua/common.lua"),
-            include_str!("lua/crowd.lua"),
-        );
-        let with = |command: &str| Script::new(format!("{head}{command}"));
+        let common = include_str!("lua/common.lua");
+        let grant = include_str!("lua/grant.lua");
+        let crowd = include_str!("lua/crowd.lua");
+        // What a newcomer needs at once stands outside the function that is only run if there is
+        // more to do.
+        let newcomer = format!("{common}{grant}{}", lazily(crowd));
+        let others = format!("{common}{}", lazily(&format!("{grant}{crowd}")));
+        let script =
+            |parts: &str, command: &str| Script::new(with_constants(settings, parts, command));
         Self {
-            acquire: with(include_str!("lua/acquire.lua")),
-            poll: with(include_str!("lua/poll.lua")),
-            renew: with(include_str!("lua/renew.lua")),
-            end: with(include_str!("lua/end.lua")),
-            convert: with(include_str!("lua/convert.lua")),
-            inspect: with(include_str!("lua/inspect.lua")),
-            force_release: with(include_str!("lua/force_release.lua")),
+            acquire: script(&newcomer, include_str!("lua/acquire.lua")),
+            poll: script(&others, include_str!("lua/poll.lua")),
+            renew: script(&others, include_str!("lua/renew.lua")),
+            end: script(&others, include_str!("lua/end.lua")),
+            convert: script(&others, include_str!("lua/convert.lua")),
+            inspect: script(&others, include_str!("lua/inspect.lua")),
+            force_release: script(&others, include_str!("lua/force_release.lua")),
         }
     }
+}
+
+/// Wraps `body`, which returns a table of functions, so that it runs once, when first needed.
+fn lazily(body: &str) -> String {
+    format!(
+        "local function make_crowd()\n{body}end\n\n\
+         local made\n\
+         crowd = function()\n  made = made or make_crowd()\n  return made\nend\n\n"
+    )
+}
+
+/// Lua has no constants that cost nothing, so they are written into the text.
+fn with_constants(settings: &Settings, parts: &str, command: &str) -> String {
+    let number = |duration: Duration| duration.as_micros().to_string();
+    let constants = [
+        // The last byte is the version of the format.
+        ("MAGIC", r"'LH\1'".into()),
+        ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
+        ("HORIZON", number(settings.horizon)),
+        ("RETENTION", number(settings.token_retention)),
+        ("PUSH", settings.push.to_string()),
+        ("MAX_FLOOR", bounds::MAX_FLOOR.to_string()),
+        ("MAX_FLOOR_AHEAD", number(bounds::MAX_FLOOR_AHEAD)),
+        ("SCAN_FREELY", bounds::SCAN_FREELY.to_string()),
+        ("SCAN_INTERVAL", number(bounds::SCAN_INTERVAL)),
+        ("SETTLE_BUDGET", bounds::SETTLE_BUDGET.to_string()),
+        ("MAX_AWAY_MARKS", bounds::MAX_AWAY_MARKS.to_string()),
+        ("CHECK_EARLY", bounds::CHECK_EARLY.to_string()),
+        ("STAGGER_STEPS", bounds::STAGGER_STEPS.to_string()),
+        ("MAX_POLL_INTERVAL", number(bounds::MAX_POLL_INTERVAL)),
+        ("INSPECT_LIST", bounds::INSPECT_LIST.to_string()),
+        // First bytes of what `wire` writes for kinds, policies and modes.
+        ("SEMAPHORE", b'S'.to_string()),
+        ("RW_LOCK", b'R'.to_string()),
+        ("EXCLUSIVE", b'X'.to_string()),
+        ("BARGING", b'B'.to_string()),
+        ("READERS_FIRST", b'R'.to_string()),
+        ("WRITERS_FIRST", b'W'.to_string()),
+        // Flags of a tenure.
+        ("REVOKED", "1".into()),
+        ("UPGRADED", "2".into()),
+        ("OWN_TOKEN", "4".into()),
+    ];
+    constants
+        .iter()
+        .fold(format!("{parts}{command}"), |text, (name, value)| {
+            text.replace(&format!("@{name}@"), value)
+        })
 }

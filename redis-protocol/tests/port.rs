@@ -347,10 +347,10 @@ impl World<'_> {
             Command::Inspect => protocol.inspect(key),
             Command::ForceRelease(request) => protocol.force_release(request),
         };
-        let thin = format!("THIN_RECORDS = {}", self.thin);
+        let thin = format!("thin_records = {}", self.thin);
         let answer = self
             .commands
-            .play_changed(&call, "THIN_RECORDS = 12", &thin);
+            .play_changed(&call, "thin_records = 12", &thin);
         let Value::Bulk(bytes) = answer else {
             return Err(TestCaseError::fail(format!("{command:?}: {answer:?}")));
         };

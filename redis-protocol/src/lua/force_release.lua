@@ -4,13 +4,13 @@ local NOW = 78 -- 'N'
 
 -- Revokes a tenure or ends it.
 local function force(tenure, how)
-  local C, to = crowd(), sub(tenure.holder, 1, 16)
-  if tenure.flags % 2 ~= REVOKED then
-    tenure.flags = tenure.flags + REVOKED
+  local C, to = crowd(), string.sub(tenure.holder, 1, 16)
+  if tenure.flags % 2 ~= @REVOKED@ then
+    tenure.flags = tenure.flags + @REVOKED@
   end
-  tenure.fresh, dirty = true, true
+  tenure.fresh, S.dirty = true, true
   for at = 1, #tenure.holds, 9 do
-    C.tell(to, 'R' .. sub(tenure.holds, at + 1, at + 8))
+    C.tell(to, 'R' .. string.sub(tenure.holds, at + 1, at + 8))
   end
   if how ~= NOW then
     return
@@ -18,15 +18,15 @@ local function force(tenure, how)
   remove_tenure(tenure.holder, tenure)
   -- So that a holder that comes late can still be told what happened to it.
   local mark = mark_of(to)
-  if mark and hold_at(tenure, pack('<d', mark.sequence)) then
+  if mark and hold_at(tenure, struct.pack('<d', mark.sequence)) then
     mark.why, mark.fresh = 'F', true
   end
 end
 
 return serve(function()
-  local how, tokens = byte(argument), {}
-  for at = 2, #argument, 8 do
-    tokens[parse('<d', argument, at)] = true
+  local how, tokens = string.byte(S.argument), {}
+  for at = 2, #S.argument, 8 do
+    tokens[struct.unpack('<d', S.argument, at)] = true
   end
   settle(true, false)
   local C, seen = crowd(), {}
@@ -45,5 +45,5 @@ return serve(function()
   if how == NOW then
     settle(true, true)
   end
-  return 'F' .. pack('<I4', #seen)
+  return 'F' .. struct.pack('<I4', #seen)
 end)

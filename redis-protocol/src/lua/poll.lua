@@ -2,13 +2,13 @@
 
 return serve(function()
   set_operation()
-  local listening = byte(argument, 33) == 1
+  local listening = string.byte(S.argument, 33) == 1
   local freed, expired = drop_if_expired()
-  if place_count > 0 then
+  if S.place_count > 0 then
     crowd().refresh_place(listening)
   end
-  settle(place_count > 0, freed, true)
-  if policy == 66 and place_count > 0 then
+  settle(S.place_count > 0, freed, true)
+  if S.policy == @BARGING@ and S.place_count > 0 then
     -- Under barging a waiter gets a free key by its own poll.
     local ticket, place = crowd().own_place()
     if ticket and fits(place.mode, place.permits) then
@@ -19,11 +19,11 @@ return serve(function()
   if tenure then
     return acquired(tenure)
   end
-  if place_count > 0 then
+  if S.place_count > 0 then
     local ticket, place = crowd().own_place()
-    if ticket and place.ends > now then
+    if ticket and place.ends > S.now then
       return crowd().queued(ticket, place)
     end
   end
-  return 'G' .. why_not(expired)
+  return 'G' .. crowd().why_not(expired)
 end)

@@ -2,18 +2,18 @@
 
 return serve(function()
   set_operation()
-  local lease = parse('<d', argument, 33)
+  local lease = struct.unpack('<d', S.argument, 33)
   local freed, expired = drop_if_expired()
-  settle(place_count > 0, freed)
+  settle(S.place_count > 0, freed)
   local tenure = live()
   if not tenure then
-    return 'L' .. why_not(expired)
+    return 'L' .. crowd().why_not(expired)
   end
-  if tenure.flags % 2 == REVOKED then
+  if tenure.flags % 2 == @REVOKED@ then
     return 'LF'
   end
   -- Never shortens; the bound of the earliest end stays a lower bound.
-  tenure.ends, tenure.fresh, dirty = math.max(tenure.ends, now + lease), true, true
-  cover_tenure(tenure.ends)
-  return 'N' .. pack('<dd', token_of(tenure), tenure.ends - now)
+  tenure.ends, tenure.fresh, S.dirty = math.max(tenure.ends, S.now + lease), true, true
+  cover(tenure.ends + @RETENTION@)
+  return 'N' .. struct.pack('<dd', token_of(tenure), tenure.ends - S.now)
 end)
