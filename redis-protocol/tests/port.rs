@@ -147,7 +147,7 @@ impl World<'_> {
         let spec = self.spec(attempt.spec);
         let mode = match spec.kind() {
             leasehold_api::Kind::Mutex => Mode::Exclusive,
-            leasehold_api::Kind::RwLock if attempt.mode % 3 == 0 => Mode::Exclusive,
+            leasehold_api::Kind::RwLock if attempt.mode.is_multiple_of(3) => Mode::Exclusive,
             leasehold_api::Kind::RwLock => Mode::Shared,
             leasehold_api::Kind::Semaphore => Mode::Permits(u32::from(attempt.mode) % 3 + 1),
         };

@@ -41,7 +41,7 @@ end
 
 function C.load_crowded(problem)
   if not string.find(problem, 'WRONGTYPE', 1, true) then
-    error({ err = problem })
+    error({ server = problem })
   end
   S.stored = redis.pcall('HGET', S.key, 'head')
   if type(S.stored) == 'table' then
@@ -285,22 +285,25 @@ function C.write_again(answer, ...)
     answer = redis.pcall(...)
   end
   if type(answer) == 'table' and answer.err then
-    error(answer)
+    error({ server = answer.err })
   end
 end
 
 -- The element's part of the answer when its step has failed; for a single element that was not
 -- executed, the server's own error.
 function C.problem(answer)
-  if type(answer) ~= 'table' then
-    answer = { err = 'ERR ' .. answer }
-  end
-  local status, text = 'F', answer.foreign
+  local status, text = 'F', type(answer) == 'table' and answer.foreign
   if not text then
-    status, text = S.wrote and 'U' or 'E', answer.err
+    status = S.wrote and 'U' or 'E'
+    text = type(answer) == 'table' and answer.server or tostring(answer)
+    -- Redis 6.2 puts the place in the script before what the server said.
+    text = string.match(text, '^@[^:]*: *%d+: *%-(.*)$') or text
+    if not string.match(text, '^%u+ ') then
+      text = 'ERR ' .. text
+    end
   end
   if status == 'E' and #KEYS == 1 then
-    return redis.error_reply(text)
+    return { err = text }
   end
   text = string.sub(text, 1, 255)
   return status .. struct.pack('<dB', S.now, #text) .. text

@@ -1,4 +1,6 @@
-//! A server of the test's own and the smallest client that can play scripts to it.
+//! The smallest client that can play scripts to a server.
+
+#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +11,7 @@ use leasehold_test_servers::RedisServer;
 
 /// What the server sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub(crate) enum Value {
     Nil,
     Int(i64),
     Status(String),
@@ -19,29 +21,22 @@ pub enum Value {
 }
 
 impl Value {
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Bulk(bytes) => bytes,
             other => panic!("not a bulk string: {other:?}"),
-        }
-    }
-
-    pub fn int(&self) -> i64 {
-        match self {
-            Self::Int(number) => *number,
-            other => panic!("not an integer: {other:?}"),
         }
     }
 }
 
 /// One blocking connection.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     stream: BufReader<UnixStream>,
 }
 
 impl Connection {
-    pub fn open(server: &RedisServer) -> Self {
+    pub(crate) fn open(server: &RedisServer) -> Self {
         let stream = UnixStream::connect(server.socket_path()).expect("the server listens");
         let limit = Some(Duration::from_secs(10));
         stream
@@ -52,7 +47,7 @@ impl Connection {
         }
     }
 
-    pub fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
+    pub(crate) fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
         let mut out = format!("*{}\r\n", words.len()).into_bytes();
         for word in words.iter().map(AsRef::as_ref) {
             out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -65,7 +60,7 @@ impl Connection {
             .expect("the server reads");
     }
 
-    pub fn receive(&mut self) -> Value {
+    pub(crate) fn receive(&mut self) -> Value {
         let mut line = String::new();
         self.stream
             .read_line(&mut line)
@@ -90,13 +85,13 @@ impl Connection {
         }
     }
 
-    pub fn command<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Value {
+    pub(crate) fn command<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Value {
         self.send(words);
         self.receive()
     }
 
     /// Plays a call as a backend does.
-    pub fn play(&mut self, call: &Call) -> Value {
+    pub(crate) fn play(&mut self, call: &Call) -> Value {
         match self.evaluate("EVALSHA", call.script.sha1(), call) {
             Value::Error(error) if error.starts_with("NOSCRIPT") => {
                 self.evaluate("EVAL", call.script.source(), call)
@@ -106,7 +101,7 @@ impl Connection {
     }
 
     /// Plays a call with a changed script.
-    pub fn play_changed(&mut self, call: &Call, from: &str, to: &str) -> Value {
+    pub(crate) fn play_changed(&mut self, call: &Call, from: &str, to: &str) -> Value {
         let source = call.script.source();
         assert!(source.contains(from), "the script does not say {from:?}");
         self.evaluate("EVAL", &source.replacen(from, to, 1), call)
