@@ -104,6 +104,8 @@ mod pages {
     mod readme {}
     #[doc = include_str!("../docs/guide.md")]
     mod guide {}
+    #[doc = include_str!("../docs/testing.md")]
+    mod testing {}
     #[doc = include_str!("../docs/backend-author.md")]
     mod backend_author {}
 }

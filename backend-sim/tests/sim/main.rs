@@ -7,6 +7,7 @@
 
 mod basics;
 mod controls;
+mod drops;
 mod faults;
 mod locks;
 mod support;
