@@ -67,6 +67,9 @@ pub enum Error {
     /// The client was shut down, or its backend closed.
     #[error("the lock client is closed")]
     Closed,
+    /// The guard was released before. Take the lock anew.
+    #[error("the guard was released already")]
+    Released,
     /// The lock was lost. Stop the work that it protected; the fencing token keeps a late write
     /// out.
     #[error("the lock was lost: {0}")]
@@ -251,6 +254,7 @@ mod tests {
             .into(),
             Error::Unsupported { what: "convert" },
             Error::Closed,
+            Error::Released,
             Error::Lost(Loss::Deadline),
             Error::Lost(Loss::Expired),
             Error::Lost(Loss::Forced),

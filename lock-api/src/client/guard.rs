@@ -120,7 +120,7 @@ impl<K> Guard<K> {
     /// that needs more time than is left.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the guard is lost, or was released. A transient error is no loss: the
+    /// [`Error::Lost`] if the guard is lost, [`Error::Released`] if it was released. A transient error is no loss: the
     /// guard is valid as long as it was before.
     ///
     /// # Cancel safety
@@ -148,7 +148,8 @@ impl<K> Guard<K> {
     /// is dropped at the await point where it stands.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the guard was lost before the future ended.
+    /// [`Error::Lost`] if the guard was lost before the future ended, [`Error::Released`] if it
+    /// was released before the call.
     ///
     /// # Cancel safety
     /// As safe as `body` is.

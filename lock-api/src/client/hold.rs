@@ -111,7 +111,7 @@ impl Hold {
         match self.validity() {
             Validity::ValidUntil(until) => Ok(until.saturating_since(self.anchor.now())),
             Validity::Lost(loss) => Err(Error::Lost(loss)),
-            Validity::Ended => Err(Error::Lost(Loss::Unknown)),
+            Validity::Ended => Err(Error::Released),
         }
     }
 
@@ -145,6 +145,7 @@ impl Hold {
 
     /// Runs `body`, and drops it as soon as the hold is lost.
     pub(crate) async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
+        self.check()?;
         let lost = pin!(self.lost());
         match select(lost, pin!(body)).await {
             Either::Left((loss, _)) => Err(Error::Lost(loss)),

@@ -176,3 +176,79 @@ impl Hub {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::time::{ClockId, ServerTime};
+
+    const STAMP: Stamp = Stamp {
+        clock: ClockId::new(1),
+        at: ServerTime::from_micros(1),
+    };
+
+    fn granted(sequence: u64, token: u64) -> Notice {
+        Notice::Granted {
+            sequence,
+            token: FencingToken::new(token),
+            remaining: Duration::from_secs(5),
+            stamp: STAMP,
+        }
+    }
+
+    fn deliver(hub: &Hub, notice: Notice) {
+        hub.deliver(notice, Moment::default());
+    }
+
+    #[test]
+    fn a_grant_that_comes_before_the_reply_waits_in_the_mailbox_and_is_taken_once() {
+        let hub = Hub::default();
+        let mailbox = hub.register(1);
+        deliver(&hub, granted(1, 7));
+        deliver(&hub, granted(1, 7));
+        deliver(&hub, granted(2, 8));
+        let event = mailbox.next().now_or_never();
+        assert!(matches!(event, Some(Event::Granted(grant)) if grant.token.get() == 7));
+        assert!(mailbox.next().now_or_never().is_none());
+    }
+
+    #[test]
+    fn after_the_end_was_decided_nothing_is_delivered() {
+        let hub = Hub::default();
+        let mailbox = hub.register(1);
+        hub.ending(1);
+        deliver(&hub, granted(1, 7));
+        deliver(&hub, Notice::Gap { listening: true });
+        assert!(mailbox.next().now_or_never().is_none());
+        assert_eq!(
+            hub.entries.lock().len(),
+            1,
+            "kept until the end is acknowledged"
+        );
+        hub.remove(1);
+        assert!(hub.entries.lock().is_empty());
+    }
+
+    #[test]
+    fn hints_and_gaps_say_to_poll() {
+        let hub = Hub::default();
+        let (one, two) = (hub.register(1), hub.register(2));
+        deliver(
+            &hub,
+            Notice::Hint {
+                sequence: 1,
+                stamp: STAMP,
+            },
+        );
+        assert!(matches!(one.next().now_or_never(), Some(Event::PollNow)));
+        assert!(two.next().now_or_never().is_none());
+        for listening in [true, false] {
+            deliver(&hub, Notice::Gap { listening });
+            assert_eq!(hub.is_listening(), listening);
+            assert!(matches!(one.next().now_or_never(), Some(Event::PollNow)));
+            assert!(matches!(two.next().now_or_never(), Some(Event::PollNow)));
+        }
+    }
+}

@@ -316,3 +316,162 @@ fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
     }
     Validity::ValidUntil(hold.until(state.standing.deadline))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::id::{OwnerId, SessionId};
+    use crate::runtime::{BoxFuture, Runtime};
+
+    /// Gives a session its id; nothing else is asked of it.
+    #[derive(Debug)]
+    struct Zeros;
+
+    impl Runtime for Zeros {
+        fn now(&self) -> Moment {
+            Moment::default()
+        }
+        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+        fn spawn(&self, _: BoxFuture<'static, ()>) {}
+        fn fill_random(&self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    fn standing(token: u64, deadline_ms: u64) -> Standing {
+        Standing {
+            token: FencingToken::new(token),
+            deadline: at(deadline_ms),
+            clock: ClockId::new(1),
+        }
+    }
+
+    fn hold(sequence: u64, lease_ms: u64) -> HoldState {
+        HoldState {
+            operation: Operation {
+                session: SessionId::from_bytes([0; 16]),
+                sequence,
+                owner: OwnerId::from_u64(1),
+            },
+            mode: Mode::Exclusive,
+            lease: Duration::from_millis(lease_ms),
+            renewed: true,
+            fixed_until: None,
+            max_until: None,
+            waiter_lease: Duration::from_secs(5),
+            ended: Arc::default(),
+        }
+    }
+
+    fn tenure(first: HoldState) -> Tenure {
+        let key = Key::new("k").expect("valid");
+        Tenure::new(
+            key,
+            1,
+            Arc::new(Session::draw(&Zeros, 1)),
+            standing(7, 1_000),
+            first,
+        )
+    }
+
+    #[test]
+    fn a_deadline_is_over_at_its_moment_and_never_moves_after_it() {
+        let tenure = tenure(hold(1, 1_000));
+        assert_eq!(tenure.validity(at(999), 1), Validity::ValidUntil(at(1_000)));
+        assert!(!tenure.extend(at(1_000), standing(7, 2_000)));
+        assert_eq!(tenure.validity(at(999), 1), Validity::Lost(Loss::Deadline));
+        tenure.lose(Loss::Forced);
+        assert_eq!(tenure.validity(at(999), 1), Validity::Lost(Loss::Deadline));
+    }
+
+    #[test]
+    fn an_older_reply_takes_nothing_back() {
+        let tenure = tenure(hold(1, 1_000));
+        assert!(tenure.extend(at(10), standing(9, 3_000)));
+        assert!(tenure.extend(at(20), standing(8, 2_000)));
+        assert_eq!(tenure.token(), FencingToken::new(9));
+        assert_eq!(tenure.deadline(), at(3_000));
+    }
+
+    #[test]
+    fn the_longest_lease_that_is_wanted_is_renewed() {
+        let tenure = tenure(hold(1, 1_000));
+        let mut fixed = hold(2, 9_000);
+        fixed.renewed = false;
+        let mut limited = hold(3, 5_000);
+        limited.max_until = Some(at(500));
+        assert!(tenure.join(at(0), standing(7, 9_000), &fixed, false));
+        assert!(tenure.join(at(0), standing(7, 9_000), &limited, false));
+        assert_eq!(
+            tenure.plan(at(499)).map(|plan| plan.operation.sequence),
+            Some(3)
+        );
+        assert_eq!(
+            tenure.plan(at(500)).map(|plan| plan.operation.sequence),
+            Some(1)
+        );
+        assert!(tenure.begin_end(1).is_some());
+        assert!(tenure.plan(at(500)).is_none());
+        assert!(!tenure.is_over());
+    }
+
+    #[test]
+    fn what_is_said_of_an_ended_hold_is_not_said_of_the_others() {
+        let tenure = tenure(hold(1, 1_000));
+        assert!(tenure.join(at(0), standing(7, 1_000), &hold(2, 1_000), false));
+        assert!(tenure.begin_end(1).is_some());
+        assert!(tenure.begin_end(1).is_none(), "an end has one owner");
+        assert!(!tenure.lose_through(1, Why::Ended));
+        assert!(matches!(tenure.validity(at(1), 2), Validity::ValidUntil(_)));
+        assert!(tenure.lose_through(2, Why::Expired));
+        assert_eq!(tenure.validity(at(1), 2), Validity::Lost(Loss::Expired));
+        assert_eq!(tenure.validity(at(1), 1), Validity::Ended);
+    }
+
+    #[test]
+    fn a_sole_hold_of_a_later_period_shows_that_the_others_are_gone() {
+        let other = tenure(hold(1, 1_000));
+        assert!(other.join(at(0), standing(7, 1_000), &hold(2, 1_000), true));
+        assert!(!other.join(at(0), standing(8, 1_000), &hold(3, 1_000), true));
+        assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
+        assert!(!other.is_live(3));
+    }
+
+    #[test]
+    fn only_its_own_clock_concerns_a_tenure() {
+        let tenure = tenure(hold(1, 1_000));
+        tenure.clock_stepped(ClockId::new(2));
+        assert!(matches!(tenure.validity(at(1), 1), Validity::ValidUntil(_)));
+        tenure.clock_stepped(ClockId::new(1));
+        assert_eq!(
+            tenure.validity(at(1), 1),
+            Validity::Lost(Loss::ClockStepped)
+        );
+    }
+
+    #[test]
+    fn a_shutdown_is_a_loss_and_wakes_who_waits_for_one() {
+        let tenure = tenure(hold(1, 1_000));
+        let changed = tenure.changed.changed(tenure.changed.version());
+        let mut changed = std::pin::pin!(changed);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(changed.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(tenure.shut_down().len(), 1);
+        assert_eq!(changed.now_or_never(), Some(()));
+        assert_eq!(
+            tenure.validity(at(1), 1),
+            Validity::Lost(Loss::ClientClosed)
+        );
+        assert!(tenure.begin_end(1).is_none());
+    }
+}

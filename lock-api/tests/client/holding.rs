@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt as _;
 use leasehold_api::{Error, ForceHow, ForceReply, Key, LockClient, Loss, Release, Why};
-use leasehold_sim::{Data, SimServer};
+use leasehold_sim::{Call, Data, Fault, SimServer};
 
 use crate::support::{client, contended, held, ms, secs, server};
 
@@ -303,4 +303,43 @@ async fn renewals_share_batches() {
     moments.dedup();
     assert!(renewals >= 500, "{renewals} renewals");
     assert!(moments.len() < 30, "{} batches", moments.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_guard_can_neither_be_renewed_nor_protect() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    guard.release().await.expect("answered");
+    assert!(matches!(guard.renew().await, Err(Error::Released)));
+    let ran = guard
+        .protect(async { panic!("ran without the lock") })
+        .await;
+    assert!(matches!(ran, Err(Error::Released)));
+    assert_eq!(guard.valid_for(), ms(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reply_does_not_lengthen_a_guard() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid").lease(secs(10));
+    mutex
+        .lock()
+        .await
+        .expect("free")
+        .release()
+        .await
+        .expect("answered");
+    network.inject_into(Call::Acquire, Fault::DelayReply(ms(900)));
+    let guard = mutex.clone().fixed_lease().lock().await.expect("free");
+    // 10 s from the sending, less 1 % + 10 ms of drift.
+    assert!(
+        guard.valid_for() <= ms(9_890 - 900),
+        "{:?}",
+        guard.valid_for()
+    );
+    network.inject_into(Call::Renew, Fault::DelayReply(ms(900)));
+    let left = guard.renew().await.expect("still held");
+    assert!(left <= ms(9_890 - 900), "{left:?}");
 }

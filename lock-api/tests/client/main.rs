@@ -9,6 +9,7 @@ mod basics;
 mod bounds;
 mod ending;
 mod holding;
+mod looking;
 mod outages;
 mod support;
 mod waiting;
