@@ -1,4 +1,4 @@
-//! A network cable that can be pulled: a backend around another one.
+//! A network cable that can be pulled, and that can lose a reply: a backend around another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,7 @@ use leasehold::api::{
 pub(crate) struct Cable {
     inner: Arc<dyn LockBackend>,
     out: AtomicBool,
+    loses_a_reply: AtomicBool,
 }
 
 impl Cable {
@@ -23,6 +24,7 @@ impl Cable {
         Arc::new(Self {
             inner,
             out: AtomicBool::new(false),
+            loses_a_reply: AtomicBool::new(false),
         })
     }
 
@@ -32,6 +34,16 @@ impl Cable {
 
     pub(crate) fn plug_in(&self) {
         self.out.store(false, Ordering::Relaxed);
+    }
+
+    /// The next acquire is executed, but its reply does not come back.
+    pub(crate) fn lose_a_reply(&self) {
+        self.loses_a_reply.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the reply that was to be lost has been.
+    pub(crate) fn has_lost_it(&self) -> bool {
+        !self.loses_a_reply.load(Ordering::Relaxed)
     }
 
     fn check(&self) -> Result<(), BackendError> {
@@ -71,7 +83,11 @@ impl LockBackend for Cable {
 
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         self.check()?;
-        self.inner.acquire(request).await
+        let reply = self.inner.acquire(request).await?;
+        if self.loses_a_reply.swap(false, Ordering::Relaxed) {
+            return Err(BackendError::outcome_unknown("the reply was lost"));
+        }
+        Ok(reply)
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

@@ -77,6 +77,12 @@ impl Stage {
         Ok(())
     }
 
+    /// What somebody does at a time that chance decides, such as the phase of a renewal.
+    pub(crate) fn tell_then(&mut self, who: &Actor, what: impl Display) -> Result<()> {
+        writeln!(self.out, "    then    {:<5} {what}", who.name)?;
+        Ok(())
+    }
+
     /// What the audience should know.
     pub(crate) fn note(&mut self, what: impl Display) -> Result<()> {
         writeln!(self.out, "          {what}")?;

@@ -40,14 +40,14 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let result: Result<(), Error> = working.await?;
     let stopped = stage.elapsed() - cut;
     let steps_done = steps.load(Ordering::Relaxed);
-    stage.tell(&ann, "is stopped")?;
+    stage.tell_then(&ann, "is stopped")?;
     stage.claim(
         matches!(result, Err(Error::Lost(_))) && stopped <= lease,
         "the body is stopped before its lease is over, with no word from the server",
     )?;
 
     let bobs = bob.locks.mutex(key)?.lock().await?;
-    stage.tell(&bob, "has the lock")?;
+    stage.tell_then(&bob, "has the lock")?;
     stage.claim(
         steps.load(Ordering::Relaxed) == steps_done,
         "ann's work did not go on",

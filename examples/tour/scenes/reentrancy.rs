@@ -1,4 +1,4 @@
-//! Nested holds of one owner.
+//! Nested holds of one owner, and one whose reply is lost.
 
 use leasehold::{Outcome, Release};
 
@@ -39,12 +39,28 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
         )?;
     }
     let released = middle.release().await?;
-    let bobs = bobs_mutex.try_lock().await?;
+    let bobs = bobs_mutex.try_lock().await?.acquired();
     stage.claim(
-        released == Release::Released { holds_left: 0 } && bobs.is_acquired(),
+        released == Release::Released { holds_left: 0 } && bobs.is_some(),
         "holds left: 0; bob gets in",
     )?;
-    drop(bobs);
+    if let Some(bobs) = bobs {
+        bobs.release().await?;
+    }
+
+    ann.cable.lose_a_reply();
+    let guard = mutex.lock().await?;
+    stage.tell(
+        &ann,
+        "locks it again; the first reply is lost, and she asks again",
+    )?;
+    let held = ann.locks.inspect(key).await?;
+    let holds: Vec<u32> = held.holders().iter().map(|holder| holder.holds).collect();
+    stage.claim(
+        ann.cable.has_lost_it() && holds == [1],
+        "a command that was delivered twice counts once",
+    )?;
+    guard.release().await?;
 
     ann.leave().await?;
     bob.leave().await
