@@ -77,7 +77,7 @@ async fn attempt(case: Case, at: Drop, first_use: bool) -> bool {
         Case::RequestLost => process.inject_into(Call::Acquire, Fault::LoseRequest),
         Case::RequestLate => process.inject_into(Call::Acquire, Fault::DelayRequest(ms(300))),
         Case::RequestDoubled => {
-            process.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(300)))
+            process.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(300)));
         }
     }
     let mutex = job(&locks);

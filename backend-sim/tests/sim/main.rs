@@ -11,3 +11,4 @@ mod drops;
 mod faults;
 mod locks;
 mod support;
+mod swarm;
