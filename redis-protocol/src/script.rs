@@ -52,16 +52,31 @@ impl Scripts {
         // more to do.
         let newcomer = format!("{common}{grant}{}", lazily(crowd));
         let others = format!("{common}{}", lazily(&format!("{grant}{crowd}")));
-        let script =
-            |parts: &str, command: &str| Script::new(with_constants(settings, parts, command));
+        let start = include_str!("lua/start.lua");
+        let script = |quiet: &str, parts: &str, command: &str| {
+            let text = [start, quiet, parts, command].concat();
+            Script::new(with_constants(settings, text))
+        };
         Self {
-            acquire: script(&newcomer, include_str!("lua/acquire.lua")),
-            poll: script(&others, include_str!("lua/poll.lua")),
-            renew: script(&others, include_str!("lua/renew.lua")),
-            end: script(&others, include_str!("lua/end.lua")),
-            convert: script(&others, include_str!("lua/convert.lua")),
-            inspect: script(&others, include_str!("lua/inspect.lua")),
-            force_release: script(&others, include_str!("lua/force_release.lua")),
+            acquire: script(
+                include_str!("lua/quiet_acquire.lua"),
+                &newcomer,
+                include_str!("lua/acquire.lua"),
+            ),
+            poll: script("", &others, include_str!("lua/poll.lua")),
+            renew: script(
+                include_str!("lua/quiet_renew.lua"),
+                &others,
+                include_str!("lua/renew.lua"),
+            ),
+            end: script(
+                include_str!("lua/quiet_end.lua"),
+                &others,
+                include_str!("lua/end.lua"),
+            ),
+            convert: script("", &others, include_str!("lua/convert.lua")),
+            inspect: script("", &others, include_str!("lua/inspect.lua")),
+            force_release: script("", &others, include_str!("lua/force_release.lua")),
         }
     }
 }
@@ -76,7 +91,7 @@ fn lazily(body: &str) -> String {
 }
 
 /// Lua has no constants that cost nothing, so they are written into the text.
-fn with_constants(settings: &Settings, parts: &str, command: &str) -> String {
+fn with_constants(settings: &Settings, text: String) -> String {
     let number = |duration: Duration| duration.as_micros().to_string();
     let constants = [
         // The last byte is the version of the format.
@@ -107,9 +122,7 @@ fn with_constants(settings: &Settings, parts: &str, command: &str) -> String {
         ("UPGRADED", "2".into()),
         ("OWN_TOKEN", "4".into()),
     ];
-    constants
-        .iter()
-        .fold(format!("{parts}{command}"), |text, (name, value)| {
-            text.replace(&format!("@{name}@"), value)
-        })
+    constants.iter().fold(text, |text, (name, value)| {
+        text.replace(&format!("@{name}@"), value)
+    })
 }

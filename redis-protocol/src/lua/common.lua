@@ -1,15 +1,11 @@
--- Leasehold: the state machine of leasehold-api, ported. Each script is a line of settings, this
--- part, and one command. The specification is `leasehold_api::machine`; functions here carry the
--- names of the functions there.
---
--- A script takes as many keys as arguments, one pair for each element of a batch, and answers
+-- The general way. A script takes as many keys as arguments, one pair for each element of a batch, and answers
 -- with one string: for each element a status, the time, and the packed reply. An element loads,
 -- decides, and writes by itself; all elements see the same time.
 --
 -- Where a key's state lives
 --   thin      While it is small, a state is one string: a head, then the tenures, places and
 --             marks one behind the other. It is read whole and written whole.
---   crowded   With more than THIN_RECORDS records it is a hash: `head`, `h`HOLDER (a tenure),
+--   crowded   With more than 12 records (S.thin_records) it is a hash: `head`, `h`HOLDER (a tenure),
 --             `s`SLOT (which tenure is the n-th, to find all without looking at anything else),
 --             `p`TICKET (a place; places are a linked list), `q`SESSION SEQUENCE (which ticket),
 --             `m`SESSION (a mark). It is read and written field by field, and becomes a string
@@ -34,9 +30,8 @@
 
 local crowd -- the rest of the functions
 
-local clock = redis.call('TIME')
 local S = {
-  now = clock[1] * 1000000 + clock[2],
+  now = now,
   thin_records = 12,
   strict = false, -- whether the command must fail when memory is short
   -- One element of the batch, and its operation if it has one.
@@ -112,7 +107,11 @@ local function load()
   S.spec, S.kind, S.policy, S.capacity, S.waiter_lease = @NO_SPEC@, 0, 0, 0, 0
   S.token, S.stored_end, S.earliest, S.last_scan = 0, 0, 0, 0
   S.used, S.tenure_count, S.place_count, S.T, S.M = 0, 0, 0, {}, {}
-  local stored = redis.pcall('GET', S.key)
+  local stored = first
+  if stored == nil then
+    stored = redis.pcall('GET', S.key)
+  end
+  first = nil
   S.stored = stored
   if not stored then
     return

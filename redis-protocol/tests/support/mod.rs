@@ -100,11 +100,14 @@ impl Connection {
         }
     }
 
-    /// Plays a call with a changed script.
-    pub(crate) fn play_changed(&mut self, call: &Call, from: &str, to: &str) -> Value {
-        let source = call.script.source();
-        assert!(source.contains(from), "the script does not say {from:?}");
-        self.evaluate("EVAL", &source.replacen(from, to, 1), call)
+    /// Plays a call with a changed script: each text is replaced by the one behind it.
+    pub(crate) fn play_changed(&mut self, call: &Call, changes: &[(&str, &str)]) -> Value {
+        let mut source = call.script.source().to_owned();
+        for (from, to) in changes {
+            assert!(source.contains(from), "the script does not say {from:?}");
+            source = source.replacen(from, to, 1);
+        }
+        self.evaluate("EVAL", &source, call)
     }
 
     fn evaluate(&mut self, how: &str, script: &str, call: &Call) -> Value {

@@ -1,0 +1,57 @@
+-- Acquire of a key that is free: nobody holds it and nobody waits.
+if quiet then
+  first = redis.pcall('GET', KEYS[1])
+end
+local stored = first
+if stored == false or type(stored) == 'string' then
+  local argument = ARGV[1]
+  local session, sequence, owner, wanted, mode, _, lease, _, _, deliver_before, floor, _, _, holders,
+    label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
+  local last, stored_end, last_scan, others, left, expires = 0, 0, 0, '', 0, true
+  local usable = mode ~= 'P' and holders > 0
+    and deliver_before >= now and deliver_before <= now + @HORIZON@
+  if usable and stored then
+    usable = string.sub(stored, 1, 3) == @MAGIC@ and #stored >= 52
+    if usable then
+      local ends, scanned, tenures, places, marks
+      last, ends, _, scanned, tenures, places, marks = struct.unpack('<ddddBBB', stored, 18)
+      if ends <= now then
+        last = 0 -- past its stored end: counts as empty
+      else
+        usable = tenures == 0 and places == 0 and marks <= QUIET_MARKS
+        stored_end, last_scan, expires = ends, scanned, false
+        for at = 53, #stored, 33 do
+          if string.sub(stored, at, at + 15) ~= session then
+            others, left = others .. string.sub(stored, at, at + 32), left + 1
+          else
+            local seen, till = struct.unpack('<dd', stored, at + 16)
+            usable = usable and (sequence > seen or till <= now)
+          end
+        end
+      end
+    end
+  end
+  if usable and floor <= math.min(math.max(now, last) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
+    local ends, till = now + lease, now + 2 * @HORIZON@
+    if stored_end < till then
+      stored_end, expires = till + math.floor(@RETENTION@ / 8), true
+    end
+    if stored_end < ends + @RETENTION@ then
+      stored_end, expires = ends + @RETENTION@ + math.floor(@RETENTION@ / 8), true
+    end
+    local token = math.max(last + 1, now, floor + 1)
+    local value = struct.pack('<c3c14ddddBBBc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
+      stored_end, ends, last_scan, 1, 0, left + 1, session, owner, ends, 0, #label, label, 9, mode,
+      string.sub(argument, 17, 24), session, sequence, till, ' ') .. others
+    local answer
+    if expires then
+      answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+    else
+      answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+    end
+    if answer.ok then
+      return struct.pack('<c1dc1dI4d', '=', now, 'A', token, 1, lease)
+    end
+  end
+end
+

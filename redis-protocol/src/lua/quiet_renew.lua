@@ -1,0 +1,35 @@
+-- Renewal of the only tenure, while nobody waits.
+if quiet then
+  first = redis.pcall('GET', KEYS[1])
+end
+local stored = first
+if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
+  and string.byte(stored, 50) == 1 and string.byte(stored, 51) == 0 -- one tenure, no place
+then
+  local argument = ARGV[1]
+  local session, _, owner, lease = struct.unpack('<c16dc8d', argument)
+  local token, stored_end, _, _, _, _, _, holder, ends, flags, _, holds =
+    struct.unpack('<ddddBBBc24dBBc0I4c0', stored, 18)
+  if stored_end > now and holder == session .. owner and ends > now
+    and flags % 2 ~= @REVOKED@ and flags < @OWN_TOKEN@
+    and #holds == 9 and string.sub(holds, 2) == string.sub(argument, 17, 24)
+  then
+    ends = math.max(ends, now + lease)
+    local expires = stored_end < ends + @RETENTION@
+    if expires then
+      stored_end = ends + @RETENTION@ + math.floor(@RETENTION@ / 8)
+    end
+    local value = string.sub(stored, 1, 25) .. struct.pack('<dc43d', stored_end,
+      string.sub(stored, 34, 76), ends) .. string.sub(stored, 85)
+    local answer
+    if expires then
+      answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+    else
+      answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+    end
+    if answer.ok then
+      return struct.pack('<c1dc1dd', '=', now, 'N', token, ends - now)
+    end
+  end
+end
+
