@@ -223,7 +223,9 @@ async fn who_cannot_listen_says_so() {
     let server = RedisServer::start();
     for way in &WAYS {
         let backend = way.open(&server.url()).await;
-        assert_eq!(backend.capabilities().push, way.push, "{}", way.name);
+        let capabilities = backend.capabilities();
+        assert_eq!(capabilities.push, way.push, "{}", way.name);
+        assert_eq!(capabilities.independent_renewal, way.push, "{}", way.name);
         if !way.push {
             let error = backend.listen(session(1)).await.err();
             let unsupported = matches!(error, Some(BackendError::Unsupported { .. }));

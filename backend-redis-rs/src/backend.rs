@@ -26,6 +26,9 @@ pub struct RedisBackend {
     protocol: Protocol,
     shared: Arc<Shared>,
     link: Arc<Link>,
+    /// For renewals: a connection of their own, driven where a blocked program cannot starve it.
+    /// The same as `link` where no other can be opened.
+    renewals: Arc<Link>,
     closed: watch::Sender<bool>,
 }
 
@@ -107,16 +110,25 @@ impl RedisBackend {
         options.check()?;
         // Scripts publish in any case: other clients may listen although this one cannot.
         let protocol = Protocol::new(&options.key_prefix, Settings::default())?;
-        let shared = Arc::new(Shared {
-            source,
+        let shared = Shared {
+            source: Arc::new(source),
             options,
             runtime: TokioRuntime::current(),
             handle: Handle::current(),
-        });
+        };
+        let link = Link::new(Arc::new(shared.clone()));
+        let renewals = match TokioRuntime::guardian() {
+            Some(guardian) if shared.source.is_own() => Link::new(Arc::new(Shared {
+                handle: guardian.clone(),
+                ..shared.clone()
+            })),
+            _ => Arc::clone(&link),
+        };
         Ok(Self {
             protocol,
-            link: Link::new(Arc::clone(&shared)),
-            shared,
+            shared: Arc::new(shared),
+            link,
+            renewals,
             closed: watch::Sender::new(false),
         })
     }
@@ -127,7 +139,7 @@ impl RedisBackend {
 
     /// A batch in one call; an error of the call is the error of each of its elements.
     async fn run_all<T>(
-        &self,
+        link: &Arc<Link>,
         count: usize,
         call: impl FnOnce() -> Call,
         decode: impl FnOnce(&Answer) -> Vec<Result<Stamped<T>, BackendError>>,
@@ -135,7 +147,7 @@ impl RedisBackend {
         if count == 0 {
             return Vec::new();
         }
-        match self.run(&call()).await {
+        match link.script(&call()).await {
             Ok(answer) => decode(&answer),
             Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         }
@@ -148,7 +160,7 @@ impl LockBackend for RedisBackend {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::full();
         capabilities.push = self.shared.source.is_own();
-        capabilities.independent_renewal = false;
+        capabilities.independent_renewal = !Arc::ptr_eq(&self.link, &self.renewals);
         capabilities
     }
 
@@ -178,7 +190,8 @@ impl LockBackend for RedisBackend {
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         let count = batch.len();
-        self.run_all(
+        Self::run_all(
+            &self.link,
             count,
             || self.protocol.poll(batch),
             |answer| reply::polls(&answer.body, count, answer.clock),
@@ -188,7 +201,8 @@ impl LockBackend for RedisBackend {
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         let count = batch.len();
-        self.run_all(
+        Self::run_all(
+            &self.renewals,
             count,
             || self.protocol.renew(batch),
             |answer| reply::renewals(&answer.body, count, answer.clock),
@@ -198,7 +212,8 @@ impl LockBackend for RedisBackend {
 
     async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
         let count = batch.len();
-        self.run_all(
+        Self::run_all(
+            &self.link,
             count,
             || self.protocol.end(batch),
             |answer| reply::ends(&answer.body, count, answer.clock),
@@ -227,6 +242,7 @@ impl LockBackend for RedisBackend {
     async fn close(&self) -> Result<(), BackendError> {
         self.closed.send_replace(true);
         self.link.close();
+        self.renewals.close();
         Ok(())
     }
 }

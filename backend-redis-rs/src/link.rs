@@ -4,16 +4,17 @@
 //!   reply is stamped with the clock that it comes from.
 //! - A connection that is known to have ended is replaced before the next call; nothing is sent
 //!   into it.
-//! - A dead network shows only as silence. When a call has waited for a quarter of its time and
-//!   nothing at all has come over the connection, a second one is opened beside it. If that
-//!   works and the first is still silent, it takes over, and the calls that wait on the first
-//!   end at once with an unknown outcome.
-//! - A user's connection cannot be replaced. After an error, or a few calls without an answer,
-//!   the `run_id` is read anew, because its library may have connected somewhere else.
+//! - A dead network shows only as silence. When calls have waited for a quarter of the time of
+//!   a call, given up by their callers or not, and nothing at all has come over the connection, a
+//!   second one is opened beside it. If that works and the first is still silent, it takes over,
+//!   and the calls that wait on the first end at once with an unknown outcome.
+//! - A user's connection cannot be replaced. When it has been silent for the time of a whole
+//!   call, and after an error, the `run_id` is read anew, because its library may have connected
+//!   somewhere else.
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,8 +27,6 @@ use tokio::sync::watch;
 use crate::error::{Failure, FailureKind};
 use crate::wire::{Event, Source, Wire};
 
-/// Calls in a row without an answer after which a user's connection is suspected.
-const SUSPECT_AFTER: u32 = 2;
 /// A connection may be silent for this part of a call before another is tried beside it.
 const PATIENCE: u32 = 4;
 /// What is left to the silent connection once another one works: a server that was merely busy
@@ -35,8 +34,9 @@ const PATIENCE: u32 = 4;
 const GRACE: Duration = Duration::from_millis(20);
 
 /// Where connections come from, and the limits that hold for them.
+#[derive(Clone)]
 pub(crate) struct Shared {
-    pub(crate) source: Source,
+    pub(crate) source: Arc<Source>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
     /// Drives the connections.
@@ -116,8 +116,8 @@ struct Live {
     clock: ClockId,
     /// Answers that have come over it.
     answers: AtomicU64,
-    /// Calls in a row that had none.
-    misses: AtomicU32,
+    /// When the first call was sent that nothing has come after.
+    silent_since: Mutex<Option<Moment>>,
     /// Whether a second connection is being tried beside it.
     doubted: AtomicBool,
     /// Set when nothing more is expected of it.
@@ -187,6 +187,9 @@ impl Link {
         match self.shared.within(limit, self.live()).await {
             Some(live) => {
                 let (live, sent) = (live?, self.shared.now());
+                // A caller that gives up early may never see how long the silence is.
+                self.suspect(&live);
+                lock(&live.silent_since).get_or_insert(sent);
                 let left = limit.saturating_sub(sent.saturating_since(began));
                 Ok(Turn { live, sent, left })
             }
@@ -203,20 +206,17 @@ impl Link {
         let Turn { live, left, .. } = turn;
         let mut answer = pin!(answer);
         let patience = (self.shared.options.call_timeout / PATIENCE).min(*left);
-        let heard = live.answers.load(Ordering::Relaxed);
         if let Some(result) = self.shared.within(patience, answer.as_mut()).await {
             return self.heard(live, result);
         }
-        if live.answers.load(Ordering::Relaxed) == heard {
-            self.doubt(live, heard);
-        }
+        self.suspect(live);
         let given_up = pin!(live.until_given_up());
         let rest = select(answer, given_up);
         match self.shared.within(*left - patience, rest).await {
             Some(Either::Left((result, _))) => self.heard(live, result),
             Some(Either::Right(_)) => Err(Failure::lost("the connection was given up")),
             None => {
-                self.missed(live);
+                self.suspect(live);
                 Err(Failure::lost(format!("no answer within {left:?}")))
             }
         }
@@ -231,17 +231,35 @@ impl Link {
             }) => self.retire(live),
             _ => {
                 live.answers.fetch_add(1, Ordering::Relaxed);
-                live.misses.store(0, Ordering::Relaxed);
+                *lock(&live.silent_since) = None;
             }
         }
         result
     }
 
-    /// Tries a second connection beside one that has been silent.
-    fn doubt(self: &Arc<Self>, live: &Arc<Live>, heard: u64) {
-        if !self.shared.source.is_own() || live.doubted.swap(true, Ordering::Relaxed) {
+    /// Does something about a connection that has been silent for too long.
+    fn suspect(self: &Arc<Self>, live: &Arc<Live>) {
+        let Some(since) = *lock(&live.silent_since) else {
+            return;
+        };
+        let silence = self.shared.now().saturating_since(since);
+        let call = self.shared.options.call_timeout;
+        if self.shared.source.is_own() {
+            if silence >= call / PATIENCE {
+                self.doubt(live);
+            }
+        } else if silence >= call {
+            *lock(&live.silent_since) = None;
+            self.retire(live);
+        }
+    }
+
+    /// Tries a second connection beside one that is silent.
+    fn doubt(self: &Arc<Self>, live: &Arc<Live>) {
+        if live.doubted.swap(true, Ordering::Relaxed) {
             return;
         }
+        let heard = live.answers.load(Ordering::Relaxed);
         let (link, live) = (Arc::clone(self), Arc::clone(live));
         self.shared.handle.spawn(async move {
             if let Ok((wire, info)) = link.shared.connect(None).await {
@@ -252,14 +270,6 @@ impl Link {
             }
             live.doubted.store(false, Ordering::Relaxed);
         });
-    }
-
-    /// A call had no answer in all its time.
-    fn missed(&self, live: &Arc<Live>) {
-        let misses = live.misses.fetch_add(1, Ordering::Relaxed) + 1;
-        if misses >= SUSPECT_AFTER {
-            self.retire(live);
-        }
     }
 
     /// Gives a connection up; the next call opens another, or asks a user's anew who is there.
@@ -347,7 +357,7 @@ impl Live {
             wire,
             clock: info.clock,
             answers: AtomicU64::new(0),
-            misses: AtomicU32::new(0),
+            silent_since: Mutex::default(),
             doubted: AtomicBool::new(false),
             given_up: watch::Sender::new(false),
         })

@@ -26,9 +26,7 @@ impl Harness for Redis {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full();
-        capabilities.independent_renewal = false;
-        capabilities
+        Capabilities::full()
     }
 
     fn abilities(&self) -> Abilities {

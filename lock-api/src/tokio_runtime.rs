@@ -5,6 +5,8 @@
     reason = "the one place where the outside world's time, tasks and randomness come in"
 )]
 
+use std::cell::Cell;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::bounds::MAX_LABEL_BYTES;
@@ -12,6 +14,9 @@ use crate::runtime::{BoxFuture, Moment, Runtime};
 
 /// The [`Runtime`] of backends that do real I/O: tokio's tasks and timers, the operating
 /// system's random source, and a clock that counts suspend where the system has one.
+///
+/// [`spawn_guardian`](Runtime::spawn_guardian) runs on a thread of its own, with a tokio runtime
+/// of its own: one for the process, started when it is first needed.
 #[derive(Clone, Debug)]
 pub struct TokioRuntime {
     handle: tokio::runtime::Handle,
@@ -32,6 +37,34 @@ impl TokioRuntime {
     pub const fn new(handle: tokio::runtime::Handle) -> Self {
         Self { handle }
     }
+
+    /// The guardian's tokio runtime, for connections that its tasks depend on; `None` if no
+    /// thread for it could be had.
+    pub fn guardian() -> Option<&'static tokio::runtime::Handle> {
+        static GUARDIAN: OnceLock<Option<tokio::runtime::Handle>> = OnceLock::new();
+        GUARDIAN.get_or_init(start_guardian).as_ref()
+    }
+}
+
+thread_local! {
+    static IS_GUARDIAN: Cell<bool> = const { Cell::new(false) };
+}
+
+fn start_guardian() -> Option<tokio::runtime::Handle> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .ok()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("leasehold-guardian".into())
+        .spawn(move || {
+            IS_GUARDIAN.set(true);
+            // For the rest of the process: clients come and go.
+            runtime.block_on(std::future::pending::<()>());
+        })
+        .ok()?;
+    Some(handle)
 }
 
 #[cfg(target_os = "linux")]
@@ -48,6 +81,10 @@ impl Runtime for TokioRuntime {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        if IS_GUARDIAN.get() {
+            // Our own timer may be starved by the user's program.
+            return Box::pin(tokio::time::sleep(duration));
+        }
         // The timer belongs to the runtime that the sleep is created in; a caller on another
         // executor still gets ours.
         let _inside = self.handle.enter();
@@ -56,6 +93,10 @@ impl Runtime for TokioRuntime {
 
     fn spawn(&self, future: BoxFuture<'static, ()>) {
         self.handle.spawn(future);
+    }
+
+    fn spawn_guardian(&self, future: BoxFuture<'static, ()>) {
+        Self::guardian().unwrap_or(&self.handle).spawn(future);
     }
 
     /// `host:pid`, the host's name cut to what fits.
