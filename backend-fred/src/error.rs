@@ -47,6 +47,15 @@ impl Failure {
         }
     }
 
+    /// The server refuses for good, without saying why.
+    pub(crate) fn misconfigured(text: impl Into<String>) -> Self {
+        Self {
+            kind: FailureKind::Misconfigured,
+            text: text.into(),
+            source: None,
+        }
+    }
+
     /// The client has no connection at the moment.
     pub(crate) fn not_connected() -> Self {
         Self {

@@ -280,16 +280,17 @@ impl Wire {
         let Line::Own { client, .. } = &self.line else {
             return Err(Failure::lost("a shared connection cannot subscribe"));
         };
-        // The library is content when it has sent it. Commands on one connection are answered
-        // in their order; a refusal is taken for the answer to the next command.
+        // The library is content when it has sent it, and drops the answer. A refusal is dropped
+        // too, or taken for the answer to the next command. So the server is asked, over the
+        // same connection, where commands are answered in their order.
         client.subscribe(channel).await?;
-        let token = Value::from(channel);
-        match self
-            .send("PING", ClusterHash::Random, vec![token.clone()])
-            .await?
-        {
-            echo if echo == token => Ok(()),
-            other => Err(garbled("PING", &other)),
+        let arguments = vec![Value::from("INFO")];
+        match self.send("CLIENT", ClusterHash::Random, arguments).await? {
+            Value::String(text) if text.contains(" sub=1 ") => Ok(()),
+            Value::String(_) => Err(Failure::misconfigured(
+                "SUBSCRIBE was refused: no access to the channel, or not to the command",
+            )),
+            other => Err(garbled("CLIENT INFO", &other)),
         }
     }
 
