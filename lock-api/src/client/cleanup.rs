@@ -6,9 +6,10 @@
 //! nothing can be left that a lease would not have ended.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 
 use crate::bounds::{HORIZON, MAX_BATCH};
 use crate::client::clock::local_deadline;
@@ -61,11 +62,14 @@ impl EndResult {
         self.changed.notify();
     }
 
-    pub(crate) async fn wait(&self) -> Result<Ended, BackendError> {
+    fn get(&self) -> Option<Result<Ended, BackendError>> {
+        self.state.lock().clone()
+    }
+
+    async fn wait(&self) -> Result<Ended, BackendError> {
         loop {
             let version = self.changed.version();
-            let result = self.state.lock().clone();
-            if let Some(result) = result {
+            if let Some(result) = self.get() {
                 return result;
             }
             self.changed.changed(version).await;
@@ -289,15 +293,15 @@ impl Drop for QueuedIfDropped<'_> {
 
 /// Waits for the end of an operation, but no longer than a few calls take.
 pub(crate) async fn await_end(core: &Core, done: &EndResult) -> Result<Ended, BackendError> {
+    if let Some(result) = done.get() {
+        return result;
+    }
     let limit = core.settings.call_timeout * 2;
-    let timeout = async {
-        core.runtime.sleep(limit).await;
-        Err(BackendError::outcome_unknown(
-            "the end was not acknowledged yet; it is repeated",
-        ))
-    };
-    let (first, _) = select(Box::pin(done.wait()), Box::pin(timeout))
-        .await
-        .factor_first();
-    first
+    match select(pin!(done.wait()), core.runtime.sleep(limit)).await {
+        Either::Left((result, _)) => result,
+        Either::Right(_) => {
+            let why = "the end was not acknowledged yet; it is repeated";
+            Err(BackendError::outcome_unknown(why))
+        }
+    }
 }

@@ -23,6 +23,9 @@ use crate::runtime::{Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::time::{ServerTime, Stamp, Stamped};
 
+/// Longest time for which a suspend of the machine goes unnoticed after its end.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
 pub(crate) struct Core {
     pub(crate) backend: Arc<dyn LockBackend>,
     pub(crate) runtime: Arc<dyn Runtime>,
@@ -102,13 +105,18 @@ impl Core {
     }
 
     /// Sleeps until a moment, or not at all if it is over; without one, for ever.
+    ///
+    /// It wakes now and then to look at the clock: timers may not count a suspend, the clock does.
     pub(crate) async fn sleep_until(&self, until: Option<Moment>) {
         let Some(until) = until else {
             return std::future::pending().await;
         };
-        let left = until.saturating_since(self.now());
-        if !left.is_zero() {
-            self.runtime.sleep(left).await;
+        loop {
+            let left = until.saturating_since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            self.runtime.sleep(left.min(LONGEST_SLEEP)).await;
         }
     }
 

@@ -108,7 +108,7 @@ impl<O: Ownership> Mutex<O> {
     ///
     /// # Errors
     /// As [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the
-    /// time was over during an outage.
+    /// time was over during an outage, or before the first answer.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).

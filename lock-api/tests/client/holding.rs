@@ -51,11 +51,21 @@ async fn a_client_that_was_paused_does_not_call_itself_valid() {
     let server = server();
     let (a, network) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let (lost, clock) = (guard.lost(), server.clone());
+    let machine = network.clone();
+    let lost = tokio::spawn(async move {
+        machine.run(lost).await;
+        clock.elapsed()
+    });
+    server.advance(secs(1)).await;
     network.pause();
     server.advance(secs(31)).await;
+    let resumed = server.elapsed();
     network.resume();
     assert!(!guard.is_valid());
     assert_eq!(guard.lost().await, Loss::Deadline);
+    let told = lost.await.expect("no panic");
+    assert!(told - resumed <= secs(1), "{:?}", told - resumed);
     server.advance(secs(60)).await;
     assert!(!guard.is_valid(), "a loss is final");
 }
