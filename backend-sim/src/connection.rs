@@ -42,7 +42,15 @@ impl Inner {
         let session = subscription.session;
         if self.channels.remove(&(session, client, number)) {
             let process = self.process;
-            self.send_to_server(now, client, Happening::Unlisten { session, process });
+            self.send_to_server(
+                now,
+                client,
+                Happening::Unlisten {
+                    client,
+                    session,
+                    process,
+                },
+            );
         }
     }
 

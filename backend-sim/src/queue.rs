@@ -76,7 +76,11 @@ pub(crate) enum Happening {
         notice: Notice,
     },
     /// The end of a subscription reaches the server.
-    Unlisten { session: SessionId, process: u64 },
+    Unlisten {
+        client: ClientIndex,
+        session: SessionId,
+        process: u64,
+    },
     /// The client's library tries to subscribe again.
     Resubscribe {
         client: ClientIndex,

@@ -213,10 +213,14 @@ impl Inner {
                 subscription,
                 notice,
             } => self.deliver(now, client, connection, subscription, notice),
-            Happening::Unlisten { session, process } => {
+            Happening::Unlisten {
+                client,
+                session,
+                process,
+            } => {
                 if process == self.process {
                     self.store.unsubscribe(session);
-                    self.record(now, None, Event::Unsubscribed { session });
+                    self.record(now, Some(client), Event::Unsubscribed { session });
                 }
             }
             Happening::Resubscribe {

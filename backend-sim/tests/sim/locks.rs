@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::join;
 use leasehold_api::{Error, ForceHow, LockClient, Loss, Mutex, MutexGuard, Outcome, Release};
-use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
+use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer};
 
 use crate::support::{key, ms, secs};
 
@@ -406,6 +406,23 @@ async fn a_broken_connection_costs_a_waiter_neither_its_place_nor_its_turn() {
     assert!(!third.is_finished());
     assert!(released(&guard.release().await));
     let (_guard, _c) = third.await.expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_not_listening_when_the_lock_came_free_asks_at_once() {
+    let server = SimServer::new(1);
+    let (_, a) = client(&server, "a");
+    let (process, b) = client(&server, "b");
+    let guard = hold(&a).await;
+    let waiting = tokio::spawn(async move { (hold(&b).await, b) });
+    server.advance(ms(100)).await;
+    process.set_latency(Latency::fixed(ms(50)));
+    process.drop_connection();
+    let broken = server.elapsed();
+    assert!(released(&guard.release().await));
+    let (_guard, _b) = waiting.await.expect("no panic");
+    // One round trip, of the poll that it sent when it noticed.
+    assert_eq!(server.elapsed() - broken, ms(100), "{}", server.timeline());
 }
 
 #[tokio::test(start_paused = true)]

@@ -70,7 +70,7 @@ async fn worker(server: SimServer, backend: SimBackend, locks: LockClient, share
         lock(&shared).write(&name, &guard, &server);
         runtime.sleep(ms(runtime.random_u64() % 4_000)).await;
         lock(&shared).write(&name, &guard, &server);
-        if runtime.random_u64() % 2 == 0 {
+        if runtime.random_u64().is_multiple_of(2) {
             // Whatever it comes to: the end goes on in the background.
             let _ = guard.release().await;
         }
