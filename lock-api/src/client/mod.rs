@@ -18,6 +18,8 @@ mod hub;
 mod inspect;
 mod listener;
 mod lock;
+#[cfg(all(test, leasehold_loom))]
+mod loom_models;
 mod mutex;
 mod ownership;
 mod renewal;

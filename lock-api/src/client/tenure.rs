@@ -318,7 +318,7 @@ fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::future::Future;
 
     use futures_util::FutureExt;
@@ -344,11 +344,11 @@ mod tests {
         }
     }
 
-    fn at(ms: u64) -> Moment {
+    pub(crate) fn at(ms: u64) -> Moment {
         Moment::from_origin(Duration::from_millis(ms))
     }
 
-    fn standing(token: u64, deadline_ms: u64) -> Standing {
+    pub(crate) fn standing(token: u64, deadline_ms: u64) -> Standing {
         Standing {
             token: FencingToken::new(token),
             deadline: at(deadline_ms),
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    fn hold(sequence: u64, lease_ms: u64) -> HoldState {
+    pub(crate) fn hold(sequence: u64, lease_ms: u64) -> HoldState {
         HoldState {
             operation: Operation {
                 session: SessionId::from_bytes([0; 16]),
@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    fn tenure(first: HoldState) -> Tenure {
+    pub(crate) fn tenure(first: HoldState) -> Tenure {
         let key = Key::new("k").expect("valid");
         Tenure::new(
             key,
