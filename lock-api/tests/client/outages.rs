@@ -214,3 +214,26 @@ async fn what_a_backend_lacks_is_said_before_any_call() {
         Err(Error::Unsupported { .. })
     ));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_without_an_answer_is_recognised_after_renewals_and_with_waiters() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let rw = a.rw_lock("k").expect("valid").lease(secs(2));
+    let reader = rw.read().await.expect("free");
+    let writer = b.rw_lock("k").expect("valid");
+    let waiting = tokio::spawn(async move { writer.write().await });
+    server.advance(ms(100)).await;
+    network.inject_into(Call::Convert, Fault::LoseReply);
+    // Its reply is waited for through two renewals, which tell the new token.
+    let upgraded = reader.try_upgrade().await.expect("answered");
+    let Upgrade::Upgraded(guard) = upgraded else {
+        panic!("the upgrade was executed");
+    };
+    let shown = b.inspect("k").await.expect("answered");
+    assert!(shown.is_write_locked());
+    assert_eq!(shown.held_tokens(), [guard.fencing_token()]);
+    guard.release().await.expect("answered");
+    let _next = waiting.await.expect("no panic").expect("granted");
+}

@@ -262,3 +262,21 @@ async fn many_tasks_of_one_client_share_a_key_without_errors() {
     server.advance(ms(100)).await;
     assert_eq!(server.left_behind(), "");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_overtaken_goes_on_as_a_new_one() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid");
+    let first = mutex.lock().await.expect("free");
+    first.release().await.expect("answered");
+    network.inject_into(Call::Acquire, Fault::DelayRequest(ms(100)));
+    let late = mutex.clone();
+    let late = tokio::spawn(async move { late.try_lock().await });
+    server.advance(ms(1)).await;
+    let quick = held(mutex.try_lock().await);
+    quick.release().await.expect("answered");
+    assert!(!late.is_finished());
+    let guard = held(late.await.expect("no panic"));
+    assert!(guard.fencing_token() > quick.fencing_token());
+}
