@@ -29,6 +29,8 @@
 //! ignored. A server that cannot be reached is a failure.
 
 mod case;
+#[cfg(feature = "differential")]
+pub mod differential;
 mod failure;
 mod families;
 mod harness;

@@ -1,0 +1,197 @@
+//! Sessions that listen or do not, under the test's control.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use futures_util::{FutureExt, StreamExt};
+use leasehold_api::machine::{Event, Message};
+use leasehold_api::{
+    Acquire, End, Key, LockBackend, LockSpec, Mode, Notice, Notices, Operation, OwnerId,
+    ServerTime, SessionId, Wait,
+};
+
+/// Longest wait for a notice, or for the server to notice that nobody listens any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Lease of the holder in a probe.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A session: what it has asked, and what it hears.
+pub(super) struct Ear {
+    pub(super) session: SessionId,
+    notices: Option<Notices>,
+    sequence: u64,
+    /// Keys for probes are drawn from this.
+    probes: u64,
+}
+
+impl Ear {
+    pub(super) fn new(backend: &Arc<dyn LockBackend>) -> Self {
+        let mut bytes = [0; 16];
+        backend.runtime().fill_random(&mut bytes);
+        Self {
+            session: SessionId::from_bytes(bytes),
+            notices: None,
+            sequence: 0,
+            probes: 0,
+        }
+    }
+
+    pub(super) const fn listens(&self) -> bool {
+        self.notices.is_some()
+    }
+
+    /// The next sequence of the session; one is left out before it, for attempts that come late.
+    pub(super) const fn next_sequence(&mut self) -> u64 {
+        self.sequence += 2;
+        self.sequence
+    }
+
+    pub(super) async fn set_listening(
+        &mut self,
+        backend: &Arc<dyn LockBackend>,
+        listen: bool,
+    ) -> Result<(), String> {
+        if listen && self.notices.is_none() {
+            let notices = backend.listen(self.session).await;
+            self.notices = Some(notices.map_err(|error| format!("listen: {error}"))?);
+        } else if !listen && self.notices.take().is_some() {
+            self.wait_until_unheard(backend).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for one notice and compares it.
+    pub(super) async fn expect(
+        &mut self,
+        backend: &Arc<dyn LockBackend>,
+        message: &Message,
+        at: ServerTime,
+    ) -> Result<(), String> {
+        let Some(notices) = &mut self.notices else {
+            return Ok(());
+        };
+        let too_long = backend.runtime().sleep(PATIENCE);
+        let heard = match select(notices.next(), too_long).await {
+            Either::Left((Some(heard), _)) => heard,
+            Either::Left((None, _)) => return Err("the notices ended".to_owned()),
+            Either::Right(_) => return Err(format!("expected {message:?}, heard nothing")),
+        };
+        if same(&heard, message.event, at) {
+            return Ok(());
+        }
+        Err(format!("expected {message:?} at {at:?}, heard {heard:?}"))
+    }
+
+    /// What was heard and not expected, as far as it is here already.
+    pub(super) fn leftovers(&mut self) -> VecDeque<Notice> {
+        let mut heard = VecDeque::new();
+        if let Some(notices) = &mut self.notices {
+            while let Some(Some(notice)) = notices.next().now_or_never() {
+                heard.push_back(notice);
+            }
+        }
+        heard
+    }
+
+    /// Makes sure that nothing unexpected is on its way: the next notice must be the one of a
+    /// grant made now.
+    pub(super) async fn barrier(&mut self, backend: &Arc<dyn LockBackend>) -> Result<(), String> {
+        if self.notices.is_none() {
+            return Ok(());
+        }
+        let waiter = self.probe(backend).await?;
+        let Some(notices) = &mut self.notices else {
+            return Ok(());
+        };
+        let too_long = backend.runtime().sleep(PATIENCE);
+        match select(notices.next(), too_long).await {
+            Either::Left((Some(Notice::Granted { sequence, .. }), _))
+                if sequence == waiter.operation.sequence => {}
+            Either::Left((heard, _)) => return Err(format!("heard {heard:?} unexpectedly")),
+            Either::Right(_) => return Err("a grant was not heard of".to_owned()),
+        }
+        self.finish(backend, waiter).await
+    }
+
+    /// Queues the session on a key of its own and frees the key.
+    async fn probe(&mut self, backend: &Arc<dyn LockBackend>) -> Result<End, String> {
+        self.probes += 1;
+        let number =
+            u64::from_le_bytes(self.session.as_bytes()[..8].try_into().unwrap_or_default());
+        let key = Key::new(format!("probe {number:x} {}", self.probes));
+        let key = key.map_err(|error| error.to_string())?;
+        let now = backend.hello().await.map_err(|error| error.to_string())?.at;
+        let ask = |operation| {
+            let by = now.saturating_add(PATIENCE);
+            let spec = LockSpec::mutex();
+            let request = Acquire::new(key.clone(), spec, Mode::Exclusive, operation, LONG, by);
+            request.map_err(|error| error.to_string())
+        };
+        let holder = self.attempt(1);
+        let waiter = self.attempt(2);
+        let error = |error| format!("a probe: {error}");
+        backend.acquire(&ask(holder)?).await.map_err(error)?;
+        let request = ask(waiter)?.with_wait(Wait::new(true));
+        backend.acquire(&request).await.map_err(error)?;
+        let end = [End::new(key.clone(), holder)];
+        backend.end(&end).await.remove(0).map_err(error)?;
+        Ok(End::new(key, waiter))
+    }
+
+    async fn finish(&self, backend: &Arc<dyn LockBackend>, waiter: End) -> Result<(), String> {
+        let ended = backend.end(&[waiter]).await.remove(0);
+        ended
+            .map(|_| ())
+            .map_err(|error| format!("a probe: {error}"))
+    }
+
+    const fn attempt(&mut self, owner: u64) -> Operation {
+        Operation {
+            session: self.session,
+            sequence: self.next_sequence(),
+            owner: OwnerId::from_u64(owner),
+        }
+    }
+
+    /// The server hears of a dropped subscription a little later.
+    async fn wait_until_unheard(&mut self, backend: &Arc<dyn LockBackend>) -> Result<(), String> {
+        let begun = backend.runtime().now();
+        while backend.runtime().now().saturating_since(begun) < PATIENCE {
+            let waiter = self.probe(backend).await?;
+            let look = backend.inspect(&waiter.key).await;
+            let look = look.map_err(|error| error.to_string())?.reply;
+            self.finish(backend, waiter).await?;
+            if look.waiters.first().is_some_and(|waiter| waiter.away) {
+                return Ok(());
+            }
+            backend.runtime().sleep(Duration::from_millis(1)).await;
+        }
+        Err("the session stopped listening and still counts as listening".to_owned())
+    }
+}
+
+/// Whether a notice is the message that the machine decided on at that time.
+fn same(notice: &Notice, event: Event, at: ServerTime) -> bool {
+    match (*notice, event) {
+        (
+            Notice::Granted {
+                sequence,
+                token,
+                remaining,
+                stamp,
+            },
+            Event::Granted {
+                sequence: s,
+                token: t,
+                remaining: r,
+            },
+        ) => (sequence, token, remaining, stamp.at) == (s, t, r, at),
+        (Notice::Hint { sequence, stamp }, Event::Hint { sequence: s })
+        | (Notice::Revoked { sequence, stamp }, Event::Revoked { sequence: s }) => {
+            (sequence, stamp.at) == (s, at)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,95 @@
+//! The differential test: a backend against the state machine.
+//!
+//! Random sequences of commands go to a backend and to `leasehold_api::machine`. The time in each
+//! reply is the machine's time for the same command, and the sessions that listen are those that
+//! the test has listen. So both must give the same replies, and every session must hear what the
+//! machine says that it is told: nothing else, and in that order. Commands also come twice, at
+//! once or later; real sleeps between them let leases of milliseconds expire.
+//!
+//! The run counts every pair of command and outcome, for first and for repeated sendings, and
+//! fails if one came too seldom to say that it was compared. A sequence that fails is shrunk by
+//! proptest; time is real, so a failure that hangs on microseconds may shrink less than it could.
+
+mod ears;
+mod moves;
+mod outcomes;
+mod play;
+
+use std::cell::RefCell;
+use std::env;
+use std::sync::Arc;
+
+use leasehold_api::LockBackend;
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use tokio::runtime::Runtime;
+
+pub use outcomes::Counts;
+
+/// Says how many commands are compared.
+pub const COMMANDS_VARIABLE: &str = "LEASEHOLD_DIFFERENTIAL_COMMANDS";
+const COMMANDS: u64 = 10_000;
+/// A run goes on until every outcome was seen, up to so many times the commands asked for.
+const PATIENCE: u64 = 3;
+/// Sequences tried while shrinking one that fails.
+const SHRINK: u32 = 500;
+
+/// How many commands [`check`] is to compare: [`COMMANDS_VARIABLE`], or 10,000.
+///
+/// # Panics
+/// If the variable is set and is not a number.
+#[must_use]
+pub fn commands() -> u64 {
+    env::var(COMMANDS_VARIABLE).map_or(COMMANDS, |text| {
+        let number = text.parse();
+        number.unwrap_or_else(|_| panic!("{COMMANDS_VARIABLE} is no number: {text}"))
+    })
+}
+
+/// Plays random sequences to `backend`, on `runtime`, until at least that many commands are
+/// compared and every outcome was seen, or three times as many commands are compared.
+///
+/// # Errors
+/// The shrunk sequence with the replies of both sides, or the outcomes that came too seldom.
+///
+/// # Panics
+/// Inside another tokio runtime.
+pub fn check(
+    runtime: &Runtime,
+    backend: Arc<dyn LockBackend>,
+    commands: u64,
+) -> Result<Counts, String> {
+    let stage = RefCell::new(runtime.block_on(play::Stage::new(backend))?);
+    let config = Config {
+        failure_persistence: None,
+        max_shrink_iters: SHRINK,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new(config);
+    let scripts = moves::scripts();
+    let goes_on = |counts: &Counts| {
+        let done = counts.commands();
+        done < commands || (done < commands * PATIENCE && !counts.gaps().is_empty())
+    };
+    while goes_on(&stage.borrow().counts) {
+        let tree = scripts.new_tree(&mut runner);
+        let tree = tree.map_err(|reason| reason.to_string())?;
+        let played = runner.run_one(tree, |script| {
+            let mut stage = stage.borrow_mut();
+            let played = runtime.block_on(stage.play(&script));
+            played.map_err(TestCaseError::fail)
+        });
+        match played {
+            Ok(_) => {}
+            Err(TestError::Fail(reason, _)) => return Err(reason.to_string()),
+            Err(TestError::Abort(reason)) => return Err(reason.to_string()),
+        }
+    }
+    let counts = stage.into_inner().counts;
+    let gaps = counts.gaps();
+    if gaps.is_empty() {
+        Ok(counts)
+    } else {
+        Err(format!("{}\n{counts}", gaps.join("\n")))
+    }
+}

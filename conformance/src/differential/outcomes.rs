@@ -1,0 +1,241 @@
+//! Every pair of command and outcome, and how often each was seen.
+
+use std::fmt;
+
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{
+    AcquireReply, ConvertReply, EndReply, ForceHow, ForceReply, PollReply, Refused, RenewReply, Why,
+};
+
+/// Times that each pair must be seen.
+const ENOUGH: u64 = 20;
+
+macro_rules! outcomes {
+    ($($name:ident: $once:ident $again:ident;)+) => {
+        /// A command and what came of it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(super) enum Outcome { $($name),+ }
+
+        /// Each with whether it can come of a first sending, and of a repeated one.
+        const ALL: &[(Outcome, Expected, Expected)] =
+            &[$((Outcome::$name, Expected::$once, Expected::$again)),+];
+    };
+}
+
+/// What a count must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// At least [`ENOUGH`].
+    Seen,
+    /// 0: no sequence of commands leads there before the marks of a session are forgotten.
+    Never,
+}
+
+// Why some never come of a repeated sending: the first `End` left nothing to release and noted
+// its sequence, so that the attempt can neither hold nor wait again, and the note tells `Ended`
+// or, once a later sequence is noted, nothing; `Ended` comes of nothing else. The first `Now` ended the tenures of its tokens,
+// and no later tenure gets an old token.
+outcomes! {
+    AcquireAcquired: Seen Seen;
+    AcquireAcquiredAgain: Seen Seen;
+    AcquireQueued: Seen Seen;
+    AcquireHeld: Seen Seen;
+    AcquireStale: Seen Seen;
+    AcquireTooLate: Seen Seen;
+    AcquireMismatch: Seen Seen;
+    AcquireQueueFull: Seen Seen;
+    AcquireHoldersFull: Seen Seen;
+    AcquireHoldLimit: Seen Seen;
+    AcquireWouldDeadlock: Seen Seen;
+    AcquireFloorTooHigh: Seen Seen;
+    PollAcquired: Seen Seen;
+    PollQueued: Seen Seen;
+    PollGoneExpired: Seen Seen;
+    PollGoneForced: Seen Seen;
+    PollGoneEnded: Seen Seen;
+    PollGoneUnknown: Seen Seen;
+    RenewRenewed: Seen Seen;
+    RenewLostExpired: Seen Seen;
+    RenewLostForced: Seen Seen;
+    RenewLostEnded: Seen Seen;
+    RenewLostUnknown: Seen Seen;
+    EndReleased: Seen Never;
+    EndReleasedOneOfMore: Seen Never;
+    EndLeft: Seen Never;
+    EndNotHeldExpired: Seen Never;
+    EndNotHeldForced: Seen Never;
+    EndNotHeldEnded: Never Seen;
+    EndNotHeldUnknown: Seen Seen;
+    ConvertToShared: Seen Seen;
+    ConvertToExclusive: Seen Seen;
+    ConvertNotSole: Seen Seen;
+    ConvertWrongPeriod: Seen Seen;
+    ConvertLostExpired: Seen Seen;
+    ConvertLostForced: Seen Seen;
+    ConvertLostEnded: Seen Seen;
+    ConvertLostUnknown: Seen Seen;
+    InspectIdle: Seen Seen;
+    InspectHeld: Seen Seen;
+    InspectWaiters: Seen Seen;
+    InspectHeldWithWaiters: Seen Seen;
+    RevokeForced: Seen Seen;
+    RevokeWrongPeriod: Seen Seen;
+    NowForced: Seen Never;
+    NowWrongPeriod: Seen Seen;
+}
+
+impl Outcome {
+    /// Which one a reply to a command is; `None` if it answers another command.
+    pub(super) fn of(command: &Command, reply: &Reply) -> Option<Self> {
+        Some(match (command, reply) {
+            (Command::Acquire(_), Reply::Acquire(reply)) => Self::of_acquire(reply),
+            (Command::Poll(_), Reply::Poll(reply)) => Self::of_poll(reply),
+            (Command::Renew(_), Reply::Renew(reply)) => Self::of_renew(*reply),
+            (Command::End(_), Reply::End(reply)) => Self::of_end(*reply),
+            (Command::Convert(request), Reply::Convert(reply)) => match reply {
+                ConvertReply::Converted { .. } if request.to == leasehold_api::Mode::Shared => {
+                    Self::ConvertToShared
+                }
+                ConvertReply::Converted { .. } => Self::ConvertToExclusive,
+                ConvertReply::NotSole => Self::ConvertNotSole,
+                ConvertReply::WrongPeriod(_) => Self::ConvertWrongPeriod,
+                ConvertReply::Lost(Why::Expired) => Self::ConvertLostExpired,
+                ConvertReply::Lost(Why::Forced) => Self::ConvertLostForced,
+                ConvertReply::Lost(Why::Ended) => Self::ConvertLostEnded,
+                ConvertReply::Lost(Why::Unknown) => Self::ConvertLostUnknown,
+            },
+            (Command::Inspect, Reply::Inspect(reply)) => {
+                match (reply.holder_count > 0, reply.waiter_count > 0) {
+                    (false, false) => Self::InspectIdle,
+                    (true, false) => Self::InspectHeld,
+                    (false, true) => Self::InspectWaiters,
+                    (true, true) => Self::InspectHeldWithWaiters,
+                }
+            }
+            (Command::ForceRelease(request), Reply::ForceRelease(reply)) => {
+                match (request.how, reply) {
+                    (ForceHow::Revoke, ForceReply::Forced { .. }) => Self::RevokeForced,
+                    (ForceHow::Revoke, ForceReply::WrongPeriod) => Self::RevokeWrongPeriod,
+                    (ForceHow::Now, ForceReply::Forced { .. }) => Self::NowForced,
+                    (ForceHow::Now, ForceReply::WrongPeriod) => Self::NowWrongPeriod,
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    const fn of_acquire(reply: &AcquireReply) -> Self {
+        match reply {
+            AcquireReply::Acquired(acquired) if acquired.holds > 1 => Self::AcquireAcquiredAgain,
+            AcquireReply::Acquired(_) => Self::AcquireAcquired,
+            AcquireReply::Queued(_) => Self::AcquireQueued,
+            AcquireReply::Held(_) => Self::AcquireHeld,
+            AcquireReply::Refused(Refused::Stale) => Self::AcquireStale,
+            AcquireReply::Refused(Refused::TooLate) => Self::AcquireTooLate,
+            AcquireReply::Refused(Refused::Mismatch { .. }) => Self::AcquireMismatch,
+            AcquireReply::Refused(Refused::QueueFull) => Self::AcquireQueueFull,
+            AcquireReply::Refused(Refused::HoldersFull) => Self::AcquireHoldersFull,
+            AcquireReply::Refused(Refused::HoldLimit) => Self::AcquireHoldLimit,
+            AcquireReply::Refused(Refused::WouldDeadlock) => Self::AcquireWouldDeadlock,
+            AcquireReply::Refused(Refused::FloorTooHigh) => Self::AcquireFloorTooHigh,
+        }
+    }
+
+    const fn of_poll(reply: &PollReply) -> Self {
+        match reply {
+            PollReply::Acquired(_) => Self::PollAcquired,
+            PollReply::Queued(_) => Self::PollQueued,
+            PollReply::Gone(Why::Expired) => Self::PollGoneExpired,
+            PollReply::Gone(Why::Forced) => Self::PollGoneForced,
+            PollReply::Gone(Why::Ended) => Self::PollGoneEnded,
+            PollReply::Gone(Why::Unknown) => Self::PollGoneUnknown,
+        }
+    }
+
+    const fn of_renew(reply: RenewReply) -> Self {
+        match reply {
+            RenewReply::Renewed { .. } => Self::RenewRenewed,
+            RenewReply::Lost(Why::Expired) => Self::RenewLostExpired,
+            RenewReply::Lost(Why::Forced) => Self::RenewLostForced,
+            RenewReply::Lost(Why::Ended) => Self::RenewLostEnded,
+            RenewReply::Lost(Why::Unknown) => Self::RenewLostUnknown,
+        }
+    }
+
+    const fn of_end(reply: EndReply) -> Self {
+        match reply {
+            EndReply::Released { holds_left: 0, .. } => Self::EndReleased,
+            EndReply::Released { .. } => Self::EndReleasedOneOfMore,
+            EndReply::Left => Self::EndLeft,
+            EndReply::NotHeld(Why::Expired) => Self::EndNotHeldExpired,
+            EndReply::NotHeld(Why::Forced) => Self::EndNotHeldForced,
+            EndReply::NotHeld(Why::Ended) => Self::EndNotHeldEnded,
+            EndReply::NotHeld(Why::Unknown) => Self::EndNotHeldUnknown,
+        }
+    }
+}
+
+/// How often each outcome was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counts {
+    seen: Vec<[u64; 2]>,
+    notices: u64,
+}
+
+impl Counts {
+    pub(super) fn new() -> Self {
+        Self {
+            seen: vec![[0; 2]; ALL.len()],
+            notices: 0,
+        }
+    }
+
+    pub(super) fn count(&mut self, outcome: Outcome, again: bool) {
+        self.seen[outcome as usize][usize::from(again)] += 1;
+    }
+
+    pub(super) fn count_notices(&mut self, more: usize) {
+        self.notices += u64::try_from(more).unwrap_or(u64::MAX);
+    }
+
+    /// Commands that were compared.
+    #[must_use]
+    pub fn commands(&self) -> u64 {
+        self.seen.iter().flatten().sum()
+    }
+
+    /// Notices that were compared.
+    #[must_use]
+    pub const fn notices(&self) -> u64 {
+        self.notices
+    }
+
+    /// What was seen too seldom, or though it cannot be; one line each.
+    pub(super) fn gaps(&self) -> Vec<String> {
+        let mut gaps = Vec::new();
+        for ((outcome, once, again), seen) in ALL.iter().zip(&self.seen) {
+            for (sending, expected, seen) in [("first", once, seen[0]), ("again", again, seen[1])] {
+                let fine = match expected {
+                    Expected::Seen => seen >= ENOUGH,
+                    Expected::Never => seen == 0,
+                };
+                if !fine {
+                    gaps.push(format!(
+                        "{outcome:?}, sent {sending}: {seen} times, {expected:?}"
+                    ));
+                }
+            }
+        }
+        gaps
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<26}{:>9}{:>9}", "outcome", "first", "again")?;
+        for ((outcome, ..), [once, again]) in ALL.iter().zip(&self.seen) {
+            writeln!(f, "{:<26}{once:>9}{again:>9}", format!("{outcome:?}"))?;
+        }
+        write!(f, "{} commands, {} notices", self.commands(), self.notices)
+    }
+}

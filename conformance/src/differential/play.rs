@@ -1,0 +1,457 @@
+//! Plays one sequence to a backend and to the machine, and compares.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Env, Message, Reach, Reply, Settings, State, step};
+use leasehold_api::{
+    Acquire, BackendError, Convert, End, FencingToken, ForceRelease, Kind, Label, LockBackend,
+    LockSpec, Mode, Operation, OwnerId, Poll, Renew, ServerTime, SessionId, Stamped, Wait, bounds,
+};
+
+use super::ears::Ear;
+use super::moves::{Ask, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mode};
+use super::outcomes::{Counts, Outcome};
+
+/// What lasts longer than one sequence.
+pub(super) struct Stage {
+    pub(super) backend: Arc<dyn LockBackend>,
+    pub(super) ears: [Ear; SESSIONS],
+    pub(super) counts: Counts,
+    /// Keys used so far.
+    keys: u64,
+    /// About the time that two commands take, in whole ms.
+    unit: Duration,
+}
+
+/// Calls by which that time is measured.
+const CALLS: usize = 9;
+const LONGEST_UNIT: u64 = 20;
+/// By this much a sleep is longer than what it is to outlast.
+const A_LITTLE: Duration = Duration::from_micros(300);
+
+/// A key and what the machine knows about it.
+struct Lock {
+    name: leasehold_api::Key,
+    spec: LockSpec,
+    model: State,
+    tokens: Vec<FencingToken>,
+}
+
+/// A command, and the key that it goes to.
+#[derive(Clone, Debug, PartialEq)]
+struct Sent {
+    lock: u64,
+    command: Command,
+}
+
+/// One sequence being played.
+struct Play<'a> {
+    stage: &'a mut Stage,
+    locks: BTreeMap<u64, Lock>,
+    /// The lock in each slot.
+    slots: [u64; KEYS],
+    specs: [LockSpec; KEYS],
+    sent: Vec<Sent>,
+    attempts: Vec<(u64, Operation)>,
+    /// The server's time in the last reply.
+    now: ServerTime,
+    trace: String,
+}
+
+impl Stage {
+    pub(super) async fn new(backend: Arc<dyn LockBackend>) -> Result<Self, String> {
+        let ears = [(); SESSIONS].map(|()| Ear::new(&backend));
+        let unit = measure(&*backend)
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            backend,
+            ears,
+            counts: Counts::new(),
+            keys: 0,
+            unit,
+        })
+    }
+
+    /// Plays a sequence from fresh keys on; the error tells all that was sent.
+    pub(super) async fn play(&mut self, script: &Script) -> Result<(), String> {
+        let backend = Arc::clone(&self.backend);
+        for (ear, listens) in self.ears.iter_mut().zip([true, script.listening, false]) {
+            ear.set_listening(&backend, listens).await?;
+        }
+        let now = backend.hello().await.map_err(|error| error.to_string())?.at;
+        let mut play = Play {
+            stage: self,
+            locks: BTreeMap::new(),
+            slots: [0; KEYS],
+            specs: script.specs,
+            sent: Vec::new(),
+            attempts: Vec::new(),
+            now,
+            trace: String::new(),
+        };
+        for slot in 0..KEYS {
+            play.fresh(slot);
+        }
+        let mut result = Ok(());
+        for next in &script.moves {
+            result = play.play(*next).await;
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_ok() {
+            result = play.end().await;
+        }
+        result.map_err(|what| format!("{what}\nWhat was sent, and what came back:\n{}", play.trace))
+    }
+}
+
+/// Twice the usual time from one execution to the next, in whole ms.
+async fn measure(backend: &dyn LockBackend) -> Result<Duration, BackendError> {
+    let mut gaps = Vec::new();
+    let mut last = backend.hello().await?.at;
+    for _ in 0..CALLS {
+        let now = backend.hello().await?.at;
+        gaps.push(now.saturating_since(last));
+        last = now;
+    }
+    gaps.sort();
+    let millis = (gaps[CALLS / 2] * 2).as_micros().div_ceil(1_000);
+    let millis = u64::try_from(millis).unwrap_or(LONGEST_UNIT);
+    Ok(Duration::from_millis(millis.clamp(1, LONGEST_UNIT)))
+}
+
+impl Play<'_> {
+    fn fresh(&mut self, slot: usize) {
+        self.stage.keys += 1;
+        let number = self.stage.keys;
+        let session = self.stage.ears[0].session;
+        let bytes = session.as_bytes();
+        let name = format!("differential {:02x}{:02x} {number}", bytes[0], bytes[1]);
+        let lock = Lock {
+            name: leasehold_api::Key::new(name).expect("short enough"),
+            spec: self.specs[slot],
+            model: State::default(),
+            tokens: vec![FencingToken::new(1)],
+        };
+        self.locks.insert(number, lock);
+        self.slots[slot] = number;
+    }
+
+    async fn play(&mut self, next: Move) -> Result<(), String> {
+        let backend = Arc::clone(&self.stage.backend);
+        match next {
+            Move::Sleep(time) => self.sleep(time).await,
+            Move::SleepUnit => self.sleep(self.stage.unit + A_LITTLE).await,
+            Move::Listen(listen) => {
+                self.stage.ears[1].set_listening(&backend, listen).await?;
+                let _ = writeln!(self.trace, "  the second session listens: {listen}");
+            }
+            Move::Fresh { key } => self.fresh(key),
+            other => {
+                let batch = self.commands(other);
+                return self.deliver(&batch).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn sleep(&mut self, time: Duration) {
+        self.stage.backend.runtime().sleep(time).await;
+        let _ = writeln!(self.trace, "  sleep {time:?}");
+    }
+
+    const fn lease(&self, lease: Lease) -> Duration {
+        match lease {
+            Lease::Short => self.stage.unit,
+            Lease::Millis(millis) => Duration::from_millis(millis),
+        }
+    }
+
+    /// The commands that a move stands for; none if there is nothing that it could be about.
+    fn commands(&mut self, next: Move) -> Vec<Sent> {
+        let one = |sent: Option<Sent>| sent.into_iter().collect();
+        match next {
+            Move::Acquire(ask) => vec![self.acquire(ask)],
+            Move::Poll {
+                which,
+                batch,
+                listening,
+            } => self.about(which, batch, |name, operation| {
+                Command::Poll(Poll::new(name, operation, listening))
+            }),
+            Move::Renew {
+                which,
+                batch,
+                lease,
+            } => self.about(which, batch, |name, operation| {
+                let request = Renew::new(name, operation, self.lease(lease));
+                Command::Renew(request.expect("a valid lease"))
+            }),
+            Move::End { which, batch } => self.about(which, batch, |name, operation| {
+                Command::End(End::new(name, operation))
+            }),
+            Move::Convert { which, to, old } => one(self.convert(which, to, old)),
+            Move::Force { key, how, old } => {
+                let lock = self.slots[key];
+                let known = &self.locks[&lock];
+                let tokens = vec![token(&known.tokens, old)];
+                let request = ForceRelease::new(known.name.clone(), tokens).with_how(how);
+                let command = Command::ForceRelease(request);
+                vec![Sent { lock, command }]
+            }
+            Move::Inspect { key } => vec![Sent {
+                lock: self.slots[key],
+                command: Command::Inspect,
+            }],
+            Move::Again { back } => one(self.sent.iter().rev().nth(back).cloned()),
+            Move::Sleep(_) | Move::SleepUnit | Move::Listen(_) | Move::Fresh { .. } => Vec::new(),
+        }
+    }
+
+    fn about(
+        &self,
+        which: usize,
+        batch: usize,
+        command: impl Fn(leasehold_api::Key, Operation) -> Command,
+    ) -> Vec<Sent> {
+        let newest_first = self.attempts.iter().rev().skip(which).take(batch);
+        newest_first
+            .map(|(lock, operation)| Sent {
+                lock: *lock,
+                command: command(self.locks[lock].name.clone(), *operation),
+            })
+            .collect()
+    }
+
+    fn convert(&self, which: usize, to: Mode, old: bool) -> Option<Sent> {
+        let (lock, operation) = *self.attempts.iter().rev().nth(which)?;
+        let known = &self.locks[&lock];
+        let (name, expected) = (known.name.clone(), token(&known.tokens, old));
+        let request = match to {
+            Mode::Exclusive => Convert::to_exclusive(name, operation, expected),
+            _ => Convert::to_shared(name, operation, expected),
+        };
+        let command = Command::Convert(request);
+        Some(Sent { lock, command })
+    }
+
+    fn acquire(&mut self, ask: Ask) -> Sent {
+        let lock = self.slots[ask.key];
+        let ear = &mut self.stage.ears[ask.session];
+        let newest = ear.next_sequence();
+        let operation = Operation {
+            session: ear.session,
+            // Left out so far, and lower than the one before.
+            sequence: if ask.old {
+                newest.saturating_sub(3).max(1)
+            } else {
+                newest
+            },
+            owner: OwnerId::from_u64(ask.owner + 1),
+        };
+        let known = &self.locks[&lock];
+        let spec = match (ask.other, known.spec.kind()) {
+            (false, _) => known.spec,
+            (true, Kind::Mutex) => LockSpec::rw_lock(),
+            (true, _) => LockSpec::mutex(),
+        };
+        let by = match ask.deliver {
+            Deliver::In(micros) => shifted(self.now, micros),
+            Deliver::Early => self.now.saturating_add(bounds::HORIZON + self.stage.unit),
+        };
+        let lease = self.lease(ask.lease);
+        let mode = mode(spec.kind(), ask.weight);
+        let request = Acquire::new(known.name.clone(), spec, mode, operation, lease, by);
+        let mut request = request
+            .expect("moves are drawn so that they are valid")
+            .with_label(label(operation))
+            .with_limits(ask.limits);
+        request.wait = ask.wait.map(|place| {
+            let wait = Wait::new(place.listening);
+            place.until.map_or(wait, |until| {
+                wait.with_place_until(shifted(self.now, until))
+            })
+        });
+        let last = known.tokens.last().map_or(0, |token| token.get());
+        request.floor = match ask.floor {
+            Floor::None => None,
+            Floor::Near(by) => Some(last.saturating_add_signed(by)),
+            Floor::TooHigh => {
+                let ahead = shifted(self.now, 60_000_000).saturating_add(bounds::MAX_FLOOR_AHEAD);
+                Some(ahead.as_micros().max(last + ahead.as_micros()))
+            }
+        }
+        .map(FencingToken::new);
+        self.attempts.push((lock, operation));
+        let command = Command::Acquire(request);
+        Sent { lock, command }
+    }
+
+    /// Sends a batch of one sort of command, and compares replies and notices.
+    async fn deliver(&mut self, batch: &[Sent]) -> Result<(), String> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let replies = send(&*self.stage.backend, &self.locks, batch).await;
+        if replies.len() != batch.len() {
+            return Err(format!("{} replies to {}", replies.len(), batch.len()));
+        }
+        let mut told = Vec::new();
+        for (sent, answered) in batch.iter().zip(replies) {
+            let known_as = self.locks[&sent.lock].name.clone();
+            let _ = writeln!(self.trace, "> {known_as}: {:?}", sent.command);
+            let answered = answered.map_err(|error| format!("{:?}: {error}", sent.command))?;
+            self.compare(sent, &answered, &mut told)?;
+        }
+        self.compare_notices(&told).await
+    }
+
+    fn compare(
+        &mut self,
+        sent: &Sent,
+        answered: &Stamped<Reply>,
+        told: &mut Vec<(Message, ServerTime)>,
+    ) -> Result<(), String> {
+        let Some(lock) = self.locks.get_mut(&sent.lock) else {
+            return Err("a command to a key that is not there".to_owned());
+        };
+        self.now = answered.stamp.at;
+        let listening: Vec<SessionId> = self
+            .stage
+            .ears
+            .iter()
+            .filter(|ear| ear.listens())
+            .map(|ear| ear.session)
+            .collect();
+        let reachable = |session| {
+            if listening.contains(&session) {
+                Reach::Listening
+            } else {
+                Reach::Nobody
+            }
+        };
+        let env = Env {
+            now: self.now,
+            settings: Settings::default(),
+            reachable: &reachable,
+        };
+        let (expected, messages) = step(&mut lock.model, env, &sent.command);
+        let at = self.now.as_micros();
+        let _ = writeln!(self.trace, "  at {at}: {:?}", answered.reply);
+        if answered.reply != expected {
+            let _ = writeln!(self.trace, "  the machine: {expected:?}");
+            return Err("the replies differ".to_owned());
+        }
+        if let Reply::Inspect(look) = step(&mut lock.model, env, &Command::Inspect).0 {
+            lock.tokens.extend(look.token);
+        }
+        let again = self.sent.contains(sent);
+        self.sent.push(sent.clone());
+        match Outcome::of(&sent.command, &answered.reply) {
+            Some(outcome) => self.stage.counts.count(outcome, again),
+            None => return Err("a reply to another command".to_owned()),
+        }
+        for message in messages {
+            let _ = writeln!(self.trace, "  tells {message:?}");
+            told.push((message, self.now));
+        }
+        Ok(())
+    }
+
+    /// Each session hears what it was told, in that order; what it should not hear shows here or
+    /// at the end.
+    async fn compare_notices(&mut self, told: &[(Message, ServerTime)]) -> Result<(), String> {
+        let backend = Arc::clone(&self.stage.backend);
+        for ear in self.stage.ears.iter_mut().filter(|ear| ear.listens()) {
+            let session = ear.session;
+            let mine = told.iter().filter(|(message, _)| message.to == session);
+            for (message, at) in mine {
+                ear.expect(&backend, message, *at).await?;
+                self.stage.counts.count_notices(1);
+            }
+            let heard = ear.leftovers();
+            if !heard.is_empty() {
+                return Err(format!("heard unexpectedly: {heard:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Result<(), String> {
+        let backend = Arc::clone(&self.stage.backend);
+        for ear in &mut self.stage.ears {
+            ear.barrier(&backend).await?;
+        }
+        Ok(())
+    }
+}
+
+fn token(tokens: &[FencingToken], old: bool) -> FencingToken {
+    let newest = tokens.len() - 1;
+    tokens[if old { newest / 2 } else { newest }]
+}
+
+fn shifted(at: ServerTime, micros: i64) -> ServerTime {
+    ServerTime::from_micros(at.as_micros().saturating_add_signed(micros))
+}
+
+/// So long that it tells who it is.
+fn label(operation: Operation) -> Label {
+    let session = operation.session.as_bytes()[0];
+    let text = format!(
+        "{session:02x}#{} of {}",
+        operation.sequence,
+        operation.owner.as_u64()
+    );
+    Label::new(text).expect("short enough")
+}
+
+/// Sends a batch; all elements are of the sort of the first.
+async fn send(
+    backend: &dyn LockBackend,
+    locks: &BTreeMap<u64, Lock>,
+    batch: &[Sent],
+) -> Vec<Result<Stamped<Reply>, BackendError>> {
+    macro_rules! all {
+        ($sort:ident, $method:ident) => {{
+            let requests: Vec<_> = batch
+                .iter()
+                .filter_map(|sent| match &sent.command {
+                    Command::$sort(request) => Some(request.clone()),
+                    _ => None,
+                })
+                .collect();
+            let replies = backend.$method(&requests).await;
+            replies
+                .into_iter()
+                .map(|reply| reply.map(|it| stamped(it, Reply::$sort)))
+                .collect()
+        }};
+    }
+    macro_rules! one {
+        ($reply:expr, $sort:ident) => {
+            vec![$reply.await.map(|it| stamped(it, Reply::$sort))]
+        };
+    }
+    match &batch[0].command {
+        Command::Acquire(request) => one!(backend.acquire(request), Acquire),
+        Command::Convert(request) => one!(backend.convert(request), Convert),
+        Command::Inspect => one!(backend.inspect(&locks[&batch[0].lock].name), Inspect),
+        Command::ForceRelease(request) => one!(backend.force_release(request), ForceRelease),
+        Command::Poll(_) => all!(Poll, poll),
+        Command::Renew(_) => all!(Renew, renew),
+        Command::End(_) => all!(End, end),
+    }
+}
+
+fn stamped<T>(from: Stamped<T>, wrap: impl Fn(T) -> Reply) -> Stamped<Reply> {
+    Stamped {
+        stamp: from.stamp,
+        reply: wrap(from.reply),
+    }
+}
