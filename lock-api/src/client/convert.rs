@@ -3,7 +3,8 @@
 //! A conversion names the token under which it was asked for, and acts only in that period. So a
 //! second delivery changes nothing, but its answer must be read with care: told `WrongPeriod`
 //! after an attempt that got no answer, the mode that stands says whether that attempt acted,
-//! because only this tenure can have changed it.
+//! because only this tenure can have changed it. If the tenure has other holds, which may be what
+//! gives it that mode, the conversion is asked for again in the period that stands.
 
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> 
                 }
                 ConvertReply::NotSole => return Ok(Conversion::NotSole),
                 ConvertReply::WrongPeriod(view) => {
-                    if in_doubt && view.mode == to {
+                    if in_doubt && view.mode == to && hold.tenure.has_one_hold() {
                         return adopt(hold, to, sent, stamp, view.token, view.remaining);
                     }
                     in_doubt = false;

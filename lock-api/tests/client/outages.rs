@@ -237,3 +237,20 @@ async fn an_upgrade_without_an_answer_is_recognised_after_renewals_and_with_wait
     guard.release().await.expect("answered");
     let _next = waiting.await.expect("no panic").expect("granted");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_downgrade_without_an_answer_converts_its_own_hold() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let rw = a.reentrant_rw_lock("k").expect("valid");
+    let outer = rw.write().await.expect("free");
+    let inner = rw.write().await.expect("nested");
+    network.inject_into(Call::Convert, Fault::LoseReply);
+    let inner = inner.downgrade().await.expect("answered");
+    contended(&b.rw_lock("k").expect("valid").try_read().await);
+    assert_eq!(outer.fencing_token(), inner.fencing_token());
+    outer.release().await.expect("answered");
+    let beside = held(b.rw_lock("k").expect("valid").try_read().await);
+    assert_eq!(beside.fencing_token(), inner.fencing_token());
+}
