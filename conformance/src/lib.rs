@@ -34,6 +34,7 @@ pub mod differential;
 mod failure;
 mod families;
 mod harness;
+mod holding;
 mod rules;
 mod runner;
 mod world;

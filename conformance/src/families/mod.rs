@@ -3,6 +3,11 @@
 mod away;
 mod batches;
 mod claims;
+mod client_care;
+mod client_locks;
+mod client_renewal;
+mod client_sharing;
+mod client_waiting;
 mod conversion;
 mod exclusion;
 mod expiry;
@@ -48,6 +53,11 @@ const FAMILIES: &[&[Case]] = &[
     away::CASES,
     batches::CASES,
     long_spans::CASES,
+    client_locks::CASES,
+    client_waiting::CASES,
+    client_renewal::CASES,
+    client_sharing::CASES,
+    client_care::CASES,
 ];
 
 /// Every case of the suite.

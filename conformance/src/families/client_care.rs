@@ -1,0 +1,347 @@
+//! Shutting down, and input that is refused before any I/O.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Capabilities, End, EndReply, Error, Key, Limits,
+    LockBackend, LockClient, Loss, Outcome, Policy, Renew, RenewReply, Runtime, Stamp, Stamped,
+};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::holding::got;
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_care";
+    shutdown_releases_everything: ["S3", "L1"], [];
+    shutdown_leaves_nothing_behind: ["S3", "L1"], [Inspect, Queue];
+    shutdown_ends_waits: ["L4"], [];
+    shutdown_loses_guards: ["S2"], [];
+    closed_client_says_so: ["L4"], [];
+    dropped_client_lets_its_guards_be: ["rule 2"], [];
+    making_handles_does_no_io: ["trait contract"], [];
+    bad_keys: ["trait contract"], [];
+    bad_leases: ["trait contract"], [];
+    bad_waiter_leases: ["trait contract"], [];
+    bad_permits: ["trait contract"], [];
+    bad_policies: ["trait contract"], [];
+    bad_settings: ["trait contract"], [];
+    unsupported_is_said_before_any_io: ["trait contract"], [];
+);
+
+async fn shutdown_releases_everything(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mut guards = Vec::new();
+    for key in ["k1", "k2", "k3"] {
+        guards.push(a.mutex(key)?.lock().await?);
+    }
+    // One of them is dropped just before, and not released yet.
+    guards.pop();
+    a.shutdown().await?;
+    for key in ["k1", "k2", "k3"] {
+        drop(got(b.mutex(key)?.try_lock().await, "S3")?);
+    }
+    a.shutdown().await?;
+    Ok(())
+}
+
+async fn shutdown_leaves_nothing_behind(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let held = b.mutex("k1")?.lock().await?;
+    let mine = a.mutex("k2")?.lock().await?;
+    let mutex = a.mutex("k1")?;
+    let waited = world.within(3, mutex.lock()).await;
+    ensure!(waited.is_none(), "S1", waited, "the key is held");
+    a.shutdown().await?;
+    let views = [b.inspect("k1").await?, b.inspect("k2").await?];
+    let left = views.map(|view| (view.holder_count(), view.waiter_count()));
+    want_eq!(
+        left,
+        [(1, 0), (0, 0)],
+        "S3",
+        "after a shutdown nothing of the client is left"
+    );
+    drop((held, mine));
+    Ok(())
+}
+
+async fn shutdown_ends_waits(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let _held = b.mutex("k")?.lock().await?;
+    let mutex = a.mutex("k")?;
+    let shuts_down = async {
+        world.pass(3).await;
+        a.shutdown().await
+    };
+    let (waited, down) = futures_util::future::join(mutex.lock(), shuts_down).await;
+    down?;
+    want!(
+        waited,
+        Err(Error::Closed),
+        "L4",
+        "a wait ends when its client is shut down"
+    );
+    Ok(())
+}
+
+async fn shutdown_loses_guards(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let guard = a.mutex("k")?.lock().await?;
+    let lost = guard.lost();
+    a.shutdown().await?;
+    ensure!(
+        !guard.is_valid(),
+        "S2",
+        guard,
+        "a guard does not outlive its client's shutdown"
+    );
+    let told = world.within(10, lost).await;
+    want_eq!(
+        told,
+        Some(Loss::ClientClosed),
+        "S2",
+        "and its holder is told"
+    );
+    Ok(())
+}
+
+async fn closed_client_says_so(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let mutex = a.mutex("k")?;
+    a.shutdown().await?;
+    want!(
+        mutex.lock().await,
+        Err(Error::Closed),
+        "L4",
+        "no lock after a shutdown"
+    );
+    want!(
+        mutex.try_lock().await,
+        Err(Error::Closed),
+        "L4",
+        "no lock after a shutdown"
+    );
+    want!(
+        a.mutex("k").map(|_| ()),
+        Err(Error::Closed),
+        "L4",
+        "no handle after a shutdown"
+    );
+    Ok(())
+}
+
+async fn dropped_client_lets_its_guards_be(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
+    drop(a);
+    world.pass(20).await;
+    ensure!(
+        guard.is_valid(),
+        "rule 2",
+        guard,
+        "a guard keeps what renews it alive"
+    );
+    drop(guard);
+    let next = b.mutex("k")?.lock_within(world.units(50)).await?;
+    want!(next, Outcome::Acquired(_), "S3", "and what releases it");
+    Ok(())
+}
+
+/// A backend that panics whatever is asked of it: who reaches it has done I/O.
+#[derive(Debug)]
+struct Untouchable {
+    runtime: Arc<dyn Runtime>,
+    capabilities: Capabilities,
+}
+
+#[async_trait]
+impl LockBackend for Untouchable {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.runtime)
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        panic!("hello was sent")
+    }
+
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        panic!("{request:?} was sent")
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        panic!("{batch:?} was sent")
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        panic!("{batch:?} was sent")
+    }
+
+    async fn inspect(
+        &self,
+        key: &Key,
+    ) -> Result<Stamped<leasehold_api::InspectReply>, BackendError> {
+        panic!("an inspection of {key:?} was sent")
+    }
+}
+
+/// A client that no call may get through.
+async fn untouchable(world: &World, capabilities: Capabilities) -> Result<LockClient, Failure> {
+    let runtime = world.backend().await?.runtime();
+    Ok(LockClient::new(Untouchable {
+        runtime,
+        capabilities,
+    }))
+}
+
+fn invalid<T: std::fmt::Debug>(came: Result<T, Error>, what: &str) -> Verdict {
+    want!(
+        came,
+        Err(Error::InvalidInput(_)),
+        "trait contract",
+        "{what} is refused before any I/O"
+    );
+    Ok(())
+}
+
+async fn making_handles_does_no_io(world: &World) -> Verdict {
+    let a = untouchable(world, Capabilities::full()).await?;
+    drop(a.mutex("k")?.lease(Duration::from_secs(1)).fixed_lease());
+    a.reentrant_mutex("k")?;
+    drop(a.rw_lock("k")?.policy(Policy::WriterPreference));
+    a.reentrant_rw_lock("k")?;
+    a.semaphore("k", 5)?;
+    // A future that is not polled does nothing either.
+    drop(a.mutex("k")?.lock());
+    Ok(())
+}
+
+async fn bad_keys(world: &World) -> Verdict {
+    let a = untouchable(world, Capabilities::full()).await?;
+    for (key, what) in [
+        (String::new(), "an empty key"),
+        ("x".repeat(257), "a key of 257 bytes"),
+        ("\u{e9}".repeat(129), "a key of 258 bytes in 129 characters"),
+        ("x".repeat(10_000), "a key of 10 kB"),
+    ] {
+        invalid(a.mutex(&key), what)?;
+        invalid(a.reentrant_mutex(&key), what)?;
+        invalid(a.rw_lock(&key), what)?;
+        invalid(a.semaphore(&key, 1), what)?;
+        invalid(a.inspect(&key).await, what)?;
+        let forced = a.force_release(&key, Vec::new(), leasehold_api::ForceHow::Now);
+        invalid(forced.await, what)?;
+    }
+    Ok(())
+}
+
+async fn bad_leases(world: &World) -> Verdict {
+    let a = untouchable(world, Capabilities::full()).await?;
+    for lease in [
+        Duration::ZERO,
+        Duration::from_millis(99),
+        Duration::from_secs(3_601),
+        Duration::MAX,
+    ] {
+        let what = format!("a lease of {lease:?}");
+        let mutex = a.mutex("k")?.lease(lease);
+        invalid(mutex.lock().await, &what)?;
+        invalid(mutex.try_lock().await, &what)?;
+        invalid(mutex.lock_within(Duration::from_secs(1)).await, &what)?;
+        invalid(a.rw_lock("k")?.lease(lease).read().await, &what)?;
+        invalid(a.semaphore("k", 1)?.lease(lease).acquire(1).await, &what)?;
+    }
+    Ok(())
+}
+
+async fn bad_waiter_leases(world: &World) -> Verdict {
+    let a = untouchable(world, Capabilities::full()).await?;
+    for lease in [Duration::ZERO, Duration::from_secs(2), Duration::MAX] {
+        let what = format!("a waiter lease of {lease:?}");
+        let mutex = a.mutex("k")?.waiter_lease(lease);
+        invalid(mutex.lock().await, &what)?;
+        invalid(mutex.try_lock().await, &what)?;
+    }
+    Ok(())
+}
+
+async fn bad_permits(world: &World) -> Verdict {
+    let a = untouchable(world, Capabilities::full()).await?;
+    for capacity in [0, u32::MAX] {
+        invalid(
+            a.semaphore("k", capacity),
+            &format!("a semaphore of {capacity}"),
+        )?;
+    }
+    let semaphore = a.semaphore("k", 3)?;
+    for permits in [0, 4, u32::MAX] {
+        let what = format!("{permits} permits of 3");
+        invalid(semaphore.acquire(permits).await, &what)?;
+        invalid(semaphore.try_acquire(permits).await, &what)?;
+        let within = semaphore.acquire_within(permits, Duration::from_secs(1));
+        invalid(within.await, &what)?;
+    }
+    Ok(())
+}
+
+async fn bad_policies(world: &World) -> Verdict {
+    let a = untouchable(world, Capabilities::full()).await?;
+    for policy in [Policy::ReaderPreference, Policy::WriterPreference] {
+        let what = format!("{policy:?} on a lock without readers");
+        invalid(a.mutex("k")?.policy(policy).lock().await, &what)?;
+        invalid(a.semaphore("k", 2)?.policy(policy).acquire(1).await, &what)?;
+    }
+    Ok(())
+}
+
+async fn bad_settings(world: &World) -> Verdict {
+    let runtime = world.backend().await?.runtime();
+    let builder = || {
+        LockClient::builder(Untouchable {
+            runtime: Arc::clone(&runtime),
+            capabilities: Capabilities::full(),
+        })
+    };
+    invalid(
+        builder().lease(Duration::ZERO).build(),
+        "a lease of nothing",
+    )?;
+    invalid(
+        builder().waiter_lease(Duration::ZERO).build(),
+        "a waiter lease of nothing",
+    )?;
+    invalid(
+        builder().call_timeout(Duration::ZERO).build(),
+        "a call time-out of nothing",
+    )?;
+    let none = Limits {
+        holds: 0,
+        ..Limits::default()
+    };
+    invalid(builder().limits(none).build(), "a limit of nothing")?;
+    let mutex = builder().build()?.mutex("k")?.max_hold(Duration::ZERO);
+    invalid(mutex.lock().await, "a longest hold of nothing")
+}
+
+async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
+    let a = untouchable(world, Capabilities::minimal()).await?;
+    let came = [
+        a.rw_lock("k").map(|_| ()),
+        a.semaphore("k", 2).map(|_| ()),
+        a.reentrant_mutex("k").map(|_| ()),
+    ];
+    for answer in came {
+        want!(
+            answer,
+            Err(Error::Unsupported { .. }),
+            "trait contract",
+            "what the backend cannot do is said when the handle is made"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! Taking and releasing, as a user sees it.
+
+use futures_util::future::{ready, select};
+use leasehold_api::{Outcome, Release};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, ensure, want, want_eq};
+use crate::holding::{busy, got, released};
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_locks";
+    lock_excludes_until_released: ["S1", "S3"], [];
+    contention_is_a_value: ["S1", "rule 3"], [];
+    handles_of_one_client_exclude_each_other: ["S1", "rule 5"], [];
+    release_twice_reports_the_same: ["rule 12", "S3"], [];
+    drop_releases: ["S3", "L1"], [];
+    drop_outside_of_a_runtime_releases: ["S3", "L1"], [];
+    dropped_release_goes_on: ["rule 12", "L1"], [];
+    guard_tells_its_validity: ["S2"], [];
+    deadline_lies_before_the_lease: ["S2", "rule 2"], [Inspect];
+    tokens_of_guards_increase: ["S4"], [FencingTokens];
+    label_is_what_others_see: ["rule 4"], [Inspect];
+    inspection_answers_is_it_held: ["rule 4"], [Inspect, RwLocks];
+);
+
+async fn lock_excludes_until_released(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    for _ in 0..3 {
+        let guard = a.mutex("k")?.lock().await?;
+        busy(b.mutex("k")?.try_lock().await, "S1")?;
+        released(&guard, "S3").await?;
+        let guard = got(b.mutex("k")?.try_lock().await, "S1")?;
+        busy(a.mutex("k")?.try_lock().await, "S1")?;
+        released(&guard, "S3").await?;
+    }
+    Ok(())
+}
+
+async fn contention_is_a_value(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let _guard = a.mutex("k")?.lock().await?;
+    let held = busy(b.mutex("k")?.try_lock().await, "S1")?;
+    ensure!(
+        !held.change_in.is_zero(),
+        "rule 3",
+        held,
+        "it says when that may change"
+    );
+    Ok(())
+}
+
+async fn handles_of_one_client_exclude_each_other(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let handle = a.mutex("k")?;
+    let guard = handle.lock().await?;
+    busy(a.mutex("k")?.try_lock().await, "S1")?;
+    busy(handle.try_lock().await, "S1")?;
+    busy(handle.clone().try_lock().await, "rule 5")?;
+    released(&guard, "S3").await
+}
+
+async fn release_twice_reports_the_same(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    released(&guard, "S3").await?;
+    let next = got(b.mutex("k")?.try_lock().await, "S3")?;
+    released(&guard, "rule 12").await?;
+    ensure!(
+        !guard.is_valid(),
+        "S3",
+        guard,
+        "what was released is not valid any more"
+    );
+    want_eq!(
+        guard.valid_for().as_micros(),
+        0,
+        "S3",
+        "and not valid for any time"
+    );
+    drop(guard);
+    world.pass(2).await;
+    busy(a.mutex("k")?.try_lock().await, "S3")?;
+    released(&next, "S3").await
+}
+
+async fn drop_releases(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    drop(guard);
+    // The default lease of 30 s has no part in this.
+    let got = b.mutex("k")?.lock_within(world.units(50)).await?;
+    want!(
+        got,
+        Outcome::Acquired(_),
+        "S3",
+        "a dropped guard is released in the background"
+    );
+    Ok(())
+}
+
+async fn drop_outside_of_a_runtime_releases(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    let dropped = std::thread::spawn(move || drop(guard)).join();
+    ensure!(
+        dropped.is_ok(),
+        "L4",
+        "it panicked",
+        "dropping a guard never panics"
+    );
+    let got = b.mutex("k")?.lock_within(world.units(50)).await?;
+    want!(
+        got,
+        Outcome::Acquired(_),
+        "S3",
+        "a guard dropped on any thread is released"
+    );
+    Ok(())
+}
+
+async fn dropped_release_goes_on(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    // Polled once, and dropped before it can have an answer.
+    drop(select(Box::pin(guard.release()), ready(())).await);
+    let got = b.mutex("k")?.lock_within(world.units(50)).await?;
+    want!(
+        got,
+        Outcome::Acquired(_),
+        "rule 12",
+        "a release that was begun goes on"
+    );
+    Ok(())
+}
+
+async fn guard_tells_its_validity(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let lease = world.units(50);
+    let guard = a.mutex("k")?.lease(lease).lock().await?;
+    want_eq!(guard.key().as_str(), "k", "S2", "a guard knows its key");
+    ensure!(guard.is_valid(), "S2", guard, "a fresh guard is valid");
+    let first = guard.valid_for();
+    ensure!(
+        !first.is_zero() && first < lease,
+        "S2",
+        first,
+        "it is valid for less than its lease of {lease:?}: the drift allowance is taken off"
+    );
+    released(&guard, "S3").await?;
+    ensure!(
+        !guard.is_valid(),
+        "S2",
+        guard,
+        "a released guard is not valid"
+    );
+    Ok(())
+}
+
+async fn deadline_lies_before_the_lease(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let lease = world.units(60);
+    let guard = a.mutex("k")?.lease(lease).fixed_lease().lock().await?;
+    for _ in 0..3 {
+        // Asked first, so that what the server says afterwards is less rather than more.
+        let local = guard.valid_for();
+        let view = a.inspect("k").await?;
+        let server = want!(
+            view.holders(),
+            [holder] => holder.remaining,
+            "S1",
+            "there is one holder"
+        );
+        let later = guard.valid_for();
+        ensure!(
+            later <= local && later < server,
+            "S2",
+            (local, server, later),
+            "a guard's deadline lies before the server's, and does not move by looking"
+        );
+        world.pass(3).await;
+    }
+    Ok(())
+}
+
+async fn tokens_of_guards_increase(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mut last = None;
+    for turn in 0..6 {
+        let client = if turn % 2 == 0 { &a } else { &b };
+        let guard = client.mutex("k")?.lock().await?;
+        let token = Some(guard.fencing_token());
+        ensure!(
+            token > last,
+            "S4",
+            token,
+            "the period after {last:?} has a higher token"
+        );
+        last = token;
+        released(&guard, "S3").await?;
+        want_eq!(
+            Some(guard.fencing_token()),
+            last,
+            "S4",
+            "the token stays readable"
+        );
+    }
+    Ok(())
+}
+
+async fn label_is_what_others_see(world: &World) -> Verdict {
+    let label = leasehold_api::Label::new("worker 7")?;
+    let a = leasehold_api::LockClient::builder(world.backend().await?)
+        .label(label.clone())
+        .build()?;
+    let b = world.client().await?;
+    let _guard = a.mutex("k")?.lock().await?;
+    let held = busy(b.mutex("k")?.try_lock().await, "S1")?;
+    want_eq!(
+        held.by,
+        Some(label.clone()),
+        "rule 4",
+        "who is told `Held` sees the label"
+    );
+    let view = b.inspect("k").await?;
+    let labels: Vec<_> = view.holders().iter().map(|h| h.label.clone()).collect();
+    want_eq!(labels, [label], "rule 4", "so does who inspects");
+    Ok(())
+}
+
+async fn inspection_answers_is_it_held(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let lock = a.rw_lock("k")?;
+    let states = |view: &leasehold_api::Inspection| {
+        (
+            view.is_held(),
+            view.is_read_locked(),
+            view.is_write_locked(),
+        )
+    };
+    let idle = b.inspect("k").await?;
+    want_eq!(
+        states(&idle),
+        (false, false, false),
+        "rule 4",
+        "nobody holds it"
+    );
+    let reading = lock.read().await?;
+    let view = b.inspect("k").await?;
+    want_eq!(
+        states(&view),
+        (true, true, false),
+        "rule 4",
+        "somebody reads"
+    );
+    want!(
+        reading.release().await?,
+        Release::Released { .. },
+        "S3",
+        "the reader is done"
+    );
+    let writing = lock.write().await?;
+    let view = b.inspect("k").await?;
+    want_eq!(
+        states(&view),
+        (true, false, true),
+        "rule 4",
+        "somebody writes"
+    );
+    want_eq!(
+        view.held_tokens(),
+        [writing.fencing_token()],
+        "rule 15",
+        "under its token"
+    );
+    Ok(())
+}

@@ -1,0 +1,316 @@
+//! What keeps a lock, and how its holder learns that it is lost.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use leasehold_api::{Error, ForceHow, LockClient, Loss, MutexGuard, Outcome, Release};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::holding::{busy, got, released};
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_renewal";
+    renewal_keeps_a_lock: ["L4", "rule 2"], [];
+    fixed_lease_ends: ["S2", "L1"], [];
+    renewing_by_hand_keeps_a_fixed_lease: ["rule 2", "S2"], [];
+    release_ends_renewal: ["S3", "L1"], [];
+    late_release_spares_the_next_holder: ["S3"], [];
+    lost_guard_cannot_be_renewed: ["S2", "S3"], [];
+    lost_tells_of_the_deadline: ["S2"], [];
+    lost_is_silent_after_a_release: ["S3"], [];
+    longest_hold_ends: ["S2", "L1"], [];
+    with_runs_and_releases: ["S3"], [];
+    with_stops_its_body: ["S2"], [];
+    forced_now_is_noticed: ["S3"], [ForceRelease];
+    revoked_guard_is_lost: ["S1", "S3"], [ForceRelease];
+    force_spares_who_came_later: ["S3"], [ForceRelease, Inspect];
+    forced_end_stops_a_body: ["S2", "S3"], [ForceRelease];
+);
+
+async fn renewal_keeps_a_lock(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lease(world.units(20)).lock().await?;
+    let token = guard.fencing_token();
+    for _ in 0..4 {
+        world.pass(15).await;
+        ensure!(
+            guard.is_valid(),
+            "rule 2",
+            guard,
+            "renewal keeps the lock past its lease"
+        );
+        busy(b.mutex("k")?.try_lock().await, "S1")?;
+    }
+    want_eq!(
+        guard.fencing_token(),
+        token,
+        "S4",
+        "renewals stay in the period"
+    );
+    released(&guard, "S3").await
+}
+
+/// A guard with a lease of so many units that nobody renews.
+async fn fixed(world: &World, client: &LockClient, units: u32) -> Result<MutexGuard, Failure> {
+    Ok(client
+        .mutex("k")?
+        .lease(world.units(units))
+        .fixed_lease()
+        .lock()
+        .await?)
+}
+
+async fn fixed_lease_ends(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = fixed(world, &a, 8).await?;
+    world.pass(9).await;
+    ensure!(
+        !guard.is_valid(),
+        "S2",
+        guard,
+        "a fixed lease is not renewed"
+    );
+    want_eq!(
+        guard.valid_for().as_micros(),
+        0,
+        "S2",
+        "nothing is left of it"
+    );
+    drop(got(b.mutex("k")?.try_lock().await, "L1")?);
+    Ok(())
+}
+
+async fn renewing_by_hand_keeps_a_fixed_lease(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = fixed(world, &a, 20).await?;
+    for _ in 0..3 {
+        world.pass(12).await;
+        let left = guard.valid_for();
+        let renewed = guard.renew().await?;
+        ensure!(
+            renewed > left && renewed < world.units(20),
+            "rule 2",
+            (left, renewed),
+            "a renewal gives a whole lease again, less the drift allowance"
+        );
+    }
+    busy(b.mutex("k")?.try_lock().await, "S1")?;
+    released(&guard, "S3").await
+}
+
+async fn release_ends_renewal(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.session().await?);
+    let guard = a.mutex("k")?.lease(world.units(9)).lock().await?;
+    world.pass(4).await;
+    released(&guard, "S3").await?;
+    let lock = crate::world::Lock::mutex("k");
+    b.ask(&lock).lease(world.units(5)).acquired("S3").await?;
+    // If the renewal outlived the release it might prolong somebody's hold.
+    world.pass(6).await;
+    drop(got(a.mutex("k")?.try_lock().await, "L1")?);
+    Ok(())
+}
+
+async fn late_release_spares_the_next_holder(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let late = fixed(world, &a, 5).await?;
+    world.pass(6).await;
+    let next = got(b.mutex("k")?.try_lock().await, "L1")?;
+    want!(
+        late.release().await?,
+        Release::NotHeld(_),
+        "S3",
+        "a release that comes too late says that there was nothing to release"
+    );
+    ensure!(
+        next.is_valid(),
+        "S3",
+        next,
+        "the next holder is not touched"
+    );
+    busy(a.mutex("k")?.try_lock().await, "S3")?;
+    released(&next, "S3").await
+}
+
+async fn lost_guard_cannot_be_renewed(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let guard = fixed(world, &a, 5).await?;
+    world.pass(6).await;
+    want!(
+        guard.renew().await,
+        Err(Error::Lost(_)),
+        "S2",
+        "a deadline that has passed never moves again"
+    );
+    ensure!(!guard.is_valid(), "S2", guard, "lost is for good");
+    Ok(())
+}
+
+async fn lost_tells_of_the_deadline(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let guard = fixed(world, &a, 5).await?;
+    let early = world.within(2, guard.lost()).await;
+    want_eq!(early, None, "S2", "a guard that is valid is not lost");
+    let late = world.within(20, guard.lost()).await;
+    want!(
+        late,
+        Some(Loss::Deadline | Loss::Expired),
+        "S2",
+        "a guard is lost by its deadline, with no word from the server"
+    );
+    Ok(())
+}
+
+async fn lost_is_silent_after_a_release(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let guard = fixed(world, &a, 5).await?;
+    let lost = guard.lost();
+    released(&guard, "S3").await?;
+    let told = world.within(10, lost).await;
+    want_eq!(told, None, "S3", "what was released is not lost");
+    Ok(())
+}
+
+async fn longest_hold_ends(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mutex = a
+        .mutex("k")?
+        .lease(world.units(10))
+        .max_hold(world.units(15));
+    let guard = mutex.lock().await?;
+    world.pass(8).await;
+    ensure!(
+        guard.is_valid(),
+        "S2",
+        guard,
+        "it is held for less than it may be"
+    );
+    let lost = world.within(20, guard.lost()).await;
+    want_eq!(
+        lost,
+        Some(Loss::MaxHold),
+        "S2",
+        "a stuck holder loses the lock"
+    );
+    let next = b.mutex("k")?.lock_within(world.units(30)).await?;
+    want!(
+        next,
+        Outcome::Acquired(_),
+        "L1",
+        "and with its lease the key is free"
+    );
+    Ok(())
+}
+
+async fn with_runs_and_releases(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mutex = a.mutex("k")?;
+    let other = b.mutex("k")?;
+    let inside = mutex.with(async |_| other.try_lock().await).await?;
+    busy(inside, "S1")?;
+    let next = got(other.try_lock().await, "S3")?;
+    released(&next, "S3").await
+}
+
+async fn with_stops_its_body(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let mutex = a.mutex("k")?.lease(world.units(5)).fixed_lease();
+    let ended = AtomicBool::new(false);
+    let came = mutex
+        .with(async |_| {
+            world.pass(50).await;
+            ended.store(true, Ordering::SeqCst);
+        })
+        .await;
+    want!(
+        came,
+        Err(Error::Lost(_)),
+        "S2",
+        "a body does not outlive its lock"
+    );
+    let ended = ended.load(Ordering::SeqCst);
+    ensure!(!ended, "S2", ended, "it is stopped where it stands");
+    Ok(())
+}
+
+/// What the guard is lost by, once it is forced away by another client.
+async fn forced(
+    world: &World,
+    how: ForceHow,
+) -> Result<(MutexGuard, Option<Loss>, LockClient), Failure> {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
+    b.force_release("k", vec![guard.fencing_token()], how)
+        .await?;
+    // At the latest the next renewal learns of it.
+    let lost = world.within(14, guard.lost()).await;
+    Ok((guard, lost, b))
+}
+
+async fn forced_now_is_noticed(world: &World) -> Verdict {
+    let (guard, lost, b) = forced(world, ForceHow::Now).await?;
+    want!(
+        lost,
+        Some(Loss::Forced | Loss::Unknown),
+        "S3",
+        "a holder learns that its lock was taken away"
+    );
+    ensure!(!guard.is_valid(), "S3", guard, "its guard is lost");
+    drop(got(b.mutex("k")?.try_lock().await, "S3")?);
+    Ok(())
+}
+
+async fn revoked_guard_is_lost(world: &World) -> Verdict {
+    let (guard, lost, b) = forced(world, ForceHow::Revoke).await?;
+    want_eq!(
+        lost,
+        Some(Loss::Forced),
+        "S3",
+        "a revoked holder is told why"
+    );
+    ensure!(!guard.is_valid(), "S3", guard, "its guard is lost");
+    let next = b.mutex("k")?.lock_within(world.units(40)).await?;
+    want!(
+        next,
+        Outcome::Acquired(_),
+        "L1",
+        "its lease ends, and the key is free"
+    );
+    Ok(())
+}
+
+async fn force_spares_who_came_later(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let seen = a.mutex("k")?.lock().await?;
+    let tokens = b.inspect("k").await?.held_tokens();
+    released(&seen, "S3").await?;
+    let guard = a.mutex("k")?.lock().await?;
+    want!(
+        b.force_release("k", tokens, ForceHow::Now).await?,
+        leasehold_api::ForceReply::WrongPeriod,
+        "S3",
+        "what was seen is over, and a later tenure is not touched"
+    );
+    guard.renew().await?;
+    released(&guard, "S3").await
+}
+
+async fn forced_end_stops_a_body(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mutex = a.mutex("k")?.lease(world.units(15));
+    let came = mutex
+        .with(async |guard| {
+            let token = guard.fencing_token();
+            let forced = b.force_release("k", vec![token], ForceHow::Now).await;
+            world.pass(100).await;
+            forced.is_ok()
+        })
+        .await;
+    want!(
+        came,
+        Err(Error::Lost(_)),
+        "S3",
+        "a body does not outlive its lock"
+    );
+    Ok(())
+}

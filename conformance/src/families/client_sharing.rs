@@ -1,0 +1,284 @@
+//! Reader/writer locks, semaphores and nested holds, as a user sees them.
+
+use leasehold_api::{Error, Outcome, Refused, Release, Upgrade};
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, ensure, want, want_eq};
+use crate::holding::{busy, got, released};
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_sharing";
+    readers_share_and_writers_do_not: ["S1"], [RwLocks];
+    downgrade_never_lets_go: ["rule 6", "S1"], [RwLocks, Convert];
+    upgrade_of_the_sole_reader: ["rule 6", "S4"], [RwLocks, Convert, FencingTokens];
+    refused_upgrade_keeps_reading: ["rule 6", "S1"], [RwLocks, Convert];
+    reentrant_guards_are_counted: ["rule 5"], [Reentrancy];
+    nested_guards_share_token_and_deadline: ["rule 5", "rule 6"], [Reentrancy];
+    handles_are_owners: ["rule 5", "S1"], [Reentrancy];
+    writing_over_reading_is_refused: ["rule 5"], [Reentrancy, RwLocks];
+    nested_writer_downgrades_by_dropping: ["rule 5", "rule 6"], [Reentrancy, RwLocks];
+    permits_are_shared: ["S1"], [Semaphores];
+    other_terms_are_refused: ["rule 13"], [Semaphores];
+    store_fences_a_sleeper: ["S5", "S2"], [FencingTokens];
+);
+
+async fn readers_share_and_writers_do_not(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let (of_a, of_b) = (a.rw_lock("k")?, b.rw_lock("k")?);
+    let first = of_a.read().await?;
+    let second = got(of_b.try_read().await, "S1")?;
+    want_eq!(
+        second.fencing_token(),
+        first.fencing_token(),
+        "rule 15",
+        "overlapping readers share one period"
+    );
+    busy(of_a.try_write().await, "S1")?;
+    released(&first, "S3").await?;
+    busy(of_a.try_write().await, "S1")?;
+    released(&second, "S3").await?;
+    let writer = got(of_a.try_write().await, "S1")?;
+    busy(of_b.try_read().await, "S1")?;
+    busy(of_b.try_write().await, "S1")?;
+    released(&writer, "S3").await
+}
+
+async fn downgrade_never_lets_go(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let writer = a.rw_lock("k")?.write().await?;
+    let before = writer.fencing_token();
+    let reader = writer.downgrade().await?;
+    ensure!(
+        reader.fencing_token() > before,
+        "rule 6",
+        reader.fencing_token(),
+        "a downgrade starts the period after {before:?}"
+    );
+    busy(b.rw_lock("k")?.try_write().await, "S1")?;
+    let other = got(b.rw_lock("k")?.try_read().await, "rule 6")?;
+    released(&other, "S3").await?;
+    released(&reader, "S3").await
+}
+
+async fn upgrade_of_the_sole_reader(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let reader = a.rw_lock("k")?.read().await?;
+    let before = reader.fencing_token();
+    let writer = want!(
+        reader.try_upgrade().await?,
+        Upgrade::Upgraded(writer) => writer,
+        "rule 6",
+        "the sole reader may become a writer"
+    );
+    ensure!(
+        writer.fencing_token() > before,
+        "S4",
+        writer.fencing_token(),
+        "an upgrade starts the period after {before:?}"
+    );
+    busy(b.rw_lock("k")?.try_read().await, "S1")?;
+    released(&writer, "S3").await
+}
+
+async fn refused_upgrade_keeps_reading(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let reader = a.rw_lock("k")?.read().await?;
+    let other = b.rw_lock("k")?.read().await?;
+    let reader = want!(
+        reader.try_upgrade().await?,
+        Upgrade::NotSole(reader) => reader,
+        "rule 6",
+        "beside another reader there is no upgrade"
+    );
+    ensure!(reader.is_valid(), "rule 6", reader, "it still reads");
+    released(&other, "S3").await?;
+    busy(b.rw_lock("k")?.try_write().await, "S1")?;
+    released(&reader, "S3").await
+}
+
+async fn reentrant_guards_are_counted(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mutex = a.reentrant_mutex("k")?;
+    let outer = mutex.lock().await?;
+    let inner = got(mutex.try_lock().await, "rule 5")?;
+    let third = mutex.clone().lock().await?;
+    for (guard, left) in [(&outer, 2), (&third, 1), (&inner, 0)] {
+        busy(b.mutex("k")?.try_lock().await, "rule 5")?;
+        want_eq!(
+            guard.release().await?,
+            Release::Released { holds_left: left },
+            "rule 5",
+            "guards of one owner are released in any order"
+        );
+    }
+    let next = got(b.mutex("k")?.try_lock().await, "rule 5")?;
+    released(&next, "S3").await
+}
+
+async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let mutex = a.reentrant_mutex("k")?.lease(world.units(100));
+    let outer = mutex.lock().await?;
+    world.pass(3).await;
+    let inner = mutex.lock().await?;
+    want_eq!(
+        inner.fencing_token(),
+        outer.fencing_token(),
+        "rule 5",
+        "one tenure, one token"
+    );
+    inner.renew().await?;
+    let (one, other) = (outer.valid_for(), inner.valid_for());
+    ensure!(
+        one.abs_diff(other) <= world.units(1),
+        "rule 6",
+        (one, other),
+        "all guards of a tenure share one deadline"
+    );
+    want!(
+        inner.release().await?,
+        Release::Released { holds_left: 1 },
+        "rule 5",
+        "inner"
+    );
+    ensure!(outer.is_valid(), "rule 5", outer, "the outer guard stands");
+    released(&outer, "S3").await
+}
+
+async fn handles_are_owners(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let guard = a.reentrant_mutex("k")?.lock().await?;
+    // Another handle of the same client is another owner.
+    busy(a.reentrant_mutex("k")?.try_lock().await, "rule 5")?;
+    busy(a.mutex("k")?.try_lock().await, "rule 5")?;
+    released(&guard, "S3").await
+}
+
+async fn writing_over_reading_is_refused(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let lock = a.reentrant_rw_lock("k")?;
+    let reader = lock.read().await?;
+    for came in [
+        lock.try_write().await,
+        lock.write_within(world.units(5)).await,
+    ] {
+        want!(
+            came,
+            Err(Error::Refused(Refused::WouldDeadlock)),
+            "rule 5",
+            "an owner that reads would wait for itself"
+        );
+    }
+    want!(
+        lock.write().await,
+        Err(Error::Refused(Refused::WouldDeadlock)),
+        "rule 5",
+        "however long it is ready to wait"
+    );
+    released(&reader, "S3").await
+}
+
+async fn nested_writer_downgrades_by_dropping(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let lock = a.reentrant_rw_lock("k")?;
+    let writer = lock.write().await?;
+    let reader = lock.read().await?;
+    busy(b.rw_lock("k")?.try_read().await, "S1")?;
+    want!(
+        writer.release().await?,
+        Release::Released { holds_left: 1 },
+        "rule 5",
+        "a read hold"
+    );
+    ensure!(
+        reader.fencing_token() > writer.fencing_token() || reader.is_valid(),
+        "rule 6",
+        reader,
+        "the read guard stands, with the new period's token"
+    );
+    let other = got(b.rw_lock("k")?.try_read().await, "rule 6")?;
+    want_eq!(
+        other.fencing_token(),
+        reader.fencing_token(),
+        "rule 15",
+        "they read together"
+    );
+    released(&other, "S3").await?;
+    released(&reader, "S3").await
+}
+
+async fn permits_are_shared(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let (of_a, of_b) = (a.semaphore("k", 3)?, b.semaphore("k", 3)?);
+    let two = of_a.acquire(2).await?;
+    busy(of_b.try_acquire(2).await, "S1")?;
+    let one = got(of_b.try_acquire(1).await, "S1")?;
+    busy(of_a.try_acquire(1).await, "S1")?;
+    released(&two, "S3").await?;
+    let again = of_b.acquire_within(2, world.units(50)).await?;
+    let again = want!(again, Outcome::Acquired(guard) => guard, "S1", "two came back");
+    released(&one, "S3").await?;
+    released(&again, "S3").await
+}
+
+async fn other_terms_are_refused(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let permit = a.semaphore("k", 3)?.acquire(1).await?;
+    want!(
+        b.mutex("k")?.try_lock().await,
+        Err(Error::Refused(Refused::Mismatch { .. })),
+        "rule 13",
+        "a key in use as something else is an error that says so"
+    );
+    want!(
+        b.semaphore("k", 4)?.acquire(1).await,
+        Err(Error::Refused(Refused::Mismatch { .. })),
+        "rule 13",
+        "however long one would wait"
+    );
+    released(&permit, "S3").await?;
+    let guard = got(b.mutex("k")?.try_lock().await, "rule 13")?;
+    released(&guard, "S3").await
+}
+
+async fn store_fences_a_sleeper(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mut highest = None;
+    let mut write = |token| {
+        let accepted = Some(token) >= highest;
+        if accepted {
+            highest = Some(token);
+        }
+        accepted
+    };
+    let mutex = a.mutex("k")?.lease(world.units(5)).fixed_lease();
+    let sleeper = mutex.lock().await?;
+    ensure!(
+        write(sleeper.fencing_token()),
+        "S5",
+        sleeper,
+        "a valid holder is not refused"
+    );
+    world.pass(6).await;
+    let next = b.mutex("k")?.lock().await?;
+    ensure!(
+        write(next.fencing_token()),
+        "S5",
+        next,
+        "nor is the next one"
+    );
+    let late = write(sleeper.fencing_token());
+    ensure!(
+        !late,
+        "S5",
+        sleeper,
+        "the write of a holder that slept past its lease is refused"
+    );
+    ensure!(
+        !sleeper.is_valid(),
+        "S2",
+        sleeper,
+        "and it could have known"
+    );
+    Ok(())
+}

@@ -1,0 +1,367 @@
+//! Waiting for a lock, and giving up.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use leasehold_api::{LockClient, Outcome, bounds};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::holding::{busy, got, released};
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_waiting";
+    lock_waits_for_the_release: ["rule 8", "L2"], [];
+    budget_bounds_the_wait: ["L4"], [];
+    no_budget_is_a_try: ["L4"], [];
+    try_ends_in_one_call: ["L4"], [];
+    turn_comes_within_the_budget: ["rule 8", "L4"], [];
+    crashed_holder_is_waited_out: ["L1"], [];
+    counter_under_contention: ["S1", "S3"], [];
+    waiters_are_served_in_order: ["rule 7", "L3"], [Queue];
+    given_up_wait_leaves_no_place: ["rule 10", "S3"], [Queue, Inspect];
+    dropped_wait_leaves_no_place: ["rule 11", "S3"], [Queue, Inspect];
+    dropped_anywhere_leaves_nothing: ["rule 11", "rule 12", "S3"], [Inspect];
+    writer_is_not_starved_by_readers: ["rule 7", "L3"], [RwLocks, Queue];
+    reader_is_not_starved_by_writers: ["rule 7", "L3"], [RwLocks, Queue];
+);
+
+async fn lock_waits_for_the_release(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    let (mutex, order) = (b.mutex("k")?, AtomicU32::new(0));
+    let waits = async {
+        let guard = mutex.lock().await?;
+        let turn = order.fetch_add(1, Ordering::SeqCst);
+        want_eq!(
+            turn,
+            1,
+            "S1",
+            "the waiter gets it after the release was begun"
+        );
+        released(&guard, "S3").await
+    };
+    let releases = async {
+        world.pass(5).await;
+        order.fetch_add(1, Ordering::SeqCst);
+        released(&guard, "S3").await
+    };
+    let (waited, done) = join(waits, releases).await;
+    done.and(waited)
+}
+
+/// How long a call took on the client's own clock, and what it came to.
+async fn timed<T>(client: &LockClient, call: impl Future<Output = T>) -> (Duration, T) {
+    let clock = client.backend().runtime();
+    let began = clock.now();
+    let output = call.await;
+    (clock.now().saturating_since(began), output)
+}
+
+async fn budget_bounds_the_wait(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let _guard = a.mutex("k")?.lock().await?;
+    let (mutex, budget) = (b.mutex("k")?, world.units(6));
+    let (took, outcome) = timed(&b, mutex.lock_within(budget)).await;
+    let timed_out = want!(
+        outcome?,
+        Outcome::TimedOut(timed_out) => timed_out,
+        "L4",
+        "a wait whose budget is over is a value"
+    );
+    ensure!(
+        took >= budget && took <= budget + bounds::CALL_TIMEOUT,
+        "L4",
+        took,
+        "the wait ends with its budget of {budget:?}, or at most one call later"
+    );
+    ensure!(
+        timed_out.waited >= budget,
+        "L4",
+        timed_out,
+        "it says how long it waited"
+    );
+    Ok(())
+}
+
+async fn no_budget_is_a_try(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mutex = b.mutex("k")?;
+    let free = got(mutex.lock_within(Duration::ZERO).await, "L4")?;
+    released(&free, "S3").await?;
+    let _guard = a.mutex("k")?.lock().await?;
+    let (took, outcome) = timed(&b, mutex.lock_within(Duration::ZERO)).await;
+    ensure!(
+        !outcome?.is_acquired(),
+        "S1",
+        "Acquired",
+        "somebody else holds it"
+    );
+    ensure!(
+        took <= bounds::CALL_TIMEOUT,
+        "L4",
+        took,
+        "no time to wait is one call"
+    );
+    Ok(())
+}
+
+async fn try_ends_in_one_call(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let _guard = a.mutex("k")?.lock().await?;
+    let mutex = b.mutex("k")?;
+    let (took, outcome) = timed(&b, mutex.try_lock()).await;
+    busy(outcome, "S1")?;
+    ensure!(
+        took <= bounds::CALL_TIMEOUT,
+        "L4",
+        took,
+        "a try ends within one call"
+    );
+    Ok(())
+}
+
+async fn turn_comes_within_the_budget(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    let mutex = b.mutex("k")?;
+    let waits = mutex.lock_within(world.units(100));
+    let releases = async {
+        world.pass(3).await;
+        released(&guard, "S3").await
+    };
+    let (outcome, done) = join(timed(&b, waits), releases).await;
+    done?;
+    let (took, outcome) = outcome;
+    drop(got(outcome, "L4")?);
+    let most = world.units(5) + bounds::MAX_POLL_INTERVAL + bounds::CALL_TIMEOUT;
+    ensure!(
+        took <= most,
+        "rule 8",
+        took,
+        "a release wakes the waiter within {most:?}"
+    );
+    Ok(())
+}
+
+async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
+    let (a, b) = (world.session().await?, world.client().await?);
+    // A holder that never renews and never releases: its program is gone.
+    let lock = crate::world::Lock::mutex("k");
+    a.ask(&lock).lease(world.units(8)).acquired("S1").await?;
+    let mutex = b.mutex("k")?;
+    let (took, outcome) = timed(&b, mutex.lock_within(world.units(200))).await;
+    drop(got(outcome, "L1")?);
+    let most = world.units(10) + bounds::MAX_POLL_INTERVAL + bounds::CALL_TIMEOUT;
+    ensure!(
+        took <= most,
+        "L1",
+        took,
+        "a crashed holder's key is free within its lease"
+    );
+    Ok(())
+}
+
+async fn counter_under_contention(world: &World) -> Verdict {
+    let (inside, count) = (AtomicU32::new(0), AtomicU32::new(0));
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(world.client().await?);
+    }
+    let works = clients.iter().map(|client| async {
+        for _ in 0..4 {
+            let guard = client.mutex("k")?.lock().await?;
+            let others = inside.fetch_add(1, Ordering::SeqCst);
+            ensure!(others == 0, "S1", others, "one at a time is inside");
+            let seen = count.load(Ordering::SeqCst);
+            world.pass_for(Duration::from_millis(2)).await;
+            count.store(seen + 1, Ordering::SeqCst);
+            inside.fetch_sub(1, Ordering::SeqCst);
+            released(&guard, "S3").await?;
+        }
+        Ok::<_, Failure>(())
+    });
+    for worked in join_all(works).await {
+        worked?;
+    }
+    want_eq!(count.load(Ordering::SeqCst), 20, "S1", "no update was lost");
+    Ok(())
+}
+
+async fn waiters_are_served_in_order(world: &World) -> Verdict {
+    let holder = world.client().await?;
+    let guard = holder.mutex("k")?.lock().await?;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(world.client().await?);
+    }
+    let served = AtomicU32::new(0);
+    let waits = clients.iter().enumerate().map(|(n, client)| {
+        let (served, n) = (&served, u32::try_from(n).expect("few"));
+        async move {
+            // Each arrives well after the one before it.
+            world.pass(3 * (n + 1)).await;
+            let guard = client.mutex("k")?.lock().await?;
+            let turn = served.fetch_add(1, Ordering::SeqCst);
+            want_eq!(turn, n, "rule 7", "first come, first served");
+            released(&guard, "S3").await
+        }
+    });
+    let releases = async {
+        world.pass(16).await;
+        released(&guard, "S3").await
+    };
+    let (all, done) = join(join_all(waits), releases).await;
+    done?;
+    all.into_iter().collect()
+}
+
+/// Insists that nobody waits any more, at the latest in a second.
+async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) -> Verdict {
+    let mut waiting = 0;
+    for _ in 0..20 {
+        waiting = client.inspect("k").await?.waiter_count();
+        if waiting == 0 {
+            return Ok(());
+        }
+        world.pass(1).await;
+    }
+    Err(Failure::new(
+        rule,
+        "a wait that is over leaves no place",
+        "no waiters",
+        waiting,
+    ))
+}
+
+async fn given_up_wait_leaves_no_place(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    let outcome = b.mutex("k")?.lock_within(world.units(4)).await?;
+    want!(outcome, Outcome::TimedOut(_), "L4", "the budget is over");
+    nobody_waits(world, &a, "rule 10").await?;
+    released(&guard, "S3").await?;
+    drop(got(a.mutex("k")?.try_lock().await, "rule 10")?);
+    Ok(())
+}
+
+async fn dropped_wait_leaves_no_place(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    let mutex = b.mutex("k")?;
+    let waited = world.within(4, mutex.lock()).await;
+    ensure!(waited.is_none(), "S1", waited, "the key is held");
+    nobody_waits(world, &a, "rule 11").await?;
+    released(&guard, "S3").await?;
+    drop(got(a.mutex("k")?.try_lock().await, "rule 11")?);
+    Ok(())
+}
+
+/// Drops a wait after 0, 1, 2, … ms, before and after the release that it waits for.
+async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mutex = b.mutex("k")?;
+    for n in 0..12 {
+        let guard = a.mutex("k")?.lock_within(world.units(100)).await;
+        let guard = got(guard, "rule 11")?;
+        let patience = std::pin::pin!(world.pass_for(Duration::from_millis(n)));
+        let wait = Box::pin(mutex.lock());
+        let releases = async {
+            world.pass_for(Duration::from_millis(4)).await;
+            released(&guard, "S3").await
+        };
+        let gives_up = async {
+            // Whatever stands of the attempt is dropped here, a guard too.
+            drop(futures_util::future::select(patience, wait).await);
+        };
+        let (done, ()) = join(releases, gives_up).await;
+        done?;
+    }
+    nobody_waits(world, &a, "rule 11").await?;
+    let last = a.mutex("k")?.lock_within(world.units(50)).await;
+    released(&got(last, "rule 11")?, "S3").await?;
+    let view = a.inspect("k").await?;
+    let left = (view.holder_count(), view.waiter_count());
+    want_eq!(
+        left,
+        (0, 0),
+        "rule 11",
+        "attempts that were dropped leave nothing behind"
+    );
+    Ok(())
+}
+
+/// Overlapping holds of one class while somebody of the other waits; how many were begun until
+/// it had its turn.
+async fn pestered(world: &World, readers: bool) -> Result<u32, Failure> {
+    let clients = [world.client().await?, world.client().await?];
+    let waiter = world.client().await?;
+    let stop = AtomicU32::new(0);
+    let begun = AtomicU32::new(0);
+    let pester = |n: u32| {
+        let (stop, begun) = (&stop, &begun);
+        let client = &clients[n as usize];
+        async move {
+            world.pass(n).await;
+            let lock = client.rw_lock("k")?;
+            while stop.load(Ordering::SeqCst) == 0 {
+                if readers {
+                    let guard = lock.read().await?;
+                    world.pass(2).await;
+                    guard.release().await?;
+                } else {
+                    let guard = lock.write().await?;
+                    world.pass(2).await;
+                    guard.release().await?;
+                }
+                let before = begun.fetch_add(1, Ordering::SeqCst);
+                ensure!(
+                    before < 60,
+                    "rule 7",
+                    before,
+                    "the other class is not starved"
+                );
+            }
+            Ok::<_, Failure>(())
+        }
+    };
+    let waits = async {
+        world.pass(5).await;
+        let (lock, before) = (waiter.rw_lock("k")?, begun.load(Ordering::SeqCst));
+        if readers {
+            lock.write().await?.release().await?;
+        } else {
+            lock.read().await?.release().await?;
+        }
+        stop.store(1, Ordering::SeqCst);
+        Ok::<_, Failure>(begun.load(Ordering::SeqCst) - before)
+    };
+    let (pestered, overtaken) = join(join(pester(0), pester(1)), waits).await;
+    pestered.0?;
+    pestered.1?;
+    overtaken
+}
+
+async fn writer_is_not_starved_by_readers(world: &World) -> Verdict {
+    let ended = pestered(world, true).await?;
+    // Those who read when it came end, and one of them may have come back and be counted.
+    ensure!(
+        ended <= 4,
+        "rule 7",
+        ended,
+        "readers that come later wait behind the writer"
+    );
+    Ok(())
+}
+
+async fn reader_is_not_starved_by_writers(world: &World) -> Verdict {
+    let ended = pestered(world, false).await?;
+    ensure!(
+        ended <= 4,
+        "rule 7",
+        ended,
+        "writers that come later wait behind the reader"
+    );
+    Ok(())
+}
