@@ -11,36 +11,53 @@ use futures_util::stream;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     End, EndReply, FencingToken, ForceHow, ForceRelease, ForceReply, InspectReply, Key, Kind,
-    Limits, LockBackend, LockSpec, Mode, Notices, Operation, Policy, Poll, PollReply, Renew,
-    RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+    Limits, LockBackend, LockSpec, Mode, Notices, Operation, Policy, Poll, PollReply, Queued,
+    Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
 use support::{Reference, Server};
 
-/// Breaks: what the backend does wrong, the rule, and a case that must fail.
+/// Breaks: what the backend does wrong, the rule, and cases that must fail.
 macro_rules! breaks {
-    ($($name:ident: $rule:literal, $case:literal;)+) => {
+    ($($name:ident: $rule:literal, $($case:literal),+;)+) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Break { $($name),+ }
 
-        const BREAKS: &[(Break, &str, &str)] = &[$((Break::$name, $rule, $case)),+];
+        const BREAKS: &[(Break, &str, &str)] = &[$($((Break::$name, $rule, $case)),+),+];
     };
 }
 
 breaks! {
     EndsWhoeverHolds: "S3", "ownership::another_session_cannot_release";
     RenewalResurrects: "S3", "expiry::expired_holder_cannot_renew";
-    NeverExpires: "L1", "expiry::unattended_lease_frees_the_key";
+    EndsNothing: "S3", "client_locks::drop_releases",
+        "client_locks::lock_excludes_until_released",
+        "client_care::shutdown_leaves_nothing_behind",
+        "client_waiting::dropped_wait_leaves_no_place";
+    AnswersTwiceTheTime: "S2", "client_locks::deadline_lies_before_the_lease",
+        "client_locks::guard_tells_its_validity";
+    RenewsNothing: "L4", "client_renewal::renewal_keeps_a_lock";
+    GrantsWhatIsHeld: "S1", "client_waiting::counter_under_contention",
+        "client_locks::handles_of_one_client_exclude_each_other",
+        "client_waiting::budget_bounds_the_wait";
+    TellsNobodyOfTheirTurn: "L2", "client_waiting::turn_comes_within_the_budget";
+    ForcesNothing: "S3", "client_renewal::forced_now_is_noticed",
+        "client_renewal::forced_end_stops_a_body";
+    NeverExpires: "L1", "expiry::unattended_lease_frees_the_key",
+        "client_waiting::crashed_holder_is_waited_out";
     ExpiresLate: "rule 1", "expiry::not_a_moment_early";
     ClockOfEachReply: "rule 1", "exclusion::stamps_advance_on_one_clock";
     AnswersTheWholeLease: "rule 2", "redelivery::acquire_again_says_the_time_left";
     RenewalAnswersItsLease: "rule 2", "expiry::renewal_never_shortens";
     ChecksInTooLate: "rule 3", "waiting::advice_stays_within_the_poll_interval";
     OneReaderExpiresAll: "rule 4", "expiry::one_reader_of_several";
-    OneEndFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted";
+    OneEndFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted",
+        "client_sharing::reentrant_guards_are_counted";
     ConvertsInAnyPeriod: "rule 6", "redelivery_queue::doubled_downgrade_undoes_no_upgrade";
-    PrefersReaders: "rule 7", "starvation::writer_against_endless_readers";
-    PrefersWriters: "rule 7", "starvation::readers_against_endless_writers";
+    PrefersReaders: "rule 7", "starvation::writer_against_endless_readers",
+        "client_waiting::writer_is_not_starved_by_readers";
+    PrefersWriters: "rule 7", "starvation::readers_against_endless_writers",
+        "client_waiting::reader_is_not_starved_by_writers";
     Barges: "rule 7", "waiting::nobody_overtakes_a_waiter";
     FairWhateverAsked: "rule 7", "starvation::reader_preference_starves_a_writer";
     PushesNothing: "rule 8", "notices::grant_is_pushed";
@@ -54,15 +71,20 @@ breaks! {
     PollCreates: "rule 12", "redelivery_queue::poll_after_the_end_creates_nothing";
     HoldsAndRefuses: "rule 13", "limits::holders_full";
     ForeignIsUnavailable: "rule 14", "foreign::acquire_says_so";
-    TokensFall: "S4", "tokens::tokens_increase_over_periods";
+    TokensFall: "S4", "tokens::tokens_increase_over_periods",
+        "client_locks::tokens_of_guards_increase",
+        "client_sharing::store_fences_a_sleeper";
     TokensOfEachReader: "rule 15", "tokens::overlapping_readers_share_one";
     FloorIgnored: "rule 15", "tokens::floor_lifts_the_token";
     KeysFoldCase: "S1", "names::no_two_names_collide";
     KeysAreCut: "S1", "names::longest_names";
-    OnePermitTooMany: "S1", "semaphores::permits_add_up_to_the_capacity";
-    ReadersExclude: "S1", "readers_writers::readers_share";
+    OnePermitTooMany: "S1", "semaphores::permits_add_up_to_the_capacity",
+        "client_sharing::permits_are_shared";
+    ReadersExclude: "S1", "readers_writers::readers_share",
+        "client_sharing::readers_share_and_writers_do_not";
     RevokesAtOnce: "S1", "forced::revoked_tenure_keeps_its_lease";
-    ForcesAnyPeriod: "S3", "forced::never_a_later_period";
+    ForcesAnyPeriod: "S3", "forced::never_a_later_period",
+        "client_renewal::force_spares_who_came_later";
     LookingRenews: "L1", "inspection::looking_extends_nothing";
     AnswersBackwards: "trait contract", "batches::each_renewal_by_itself";
     OneErrorSpoilsAll: "trait contract", "batches::one_error_touches_no_other";
@@ -192,6 +214,7 @@ impl Broken {
     fn acquired(&self, acquired: Acquired, request: &Acquire) -> Acquired {
         let remaining = match self.how {
             Break::AnswersTheWholeLease => request.lease,
+            Break::AnswersTwiceTheTime => acquired.remaining * 2,
             Break::ExpiresLate => acquired.remaining - Duration::from_millis(3),
             _ => acquired.remaining,
         };
@@ -223,6 +246,13 @@ impl Broken {
             (PollReply::Queued(queued), Break::ChecksInTooLate) => {
                 queued.check_in = Duration::from_secs(5);
             }
+            (PollReply::Acquired(_), Break::TellsNobodyOfTheirTurn) => {
+                answer.reply = PollReply::Queued(Queued {
+                    ahead: 0,
+                    check_in: Duration::from_secs(1),
+                    place_remaining: Duration::from_secs(5),
+                });
+            }
             (PollReply::Gone(_), Break::PollCreates) => {
                 if let Some(mut again) = self.noted(request.operation) {
                     again.operation.sequence += 1_000_000;
@@ -249,6 +279,9 @@ impl Broken {
     async fn renew_one(&self, request: &Renew) -> Result<Stamped<RenewReply>, BackendError> {
         let mut sent = request.clone();
         sent.key = self.key(&request.key);
+        if self.how == Break::RenewsNothing {
+            sent.lease = Duration::from_millis(1);
+        }
         let mut answer = first(self.inner.renew(&[sent]).await)?;
         match (&mut answer.reply, self.how) {
             (RenewReply::Lost(_), Break::RenewalResurrects) => {
@@ -280,6 +313,15 @@ impl Broken {
             Break::EndsWhoeverHolds => {
                 let last = self.notes(|notes| notes.last().map(|last| last.operation));
                 sent.operation = last.unwrap_or(sent.operation);
+            }
+            Break::EndsNothing => {
+                return Ok(Stamped {
+                    stamp: self.inner.hello().await?,
+                    reply: EndReply::Released {
+                        holds_left: 0,
+                        tenure: None,
+                    },
+                });
             }
             Break::ForgetsEarlyEnds if known.is_none() => {
                 return Ok(Stamped {
@@ -344,7 +386,10 @@ impl LockBackend for Broken {
 
     async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
         let notices = self.inner.listen(session).await?;
-        if self.how == Break::PushesNothing {
+        if matches!(
+            self.how,
+            Break::PushesNothing | Break::TellsNobodyOfTheirTurn
+        ) {
             // Keeps the subscription, and passes nothing on.
             return Ok(Box::pin(stream::poll_fn(move |_| {
                 let _ = &notices;
@@ -366,6 +411,15 @@ impl LockBackend for Broken {
         let reply = match reply {
             AcquireReply::Acquired(acquired) => {
                 AcquireReply::Acquired(self.acquired(acquired, request))
+            }
+            AcquireReply::Held(_) | AcquireReply::Queued(_)
+                if self.how == Break::GrantsWhatIsHeld =>
+            {
+                AcquireReply::Acquired(Acquired {
+                    token: FencingToken::new(1),
+                    holds: 1,
+                    remaining: request.lease,
+                })
             }
             AcquireReply::Queued(mut queued) if self.how == Break::ChecksInTooLate => {
                 queued.check_in = Duration::from_secs(5);
@@ -426,6 +480,7 @@ impl LockBackend for Broken {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         let mut sent = request.clone();
         match self.how {
+            Break::ForcesNothing => sent.tokens.clear(),
             Break::RevokesAtOnce => sent.how = ForceHow::Now,
             Break::ForcesAnyPeriod => sent.tokens = self.current(&request.key).await?,
             _ => {}
