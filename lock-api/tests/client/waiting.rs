@@ -280,3 +280,21 @@ async fn an_attempt_that_was_overtaken_goes_on_as_a_new_one() {
     let guard = held(late.await.expect("no panic"));
     assert!(guard.fencing_token() > quick.fencing_token());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_place_of_a_waiter_that_died_ends_with_its_own_deadline() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, machine) = client(&server, "b");
+    let waiter_lease = secs(60);
+    let long = |locks: &LockClient| locks.mutex("k").expect("valid").waiter_lease(waiter_lease);
+    let _guard = long(&a).lock().await.expect("free");
+    let mutex = long(&b);
+    let waiting = tokio::spawn(async move { mutex.lock_within(secs(3)).await });
+    server.advance(secs(1)).await;
+    machine.kill();
+    assert_eq!(a.inspect("k").await.expect("answered").waiter_count(), 1);
+    server.advance(secs(2)).await;
+    assert_eq!(a.inspect("k").await.expect("answered").waiter_count(), 0);
+    waiting.abort();
+}

@@ -1,7 +1,7 @@
 //! A backend around the simulated one, to take capabilities away and to change the runtime.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +17,8 @@ pub(crate) struct Wrapped {
     pub(crate) inner: SimBackend,
     pub(crate) capabilities: Capabilities,
     pub(crate) process: Arc<AtomicU32>,
+    /// Seconds for which the machine was suspended: its clock counts them, its timers do not.
+    pub(crate) suspended: Arc<AtomicU64>,
 }
 
 impl Wrapped {
@@ -25,6 +27,7 @@ impl Wrapped {
             capabilities: inner.capabilities(),
             inner,
             process: Arc::new(AtomicU32::new(1)),
+            suspended: Arc::default(),
         }
     }
 }
@@ -39,6 +42,7 @@ impl LockBackend for Wrapped {
         Arc::new(Process {
             inner: self.inner.runtime(),
             id: Arc::clone(&self.process),
+            suspended: Arc::clone(&self.suspended),
         })
     }
     async fn hello(&self) -> Result<Stamp, BackendError> {
@@ -81,17 +85,19 @@ impl LockBackend for Wrapped {
     }
 }
 
-/// A runtime whose process id a test can change, as a fork does.
+/// A runtime whose process id a test can change, as a fork does, and whose machine it can suspend.
 #[derive(Debug)]
 struct Process {
     inner: Arc<dyn Runtime>,
     id: Arc<AtomicU32>,
+    suspended: Arc<AtomicU64>,
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl Runtime for Process {
     fn now(&self) -> Moment {
-        self.inner.now()
+        let suspended = Duration::from_secs(self.suspended.load(Ordering::SeqCst));
+        self.inner.now().saturating_add(suspended)
     }
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.inner.sleep(duration)
