@@ -21,6 +21,8 @@ mod access;
 mod call;
 mod class;
 mod clock;
+#[cfg(leasehold_mutants)]
+pub mod mutants;
 mod names;
 mod options;
 pub mod reply;

@@ -55,6 +55,8 @@ impl Scripts {
         let start = include_str!("lua/start.lua");
         let script = |quiet: &str, parts: &str, command: &str| {
             let text = [start, quiet, parts, command].concat();
+            #[cfg(leasehold_mutants)]
+            let text = crate::mutants::spoil(text);
             Script::new(with_constants(settings, text))
         };
         Self {
@@ -78,6 +80,22 @@ impl Scripts {
             inspect: script("", &others, include_str!("lua/inspect.lua")),
             force_release: script("", &others, include_str!("lua/force_release.lua")),
         }
+    }
+}
+
+#[cfg(all(test, leasehold_mutants))]
+impl Scripts {
+    pub(crate) fn all_text(&self) -> String {
+        let all = [
+            &self.acquire,
+            &self.poll,
+            &self.renew,
+            &self.end,
+            &self.convert,
+            &self.inspect,
+            &self.force_release,
+        ];
+        all.map(|script| script.source()).concat()
     }
 }
 

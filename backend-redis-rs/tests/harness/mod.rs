@@ -1,0 +1,83 @@
+//! A real server, through the `redis` crate, as the conformance suite sees it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{Capabilities, Key, LockBackend};
+use leasehold_conformance::{Abilities, Environment, Harness, SetupError};
+use leasehold_redis_protocol::{Protocol, Settings};
+use leasehold_redis_rs::{Options, RedisBackend};
+use leasehold_test_servers::RedisServer;
+
+const FOREIGN: &str = "another program's value";
+
+/// One server for all cases; each case has a key prefix of its own.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    pub(crate) server: RedisServer,
+}
+
+#[async_trait]
+impl Harness for Redis {
+    fn name(&self) -> &'static str {
+        "redis-rs"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::full()
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().with_plant_foreign(true)
+    }
+
+    async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        let prefix = format!("{namespace}:");
+        Ok(Arc::new(Place {
+            url: self.server.url(),
+            protocol: Protocol::new(&prefix, Settings::default())?,
+            options: Options::new().with_key_prefix(prefix),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Place {
+    url: String,
+    protocol: Protocol,
+    options: Options,
+}
+
+impl Place {
+    async fn query<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, SetupError> {
+        let client = redis::Client::open(self.url.as_str())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        Ok(command.query_async(&mut connection).await?)
+    }
+}
+
+#[async_trait]
+impl Environment for Place {
+    async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
+        let backend = RedisBackend::connect_with(&self.url, self.options.clone()).await?;
+        Ok(Arc::new(backend))
+    }
+
+    async fn let_time_pass(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
+        let mut set = redis::cmd("SET");
+        set.arg(self.protocol.key(key)).arg(FOREIGN);
+        self.query(&set).await
+    }
+
+    async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
+        let mut get = redis::cmd("GET");
+        get.arg(self.protocol.key(key));
+        let found: Option<String> = self.query(&get).await?;
+        Ok(found.as_deref() == Some(FOREIGN))
+    }
+}

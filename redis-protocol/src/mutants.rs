@@ -1,0 +1,100 @@
+//! Faults planted in the Lua text alone: what the state machine does right, the port does wrong.
+//!
+//! Compiled only under `--cfg leasehold_mutants`; see the mutants of `leasehold-api`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// 0, or one more than the place in [`ALL`] of the one that is planted.
+static PLANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// A fault in the scripts: one piece of text instead of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LuaMutant {
+    /// What tests call it.
+    pub name: &'static str,
+    /// The rule that it breaks.
+    pub rule: &'static str,
+    instead_of: &'static str,
+    text: &'static str,
+}
+
+/// All of them.
+pub const ALL: &[LuaMutant] = &[
+    LuaMutant {
+        name: "lua-remaining-is-doubled",
+        rule: "rule 2",
+        instead_of: "'A', token, 1, lease)",
+        text: "'A', token, 1, lease * 2)",
+    },
+    LuaMutant {
+        name: "lua-bound-of-expiry-too-late",
+        rule: "rule 4",
+        instead_of: "S.earliest, S.last_scan, S.dirty = least or 0,",
+        text: "S.earliest, S.last_scan, S.dirty = S.now + 1e12,",
+    },
+    LuaMutant {
+        name: "lua-conversion-ignores-the-period",
+        rule: "rule 6",
+        instead_of: "if expected ~= S.token then",
+        text: "if expected == nil then",
+    },
+    LuaMutant {
+        name: "lua-wrong-channel",
+        rule: "rule 8",
+        instead_of: "string.sub(redis.sha1hex(to), 1, 16)",
+        text: "string.sub(redis.sha1hex(to), 1, 15)",
+    },
+    LuaMutant {
+        name: "lua-nobody-counts-as-somebody",
+        rule: "rule 9",
+        instead_of: "type(listeners) == 'table' or listeners > 0",
+        // The tutorials' mistake: in Lua 0 is true.
+        text: "listeners and true or false",
+    },
+    LuaMutant {
+        name: "lua-full-lease-for-claim",
+        rule: "rule 10",
+        instead_of: "place.floor, place.ends)\n",
+        text: "place.floor, S.now + 30000000)\n",
+    },
+    LuaMutant {
+        name: "lua-error-after-a-write",
+        rule: "rule 13",
+        instead_of: "local set, gone = { 'head', '' }, drop_fields()",
+        text: "redis.call('HSET', S.key, 'x', 'x') redis.call('GET', S.key)\n  \
+               local set, gone = { 'head', '' }, drop_fields()",
+    },
+];
+
+impl LuaMutant {
+    /// Plants this one, instead of any other, in the protocols that are made from now on.
+    pub fn plant(&self) {
+        let index = ALL.iter().position(|mutant| mutant == self);
+        PLANTED.store(index.map_or(0, |index| index + 1), Ordering::SeqCst);
+    }
+}
+
+/// The text with the planted fault in it, if it is one that the fault is for.
+pub(crate) fn spoil(text: String) -> String {
+    match PLANTED.load(Ordering::SeqCst).checked_sub(1) {
+        Some(index) => text.replace(ALL[index].instead_of, ALL[index].text),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Scripts;
+
+    #[test]
+    fn each_fault_has_its_place_in_the_scripts() {
+        for mutant in ALL {
+            let right = Scripts::new(&crate::Settings::default()).all_text();
+            mutant.plant();
+            let wrong = Scripts::new(&crate::Settings::default()).all_text();
+            PLANTED.store(0, Ordering::SeqCst);
+            assert_ne!(right, wrong, "{}", mutant.name);
+        }
+    }
+}
