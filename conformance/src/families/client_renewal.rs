@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     with_stops_its_body: ["S2"], [];
     forced_now_is_noticed: ["S3"], [ForceRelease];
     revoked_guard_is_lost: ["S1", "S3"], [ForceRelease];
-    force_spares_who_came_later: ["S3"], [ForceRelease, Inspect];
+    force_spares_who_came_later: ["S3"], [ForceRelease, Inspect, FencingTokens];
     forced_end_stops_a_body: ["S2", "S3"], [ForceRelease];
 );
 

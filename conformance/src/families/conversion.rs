@@ -17,11 +17,11 @@ pub(super) const CASES: &[Case] = cases!("conversion";
     upgrade_passes_the_queue_once: ["rule 6", "rule 7"], [RwLocks, Convert, Queue];
     conversion_keeps_the_lease: ["rule 6", "rule 2"], [RwLocks, Convert];
     conversion_starts_a_period: ["rule 6", "S4"], [RwLocks, Convert, FencingTokens];
-    other_period_changes_nothing: ["rule 6", "S3"], [RwLocks, Convert];
+    other_period_changes_nothing: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
     expired_hold_does_not_convert: ["rule 6", "S3"], [RwLocks, Convert];
     what_it_is_already: ["rule 6", "rule 12"], [RwLocks, Convert];
     mutex_does_not_convert: ["rule 6"], [Convert];
-    one_hold_of_several_converts: ["rule 6", "rule 5"], [RwLocks, Convert, Reentrancy];
+    one_hold_of_several_converts: ["rule 6", "rule 5"], [RwLocks, Convert, Reentrancy, FencingTokens];
 );
 
 /// The token of the new period.

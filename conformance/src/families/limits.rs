@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = cases!("limits";
     other_policy_is_told_what_lives_there: ["rule 13"], [RwLocks];
     other_capacity_is_told_what_lives_there: ["rule 13"], [Semaphores];
     waiters_keep_the_key_as_it_is: ["rule 13"], [RwLocks, Queue];
-    idle_key_takes_the_newcomers_terms: ["rule 13"], [RwLocks, Semaphores];
+    idle_key_takes_the_newcomers_terms: ["rule 13"], [RwLocks, Semaphores, FencingTokens];
     expired_key_takes_the_newcomers_terms: ["rule 13", "rule 4"], [RwLocks];
     refused_attempt_changes_nothing: ["rule 13"], [RwLocks, Inspect];
 );

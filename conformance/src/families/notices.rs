@@ -11,7 +11,7 @@ use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("notices";
-    grant_is_pushed: ["rule 8"], [Queue, Push];
+    grant_is_pushed: ["rule 8"], [Queue, Push, FencingTokens];
     pushed_grant_is_the_claim: ["rule 8", "rule 10", "S2"], [Queue, Push];
     only_the_head_wakes: ["rule 8"], [Queue, Push];
     group_is_told_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];

@@ -19,10 +19,10 @@ pub(super) const CASES: &[Case] = cases!("redelivery_queue";
     permit_acquired_twice_is_taken_once: ["rule 12"], [Semaphores];
     inner_hold_acquired_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
     inner_hold_ended_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
-    doubled_downgrade_undoes_no_upgrade: ["rule 6", "S3"], [RwLocks, Convert];
-    doubled_upgrade_undoes_no_downgrade: ["rule 6", "S3"], [RwLocks, Convert];
+    doubled_downgrade_undoes_no_upgrade: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
+    doubled_upgrade_undoes_no_downgrade: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
     late_conversion_after_the_end: ["rule 6", "S3"], [RwLocks, Convert];
-    doubled_force_spares_the_next_holder: ["S3", "rule 12"], [ForceRelease];
+    doubled_force_spares_the_next_holder: ["S3", "rule 12"], [ForceRelease, FencingTokens];
 );
 
 async fn queued_acquire_again_only_reports(world: &World) -> Verdict {

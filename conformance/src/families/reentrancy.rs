@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = cases!("reentrancy";
     nested_hold_stays_in_the_period: ["rule 5", "rule 15"], [Reentrancy, FencingTokens];
     reader_reenters_past_a_waiting_writer: ["rule 5"], [Reentrancy, RwLocks, Queue];
     writer_may_read: ["rule 5"], [Reentrancy, RwLocks];
-    dropping_the_write_hold_downgrades: ["rule 5", "rule 6"], [Reentrancy, RwLocks];
+    dropping_the_write_hold_downgrades: ["rule 5", "rule 6"], [Reentrancy, RwLocks, FencingTokens];
     writing_over_reading_would_deadlock: ["rule 5", "rule 13"], [Reentrancy, RwLocks];
     nested_readers_weigh_one: ["rule 5"], [Reentrancy, RwLocks];
     permits_do_not_nest: ["rule 5"], [Semaphores];

@@ -12,7 +12,7 @@ pub(super) const CASES: &[Case] = cases!("waiting";
     place_lasts_one_waiter_lease: ["rule 10"], [Queue];
     first_come_first_served: ["rule 7", "L3"], [Queue];
     nobody_overtakes_a_waiter: ["rule 7", "L3"], [Queue];
-    release_grants_in_the_same_step: ["rule 8"], [Queue];
+    release_grants_in_the_same_step: ["rule 8"], [Queue, FencingTokens];
     polls_alone_bring_the_turn: ["L2", "rule 3"], [Queue];
     try_takes_no_place: ["rule 7"], [Queue];
     poll_refreshes_the_place: ["rule 10"], [Queue];

@@ -1,0 +1,214 @@
+//! The smallest backend passes what it is asked: exclusive locks with a lease, nothing else.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{
+    Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Capabilities, End, EndReply,
+    FencingToken, Held, Key, LockBackend, Operation, Refused, Renew, RenewReply, Runtime,
+    ServerTime, SessionId, Stamp, Stamped, Why, bounds,
+};
+use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases, run_case};
+use support::Reference;
+
+/// What a key holds: who and until when, and the highest sequence of each session.
+#[derive(Debug, Default)]
+struct Lock {
+    holder: Option<(Operation, ServerTime)>,
+    seen: BTreeMap<SessionId, u64>,
+}
+
+impl Lock {
+    /// When the operation's hold ends, if it holds.
+    fn held_by(&self, operation: Operation, now: ServerTime) -> Option<ServerTime> {
+        let mine = self.holder.filter(|(holder, _)| *holder == operation);
+        mine.map(|(_, end)| end).filter(|end| *end > now)
+    }
+
+    fn see(&mut self, operation: Operation) {
+        let seen = self.seen.entry(operation.session).or_default();
+        *seen = operation.sequence.max(*seen);
+    }
+}
+
+type Locks = Arc<Mutex<BTreeMap<Key, Lock>>>;
+
+#[derive(Debug)]
+struct Small {
+    /// For its clock and its runtime.
+    base: Arc<dyn LockBackend>,
+    locks: Locks,
+}
+
+impl Small {
+    fn with<T>(&self, key: &Key, step: impl FnOnce(&mut Lock) -> T) -> T {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        step(locks.entry(key.clone()).or_default())
+    }
+}
+
+fn acquire(lock: &mut Lock, request: &Acquire, now: ServerTime) -> AcquireReply {
+    let latest = now.saturating_add(bounds::HORIZON);
+    if request.deliver_before < now || request.deliver_before > latest {
+        return AcquireReply::Refused(Refused::TooLate);
+    }
+    let operation = request.operation;
+    if lock.held_by(operation, now).is_none() {
+        if lock.seen.get(&operation.session) >= Some(&operation.sequence) {
+            return AcquireReply::Refused(Refused::Stale);
+        }
+        lock.see(operation);
+        if let Some((_, end)) = lock.holder.filter(|(_, end)| *end > now) {
+            return AcquireReply::Held(Held {
+                change_in: end.saturating_since(now),
+                by: None,
+            });
+        }
+        lock.holder = Some((operation, now.saturating_add(request.lease)));
+    }
+    let end = lock.held_by(operation, now).unwrap_or(now);
+    AcquireReply::Acquired(Acquired {
+        token: FencingToken::new(1),
+        holds: 1,
+        remaining: end.saturating_since(now),
+    })
+}
+
+fn renew(lock: &mut Lock, request: &Renew, now: ServerTime) -> RenewReply {
+    let Some(end) = lock.held_by(request.operation, now) else {
+        return RenewReply::Lost(Why::Unknown);
+    };
+    let end = end.max(now.saturating_add(request.lease));
+    lock.holder = Some((request.operation, end));
+    RenewReply::Renewed {
+        token: FencingToken::new(1),
+        remaining: end.saturating_since(now),
+    }
+}
+
+fn end(lock: &mut Lock, request: &End, now: ServerTime) -> EndReply {
+    lock.see(request.operation);
+    if lock.held_by(request.operation, now).is_none() {
+        return EndReply::NotHeld(Why::Unknown);
+    }
+    lock.holder = None;
+    EndReply::Released {
+        holds_left: 0,
+        tenure: None,
+    }
+}
+
+#[async_trait]
+impl LockBackend for Small {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::minimal()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.base.runtime()
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.base.hello().await
+    }
+
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        let stamp = self.hello().await?;
+        let reply = self.with(&request.key, |lock| acquire(lock, request, stamp.at));
+        Ok(Stamped { stamp, reply })
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        let mut answers = Vec::new();
+        for request in batch {
+            answers.push(self.hello().await.map(|stamp| {
+                let reply = self.with(&request.key, |lock| renew(lock, request, stamp.at));
+                Stamped { stamp, reply }
+            }));
+        }
+        answers
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        let mut answers = Vec::new();
+        for request in batch {
+            answers.push(self.hello().await.map(|stamp| {
+                let reply = self.with(&request.key, |lock| end(lock, request, stamp.at));
+                Stamped { stamp, reply }
+            }));
+        }
+        answers
+    }
+}
+
+#[derive(Debug)]
+struct SmallHarness {
+    reference: Reference,
+}
+
+#[async_trait]
+impl Harness for SmallHarness {
+    fn name(&self) -> &str {
+        "small"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::minimal()
+    }
+
+    fn timing(&self) -> Timing {
+        self.reference.timing()
+    }
+
+    fn block_on(&self, case: BoxFuture<'static, ()>) {
+        self.reference.block_on(case);
+    }
+
+    async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        Ok(Arc::new(Place {
+            base: self.reference.environment(namespace).await?,
+            locks: Locks::default(),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Place {
+    base: Arc<dyn Environment>,
+    locks: Locks,
+}
+
+#[async_trait]
+impl Environment for Place {
+    async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
+        Ok(Arc::new(Small {
+            base: self.base.backend().await?,
+            locks: Arc::clone(&self.locks),
+        }))
+    }
+
+    async fn let_time_pass(&self, duration: Duration) {
+        self.base.let_time_pass(duration).await;
+    }
+}
+
+#[test]
+fn the_smallest_backend_passes_all_that_it_can_run() {
+    let harness: Arc<dyn Harness> = Arc::new(SmallHarness {
+        reference: Reference::plain(),
+    });
+    let mut failed = Vec::new();
+    let mut passed = 0;
+    for case in cases().filter(|case| case.ignored_because(&*harness).is_none()) {
+        match run_case(&harness, case) {
+            Ok(()) => passed += 1,
+            Err(failure) => failed.push(format!("{}: {failure}", case.name())),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(passed >= 80, "only {passed} cases ran");
+}
