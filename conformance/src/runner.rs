@@ -1,5 +1,6 @@
 //! Runs the cases: one thread and one environment each, under a watchdog.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
@@ -104,25 +105,115 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// The case that compares what is ignored with what the backend's author wrote down.
 fn compare_ignored(harness: &dyn Harness, expected: &[&str]) -> Trial {
-    let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
-    let mut ignored: Vec<String> = families::all()
+    let verdict = ignored_as_listed(harness, expected);
+    Trial::test("suite::ignored_cases_are_as_listed", move || {
+        verdict.map_err(Failed::from)
+    })
+}
+
+fn ignored_as_listed(harness: &dyn Harness, expected: &[&str]) -> Result<(), String> {
+    let listed: BTreeSet<String> = expected.iter().map(ToString::to_string).collect();
+    let ignored: BTreeSet<String> = families::all()
         .filter(|case| case.ignored_because(harness).is_some())
         .map(Case::name)
         .collect();
-    expected.sort();
-    ignored.sort();
-    Trial::test("suite::ignored_cases_are_as_listed", move || {
-        if ignored == expected {
-            return Ok(());
+    if ignored == listed {
+        return Ok(());
+    }
+    let not_listed: Vec<_> = ignored.difference(&listed).collect();
+    let not_ignored: Vec<_> = listed.difference(&ignored).collect();
+    Err(format!(
+        "what is ignored differs from `expected_ignored`\n  \
+         ignored, but not listed: {not_listed:?}\n  \
+         listed, but not ignored: {not_ignored:?}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+    use leasehold_api::Capabilities;
+
+    use super::*;
+    use crate::harness::{Environment, SetupError, Timing};
+
+    /// What is wrong with a harness.
+    #[derive(Clone, Copy, Debug)]
+    enum Trouble {
+        NoServer,
+        Hangs,
+        Panics,
+    }
+
+    #[async_trait]
+    impl Harness for Trouble {
+        fn name(&self) -> &str {
+            "trouble"
         }
-        let only = |a: &[String], b: &[String]| -> Vec<String> {
-            a.iter().filter(|name| !b.contains(name)).cloned().collect()
-        };
-        Err(Failed::from(format!(
-            "what is ignored differs from `expected_ignored`\n  ignored, but not listed: {:?}\n  \
-             listed, but not ignored: {:?}",
-            only(&ignored, &expected),
-            only(&expected, &ignored)
-        )))
-    })
+
+        fn capabilities(&self) -> Capabilities {
+            let mut all = Capabilities::full();
+            all.semaphores = false;
+            all
+        }
+
+        fn timing(&self) -> Timing {
+            let hangs = matches!(self, Self::Hangs);
+            let limit = Duration::from_millis(if hangs { 200 } else { 30_000 });
+            Timing::real().with_watchdog(limit)
+        }
+
+        async fn environment(&self, _: &str) -> Result<Arc<dyn Environment>, SetupError> {
+            match self {
+                Self::NoServer => Err("connection refused".into()),
+                Self::Hangs => std::future::pending().await,
+                Self::Panics => panic!("a broken harness"),
+            }
+        }
+    }
+
+    fn first_case_says(trouble: Trouble) -> String {
+        let case = families::all().next().expect("there are cases");
+        let failure = run_case(&(Arc::new(trouble) as Arc<dyn Harness>), case);
+        failure.expect_err("it cannot pass").to_string()
+    }
+
+    #[test]
+    fn a_missing_server_is_a_failure() {
+        let says = first_case_says(Trouble::NoServer);
+        assert!(says.contains("connection refused"), "{says}");
+    }
+
+    #[test]
+    fn a_case_that_hangs_is_a_failure() {
+        let says = first_case_says(Trouble::Hangs);
+        assert!(says.contains("still running"), "{says}");
+    }
+
+    #[test]
+    fn a_panic_is_a_failure() {
+        let says = first_case_says(Trouble::Panics);
+        assert!(says.contains("a broken harness"), "{says}");
+    }
+
+    #[test]
+    fn what_is_ignored_must_be_listed_and_the_other_way_round() {
+        let harness = Trouble::NoServer;
+        let ignored: Vec<String> = families::all()
+            .filter(|case| case.ignored_because(&harness).is_some())
+            .map(Case::name)
+            .collect();
+        let mut list: Vec<&str> = ignored.iter().map(String::as_str).collect();
+        assert_eq!(ignored_as_listed(&harness, &list), Ok(()));
+
+        let left_out = list.pop().expect("some need what it lacks");
+        let says = ignored_as_listed(&harness, &list).expect_err("one is not listed");
+        assert!(says.contains(left_out), "{says}");
+
+        list.extend([left_out, "expiry::not_a_moment_early"]);
+        let says = ignored_as_listed(&harness, &list).expect_err("that one runs");
+        assert!(says.contains("not_a_moment_early"), "{says}");
+    }
 }
