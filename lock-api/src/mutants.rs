@@ -90,6 +90,8 @@ mod planted {
         FullLeaseForClaim = "full-lease-for-claim", "rule 10";
         /// A poll extends a claim.
         PollExtendsClaim = "poll-extends-claim", "rule 10";
+        /// An attempt that is dropped is not ended.
+        DroppedAttemptLeaks = "dropped-attempt-leaks", "rule 11";
         /// No mark is kept after an end.
         NoMarkAfterEnd = "no-mark-after-end", "rule 12";
         /// A retried acquire counts twice.

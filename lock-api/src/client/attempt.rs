@@ -15,6 +15,7 @@ use crate::client::tenure::{HoldState, Standing, Tenure};
 use crate::client::wait::Ask;
 use crate::error::BackendError;
 use crate::id::{Operation, OwnerId};
+use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Acquired, PollReply, RenewReply};
 use crate::request::{Acquire, Poll, Renew, Wait};
 use crate::runtime::Moment;
@@ -312,6 +313,9 @@ fn first<T>(answers: Vec<Result<Answer<T>, BackendError>>) -> Result<Answer<T>, 
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        if mutant!(DroppedAttemptLeaks) {
+            return;
+        }
         let hub = &self.session.hub;
         let core = self.ask.anchor;
         if !self.live {
