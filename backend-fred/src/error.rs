@@ -126,3 +126,62 @@ fn reply_code(details: &str) -> Option<(&str, &str)> {
     let is_code = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
     is_code.then_some((code, message))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(kind: ErrorKind, details: &'static str) -> Error {
+        Error::new(kind, details)
+    }
+
+    #[test]
+    fn what_the_library_says_is_told_apart_by_what_it_means_for_the_command() {
+        use ErrorClass::{NoScript, OutcomeUnknown, Rejected, Unavailable};
+        use FailureKind::{Answered, Lost, Misconfigured, Refused};
+        let server = |text| error(ErrorKind::Unknown, text);
+        let table = [
+            (server("NOSCRIPT No matching script."), Answered(NoScript)),
+            (server("LOADING in memory"), Answered(Unavailable)),
+            (server("OOM command not allowed"), Answered(Unavailable)),
+            (server("BUSY running a script"), Answered(Unavailable)),
+            (server("NOPERM no"), Answered(Rejected)),
+            (server("ERR syntax error"), Answered(Rejected)),
+            (server("WHAT is this"), Answered(OutcomeUnknown)),
+            (error(ErrorKind::Auth, "WRONGPASS no"), Answered(Rejected)),
+            (
+                error(ErrorKind::Cluster, "MOVED 1 a:1"),
+                Answered(Unavailable),
+            ),
+            (server("channel closed"), Lost),
+            (error(ErrorKind::IO, "Connection closed."), Lost),
+            (error(ErrorKind::Timeout, "Request timed out."), Lost),
+            (error(ErrorKind::Canceled, "Canceled."), Lost),
+            (error(ErrorKind::Protocol, "garbage"), Lost),
+            (error(ErrorKind::Backpressure, ""), Refused),
+            (error(ErrorKind::Config, "no"), Misconfigured),
+        ];
+        for (error, kind) in table {
+            let failure = Failure::from(error);
+            assert_eq!(failure.kind, kind, "{}", failure.text);
+        }
+    }
+
+    #[test]
+    fn before_a_command_is_sent_nothing_is_unknown() {
+        for kind in [
+            FailureKind::Lost,
+            FailureKind::Refused,
+            FailureKind::Answered(ErrorClass::OutcomeUnknown),
+        ] {
+            let failure = || Failure {
+                kind,
+                ..Failure::lost("gone")
+            };
+            let error = failure().at_connect("p:");
+            assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+            let unknown = matches!(failure().in_call("p:"), BackendError::OutcomeUnknown { .. });
+            assert_eq!(unknown, kind != FailureKind::Refused, "{kind:?}");
+        }
+    }
+}

@@ -107,3 +107,72 @@ impl From<RedisError> for Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use redis::ServerError;
+
+    use super::*;
+
+    fn server(text: &str) -> RedisError {
+        let bytes = format!("-{text}\r\n").into_bytes();
+        let value = redis::parse_redis_value(&bytes).expect("an error reply");
+        match value {
+            redis::Value::ServerError(error) => ServerError::into(error),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn os(kind: io::ErrorKind) -> RedisError {
+        io::Error::from(kind).into()
+    }
+
+    #[test]
+    fn what_the_library_says_is_told_apart_by_what_it_means_for_the_command() {
+        use ErrorClass::{NoScript, OutcomeUnknown, Rejected, Unavailable};
+        use FailureKind::{Answered, Lost, Misconfigured, Refused};
+        let table = [
+            (server("NOSCRIPT No matching script."), Answered(NoScript)),
+            (server("LOADING in memory"), Answered(Unavailable)),
+            (server("OOM command not allowed"), Answered(Unavailable)),
+            (server("BUSY running a script"), Answered(Unavailable)),
+            (server("NOPERM no"), Answered(Rejected)),
+            (server("ERR syntax error"), Answered(Rejected)),
+            (server("WHAT is this"), Answered(OutcomeUnknown)),
+            (os(io::ErrorKind::ConnectionRefused), Refused),
+            (os(io::ErrorKind::NotFound), Refused),
+            (os(io::ErrorKind::BrokenPipe), Lost),
+            (os(io::ErrorKind::TimedOut), Lost),
+            ((ErrorKind::Parse, "garbage").into(), Lost),
+            ((ErrorKind::InvalidClientConfig, "no").into(), Misconfigured),
+            (
+                (ErrorKind::AuthenticationFailed, "no").into(),
+                Misconfigured,
+            ),
+        ];
+        for (error, kind) in table {
+            let failure = Failure::from(error);
+            assert_eq!(failure.kind, kind, "{}", failure.text);
+        }
+    }
+
+    #[test]
+    fn before_a_command_is_sent_nothing_is_unknown() {
+        for kind in [
+            FailureKind::Lost,
+            FailureKind::Refused,
+            FailureKind::Answered(ErrorClass::OutcomeUnknown),
+        ] {
+            let failure = || Failure {
+                kind,
+                ..Failure::lost("gone")
+            };
+            let error = failure().at_connect("p:");
+            assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+            let unknown = matches!(failure().in_call("p:"), BackendError::OutcomeUnknown { .. });
+            assert_eq!(unknown, kind != FailureKind::Refused, "{kind:?}");
+        }
+    }
+}

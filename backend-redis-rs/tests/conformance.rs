@@ -5,7 +5,6 @@ mod harness;
 use std::process::ExitCode;
 
 use harness::Redis;
-use leasehold_test_servers::RedisServer;
 
 /// Cases that need virtual time: they would take minutes here.
 const CANNOT_RUN: &[&str] = &[
@@ -16,6 +15,5 @@ const CANNOT_RUN: &[&str] = &[
 ];
 
 fn main() -> ExitCode {
-    let server = RedisServer::start();
-    leasehold_conformance::run(Redis { server }, CANNOT_RUN)
+    leasehold_conformance::run(Redis::start(), CANNOT_RUN)
 }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use harness::Redis;
 use leasehold_conformance::{Case, Harness, cases, run_case};
 use leasehold_redis_protocol::mutants::{ALL, LuaMutant};
-use leasehold_test_servers::RedisServer;
 
 /// The cases that this backend runs, those for the rule that is broken first.
 fn cases_for(harness: &dyn Harness, mutant: &LuaMutant) -> Vec<&'static Case> {
@@ -27,9 +26,7 @@ fn every_mutant_of_the_scripts_fails_a_case() {
     println!("{:<36} {:<8} first case that fails", "mutant", "breaks");
     for mutant in ALL {
         // A server of its own: what a fault leaves behind must not fail the next one.
-        let harness: Arc<dyn Harness> = Arc::new(Redis {
-            server: RedisServer::start(),
-        });
+        let harness: Arc<dyn Harness> = Arc::new(Redis::start());
         mutant.plant();
         let noticed = cases_for(&*harness, mutant)
             .into_iter()

@@ -8,14 +8,35 @@ use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError};
 use leasehold_redis_protocol::{Protocol, Settings};
 use leasehold_redis_rs::{Options, RedisBackend};
-use leasehold_test_servers::RedisServer;
+use leasehold_test_servers::{RedisServer, ServerOptions};
 
+/// Who the backends are: a user with few rights.
+const USER: &str = "locks";
 const FOREIGN: &str = "another program's value";
 
 /// One server for all cases; each case has a key prefix of its own.
 #[derive(Debug)]
 pub(crate) struct Redis {
-    pub(crate) server: RedisServer,
+    server: RedisServer,
+}
+
+impl Redis {
+    pub(crate) fn start() -> Self {
+        let user = [USER, "on", ">secret", "~*", "&*"];
+        let rights = user.into_iter().chain(documented_rights());
+        let server = ServerOptions::default().with_config("user", rights).start();
+        Self { server }
+    }
+}
+
+/// The commands that the crate's documentation gives to a user with no more rights than needed.
+fn documented_rights() -> impl Iterator<Item = &'static str> {
+    include_str!("../../src/lib.rs")
+        .lines()
+        .skip_while(|line| !line.contains("ACL SETUSER"))
+        .take_while(|line| !line.contains("```"))
+        .flat_map(str::split_whitespace)
+        .filter(|word| word.starts_with(['+', '-']))
 }
 
 #[async_trait]
@@ -36,6 +57,7 @@ impl Harness for Redis {
         let prefix = format!("{namespace}:");
         Ok(Arc::new(Place {
             url: self.server.url(),
+            backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
             protocol: Protocol::new(&prefix, Settings::default())?,
             options: Options::new().with_key_prefix(prefix),
         }))
@@ -45,6 +67,7 @@ impl Harness for Redis {
 #[derive(Debug)]
 struct Place {
     url: String,
+    backend_url: String,
     protocol: Protocol,
     options: Options,
 }
@@ -60,7 +83,7 @@ impl Place {
 #[async_trait]
 impl Environment for Place {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
-        let backend = RedisBackend::connect_with(&self.url, self.options.clone()).await?;
+        let backend = RedisBackend::connect_with(&self.backend_url, self.options.clone()).await?;
         Ok(Arc::new(backend))
     }
 

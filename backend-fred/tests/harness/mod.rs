@@ -1,0 +1,114 @@
+//! A real server, through the `fred` crate, as the conformance suite sees it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fred::interfaces::ClientLike;
+use fred::types::config::Config;
+use fred::types::{Builder, ClusterHash, CustomCommand, FromValue, Value};
+use leasehold_api::{Capabilities, Key, LockBackend};
+use leasehold_conformance::{Abilities, Environment, Harness, SetupError};
+use leasehold_fred::{FredBackend, Options};
+use leasehold_redis_protocol::{Protocol, Settings};
+use leasehold_test_servers::{RedisServer, ServerOptions};
+
+/// Who the backends are: a user with few rights.
+const USER: &str = "locks";
+const FOREIGN: &str = "another program's value";
+
+/// One server for all cases; each case has a key prefix of its own.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    server: RedisServer,
+}
+
+impl Redis {
+    pub(crate) fn start() -> Self {
+        let user = [USER, "on", ">secret", "~*", "&*"];
+        let rights = user.into_iter().chain(documented_rights());
+        let server = ServerOptions::default().with_config("user", rights).start();
+        Self { server }
+    }
+}
+
+/// The commands that the crate's documentation gives to a user with no more rights than needed.
+fn documented_rights() -> impl Iterator<Item = &'static str> {
+    include_str!("../../src/lib.rs")
+        .lines()
+        .skip_while(|line| !line.contains("ACL SETUSER"))
+        .take_while(|line| !line.contains("```"))
+        .flat_map(str::split_whitespace)
+        .filter(|word| word.starts_with(['+', '-']))
+}
+
+#[async_trait]
+impl Harness for Redis {
+    fn name(&self) -> &'static str {
+        "fred"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::full()
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().with_plant_foreign(true)
+    }
+
+    async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        let prefix = format!("{namespace}:");
+        Ok(Arc::new(Place {
+            url: self.server.url(),
+            backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
+            protocol: Protocol::new(&prefix, Settings::default())?,
+            options: Options::new().with_key_prefix(prefix),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Place {
+    url: String,
+    backend_url: String,
+    protocol: Protocol,
+    options: Options,
+}
+
+impl Place {
+    async fn query<T: FromValue>(
+        &self,
+        command: &'static str,
+        arguments: Vec<Value>,
+    ) -> Result<T, SetupError> {
+        let client = Builder::from_config(Config::from_url(&self.url)?).build()?;
+        client.init().await?;
+        let command = CustomCommand::new_static(command, ClusterHash::Random, false);
+        let answer = client.custom(command, arguments).await;
+        client.quit().await?;
+        Ok(answer?)
+    }
+}
+
+#[async_trait]
+impl Environment for Place {
+    async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
+        let backend = FredBackend::connect_with(&self.backend_url, self.options.clone()).await?;
+        Ok(Arc::new(backend))
+    }
+
+    async fn let_time_pass(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
+        let key = Value::Bytes(self.protocol.key(key).into());
+        self.query("SET", vec![key, FOREIGN.into()]).await
+    }
+
+    async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
+        let key = Value::Bytes(self.protocol.key(key).into());
+        let found: Option<String> = self.query("GET", vec![key]).await?;
+        Ok(found.as_deref() == Some(FOREIGN))
+    }
+}
