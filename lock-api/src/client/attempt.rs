@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::client::cleanup::{Cleanup, EndJob, give_up_at};
+use crate::client::cleanup::{Busy, Cleanup, EndJob, give_up_at};
 use crate::client::clock::local_deadline;
 use crate::client::core::Answer;
 use crate::client::hold::Hold;
@@ -40,13 +40,14 @@ pub(crate) struct Attempt<'a> {
     /// Whether a grant may be a claim, which only a renewal confirms.
     may_be_claim: bool,
     too_late: u32,
+    _busy: Busy<'a>,
 }
 
 impl<'a> Attempt<'a> {
     pub(crate) fn begin(ask: Ask<'a>) -> Self {
         let core = ask.anchor;
         Cleanup::start(core);
-        core.cleanup.attempt_begins();
+        let busy = Busy::begin(core);
         let session = core.session();
         let (owner, owner_version) = match ask.owner {
             Owner::Fresh => (OwnerId::from_u64(core.runtime.random_u64()), 0),
@@ -67,6 +68,7 @@ impl<'a> Attempt<'a> {
             in_doubt: false,
             may_be_claim: false,
             too_late: 0,
+            _busy: busy,
         }
     }
 
@@ -78,7 +80,13 @@ impl<'a> Attempt<'a> {
         limit: Duration,
     ) -> Result<Answer<AcquireReply>, BackendError> {
         let core = self.ask.anchor;
+        let until = core.now().saturating_add(limit);
         let deliver_before = core.deliver_before(limit).await?;
+        // Asking for the server's time has taken its part of the limit.
+        let limit = until.saturating_since(core.now());
+        if limit.is_zero() {
+            return Err(BackendError::unavailable("the server's time came too late"));
+        }
         let request = Acquire {
             key: self.ask.key.clone(),
             spec: self.ask.spec,
@@ -261,7 +269,8 @@ impl<'a> Attempt<'a> {
             let due = if self.may_be_claim {
                 core.now()
             } else {
-                core.renewals.due_after(sent, options.lease)
+                // Of a grant that was made a while ago, and is only told now, little may be left.
+                core.renewals.due_after(sent, options.lease.min(remaining))
             };
             core.renewals.schedule(&tenure, due);
         } else {
@@ -322,7 +331,6 @@ impl Drop for Attempt<'_> {
             if self.mailbox.is_some() {
                 hub.remove(self.operation.sequence);
             }
-            core.cleanup.attempt_ends(core.is_closed());
             return;
         }
         hub.ending(self.operation.sequence);
@@ -336,6 +344,5 @@ impl Drop for Attempt<'_> {
             in_doubt: false,
             done: Arc::default(),
         });
-        core.cleanup.attempt_ends(core.is_closed());
     }
 }

@@ -95,8 +95,8 @@ struct Queue {
     jobs: VecDeque<EndJob>,
     /// Jobs that the task has taken out and not finished.
     in_flight: usize,
-    /// Attempts under way, which may still queue an end.
-    attempts: usize,
+    /// What is [busy](Busy).
+    busy: usize,
 }
 
 impl Cleanup {
@@ -106,21 +106,9 @@ impl Cleanup {
         self.changed.notify();
     }
 
-    pub(crate) fn attempt_begins(&self) {
-        self.state.lock().attempts += 1;
-    }
-
-    /// Counts an attempt as over; told to whoever waits for the client to be idle.
-    pub(crate) fn attempt_ends(&self, tell: bool) {
-        self.state.lock().attempts -= 1;
-        if tell {
-            self.changed.notify();
-        }
-    }
-
     fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.jobs.is_empty() && state.in_flight == 0 && state.attempts == 0
+        state.jobs.is_empty() && state.in_flight == 0 && state.busy == 0
     }
 
     fn take(&self) -> Vec<EndJob> {
@@ -253,7 +241,7 @@ impl EndJob {
                         deadline: local_deadline(answer.sent, view.remaining),
                         clock: answer.stamp.clock,
                     };
-                    tenure.extend(core.now(), standing);
+                    core.extend(tenure, standing);
                 }
                 self.close(Ok(answer.reply));
                 None
@@ -273,6 +261,27 @@ impl EndJob {
         self.session.hub.remove(self.operation.sequence);
         let in_doubt = self.in_doubt;
         self.done.set(result.map(|reply| Ended { reply, in_doubt }));
+    }
+}
+
+/// Work under way that may still queue an end: a shutdown waits for it.
+#[derive(Debug)]
+pub(crate) struct Busy<'a>(&'a Core);
+
+impl<'a> Busy<'a> {
+    pub(crate) fn begin(core: &'a Core) -> Self {
+        core.cleanup.state.lock().busy += 1;
+        Self(core)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.cleanup.state.lock().busy -= 1;
+        // Looked at only now: who closes the client and finds it busy then waits to be told.
+        if self.0.is_closed() {
+            self.0.cleanup.changed.notify();
+        }
     }
 }
 

@@ -50,9 +50,11 @@ impl Sample {
         }
     }
 
-    /// Latest local moment, in microseconds, that is surely not after the server read `at`.
-    const fn not_after(&self, at: i128) -> i128 {
-        self.sent + (at - self.at)
+    /// Latest local moment, in microseconds, that is surely not after the server read `at`, even
+    /// if its clock goes fast.
+    fn not_after(&self, at: i128) -> i128 {
+        let since = at - self.at;
+        self.sent + since - since.max(0) / i128::from(DRIFT_PARTS)
     }
 
     /// Whether the server's clock went on between the two samples as the local one did.
@@ -98,7 +100,8 @@ impl ServerClock {
         let mut stepped = false;
         match clocks.by_id.get_mut(&stamp.clock) {
             Some(clock) => {
-                stepped = !sample.agrees_with(&clock.latest);
+                // The latest may have taken so long that a step fits into it.
+                stepped = !sample.agrees_with(&clock.latest) || !sample.agrees_with(&clock.best);
                 let outdated = sample.sent - clock.best.sent > duration_micros(BEST_FOR);
                 let better = sample.sent - sample.at >= clock.best.sent - clock.best.at;
                 if stepped || outdated || better {
@@ -254,6 +257,17 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_exchange_hides_no_step() {
+        let clock = ServerClock::default();
+        clock.observe(at(0), stamp(1, 1_000), at(1)).expect("first");
+        clock
+            .observe(at(1), stamp(1, 1_450), at(900))
+            .expect("no step");
+        // 300 ms ahead: within the slow exchange's reach, not within the fast one's.
+        assert!(clock.observe(at(901), stamp(1, 2_200), at(902)).is_err());
+    }
+
+    #[test]
     fn a_pushed_grant_counts_from_the_best_sample_and_at_most_from_its_receipt() {
         let clock = ServerClock::default();
         assert_eq!(clock.granted_at(stamp(1, 0), at(0)), None);
@@ -262,7 +276,8 @@ mod tests {
         clock
             .observe(at(100), stamp(1, 1_101), at(103))
             .expect("second");
-        assert_eq!(clock.granted_at(stamp(1, 1_201), at(260)), Some(at(200)));
+        // 100 ms after it, less what a clock may go fast in that time.
+        assert_eq!(clock.granted_at(stamp(1, 1_201), at(260)), Some(at(199)));
         // The server's clock stepped forward after the sample: nothing can be computed.
         assert_eq!(clock.granted_at(stamp(1, 9_000), at(260)), None);
         // A little ahead is within the allowance, and counts from the receipt.

@@ -1,10 +1,11 @@
 //! Conversions of a hold: read to write, and back.
 //!
 //! A conversion names the token under which it was asked for, and acts only in that period. So a
-//! second delivery changes nothing, but its answer must be read with care: told `WrongPeriod`
-//! after an attempt that got no answer, the mode that stands says whether that attempt acted,
-//! because only this tenure can have changed it. If the tenure has other holds, which may be what
-//! gives it that mode, the conversion is asked for again in the period that stands.
+//! second delivery changes nothing. Told `WrongPeriod`, the conversion is asked for again in the
+//! period that stands, also after an attempt that got no answer: if that one acted, the hold has
+//! the mode that is asked for, which is answered as a conversion that is done. The mode that
+//! `WrongPeriod` tells is no such answer: another hold of the tenure may be what gives it that
+//! mode, even one whose end has begun.
 
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use crate::client::core::Answer;
 use crate::client::error::{Error, Loss};
 use crate::client::hold::Hold;
 use crate::client::tenure::Standing;
-use crate::error::BackendError;
 use crate::id::FencingToken;
 use crate::reply::ConvertReply;
 use crate::request::{Convert, Mode};
@@ -37,10 +37,7 @@ pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> 
             what: "converting a hold",
         });
     }
-    // A retry names the same period as the attempt that got no answer, even if a renewal has
-    // told the new token meanwhile: that is how it learns what became of it.
     let mut expected = hold.token();
-    let mut in_doubt = false;
     let mut pause = FIRST_PAUSE;
     loop {
         let left = hold.check()?;
@@ -58,12 +55,10 @@ pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> 
                 }
                 ConvertReply::NotSole => return Ok(Conversion::NotSole),
                 ConvertReply::WrongPeriod(view) => {
-                    if in_doubt && view.mode == to && hold.tenure.has_one_hold() {
-                        return adopt(hold, to, sent, stamp, view.token, view.remaining);
-                    }
-                    in_doubt = false;
-                    let standing = standing(sent, stamp, view.token, view.remaining);
-                    hold.tenure.extend(core.now(), standing);
+                    core.extend(
+                        &hold.tenure,
+                        standing(sent, stamp, view.token, view.remaining),
+                    );
                     let newer = view.token > expected;
                     expected = view.token;
                     if newer {
@@ -75,9 +70,7 @@ pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> 
                     return Err(hold.check().err().unwrap_or(Error::Lost(Loss::from(why))));
                 }
             },
-            Err(error) if error.is_transient() => {
-                in_doubt |= matches!(error, BackendError::OutcomeUnknown { .. });
-            }
+            Err(error) if error.is_transient() => {}
             Err(error) => return Err(error.into()),
         }
         let wait = core.random_between(pause / 2, pause);
@@ -104,10 +97,8 @@ fn adopt(
     remaining: Duration,
 ) -> Result<Conversion, Error> {
     let core = &hold.anchor;
-    hold.tenure
-        .extend(core.now(), standing(sent, stamp, token, remaining));
+    core.extend(&hold.tenure, standing(sent, stamp, token, remaining));
     hold.tenure.set_mode(hold.operation.sequence, to);
-    core.floors.saw(&hold.tenure.key, token);
     hold.check()?;
     Ok(Conversion::Done)
 }

@@ -18,6 +18,7 @@ use crate::client::renewal::Renewals;
 use crate::client::session::Session;
 use crate::client::settings::Settings;
 use crate::client::signal::Signal;
+use crate::client::tenure::{Standing, Tenure};
 use crate::error::BackendError;
 use crate::runtime::{Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -158,6 +159,15 @@ impl Core {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.closing.notify();
+    }
+
+    /// Takes what a reply says about a tenure, if it still matters; whether it does.
+    pub(crate) fn extend(&self, tenure: &Tenure, standing: Standing) -> bool {
+        // Later acquires bring the highest token that a guard has shown.
+        if standing.token > tenure.token() {
+            self.floors.saw(&tenure.key, standing.token);
+        }
+        tenure.extend(self.now(), standing)
     }
 
     /// Queues the end of everything that is held, over the guards' heads.

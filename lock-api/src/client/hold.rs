@@ -1,11 +1,13 @@
 //! One acquisition as the client keeps it: what every guard wraps.
 
+use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 
-use crate::client::cleanup::{EndJob, EndResult, Ended, await_end};
+use crate::client::cleanup::{Busy, EndJob, EndResult, Ended, await_end};
 use crate::client::clock::local_deadline;
 use crate::client::core::{Anchor, Answer};
 use crate::client::error::{Error, Loss, Release};
@@ -94,7 +96,7 @@ impl Hold {
                     deadline,
                     clock: stamp.clock,
                 };
-                if self.tenure.extend(now, standing) && self.fixed_lease {
+                if core.extend(&self.tenure, standing) && self.fixed_lease {
                     let until = local_deadline(sent, self.lease);
                     self.tenure.extend_fixed(now, self.sequence(), until);
                 }
@@ -123,8 +125,11 @@ impl Hold {
 
     /// Ends the hold and says what that came to.
     pub(crate) async fn release(&self) -> Result<Release, Error> {
-        if let Some(job) = self.begin_end() {
-            job.send(&self.anchor).await;
+        {
+            let _busy = Busy::begin(&self.anchor);
+            if let Some(job) = self.begin_end() {
+                job.send(&self.anchor).await;
+            }
         }
         let Ended { reply, in_doubt } = await_end(&self.anchor, &self.ended).await?;
         Ok(match reply {
@@ -138,6 +143,7 @@ impl Hold {
 
     /// Queues the end without waiting for it.
     pub(crate) fn end_in_background(&self) {
+        let _busy = Busy::begin(&self.anchor);
         if let Some(job) = self.begin_end() {
             self.anchor.cleanup.push(job);
         }
@@ -146,11 +152,18 @@ impl Hold {
     /// Runs `body`, and drops it as soon as the hold is lost.
     pub(crate) async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
         self.check()?;
-        let lost = pin!(self.lost());
-        match select(lost, pin!(body)).await {
-            Either::Left((loss, _)) => Err(Error::Lost(loss)),
-            Either::Right((output, _)) => Ok(output),
-        }
+        let (mut lost, mut body) = (pin!(self.lost()), pin!(body));
+        poll_fn(|cx| {
+            if let Poll::Ready(loss) = lost.as_mut().poll(cx) {
+                return Poll::Ready(Err(Error::Lost(loss)));
+            }
+            // Timers may be late, after a suspend above all: something else may wake the body.
+            if let Validity::Lost(loss) = self.validity() {
+                return Poll::Ready(Err(Error::Lost(loss)));
+            }
+            body.as_mut().poll(cx).map(Ok)
+        })
+        .await
     }
 }
 

@@ -273,7 +273,7 @@ fn apply(
                 deadline: local_deadline(*sent, *remaining),
                 clock: stamp.clock,
             };
-            let stands = tenure.extend(now, standing);
+            let stands = core.extend(tenure, standing);
             stands.then(|| core.renewals.due_after(*sent, plan.lease))
         }
         Ok(Answer {

@@ -256,10 +256,6 @@ impl Tenure {
             .any(|hold| hold.operation.sequence == sequence)
     }
 
-    pub(crate) fn has_one_hold(&self) -> bool {
-        self.state.lock().holds.len() == 1
-    }
-
     /// Whether the end of its last hold has begun.
     pub(crate) fn is_over(&self) -> bool {
         self.state.lock().holds.is_empty()

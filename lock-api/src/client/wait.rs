@@ -61,8 +61,9 @@ enum Step {
 pub(crate) async fn obtain(ask: Ask<'_>, patience: Patience) -> Result<Outcome<Hold>, Error> {
     let mut wait = WaitLoop::new(ask, patience);
     loop {
-        ask.anchor.ensure_open()?;
         let attempt = Attempt::begin(ask);
+        // Only now: a shutdown that has not seen the attempt is seen here.
+        ask.anchor.ensure_open()?;
         let pause = match wait.run(attempt).await? {
             Step::Done(outcome) => {
                 // A hold made while the client was being shut down may have escaped its sweep.
@@ -176,9 +177,13 @@ impl<'a> WaitLoop<'a> {
     }
 
     fn went_well(&mut self) {
+        self.was_answered();
+        self.pause = FIRST_PAUSE;
+    }
+
+    fn was_answered(&mut self) {
         self.trouble = None;
         self.answered = true;
-        self.pause = FIRST_PAUSE;
     }
 
     /// A pause before the next try, longer each time.
@@ -245,7 +250,8 @@ impl<'a> WaitLoop<'a> {
                     return self.wait_in_queue(attempt, queued).await;
                 }
                 AcquireReply::Held(held) => {
-                    self.went_well();
+                    // The pause goes on growing: it is what a wait without a queue consists of.
+                    self.was_answered();
                     return Ok(self.not_queued(held));
                 }
                 AcquireReply::Refused(Refused::Stale) => return Ok(Step::Again(Duration::ZERO)),

@@ -194,3 +194,16 @@ async fn idle_clients_leave_no_task_that_calls() {
     drop(a);
     assert!(backend.hello().await.is_ok(), "the backend stays open");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_a_release_under_way() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.inject_into(Call::End, Fault::DelayRequest(ms(800)));
+    let releasing = tokio::spawn(async move { guard.release().await });
+    server.advance(ms(100)).await;
+    a.shutdown().await.expect("all is acknowledged");
+    assert_eq!(server.left_behind(), "");
+    releasing.await.expect("no panic").expect("answered");
+}

@@ -1,7 +1,7 @@
 //! Renewal, loss, force, and what a loss does.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
 use leasehold_api::{Error, ForceHow, ForceReply, Key, LockClient, Loss, Release, Why};
@@ -364,4 +364,58 @@ async fn a_suspend_is_noticed_soon_after_it_though_timers_did_not_count_it() {
     server.advance(secs(1)).await;
     assert!(lost.is_finished());
     assert_eq!(lost.await.expect("no panic"), Loss::Deadline);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_does_not_run_on_after_a_suspend_though_its_own_timer_wakes_it_first() {
+    let server = server();
+    let backend = Wrapped::new(server.client("a"));
+    let suspended = backend.suspended.clone();
+    let locks = LockClient::new(backend);
+    let mutex = locks
+        .mutex("k")
+        .expect("valid")
+        .lease(secs(3600))
+        .fixed_lease();
+    let guard = mutex.lock().await.expect("free");
+    let steps = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&steps);
+    let work = tokio::spawn(async move {
+        let body = async {
+            loop {
+                counted.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(ms(10)).await;
+            }
+        };
+        let never: Result<(), Error> = guard.protect(body).await;
+        never
+    });
+    server.advance(ms(95)).await;
+    let before = steps.load(Ordering::SeqCst);
+    assert!(before > 5, "{before} steps");
+    suspended.store(3600, Ordering::SeqCst);
+    server.advance(secs(2)).await;
+    assert_eq!(steps.load(Ordering::SeqCst), before);
+    let result = work.await.expect("no panic");
+    assert!(matches!(result, Err(Error::Lost(Loss::Deadline))));
+}
+
+/// The token that a guard came to have while it was held counts, not only the one it began with.
+#[tokio::test(start_paused = true)]
+async fn tokens_go_on_from_one_that_came_with_the_end_of_another_hold() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let rw = a.reentrant_rw_lock("k").expect("valid");
+    let outer = rw.write().await.expect("free");
+    let inner = rw.read().await.expect("nested");
+    let first = inner.fencing_token();
+    server.advance(secs(1)).await;
+    outer.release().await.expect("answered");
+    let before = inner.fencing_token();
+    assert!(before > first);
+    inner.release().await.expect("answered");
+    server.restart(Data::Lost);
+    server.step_clock_back(secs(3600));
+    let after = rw.write().await.expect("free");
+    assert!(after.fencing_token() > before);
 }

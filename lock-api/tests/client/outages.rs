@@ -189,8 +189,18 @@ async fn a_backend_without_a_queue_is_asked_again_and_again() {
     let mutex = a.mutex("k").expect("valid");
     assert!(matches!(mutex.try_lock().await, Ok(Outcome::Held(_))));
     timed_out(&mutex.lock_within(ms(700)).await);
+    let asked = || {
+        let log = server.log();
+        let acquires = log
+            .iter()
+            .filter(|entry| format!("{:?}", entry.event).contains("Acquire"));
+        acquires.count()
+    };
+    let before = asked();
     let waiting = tokio::spawn(async move { mutex.lock().await });
     server.advance(secs(5)).await;
+    let often = asked() - before;
+    assert!((10..200).contains(&often), "{often} times in 5 s");
     drop(guard);
     server.advance(ms(600)).await;
     assert!(waiting.is_finished());
@@ -253,4 +263,46 @@ async fn a_nested_downgrade_without_an_answer_converts_its_own_hold() {
     outer.release().await.expect("answered");
     let beside = held(b.rw_lock("k").expect("valid").try_read().await);
     assert_eq!(beside.fencing_token(), inner.fencing_token());
+}
+
+/// What it sees is the doing of another hold, which has been given up and is not gone yet.
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_is_not_taken_for_done_because_of_a_hold_that_is_ending() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let rw = a.reentrant_rw_lock("k").expect("valid");
+    let one = rw.read().await.expect("free");
+    let two = rw.read().await.expect("nested");
+    network.inject_into(Call::Convert, Fault::LoseRequest);
+    let upgrading = tokio::spawn(two.try_upgrade());
+    server.advance(ms(100)).await;
+    let Upgrade::Upgraded(one) = one.try_upgrade().await.expect("answered") else {
+        panic!("the sole owner");
+    };
+    for _ in 0..3 {
+        network.inject_into(Call::End, Fault::LoseRequest);
+    }
+    drop(one);
+    let Ok(Upgrade::Upgraded(two)) = upgrading.await.expect("no panic") else {
+        panic!("the sole owner");
+    };
+    server.advance(secs(5)).await;
+    assert!(two.is_valid());
+    contended(&b.rw_lock("k").expect("valid").try_read().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn asking_for_the_time_first_does_not_lengthen_a_wait() {
+    for patience in [ms(0), ms(1_000)] {
+        let server = server();
+        let (a, network) = client(&server, "a");
+        network.inject_into(Call::Hello, Fault::DelayReply(ms(700)));
+        network.inject_into(Call::Acquire, Fault::DelayReply(ms(900)));
+        let begun = server.elapsed();
+        let outcome = a.mutex("k").expect("valid").lock_within(patience).await;
+        let took = server.elapsed() - begun;
+        assert!(took <= ms(1_000), "{took:?}");
+        assert!(outcome.is_err(), "{outcome:?}");
+    }
 }
