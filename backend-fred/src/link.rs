@@ -80,7 +80,7 @@ impl Shared {
             Ok(Some(Ok((wire, info)))) => Ok((wire, check_server(&info)?)),
             Ok(Some(Err(failure))) => Err(Failure::at_connect(failure, prefix)),
             Ok(None) => Err(no_connection(limit)),
-            Err(_) => Err(BackendError::unavailable("the runtime is shutting down")),
+            Err(_) => Err(shutting_down()),
         }
     }
 }
@@ -298,6 +298,16 @@ impl Link {
             return Ok(live);
         }
         let attempts = self.attempts.load(Ordering::Acquire);
+        let link = Arc::clone(self);
+        // In a task of its own. A caller with less time than connecting takes must not have it
+        // start over each time, and one on a blocked runtime must not keep the gate shut.
+        let opening = async move { link.open(attempts).await };
+        let opened = self.shared.handle.spawn(opening).await;
+        opened.unwrap_or_else(|_| Err(shutting_down()))
+    }
+
+    /// Opens the connection, unless an attempt has ended since there were so many.
+    async fn open(&self, attempts: u64) -> Result<Arc<Live>, BackendError> {
         let mut last = self.gate.lock().await;
         if let Some(live) = self.current()? {
             return Ok(live);
@@ -375,6 +385,10 @@ impl Live {
             .wait_for(|given_up| *given_up)
             .await;
     }
+}
+
+fn shutting_down() -> BackendError {
+    BackendError::unavailable("the runtime is shutting down")
 }
 
 fn no_connection(limit: Duration) -> BackendError {
