@@ -16,7 +16,7 @@
 //!     guard.release().await?; // or drop it
 //!
 //!     // Now or never. Contention is a value, not an error.
-//!     match locks.mutex("nightly")?.lease(Duration::from_secs(60)).try_lock().await? {
+//!     match locks.mutex("thumbnails")?.lease(Duration::from_secs(60)).try_lock().await? {
 //!         Outcome::Acquired(guard) => drop(guard),
 //!         Outcome::Held(held) => println!("free in {:?} at the earliest", held.change_in),
 //!         Outcome::TimedOut(_) => {}

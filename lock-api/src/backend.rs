@@ -38,14 +38,15 @@ pub struct Capabilities {
     pub inspect: bool,
     /// [`LockBackend::force_release`].
     pub force_release: bool,
-    /// Tokens increase over the periods of a key.
+    /// Tokens increase over the periods of a key. Without it they must not be used for fencing.
     pub fencing_tokens: bool,
     /// Renewals can run on a connection and a thread of their own.
     pub independent_renewal: bool,
 }
 
 impl Capabilities {
-    /// Exclusive locks with a lease, and nothing else: what a ten-line backend has.
+    /// Exclusive locks with a lease, and nothing else: `hello`, `acquire`, `renew` and `end`, in
+    /// about a hundred lines.
     pub const fn minimal() -> Self {
         Self {
             queue: false,

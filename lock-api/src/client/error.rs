@@ -173,9 +173,9 @@ impl From<Why> for Loss {
 pub enum Outcome<G> {
     /// It is held.
     Acquired(G),
-    /// Somebody else has it, and the call was not to wait.
+    /// Somebody else has it, and the call was not to wait: only the `try_…` forms answer this.
     Held(Held),
-    /// The time to wait was over.
+    /// The time to wait was over: only the `…_within` forms answer this.
     TimedOut(TimedOut),
 }
 

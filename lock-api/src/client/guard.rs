@@ -88,6 +88,9 @@ impl<K> Guard<K> {
     /// It stays readable after the guard was lost or released. It may grow while the guard is
     /// held: by a conversion, or for a reader when a later group of readers had to be numbered
     /// anew.
+    ///
+    /// A backend without [`fencing_tokens`](crate::Capabilities::fencing_tokens) gives a number
+    /// that orders nothing and fences nobody off. All of leasehold's own backends have them.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
@@ -120,8 +123,8 @@ impl<K> Guard<K> {
     /// that needs more time than is left.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the guard is lost, [`Error::Released`] if it was released. A transient error is no loss: the
-    /// guard is valid as long as it was before.
+    /// [`Error::Lost`] if the guard is lost, [`Error::Released`] if it was released. A transient
+    /// error is no loss: the guard is valid as long as it was before.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing; the lease may have been renewed or not.

@@ -258,7 +258,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// Longest call to the backend: 10 ms to 5 s, 1 s by default.
+    /// Longest call to the backend: 10 ms to 5 s, 1 s by default. A backend has a time-out of
+    /// its own as well; the shorter one counts.
     pub const fn call_timeout(mut self, limit: Duration) -> Self {
         self.settings.call_timeout = limit;
         self

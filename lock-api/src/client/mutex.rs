@@ -76,6 +76,10 @@ impl<O: Ownership> Mutex<O> {
 
     /// Takes the lock if it is free, and says who holds it if not.
     ///
+    /// It keeps two from working at the same time, not from working one after the other: a
+    /// second machine that asks after the release gets the lock. For a job that shall run once,
+    /// write down that it was done.
+    ///
     /// Takes at most one call time-out, during which it tries again if the service is not
     /// reached.
     ///
@@ -90,7 +94,7 @@ impl<O: Ownership> Mutex<O> {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient, Outcome};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// match locks.mutex("nightly")?.try_lock().await? {
+    /// match locks.mutex("thumbnails")?.try_lock().await? {
     ///     Outcome::Acquired(guard) => println!("ours: {}", guard.fencing_token()),
     ///     Outcome::Held(held) => println!("come back in {:?}", held.change_in),
     ///     Outcome::TimedOut(_) => unreachable!("try_lock does not wait"),
@@ -123,7 +127,8 @@ impl<O: Ownership> Mutex<O> {
     /// Takes the lock, runs `body`, and releases the lock. If the lock is lost meanwhile the
     /// body is dropped at the await point where it stands.
     ///
-    /// The lock is released, or its release queued, before this returns.
+    /// The lock is released, or its release queued, before this returns. What the body returns
+    /// is passed on, so a body that can fail gives a `Result` inside this one.
     ///
     /// # Errors
     /// As [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost before the body ended.
