@@ -31,8 +31,10 @@ pub const COMMANDS_VARIABLE: &str = "LEASEHOLD_DIFFERENTIAL_COMMANDS";
 const COMMANDS: u64 = 10_000;
 /// A run goes on until every outcome was seen, up to so many times the commands asked for.
 const PATIENCE: u64 = 3;
-/// Sequences tried while shrinking one that fails.
+/// Sequences tried while shrinking one that fails, and the longest time for it, in ms: a notice
+/// that does not come is waited for each time.
 const SHRINK: u32 = 500;
+const SHRINK_TIME: u32 = 60_000;
 
 /// How many commands [`check`] is to compare: [`COMMANDS_VARIABLE`], or 10,000.
 ///
@@ -63,6 +65,7 @@ pub fn check(
     let config = Config {
         failure_persistence: None,
         max_shrink_iters: SHRINK,
+        max_shrink_time: SHRINK_TIME,
         ..Config::default()
     };
     let mut runner = TestRunner::new(config);

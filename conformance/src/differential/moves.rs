@@ -368,34 +368,36 @@ fn nested() -> impl Strategy<Value = Vec<Move>> {
     )
 }
 
-/// A key that is free while all who wait for it are away, or perhaps is not.
+/// A key that is free while all who wait for it are away, or perhaps is not; and what becomes of
+/// a waiter that polls and is not heard of again, several times.
 fn away() -> impl Strategy<Value = Vec<Move>> {
-    (1..SESSIONS, leases(), any::<bool>()).prop_map(|(deaf, lease, twice)| {
+    (1..SESSIONS, leases(), 0..4_usize).prop_map(|(deaf, lease, rounds)| {
+        let listening = true;
         let place = Place {
-            listening: true,
+            listening,
             until: None,
         };
         let waiter = Ask {
             wait: Some(place),
             ..plain(OWN, deaf, 1, 1, lease)
         };
+        let holder = |owner| Move::Acquire(plain(OWN, 0, owner, 1, LONG));
+        let (look, again) = (Move::Inspect { key: OWN }, Move::Again { back: 0 });
+        let end = |which| Move::End { which, batch: 1 };
         let mut moves = vec![
             Move::Fresh { key: OWN },
-            Move::Acquire(plain(OWN, 0, 0, 1, LONG)),
+            holder(0),
             Move::Acquire(waiter),
-            Move::End { which: 1, batch: 1 },
-            Move::Inspect { key: OWN },
-            Move::Again { back: 0 },
+            end(1),
         ];
-        if twice {
-            let listening = true;
-            moves.push(Move::Acquire(plain(OWN, 0, 2, 1, LONG)));
-            moves.push(Move::Poll {
-                which: 1,
+        moves.extend([look, again]);
+        for round in 1..=rounds {
+            let poll = Move::Poll {
+                which: round,
                 batch: 1,
                 listening,
-            });
-            moves.push(Move::Again { back: 0 });
+            };
+            moves.extend([holder(2), poll, end(0), look]);
         }
         moves
     })

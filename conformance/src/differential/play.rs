@@ -106,7 +106,12 @@ impl Stage {
         if result.is_ok() {
             result = play.end().await;
         }
-        result.map_err(|what| format!("{what}\nWhat was sent, and what came back:\n{}", play.trace))
+        let trace = std::mem::take(&mut play.trace);
+        result.map_err(|what| {
+            // What this sequence left unheard must not be heard by the next.
+            self.ears = [(); SESSIONS].map(|()| Ear::new(&backend));
+            format!("{what}\nWhat was sent, and what came back:\n{trace}")
+        })
     }
 }
 
@@ -303,8 +308,8 @@ impl Play<'_> {
         }
         let mut told = Vec::new();
         for (sent, answered) in batch.iter().zip(replies) {
-            let known_as = self.locks[&sent.lock].name.clone();
-            let _ = writeln!(self.trace, "> {known_as}: {:?}", sent.command);
+            let command = describe(&sent.command, self.now);
+            let _ = writeln!(self.trace, "> key {}: {command}", sent.lock);
             let answered = answered.map_err(|error| format!("{:?}: {error}", sent.command))?;
             self.compare(sent, &answered, &mut told)?;
         }
@@ -342,9 +347,9 @@ impl Play<'_> {
         };
         let (expected, messages) = step(&mut lock.model, env, &sent.command);
         let at = self.now.as_micros();
-        let _ = writeln!(self.trace, "  at {at}: {:?}", answered.reply);
+        let _ = writeln!(self.trace, "    at {at}: {:?}", answered.reply);
         if answered.reply != expected {
-            let _ = writeln!(self.trace, "  the machine: {expected:?}");
+            let _ = writeln!(self.trace, "    the machine: {expected:?}");
             return Err("the replies differ".to_owned());
         }
         if let Reply::Inspect(look) = step(&mut lock.model, env, &Command::Inspect).0 {
@@ -357,7 +362,7 @@ impl Play<'_> {
             None => return Err("a reply to another command".to_owned()),
         }
         for message in messages {
-            let _ = writeln!(self.trace, "  tells {message:?}");
+            let _ = writeln!(self.trace, "    tells {message:?}");
             told.push((message, self.now));
         }
         Ok(())
@@ -398,6 +403,45 @@ fn token(tokens: &[FencingToken], old: bool) -> FencingToken {
 
 fn shifted(at: ServerTime, micros: i64) -> ServerTime {
     ServerTime::from_micros(at.as_micros().saturating_add_signed(micros))
+}
+
+/// A command as a failure tells it; times are from the last reply on.
+fn describe(command: &Command, now: ServerTime) -> String {
+    let from_now = |at: ServerTime| {
+        let micros = |time: ServerTime| i128::from(time.as_micros());
+        format!("{:+} µs", micros(at) - micros(now))
+    };
+    match command {
+        Command::Acquire(r) => {
+            let wait = r.wait.map_or("no wait".to_owned(), |wait| {
+                let until = wait.place_until.map(from_now);
+                format!("wait (listening: {}, until: {until:?})", wait.listening)
+            });
+            format!(
+                "acquire {} {:?} of {:?}, lease {:?}, {wait}, by {}, floor {:?}, {:?}",
+                label(r.operation),
+                r.mode,
+                r.spec,
+                r.lease,
+                from_now(r.deliver_before),
+                r.floor,
+                r.limits
+            )
+        }
+        Command::Poll(r) => format!("poll {}, listening: {}", label(r.operation), r.listening),
+        Command::Renew(r) => format!("renew {} for {:?}", label(r.operation), r.lease),
+        Command::End(r) => format!("end {}", label(r.operation)),
+        Command::Convert(r) => {
+            format!(
+                "convert {} of {:?} to {:?}",
+                label(r.operation),
+                r.expected,
+                r.to
+            )
+        }
+        Command::Inspect => "inspect".to_owned(),
+        Command::ForceRelease(r) => format!("force release of {:?}, {:?}", r.tokens, r.how),
+    }
 }
 
 /// So long that it tells who it is.
