@@ -2,17 +2,20 @@
 //! machine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_conformance::differential::{check, commands};
-use leasehold_redis_rs::RedisBackend;
+use leasehold_redis_rs::{Options, RedisBackend};
 use leasehold_test_servers::RedisServer;
 
 #[test]
 fn random_commands_are_answered_as_the_machine_does() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
+    // Answers are compared, not their speed; other tests may be using up the machine.
+    let patient = Options::new().with_call_timeout(Duration::from_secs(30));
     let backend = runtime
-        .block_on(RedisBackend::connect(&server.unix_url()))
+        .block_on(RedisBackend::connect_with(&server.unix_url(), patient))
         .expect("the server can be reached");
     match check(&runtime, Arc::new(backend), commands()) {
         Ok(counts) => println!("{counts}"),
