@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Backend, WAYS, Way, admin, eventually, publish, session};
 use futures_util::StreamExt;
@@ -122,7 +122,14 @@ async fn a_killed_subscription_is_a_gap_and_stands_again() {
         let backend = way.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
         admin(&server.url(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        let began = Instant::now();
         expect_gap(&mut stream).await;
+        // Sooner than silence would have been noticed.
+        assert!(
+            began.elapsed() < Duration::from_millis(1_500),
+            "{}",
+            way.name
+        );
         publish(&server.url(), &channel(1), vec![hints(&[9])]).await;
         assert_eq!(hint(next(&mut stream).await).0, 9, "{}", way.name);
     }

@@ -233,13 +233,15 @@ async fn many_callers_share_one_attempt_to_connect() {
         for call in calls {
             call.await.expect("each succeeds");
         }
-        let clients = admin(&url, &["CLIENT", "LIST"]).await;
-        // One of the backend's, and the one that asks.
-        assert_eq!(
-            clients.matches("cmd=").count(),
-            2,
-            "{}: {clients}",
-            way.name
-        );
+        // Those of the server's start, of the backend, and of the one that asks.
+        let stats = admin(&url, &["INFO", "stats"]).await;
+        let (_, count) = stats
+            .split_once("total_connections_received:")
+            .expect("it is counted");
+        let digits = count
+            .find(|c: char| !c.is_ascii_digit())
+            .expect("more lines");
+        let count: u32 = count[..digits].parse().expect("a number");
+        assert!(count < 12, "{}: {count} connections", way.name);
     }
 }
