@@ -59,7 +59,7 @@
 //! |---|---|
 //! | no connection within its time, or refused; `READONLY`, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, `OOM`, `NOREPLICAS`, `MISCONF` | `Unavailable`: not executed |
 //! | connection broken or silent after the command was sent, no answer in time, an answer that makes no sense | `OutcomeUnknown` |
-//! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2 | `Rejected` |
+//! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one that is part of a cluster | `Rejected` |
 //! | another program's value under the key | `ForeignValue`: untouched |
 //! | after [`close`](leasehold_api::LockBackend::close) | `Closed` |
 //!

@@ -127,6 +127,33 @@ async fn a_cut_connection_is_replaced() {
     }
 }
 
+/// As renewals of a short lease are: they have less time than a distant server needs to connect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_who_give_up_early_get_a_connection_in_the_end() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    for way in WAYS.iter().filter(|way| way.push) {
+        let backend = way.open(&proxy.url()).await;
+        time_to_success(&backend, RECOVERY).await;
+        // A call takes 60 ms; to connect takes that several times.
+        proxy.delay(Duration::from_millis(30));
+        proxy.cut_connections();
+        let patience = Duration::from_millis(100);
+        let began = Instant::now();
+        while !matches!(
+            tokio::time::timeout(patience, backend.hello()).await,
+            Ok(Ok(_))
+        ) {
+            assert!(
+                began.elapsed() < RECOVERY * 5,
+                "{}: no connection",
+                way.name
+            );
+        }
+        proxy.delay(Duration::ZERO);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_server_is_not_taken_for_a_dead_one() {
     let server = RedisServer::start();

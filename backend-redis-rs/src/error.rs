@@ -47,6 +47,15 @@ impl Failure {
         }
     }
 
+    /// What answers is no server that can be used.
+    pub(crate) fn misconfigured(text: impl Into<String>) -> Self {
+        Self {
+            kind: FailureKind::Misconfigured,
+            text: text.into(),
+            source: None,
+        }
+    }
+
     /// The failure of a command that changes nothing, or that came before any that does.
     pub(crate) fn at_connect(self, prefix: &str) -> BackendError {
         match self.kind {

@@ -1,7 +1,8 @@
 //! A connection that is always there: opened when it is needed, and replaced when it breaks.
 //!
 //! - Connecting is single-flight, and reads the server's `run_id` each time, so that every
-//!   reply is stamped with the clock that it comes from.
+//!   reply is stamped with the clock that it comes from. It goes on when the caller who began it
+//!   gives up: the renewal of a short lease may have less time than a distant server needs.
 //! - A connection that is known to have ended is replaced before the next call; nothing is sent
 //!   into it.
 //! - A dead network shows only as silence. When calls have waited for a quarter of the time of
@@ -208,6 +209,11 @@ impl Link {
         let patience = (self.shared.options.call_timeout / PATIENCE).min(*left);
         if let Some(result) = self.shared.within(patience, answer.as_mut()).await {
             return self.heard(live, result);
+        }
+        if self.shared.source.is_own() {
+            // The answer to an earlier call, which came after this one was sent, is no answer to
+            // this one. (A user's may be several connections.)
+            lock(&live.silent_since).get_or_insert(turn.sent);
         }
         self.suspect(live);
         let given_up = pin!(live.until_given_up());

@@ -170,6 +170,10 @@ impl Wire {
         match self.send(redis::cmd("INFO").arg("server")).await? {
             Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Value::VerbatimString { text, .. } => Ok(text),
+            // A cluster connection asks every node.
+            Value::Map(_) => Err(Failure::misconfigured(
+                "INFO was answered by several servers: clusters are not supported",
+            )),
             other => Err(garbled("INFO", &other)),
         }
     }

@@ -21,8 +21,17 @@ impl ServerInfo {
     ///
     /// # Errors
     /// [`BackendError::Rejected`] if the answer names no `run_id` or version, as behind some
-    /// proxies, or a version older than 6.2.
+    /// proxies, a version older than 6.2, or another mode than `standalone`: a node of a cluster
+    /// has only some of the keys, and a batch would span nodes.
     pub fn parse(info: &str) -> Result<Self, BackendError> {
+        // Some proxies and forks name none.
+        if let Ok(mode) = field(info, "redis_mode")
+            && mode != "standalone"
+        {
+            return Err(BackendError::rejected(format!(
+                "the server runs in {mode} mode, only standalone servers are supported"
+            )));
+        }
         let run_id = field(info, "run_id")?;
         let version = field(info, "redis_version")?;
         let mut numbers = version.split('.').map(str::parse::<u32>);
@@ -69,6 +78,8 @@ mod tests {
     fn the_clock_follows_the_run_id_and_nothing_else() {
         let parse = |version, run_id| ServerInfo::parse(&info(version, run_id)).expect("usable");
         let first = parse("7.0.15", "aa");
+        let plain = info("7.0.15", "aa") + "redis_mode:standalone\r\n";
+        assert_eq!(ServerInfo::parse(&plain).expect("usable"), first);
         assert_eq!(first.version, "7.0.15");
         assert_eq!(first.clock, parse("6.2.0", "aa").clock);
         assert_ne!(first.clock, parse("7.0.15", "ab").clock);
@@ -81,6 +92,14 @@ mod tests {
             (info("unknown", "aa"), "6.2 or newer"),
             (info("7.0.15", ""), "no run_id"),
             ("run_id:aa\r\n".into(), "no redis_version"),
+            (
+                info("7.0.15", "aa") + "redis_mode:cluster\r\n",
+                "cluster mode",
+            ),
+            (
+                info("7.0.15", "aa") + "redis_mode:sentinel\r\n",
+                "sentinel mode",
+            ),
         ] {
             let error = ServerInfo::parse(&text).expect_err("unusable");
             assert!(matches!(error, BackendError::Rejected { .. }), "{error:?}");

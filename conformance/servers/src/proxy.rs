@@ -189,7 +189,7 @@ impl FaultProxy {
         self.shared.menu().connections
     }
 
-    /// Holds back what the server sends by `delay`; zero ends it.
+    /// Holds back by `delay` whatever is sent, in either direction; zero ends it.
     pub fn delay(&self, delay: Duration) {
         self.shared.weather.send_modify(|w| w.delay = delay);
     }
