@@ -101,10 +101,7 @@ mod tests {
         assert_eq!(Options::new().check(), Ok(()));
         for (options, name) in [
             (Options::new().with_call_timeout(ms(9)), "call time-out"),
-            (
-                Options::new().with_call_timeout(ms(5_001)),
-                "call time-out",
-            ),
+            (Options::new().with_call_timeout(ms(5_001)), "call time-out"),
             (
                 Options::new().with_connect_timeout(ms(0)),
                 "connect time-out",
