@@ -27,8 +27,8 @@ pub struct Options {
 
 /// Half a call, so that a call that finds the connection lost can still be answered.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-const SHORTEST: Duration = bounds::MIN_CALL_TIMEOUT;
-const LONGEST: Duration = bounds::MAX_CALL_TIMEOUT;
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(60);
 
 impl Default for Options {
     fn default() -> Self {
@@ -56,7 +56,7 @@ impl Options {
     }
 
     /// How long a single call may take, connecting included; by default
-    /// [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 10 ms to 5 s.
+    /// [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 10 ms to 60 s.
     #[must_use]
     pub const fn with_call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
@@ -64,7 +64,7 @@ impl Options {
     }
 
     /// How long one attempt to connect may take, with authentication and the checks that
-    /// follow; by default 500 ms, 10 ms to 5 s. What is longer than a call is cut to it.
+    /// follow; by default 500 ms, 10 ms to 60 s. What is longer than a call is cut to it.
     #[must_use]
     pub const fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -83,7 +83,7 @@ impl Options {
             if value < SHORTEST || value > LONGEST {
                 return Err(InvalidInput::Setting {
                     what,
-                    problem: format!("{value:?} is outside the limits (10 ms to 5 s)"),
+                    problem: format!("{value:?} is outside the limits (10 ms to 60 s)"),
                 });
             }
         }
@@ -101,7 +101,10 @@ mod tests {
         assert_eq!(Options::new().check(), Ok(()));
         for (options, name) in [
             (Options::new().with_call_timeout(ms(9)), "call time-out"),
-            (Options::new().with_call_timeout(ms(5_001)), "call time-out"),
+            (
+                Options::new().with_call_timeout(ms(60_001)),
+                "call time-out",
+            ),
             (
                 Options::new().with_connect_timeout(ms(0)),
                 "connect time-out",
