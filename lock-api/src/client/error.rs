@@ -20,7 +20,7 @@ type Source = Arc<dyn StdError + Send + Sync>;
 pub enum Error {
     /// The input breaks a limit. Nothing was sent. Fix the caller.
     #[error("invalid input: {0}")]
-    InvalidInput(#[from] InvalidInput),
+    InvalidInput(InvalidInput),
     /// The server could not be reached, and nothing was changed. Try again later.
     #[error("the lock service is unavailable: {reason}")]
     Unavailable {
@@ -80,6 +80,13 @@ impl Error {
     /// Whether the same call may succeed later without any change.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
+    }
+}
+
+// Not its `source`: the message is part of this error's own, and would be printed twice.
+impl From<InvalidInput> for Error {
+    fn from(error: InvalidInput) -> Self {
+        Self::InvalidInput(error)
     }
 }
 

@@ -65,7 +65,7 @@ impl<K> fmt::Debug for Guard<K> {
         f.debug_struct("Guard")
             .field("key", self.key())
             .field("token", &self.fencing_token())
-            .field("validity", &self.hold.validity())
+            .field("valid_for", &self.valid_for())
             .finish_non_exhaustive()
     }
 }
