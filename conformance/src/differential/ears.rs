@@ -13,7 +13,7 @@ use leasehold_api::{
 };
 
 /// Longest wait for a notice, or for the server to notice that nobody listens any more.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(8);
 /// Lease of the holder in a probe.
 const LONG: Duration = Duration::from_secs(60);
 
