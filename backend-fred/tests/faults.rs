@@ -9,15 +9,13 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Backend, WAYS, Way, key, mutex, operation, session, soon};
+use common::{Backend, LEASE, WAYS, Way, key, mutex, operation, session, soon};
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, End, EndReply, ForceHow,
     ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll, PollReply, Renew,
     RenewReply, Stamped, Wait, Why,
 };
 use leasehold_test_servers::{FaultProxy, RedisServer, Request};
-
-const LEASE: Duration = Duration::from_secs(20);
 
 /// Replies eaten for each command and way; `LEASEHOLD_EATEN_REPLIES` asks for more.
 fn rounds() -> u64 {
