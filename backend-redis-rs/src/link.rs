@@ -188,10 +188,14 @@ impl Link {
         match self.shared.within(limit, self.live()).await {
             Some(live) => {
                 let (live, sent) = (live?, self.shared.now());
+                let left = limit.saturating_sub(sent.saturating_since(began));
+                if left.is_zero() {
+                    // Nothing was sent, and what is sent now could not be waited for.
+                    return Err(no_connection(limit));
+                }
                 // A caller that gives up early may never see how long the silence is.
                 self.suspect(&live);
                 lock(&live.silent_since).get_or_insert(sent);
-                let left = limit.saturating_sub(sent.saturating_since(began));
                 Ok(Turn { live, sent, left })
             }
             None => Err(no_connection(limit)),
