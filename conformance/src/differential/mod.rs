@@ -30,7 +30,7 @@ pub use outcomes::Counts;
 pub const COMMANDS_VARIABLE: &str = "LEASEHOLD_DIFFERENTIAL_COMMANDS";
 const COMMANDS: u64 = 10_000;
 /// A run goes on until every outcome was seen, up to so many times the commands asked for.
-const PATIENCE: u64 = 3;
+const PATIENCE: u64 = 6;
 /// Sequences tried while shrinking one that fails, and the longest time for it, in ms: a notice
 /// that does not come is waited for each time.
 const SHRINK: u32 = 500;
@@ -49,7 +49,7 @@ pub fn commands() -> u64 {
 }
 
 /// Plays random sequences to `backend`, on `runtime`, until at least that many commands are
-/// compared and every outcome was seen, or three times as many commands are compared.
+/// compared and every outcome was seen, or six times as many commands are compared.
 ///
 /// # Errors
 /// The shrunk sequence with the replies of both sides, or the outcomes that came too seldom.

@@ -272,6 +272,20 @@ fn fate(what: impl Strategy<Value = Move>, lease: Lease) -> impl Strategy<Value 
     )
 }
 
+/// An attempt that has expired, and nobody but its own next command can have noticed.
+fn expired_unseen() -> impl Strategy<Value = Vec<Move>> {
+    let who = (0..SESSIONS, 0..3_u64, 1..3_u32);
+    (who, about(0, LONG)).prop_map(|((session, owner, weight), first)| {
+        vec![
+            Move::Fresh { key: OWN },
+            Move::Acquire(plain(OWN, session, owner, weight, Lease::Short)),
+            Move::SleepUnit,
+            first,
+            Move::Again { back: 0 },
+        ]
+    })
+}
+
 /// A command that comes again at once.
 fn twice() -> impl Strategy<Value = Vec<Move>> {
     let force = (0..BUSY, how()).prop_map(|(key, how)| Move::Force {
@@ -419,6 +433,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         2 => fate(force(ForceHow::Revoke), LONG),
         1 => fate(ended, LONG),
         4 => fate(expired, Lease::Short),
+        6 => expired_unseen(),
         10 => early(),
         2 => upgrade(),
         6 => nested(),
