@@ -7,7 +7,7 @@ use leasehold_api::{BackendError, Notice, SessionId};
 
 use crate::choices::Site;
 use crate::client::Subscription;
-use crate::log::{Event, ServerEvent};
+use crate::log::{Content, Event, ServerEvent};
 use crate::queue::{ClientIndex, Happening};
 use crate::store::Data;
 use crate::world::{Effect, Inner, ORDERS};
@@ -42,6 +42,7 @@ impl Inner {
         let session = subscription.session;
         if self.channels.remove(&(session, client, number)) {
             let process = self.process;
+            let message = self.note_sent(now, client, Content::Unlisten);
             self.send_to_server(
                 now,
                 client,
@@ -49,6 +50,7 @@ impl Inner {
                     client,
                     session,
                     process,
+                    message,
                 },
             );
         }
@@ -84,11 +86,13 @@ impl Inner {
             self.schedule_resubscribe(now + RECONNECT_EVERY, client, number);
         } else if self.subscribe(now, client, number) {
             let notice = Notice::Gap { listening: true };
+            let message = self.note_sent(now, client, Content::Push { notice });
             let push = Happening::Push {
                 client,
                 connection,
                 subscription: number,
                 notice,
+                message,
             };
             self.send_to_client(now, client, None, push);
         }

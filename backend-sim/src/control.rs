@@ -76,6 +76,12 @@ impl SimBackend {
         self.gate().through(future).await
     }
 
+    /// Writes a line of the test's or the code's own into the log: what it does, what it saw.
+    pub fn note(&self, text: impl Into<String>) {
+        let text = text.into();
+        self.record(Event::Note { text });
+    }
+
     /// Breaks the connection. Calls that wait for a reply end with
     /// [`OutcomeUnknown`](leasehold_api::BackendError::OutcomeUnknown) though their requests, if
     /// they have left, still arrive; streams of notices get a

@@ -106,7 +106,9 @@ mod world;
 
 pub use backend::SimBackend;
 pub use faults::Fault;
-pub use log::{Answer, Call, ClientEvent, Entry, Event, ServerEvent, replay};
+pub use log::{
+    Answer, Call, ClientEvent, Content, Entry, Event, Fate, Message, ServerEvent, replay,
+};
 pub use options::{Latency, SimOptions};
 pub use server::SimServer;
 pub use store::Data;

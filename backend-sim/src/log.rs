@@ -42,6 +42,8 @@ pub struct Entry {
     pub at: Duration,
     /// To which client, if to one.
     pub client: Option<Arc<str>>,
+    /// Number of the [`Message`] that brought it, if one did.
+    pub message: Option<u64>,
     /// What.
     pub event: Event,
 }
@@ -104,6 +106,11 @@ pub enum Event {
         /// Which.
         call: Call,
     },
+    /// What the code under test said about itself.
+    Note {
+        /// Its words.
+        text: String,
+    },
     /// Something was done to the client.
     Client(ClientEvent),
     /// Something was done to the server.
@@ -156,20 +163,85 @@ pub enum ServerEvent {
     },
 }
 
-/// The latest entries, oldest first.
+/// Something that was sent between a client and the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Which: messages are numbered from 0, in the order in which they were sent.
+    pub number: u64,
+    /// From or to which client.
+    pub client: Arc<str>,
+    /// What it was.
+    pub content: Content,
+    /// When it was sent, since the start of the simulation.
+    pub sent: Duration,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What a message was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Content {
+    /// A request of a client.
+    Request {
+        /// For what.
+        call: Call,
+        /// Whether the client's library sent it a second time by itself.
+        again: bool,
+    },
+    /// The server's reply to a request.
+    Reply {
+        /// For what.
+        call: Call,
+        /// Number of the request's message.
+        to: u64,
+    },
+    /// What the server pushed to a client that listens.
+    Push {
+        /// What it says.
+        notice: Notice,
+    },
+    /// A client unsubscribes.
+    Unlisten,
+}
+
+impl Content {
+    /// Whether it goes from the client to the server.
+    pub const fn is_to_server(&self) -> bool {
+        matches!(self, Self::Request { .. } | Self::Unlisten)
+    }
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It had not arrived when the log was read.
+    UnderWay,
+    /// It arrived.
+    Arrived(Duration),
+    /// It was lost, or reached nobody who wanted it.
+    Lost(Duration),
+}
+
+/// The latest entries and messages, oldest first.
 #[derive(Debug)]
 pub(crate) struct Log {
     entries: VecDeque<Entry>,
+    messages: VecDeque<Message>,
     limit: usize,
     dropped: u64,
+    /// How many messages there have been.
+    sent: u64,
 }
 
 impl Log {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             entries: VecDeque::new(),
+            messages: VecDeque::new(),
             limit,
             dropped: 0,
+            sent: 0,
         }
     }
 
@@ -179,6 +251,38 @@ impl Log {
             self.entries.pop_front();
             self.dropped += 1;
         }
+    }
+
+    /// Keeps a message that was just sent; returns its number.
+    pub(crate) fn sent(&mut self, sent: Duration, client: Arc<str>, content: Content) -> u64 {
+        let number = self.sent;
+        self.sent += 1;
+        self.messages.push_back(Message {
+            number,
+            client,
+            content,
+            sent,
+            fate: Fate::UnderWay,
+        });
+        if self.messages.len() > self.limit {
+            self.messages.pop_front();
+        }
+        number
+    }
+
+    /// Notes what became of a message.
+    pub(crate) fn ended(&mut self, number: u64, fate: Fate) {
+        let first = self.messages.front().map_or(self.sent, |m| m.number);
+        let index = number
+            .checked_sub(first)
+            .and_then(|i| usize::try_from(i).ok());
+        if let Some(message) = index.and_then(|i| self.messages.get_mut(i)) {
+            message.fate = fate;
+        }
+    }
+
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
+        self.messages.iter()
     }
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {

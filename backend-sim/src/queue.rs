@@ -53,6 +53,8 @@ pub(crate) struct Arrival {
     pub(crate) fault: Option<Fault>,
     /// Whether this is a second delivery.
     pub(crate) again: bool,
+    /// Number of its message in the log.
+    pub(crate) message: u64,
 }
 
 /// Something that is going to happen.
@@ -67,6 +69,7 @@ pub(crate) enum Happening {
         client: ClientIndex,
         number: u64,
         result: Result<Response, BackendError>,
+        message: u64,
     },
     /// A push reaches the client, over the connection that it was sent over.
     Push {
@@ -74,12 +77,14 @@ pub(crate) enum Happening {
         connection: u64,
         subscription: u64,
         notice: Notice,
+        message: u64,
     },
     /// The end of a subscription reaches the server.
     Unlisten {
         client: ClientIndex,
         session: SessionId,
         process: u64,
+        message: u64,
     },
     /// The client's library tries to subscribe again.
     Resubscribe {

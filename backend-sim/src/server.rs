@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_api::{Key, SessionId};
 
 use crate::backend::SimBackend;
-use crate::log::{Entry, ServerEvent};
+use crate::log::{Entry, Message, ServerEvent};
 use crate::options::SimOptions;
 use crate::runtime::Sleep;
 use crate::store::Data;
@@ -139,6 +139,13 @@ impl SimServer {
     pub fn log(&self) -> Vec<Entry> {
         self.world
             .act(|inner, _| inner.log.entries().cloned().collect())
+    }
+
+    /// The messages so far, in the order in which they were sent; as many of the latest as the log
+    /// keeps entries.
+    pub fn messages(&self) -> Vec<Message> {
+        self.world
+            .act(|inner, _| inner.log.messages().cloned().collect())
     }
 
     /// What happened so far as text, a line for each entry: time, client, what. For people, and

@@ -43,7 +43,9 @@ struct Line<'a> {
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry { at, client, event } = self.entry;
+        let Entry {
+            at, client, event, ..
+        } = self.entry;
         let who = client.as_deref().unwrap_or("server");
         write!(
             f,
@@ -78,6 +80,7 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         Event::Fault { fault, call, key } => write_fault(f, *fault, *call, key.as_ref()),
         Event::Failed { call, error } => write!(f, "{} failed: {error}", name(*call)),
         Event::Undelivered { call } => write!(f, "! {} reached no server", name(*call)),
+        Event::Note { text } => write!(f, "* {text}"),
         Event::Client(event) => f.write_str(match event {
             ClientEvent::Paused => "~ paused",
             ClientEvent::Resumed => "~ resumed",

@@ -18,7 +18,7 @@ use crate::choices::{Choices, Site};
 use crate::client::{Client, Outcome};
 use crate::clock::Clock;
 use crate::faults::Fault;
-use crate::log::{Call, Entry, Event, Log};
+use crate::log::{Call, Content, Entry, Event, Fate, Log};
 use crate::options::SimOptions;
 use crate::queue::{Arrival, ClientIndex, Happening, Queue, Request, Response};
 use crate::store::Store;
@@ -180,8 +180,30 @@ impl Inner {
     }
 
     pub(crate) fn record(&mut self, at: Duration, client: Option<ClientIndex>, event: Event) {
+        self.record_of(None, at, client, event);
+    }
+
+    /// Records what a message brought.
+    fn record_of(
+        &mut self,
+        message: Option<u64>,
+        at: Duration,
+        client: Option<ClientIndex>,
+        event: Event,
+    ) {
         let client = client.map(|index| self.clients[index].name.clone());
-        self.log.push(Entry { at, client, event });
+        self.log.push(Entry {
+            at,
+            client,
+            message,
+            event,
+        });
+    }
+
+    /// Notes in the log that a message sets out; returns its number.
+    pub(crate) fn note_sent(&mut self, at: Duration, client: ClientIndex, content: Content) -> u64 {
+        let client = self.clients[client].name.clone();
+        self.log.sent(at, client, content)
     }
 
     /// Starts a timer that runs out in an order drawn among what is due at the same time.
@@ -206,22 +228,30 @@ impl Inner {
                 client,
                 number,
                 result,
-            } => self.finish(client, number, result),
+                message,
+            } => self.finish(now, message, client, number, result),
             Happening::Push {
                 client,
                 connection,
                 subscription,
                 notice,
-            } => self.deliver(now, client, connection, subscription, notice),
+                message,
+            } => self.deliver(now, message, (client, connection), subscription, notice),
             Happening::Unlisten {
                 client,
                 session,
                 process,
+                message,
             } => {
-                if process == self.process {
+                let fate = if process == self.process {
                     self.store.unsubscribe(session);
-                    self.record(now, Some(client), Event::Unsubscribed { session });
-                }
+                    let event = Event::Unsubscribed { session };
+                    self.record_of(Some(message), now, Some(client), event);
+                    Fate::Arrived(now)
+                } else {
+                    Fate::Lost(now)
+                };
+                self.log.ended(message, fate);
             }
             Happening::Resubscribe {
                 client,
@@ -277,6 +307,8 @@ impl Inner {
         let number = self.queue.number();
         self.clients[client].calls.insert(number, reply);
         let fault = self.clients[client].faults.for_call(call);
+        let again = false;
+        let message = self.note_sent(now, client, Content::Request { call, again });
         let arrival = Arrival {
             client,
             number,
@@ -284,10 +316,14 @@ impl Inner {
             request,
             process: self.process,
             fault,
-            again: false,
+            again,
+            message,
         };
         match fault {
-            Some(Fault::LoseRequest) => self.record_fault(now, &arrival),
+            Some(Fault::LoseRequest) => {
+                self.record_fault(now, &arrival);
+                self.log.ended(message, Fate::Lost(now));
+            }
             Some(Fault::DelayRequest(late)) => {
                 self.record_fault(now, &arrival);
                 let latency = self.clients[client].latency.draw(&mut self.choices);
@@ -307,7 +343,8 @@ impl Inner {
             Request::Hello | Request::Listen(_) => None,
         };
         let call = Some(arrival.call);
-        self.record(now, Some(arrival.client), Event::Fault { fault, call, key });
+        let event = Event::Fault { fault, call, key };
+        self.record_of(Some(arrival.message), now, Some(arrival.client), event);
     }
 
     /// Nobody waits for this call any more.
@@ -315,14 +352,22 @@ impl Inner {
         self.clients[client].calls.remove(&number);
     }
 
-    fn finish(&mut self, client: ClientIndex, number: u64, result: Outcome) {
+    fn finish(
+        &mut self,
+        now: Duration,
+        message: u64,
+        client: ClientIndex,
+        number: u64,
+        result: Outcome,
+    ) {
         let state = &mut self.clients[client];
-        if state.isolated {
-            return;
-        }
-        if let Some(sender) = state.calls.remove(&number) {
+        let waiting = (!state.isolated).then(|| state.calls.remove(&number));
+        let mut fate = Fate::Lost(now);
+        if let Some(sender) = waiting.flatten() {
             self.effects.push(Effect::Reply(sender, result));
+            fate = Fate::Arrived(now);
         }
+        self.log.ended(message, fate);
     }
 
     fn arrive(&mut self, now: Duration, mut arrival: Arrival) {
@@ -330,23 +375,15 @@ impl Inner {
         // A second delivery is the client library's own: it goes to whatever server there is.
         let void = !arrival.again && arrival.process != self.process;
         if self.clients[client].isolated || void || (!self.up && arrival.again) {
-            let call = arrival.call;
-            self.record(now, Some(client), Event::Undelivered { call });
+            let event = Event::Undelivered { call: arrival.call };
+            self.record_of(Some(arrival.message), now, Some(client), event);
+            self.log.ended(arrival.message, Fate::Lost(now));
             return;
         }
+        self.log.ended(arrival.message, Fate::Arrived(now));
         if !self.up {
-            let result = Err(BackendError::unavailable("connection refused"));
-            let number = arrival.number;
-            self.send_to_client(
-                now,
-                client,
-                None,
-                Happening::Reply {
-                    client,
-                    number,
-                    result,
-                },
-            );
+            let refused = Err(BackendError::unavailable("connection refused"));
+            self.reply(now, &arrival, None, refused);
             return;
         }
         let (response, messages) = self.execute(now, &arrival);
@@ -354,6 +391,8 @@ impl Inner {
         if let (Some(Fault::DuplicateRequest(after)), false) = (arrival.fault, arrival.again) {
             self.record_fault(now, &arrival);
             arrival.again = true;
+            let (call, again) = (arrival.call, true);
+            arrival.message = self.note_sent(now, client, Content::Request { call, again });
             let order = self.choices.draw(Site::Order, ORDERS);
             self.queue
                 .insert(now + after, order, Happening::Arrival(Box::new(arrival)));
@@ -368,7 +407,6 @@ impl Inner {
         response: Response,
         messages: &[Message],
     ) {
-        let client = arrival.client;
         let stamp = response.stamp;
         let reply_first = messages.is_empty() || self.choices.draw(Site::ReplyFirst, 2) == 0;
         if !reply_first {
@@ -376,7 +414,15 @@ impl Inner {
         }
         match arrival.fault {
             _ if arrival.again => {}
-            Some(Fault::LoseReply) => self.record_fault(now, arrival),
+            Some(Fault::LoseReply) => {
+                self.record_fault(now, arrival);
+                let content = Content::Reply {
+                    call: arrival.call,
+                    to: arrival.message,
+                };
+                let message = self.note_sent(now, arrival.client, content);
+                self.log.ended(message, Fate::Lost(now));
+            }
             fault => {
                 let late = match fault {
                     Some(Fault::DelayReply(late)) => {
@@ -385,23 +431,28 @@ impl Inner {
                     }
                     _ => None,
                 };
-                let number = arrival.number;
-                let result = Ok(response);
-                self.send_to_client(
-                    now,
-                    client,
-                    late,
-                    Happening::Reply {
-                        client,
-                        number,
-                        result,
-                    },
-                );
+                self.reply(now, arrival, late, Ok(response));
             }
         }
         if reply_first {
             self.publish(now, stamp, messages);
         }
+    }
+
+    fn reply(&mut self, now: Duration, arrival: &Arrival, late: Option<Duration>, result: Outcome) {
+        let (client, number) = (arrival.client, arrival.number);
+        let content = Content::Reply {
+            call: arrival.call,
+            to: arrival.message,
+        };
+        let message = self.note_sent(now, client, content);
+        let reply = Happening::Reply {
+            client,
+            number,
+            result,
+            message,
+        };
+        self.send_to_client(now, client, late, reply);
     }
 
     fn execute(&mut self, now: Duration, arrival: &Arrival) -> (Response, Vec<Message>) {
@@ -410,7 +461,9 @@ impl Inner {
         let mut answers = Vec::new();
         let mut messages = Vec::new();
         match &arrival.request {
-            Request::Hello => self.record(now, client, Event::Hello { stamp }),
+            Request::Hello => {
+                self.record_of(Some(arrival.message), now, client, Event::Hello { stamp });
+            }
             Request::Listen(subscription) => {
                 self.subscribe(now, arrival.client, *subscription);
             }
@@ -426,7 +479,7 @@ impl Inner {
                         answer: executed.answer,
                         again: arrival.again,
                     };
-                    self.record(now, client, event);
+                    self.record_of(Some(arrival.message), now, client, event);
                 }
             }
         }
@@ -449,46 +502,56 @@ impl Inner {
 
     fn push(&mut self, now: Duration, client: ClientIndex, subscription: u64, notice: Notice) {
         let connection = self.clients[client].connection;
-        let push = || Happening::Push {
+        let push = |message| Happening::Push {
             client,
             connection,
             subscription,
             notice,
+            message,
         };
+        let message = self.note_sent(now, client, Content::Push { notice });
         let fault = self.clients[client].faults.for_push();
         if let Some(fault) = fault {
             let (call, key) = (None, None);
-            self.record(now, Some(client), Event::Fault { fault, call, key });
+            let event = Event::Fault { fault, call, key };
+            self.record_of(Some(message), now, Some(client), event);
         }
         let late = match fault {
-            Some(Fault::LosePush) => return,
+            Some(Fault::LosePush) => {
+                self.log.ended(message, Fate::Lost(now));
+                return;
+            }
             Some(Fault::DelayPush(late)) => Some(late),
             Some(Fault::DuplicatePush) => {
-                self.send_to_client(now, client, None, push());
+                let first = self.note_sent(now, client, Content::Push { notice });
+                self.send_to_client(now, client, None, push(first));
                 None
             }
             _ => None,
         };
-        self.send_to_client(now, client, late, push());
+        self.send_to_client(now, client, late, push(message));
     }
 
     fn deliver(
         &mut self,
         now: Duration,
-        client: ClientIndex,
-        connection: u64,
+        message: u64,
+        (client, connection): (ClientIndex, u64),
         subscription: u64,
         notice: Notice,
     ) {
         let state = &self.clients[client];
-        if state.connection != connection || state.isolated {
+        let reaches = state.connection == connection && !state.isolated;
+        let subscription = state.subscriptions.get(&subscription).filter(|_| reaches);
+        let Some(subscription) = subscription else {
+            self.log.ended(message, Fate::Lost(now));
             return;
-        }
-        if let Some(subscription) = state.subscriptions.get(&subscription) {
-            let sender = subscription.notices.clone();
-            self.effects.push(Effect::Notify(sender, notice));
-            self.record(now, Some(client), Event::Notified { notice });
-        }
+        };
+        let sender = subscription.notices.clone();
+        self.effects.push(Effect::Notify(sender, notice));
+        let event = Event::Notified { notice };
+        self.record_of(Some(message), now, Some(client), event);
+        self.log.ended(message, Fate::Arrived(now));
     }
 }
 
