@@ -10,6 +10,9 @@ use std::time::Duration;
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// Shortest lease a client asks for.
 pub const MIN_LEASE: Duration = Duration::from_millis(100);
+/// A lease shorter than this is asked for with a warning: a pause of the program or of the network
+/// easily outlasts it.
+pub const SHORT_LEASE: Duration = Duration::from_secs(1);
 /// Longest lease a client asks for.
 pub const MAX_LEASE: Duration = Duration::from_secs(60 * 60);
 /// Shortest lease or waiter lease that the state machine takes.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::client::cleanup::{Busy, Cleanup, EndJob, give_up_at};
 use crate::client::clock::local_deadline;
-use crate::client::core::Answer;
+use crate::client::core::{Answer, reply_of};
 use crate::client::hold::Hold;
 use crate::client::hub::{Event, Mailbox, PushedGrant};
 use crate::client::listener;
@@ -145,7 +145,9 @@ impl<'a> Attempt<'a> {
         let answers = core
             .exchange_batch(limit, 1, core.backend.poll(&request))
             .await;
-        let answer = first(answers)?;
+        let answer = first(answers);
+        core.events.poll(self.ask.key, reply_of(&answer));
+        let answer = answer?;
         if matches!(answer.reply, PollReply::Gone(_)) {
             self.live = self.in_doubt;
         }
@@ -166,7 +168,9 @@ impl<'a> Attempt<'a> {
         let answers = core
             .exchange_batch(limit, 1, core.backend.renew(&request))
             .await;
-        let Answer { sent, stamp, reply } = first(answers)?;
+        let answer = first(answers);
+        core.events.renewal(self.ask.key, reply_of(&answer));
+        let Answer { sent, stamp, reply } = answer?;
         self.may_be_claim = false;
         Ok(match reply {
             RenewReply::Renewed { token, remaining } => Some(Answer {
@@ -260,6 +264,8 @@ impl<'a> Attempt<'a> {
                 .then(|| local_deadline(sent, options.lease)),
             max_until: options.max_hold.map(|most| sent.saturating_add(most)),
             waiter_lease: options.waiter_lease,
+            since: core.now(),
+            told: false,
             ended: Arc::default(),
         };
         core.floors.saw(self.ask.key, token);
@@ -287,11 +293,11 @@ impl<'a> Attempt<'a> {
     fn join_or_begin(&self, standing: Standing, state: &HoldState, sole: bool) -> Arc<Tenure> {
         let core = self.ask.anchor;
         let begin = || {
-            let id = core.renewals.next_id();
+            let watched = core.renewals.enrol();
             let session = Arc::clone(&self.session);
             Arc::new(Tenure::new(
                 self.ask.key.clone(),
-                id,
+                watched,
                 session,
                 standing,
                 state.clone(),
@@ -342,6 +348,7 @@ impl Drop for Attempt<'_> {
             tenure: None,
             give_up: give_up_at(core.now(), self.ask.options.lease, waiter_lease),
             in_doubt: false,
+            background: true,
             done: Arc::default(),
         });
     }

@@ -39,6 +39,8 @@ pub(crate) struct EndJob {
     pub(crate) give_up: Moment,
     /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,
+    /// Whether the client's task sends it.
+    pub(crate) background: bool,
     pub(crate) done: Arc<EndResult>,
 }
 
@@ -199,13 +201,15 @@ impl EndJob {
             tenure: Some(Arc::clone(tenure)),
             give_up: give_up_at(core.now(), hold.lease, hold.waiter_lease),
             in_doubt: false,
+            background: true,
             done: hold.ended,
         }
     }
 
     /// Sends the end, once. What has no answer is repeated in the background, also if this
     /// future is dropped.
-    pub(crate) async fn send(self, core: &Core) {
+    pub(crate) async fn send(mut self, core: &Core) {
+        self.background = false;
         let request = [End::new(self.key.clone(), self.operation)];
         let mut queued = QueuedIfDropped {
             core,
@@ -217,8 +221,9 @@ impl EndJob {
             .await
             .pop();
         if let (Some(job), Some(answer)) = (queued.job.take(), answer)
-            && let Some(again) = job.finish(core, answer)
+            && let Some(mut again) = job.finish(core, answer)
         {
+            again.background = true;
             core.cleanup.push(again);
         }
     }
@@ -243,21 +248,23 @@ impl EndJob {
                     };
                     core.extend(tenure, standing);
                 }
-                self.close(Ok(answer.reply));
+                self.close(core, Ok(answer.reply));
                 None
             }
             Err(error) if error.is_transient() && core.now() < self.give_up => {
+                core.events.end_failed(&self.key, &error);
                 self.in_doubt |= matches!(error, BackendError::OutcomeUnknown { .. });
                 Some(self)
             }
             Err(error) => {
-                self.close(Err(error));
+                self.close(core, Err(error));
                 None
             }
         }
     }
 
-    fn close(&self, result: Result<EndReply, BackendError>) {
+    fn close(&self, core: &Core, result: Result<EndReply, BackendError>) {
+        core.events.ended(&self.key, self.background, &result);
         self.session.hub.remove(self.operation.sequence);
         let in_doubt = self.in_doubt;
         self.done.set(result.map(|reply| Ended { reply, in_doubt }));
@@ -295,6 +302,7 @@ impl Drop for QueuedIfDropped<'_> {
     fn drop(&mut self) {
         if let Some(mut job) = self.job.take() {
             job.in_doubt = true;
+            job.background = true;
             self.core.cleanup.push(job);
         }
     }

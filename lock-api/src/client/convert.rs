@@ -99,6 +99,7 @@ fn adopt(
     let core = &hold.anchor;
     core.extend(&hold.tenure, standing(sent, stamp, token, remaining));
     hold.tenure.set_mode(hold.operation.sequence, to);
+    core.events.converted(&hold.tenure.key, to, token);
     hold.check()?;
     Ok(Conversion::Done)
 }

@@ -13,6 +13,7 @@ use crate::backend::Capabilities;
 use crate::client::cleanup::{Cleanup, EndJob};
 use crate::client::clock::ServerClock;
 use crate::client::error::Error;
+use crate::client::events::Events;
 use crate::client::floor::Floors;
 use crate::client::renewal::Renewals;
 use crate::client::session::Session;
@@ -34,7 +35,8 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) clock: ServerClock,
     pub(crate) floors: Floors,
-    pub(crate) renewals: Renewals,
+    pub(crate) events: Events,
+    pub(crate) renewals: Arc<Renewals>,
     pub(crate) cleanup: Cleanup,
     session: Mutex<Option<Arc<Session>>>,
     closed: AtomicBool,
@@ -79,15 +81,22 @@ pub(crate) struct Answer<T> {
     pub(crate) reply: T,
 }
 
+/// The reply alone.
+pub(crate) fn reply_of<T>(answer: &Result<Answer<T>, BackendError>) -> Result<&T, &BackendError> {
+    answer.as_ref().map(|answer| &answer.reply)
+}
+
 impl Core {
     pub(crate) fn anchored(
         backend: Arc<dyn LockBackend>,
         runtime: Arc<dyn Runtime>,
         settings: Settings,
     ) -> Arc<Anchor> {
+        let capabilities = backend.capabilities();
         Arc::new(Anchor(Arc::new(Self {
-            capabilities: backend.capabilities(),
-            renewals: Renewals::new(runtime.random_u64()),
+            capabilities,
+            events: Events::new(&settings, capabilities),
+            renewals: Arc::new(Renewals::new(runtime.random_u64())),
             backend,
             runtime,
             settings,
@@ -173,7 +182,9 @@ impl Core {
     /// Queues the end of everything that is held, over the guards' heads.
     pub(crate) fn end_all_holds(&self) {
         for tenure in self.renewals.tenures() {
-            for hold in tenure.shut_down() {
+            let now = self.now();
+            for (hold, lost) in tenure.shut_down(now) {
+                self.tell_ending(&tenure, &hold, lost, now);
                 self.cleanup.push(EndJob::of_hold(self, &tenure, hold));
             }
         }
@@ -234,7 +245,8 @@ impl Core {
         answers
     }
 
-    async fn bounded<T>(
+    /// Runs one call to the backend, for at most `limit`.
+    pub(crate) async fn bounded<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Result<T, BackendError>>,
@@ -255,6 +267,7 @@ impl Core {
 
     fn learn(&self, sent: Moment, stamp: Stamp) {
         if let Err(stepped) = self.clock.observe(sent, stamp, self.now()) {
+            self.events.clock_stepped();
             self.renewals.clock_stepped(stepped.0);
         }
     }

@@ -9,7 +9,7 @@ use futures_util::future::select;
 
 use crate::client::cleanup::{Busy, EndJob, EndResult, Ended, await_end};
 use crate::client::clock::local_deadline;
-use crate::client::core::{Anchor, Answer};
+use crate::client::core::{Anchor, Answer, reply_of};
 use crate::client::error::{Error, Loss, Release};
 use crate::client::tenure::{HoldState, Standing, Tenure, Validity};
 use crate::id::{FencingToken, Operation};
@@ -84,9 +84,11 @@ impl Hold {
         let limit = core.settings.call_timeout;
         let call = core.backend.renew(&request);
         let answer = core.exchange_batch(limit, 1, call).await.pop();
-        let Some(Answer { sent, stamp, reply }) = answer.transpose()? else {
+        let Some(answer) = answer else {
             return self.check();
         };
+        core.events.renewal(&self.tenure.key, reply_of(&answer));
+        let Answer { sent, stamp, reply } = answer?;
         let now = core.now();
         match reply {
             RenewReply::Renewed { token, remaining } => {
@@ -119,7 +121,9 @@ impl Hold {
 
     /// Begins the end; gives the job to whoever comes first.
     fn begin_end(&self) -> Option<EndJob> {
-        let state = self.tenure.begin_end(self.sequence())?;
+        let now = self.anchor.now();
+        let (state, lost) = self.tenure.begin_end(now, self.sequence())?;
+        self.anchor.tell_ending(&self.tenure, &state, lost, now);
         Some(EndJob::of_hold(&self.anchor, &self.tenure, state))
     }
 

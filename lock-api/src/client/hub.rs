@@ -117,7 +117,7 @@ impl Hub {
     }
 
     /// The subscription was confirmed, or lost: everyone polls at once.
-    pub(crate) fn set_listening(&self, listening: bool) {
+    fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::Release);
         let waiting: Vec<Arc<Mailbox>> = {
             let entries = self.entries.lock();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 
-use crate::backend::Notices;
+use crate::backend::{Notice, Notices};
 use crate::client::core::Core;
 use crate::client::session::Session;
 use crate::error::BackendError;
@@ -23,11 +23,19 @@ pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
 }
 
 async fn run(core: Arc<Core>, session: Arc<Session>) {
+    let mut told = false;
     loop {
-        if !listen_once(&core, &session).await {
-            return;
+        match listen_once(&core, &session).await {
+            Listened::Over => return,
+            Listened::Interrupted => told = false,
+            Listened::Failed(error) => {
+                // An outage is told once, not with every try.
+                if !std::mem::replace(&mut told, true) {
+                    core.events.not_subscribed(&error);
+                }
+            }
         }
-        session.hub.set_listening(false);
+        set_listening(&core, &session, false);
         let pause = core.random_between(PAUSE / 2, PAUSE);
         if let Either::Left(_) = select(pin!(unused(&core)), core.runtime.sleep(pause)).await {
             return;
@@ -35,26 +43,46 @@ async fn run(core: Arc<Core>, session: Arc<Session>) {
     }
 }
 
-/// Subscribes and carries notices until the subscription ends; whether to subscribe again.
-async fn listen_once(core: &Core, session: &Session) -> bool {
+/// What a subscription came to.
+enum Listened {
+    /// Nobody needs another.
+    Over,
+    /// It stood and ended.
+    Interrupted,
+    Failed(BackendError),
+}
+
+/// Subscribes and carries notices until the subscription ends.
+async fn listen_once(core: &Core, session: &Session) -> Listened {
     let listen = pin!(core.backend.listen(session.id));
-    let timeout = core.runtime.sleep(core.settings.call_timeout);
-    match select(listen, timeout).await {
-        Either::Left((Ok(notices), _)) => carry(core, session, notices).await,
-        Either::Left((Err(BackendError::Closed | BackendError::Unsupported { .. }), _)) => false,
-        Either::Left((Err(_), _)) | Either::Right(_) => true,
+    let limit = core.settings.call_timeout;
+    match core.bounded(limit, listen).await {
+        Ok(notices) => carry(core, session, notices).await,
+        Err(BackendError::Closed | BackendError::Unsupported { .. }) => Listened::Over,
+        Err(error) => Listened::Failed(error),
     }
 }
 
-async fn carry(core: &Core, session: &Session, mut notices: Notices) -> bool {
-    session.hub.set_listening(true);
+async fn carry(core: &Core, session: &Session, mut notices: Notices) -> Listened {
+    set_listening(core, session, true);
     let mut unused = pin!(unused(core));
     loop {
         match select(unused.as_mut(), notices.next()).await {
-            Either::Left(_) => return false,
+            Either::Left(_) => return Listened::Over,
+            Either::Right((Some(Notice::Gap { listening }), _)) => {
+                set_listening(core, session, listening);
+            }
             Either::Right((Some(notice), _)) => session.hub.deliver(notice, core.now()),
-            Either::Right((None, _)) => return true,
+            Either::Right((None, _)) => return Listened::Interrupted,
         }
+    }
+}
+
+fn set_listening(core: &Core, session: &Session, listening: bool) {
+    let before = session.hub.is_listening();
+    session.hub.deliver(Notice::Gap { listening }, core.now());
+    if before != listening {
+        core.events.subscription(listening);
     }
 }
 

@@ -87,8 +87,8 @@ fn loom_an_end_has_one_owner() {
     loom::model(|| {
         let tenure = Arc::new(tenure(hold(1, 1_000)));
         let other = Arc::clone(&tenure);
-        let shutdown = thread::spawn(move || other.shut_down().len());
-        let dropped = usize::from(tenure.begin_end(1).is_some());
+        let shutdown = thread::spawn(move || other.shut_down(at(1)).len());
+        let dropped = usize::from(tenure.begin_end(at(1), 1).is_some());
         assert_eq!(dropped + shutdown.join().expect("it ends"), 1);
         assert!(tenure.is_over());
     });
@@ -108,7 +108,7 @@ fn loom_nothing_is_renewed_after_its_end_began() {
                 renewed.extend(at(1), standing(7, 2_000));
             }
         });
-        assert!(tenure.begin_end(1).is_some());
+        assert!(tenure.begin_end(at(1), 1).is_some());
         begun.store(true, Ordering::Release);
         renewal.join().expect("it ends");
         assert_eq!(tenure.validity(at(1), 1), Validity::Ended);

@@ -3,7 +3,8 @@
 //! A call travels: handle (mutex, rw lock, semaphore) → `wait`, the one loop → `attempt`, one
 //! operation → the backend → `tenure`, the cell that guards share. Two tasks work for each
 //! client: `renewal`, and `cleanup`, which ends what was dropped. `listener` carries pushes to
-//! `hub`, where waiting attempts find them. Validity is computed in `clock` and nowhere else.
+//! `hub`, where waiting attempts find them. Validity is computed in `clock` and nowhere else, and
+//! what is told of all this is told by `events`.
 
 mod attempt;
 mod cleanup;
@@ -11,6 +12,7 @@ mod clock;
 mod convert;
 mod core;
 mod error;
+mod events;
 mod floor;
 pub(crate) mod guard;
 mod hold;
@@ -20,6 +22,7 @@ mod listener;
 mod lock;
 #[cfg(all(test, leasehold_loom))]
 mod loom_models;
+mod loss;
 mod mutex;
 mod ownership;
 mod renewal;
@@ -38,6 +41,7 @@ use futures_util::future::{Either, select};
 pub use error::{Error, Loss, Outcome, Release, TimedOut};
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
 pub use inspect::Inspection;
+pub use loss::LossEvent;
 pub use mutex::{Mutex, ReentrantMutex};
 pub use ownership::{Ownership, Plain, Reentrant};
 pub use rw_lock::{ReentrantRwLock, RwLock, Upgrade};
@@ -47,6 +51,7 @@ use crate::LockBackend;
 use crate::bounds::SHUTDOWN_TIMEOUT;
 use crate::client::core::{Anchor, Core};
 use crate::client::lock::Lock;
+use crate::client::loss::Hook;
 use crate::client::settings::Settings;
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, Label};
@@ -268,6 +273,21 @@ impl LockClientBuilder {
     /// Limits on the holds, waiters and holders of a key, unless a handle says otherwise.
     pub const fn limits(mut self, limits: Limits) -> Self {
         self.settings.limits = limits;
+        self
+    }
+
+    /// Called once for each guard of this client that is lost, whether anybody awaits its
+    /// [`lost`](crate::Guard::lost) or not. Never called for a guard whose release or drop came
+    /// first. A later hook replaces an earlier one.
+    ///
+    /// It is called soon after the loss, by the task that renews all guards, on the thread that
+    /// the backend has for that: a hook that takes long delays renewals, and one that blocks for
+    /// ever stops them. Let it send, count or log, and do the rest elsewhere.
+    ///
+    /// # Panics
+    /// A panic of the hook is caught and told as an event; nothing else comes of it.
+    pub fn on_loss(mut self, hook: impl Fn(&LossEvent) + Send + Sync + 'static) -> Self {
+        self.settings.on_loss = Some(Hook::new(hook));
         self
     }
 

@@ -5,6 +5,8 @@
 //! grid's origin is drawn for each client, so that clients do not fall due together. A renewal
 //! that fails is tried again after a short random pause, until the deadline. What is definite is
 //! final: the server's word that the tenure is lost, or the deadline.
+//!
+//! The same task notices losses and tells of them, whether anybody waits for one or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::bounds::{MAX_BATCH, MAX_RENEW_ATTEMPT, RENEWALS_PER_LEASE};
 use crate::client::clock::local_deadline;
-use crate::client::core::{Answer, Core};
+use crate::client::core::{Answer, Core, reply_of};
 use crate::client::error::Loss;
 use crate::client::signal::Signal;
 use crate::client::tenure::{Plan, Standing, Tenure};
@@ -23,7 +25,7 @@ use crate::error::BackendError;
 use crate::reply::{RenewReply, Why};
 use crate::request::Renew;
 use crate::runtime::{BoxFuture, Moment};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
 use crate::time::ClockId;
 
 /// The grid is this fraction of the interval between two renewals.
@@ -54,23 +56,52 @@ struct Schedule {
 #[derive(Debug)]
 struct Entry {
     tenure: Arc<Tenure>,
+    /// When it is to be renewed; `None` while that is under way, and if nobody wants it.
+    renew: Option<Moment>,
+    /// When it is looked at: to renew it, or to tell of a loss.
     due: Option<Moment>,
 }
 
 impl Schedule {
-    fn set_due(&mut self, id: u64, due: Option<Moment>) {
-        if let Some(entry) = self.tenures.get_mut(&id) {
-            if let Some(before) = std::mem::replace(&mut entry.due, due) {
-                self.queue.remove(&(before, id));
-            }
-            if let Some(due) = due {
-                self.queue.insert((due, id));
-            }
+    /// Has a tenure looked at, at the latest, at a moment. What is due sooner stays: to look
+    /// once too often does no harm. Whether the task must be woken for it.
+    fn look_by(&mut self, id: u64, by: Moment) -> bool {
+        let Some(entry) = self.tenures.get_mut(&id) else {
+            return false;
+        };
+        if entry.due.is_some_and(|due| due <= by) {
+            return false;
+        }
+        if let Some(before) = entry.due.replace(by) {
+            self.queue.remove(&(before, id));
+        }
+        self.queue.insert((by, id));
+        self.armed.is_none_or(|armed| by < armed)
+    }
+}
+
+/// A tenure's place among the renewals of its client.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) id: u64,
+    by: Weak<Renewals>,
+}
+
+impl Watched {
+    /// Of a tenure that no client has.
+    #[cfg(test)]
+    pub(crate) const fn by_nobody() -> Self {
+        Self {
+            id: 1,
+            by: Weak::new(),
         }
     }
 
-    fn must_wake_for(&self, due: Moment) -> bool {
-        self.armed.is_none_or(|armed| due < armed)
+    /// Has the task look at the tenure now.
+    pub(crate) fn alarm(&self) {
+        if let Some(renewals) = self.by.upgrade() {
+            renewals.look_now(self.id);
+        }
     }
 }
 
@@ -85,8 +116,12 @@ impl Renewals {
         }
     }
 
-    pub(crate) fn next_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
+    /// A place for a tenure that begins.
+    pub(crate) fn enrol(self: &Arc<Self>) -> Watched {
+        Watched {
+            id: self.next_id.fetch_add(1, Ordering::Relaxed),
+            by: Arc::downgrade(self),
+        }
     }
 
     /// When a tenure whose renewal was sent at `sent` is due again.
@@ -101,36 +136,57 @@ impl Renewals {
         due.saturating_sub(Duration::from_micros(over))
     }
 
-    /// Takes a tenure into the schedule, or moves it there.
+    /// Takes a tenure into the schedule, or changes when it is renewed.
     pub(crate) fn schedule(&self, tenure: &Arc<Tenure>, due: Moment) {
+        self.enter(tenure, Some(due));
+    }
+
+    /// Takes it in without a renewal: its losses are noticed.
+    pub(crate) fn watch(&self, tenure: &Arc<Tenure>) {
+        self.enter(tenure, None);
+    }
+
+    fn enter(&self, tenure: &Arc<Tenure>, renew: Option<Moment>) {
+        let loss = tenure.next_loss();
         let wake = {
             let mut state = self.state.lock();
-            let entry = Entry {
+            let entry = state.tenures.entry(tenure.id).or_insert_with(|| Entry {
                 tenure: Arc::clone(tenure),
+                renew: None,
                 due: None,
-            };
-            state.tenures.entry(tenure.id).or_insert(entry);
-            state.set_due(tenure.id, Some(due));
-            state.must_wake_for(due)
+            });
+            entry.renew = renew.or(entry.renew);
+            let by = entry.renew.into_iter().chain(loss).min();
+            by.is_some_and(|by| state.look_by(tenure.id, by))
         };
         if wake {
             self.changed.notify();
         }
     }
 
-    /// Takes it in without a due time: its guards are not renewed, but its loss is noticed.
-    pub(crate) fn watch(&self, tenure: &Arc<Tenure>) {
-        let entry = Entry {
-            tenure: Arc::clone(tenure),
-            due: None,
-        };
-        self.state.lock().tenures.entry(tenure.id).or_insert(entry);
+    /// Has a tenure that was looked at looked at again when that is next of use.
+    fn look_again(&self, tenure: &Tenure) {
+        let loss = tenure.next_loss();
+        let mut state = self.state.lock();
+        let renew = state.tenures.get(&tenure.id).and_then(|entry| entry.renew);
+        if let Some(by) = renew.into_iter().chain(loss).min() {
+            state.look_by(tenure.id, by);
+        }
+    }
+
+    fn look_now(&self, id: u64) {
+        let wake = self.state.lock().look_by(id, Moment::default());
+        if wake {
+            self.changed.notify();
+        }
     }
 
     pub(crate) fn remove(&self, id: u64) {
         let mut state = self.state.lock();
-        state.set_due(id, None);
-        state.tenures.remove(&id);
+        let due = state.tenures.remove(&id).and_then(|entry| entry.due);
+        if let Some(due) = due {
+            state.queue.remove(&(due, id));
+        }
     }
 
     pub(crate) fn clock_stepped(&self, clock: ClockId) {
@@ -149,15 +205,16 @@ impl Renewals {
             .collect()
     }
 
-    /// Takes out what is due by now.
-    fn take_due(&self, now: Moment) -> Vec<Arc<Tenure>> {
+    /// Takes out what is due by now, each with whether it is to be renewed.
+    fn take_due(&self, now: Moment) -> Vec<(Arc<Tenure>, bool)> {
         let mut state = self.state.lock();
         let mut due = Vec::new();
         while let Some((at, id)) = state.queue.first().copied().filter(|(at, _)| *at <= now) {
             state.queue.remove(&(at, id));
             if let Some(entry) = state.tenures.get_mut(&id) {
                 entry.due = None;
-                due.push(Arc::clone(&entry.tenure));
+                let renew = entry.renew.take_if(|at| *at <= now).is_some();
+                due.push((Arc::clone(&entry.tenure), renew));
             }
         }
         due
@@ -181,10 +238,12 @@ async fn run(core: Arc<Core>) {
     let mut calls: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let version = core.renewals.changed.version();
+        let orphaned = core.is_orphaned();
         for batch in batches(&core) {
             calls.push(Box::pin(renew(Arc::clone(&core), batch)));
         }
-        if core.is_orphaned() {
+        core.events.call_hook();
+        if orphaned {
             return;
         }
         let until = core.renewals.arm();
@@ -205,8 +264,10 @@ async fn run(core: Arc<Core>) {
 fn batches(core: &Core) -> Vec<Batch> {
     let now = core.now();
     let mut by_limit: BTreeMap<Duration, Vec<(Arc<Tenure>, Plan)>> = BTreeMap::new();
-    for tenure in core.renewals.take_due(now) {
-        if let Some(plan) = tenure.plan(now) {
+    for (tenure, renew) in core.renewals.take_due(now) {
+        core.tell_losses(&tenure, now);
+        core.renewals.look_again(&tenure);
+        if renew && let Some(plan) = tenure.plan(now) {
             by_limit
                 .entry(attempt_limit(plan.lease))
                 .or_default()
@@ -244,7 +305,13 @@ async fn renew(core: Arc<Core>, batch: Batch) {
         .collect();
     let call = core.backend.renew(&requests);
     let answers = core.exchange_batch(batch.limit, requests.len(), call).await;
+    let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
+    if let Some(error) = errors.next() {
+        let failed = 1 + errors.count();
+        core.events.renewals_failed(failed, answers.len(), error);
+    }
     for ((tenure, plan), answer) in batch.members.iter().zip(answers) {
+        core.events.renewal(&tenure.key, reply_of(&answer));
         if let Some(due) = apply(&core, tenure, *plan, &answer) {
             core.renewals.schedule(tenure, due);
         }

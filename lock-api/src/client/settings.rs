@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::bounds;
+use crate::client::loss::Hook;
 use crate::error::InvalidInput;
 use crate::id::Label;
 use crate::request::{Kind, Limits, LockSpec, Policy};
@@ -16,6 +17,7 @@ pub(crate) struct Settings {
     pub(crate) label: Label,
     pub(crate) call_timeout: Duration,
     pub(crate) limits: Limits,
+    pub(crate) on_loss: Option<Hook>,
 }
 
 impl Settings {
@@ -31,6 +33,7 @@ impl Settings {
                 waiters: bounds::DEFAULT_WAITER_LIMIT,
                 holders: bounds::DEFAULT_HOLDER_LIMIT,
             },
+            on_loss: None,
         }
     }
 

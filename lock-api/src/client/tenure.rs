@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::client::cleanup::EndResult;
 use crate::client::error::Loss;
+use crate::client::renewal::Watched;
 use crate::client::session::Session;
 use crate::client::signal::Signal;
 use crate::id::{FencingToken, Key, Operation};
@@ -38,6 +39,10 @@ pub(crate) struct HoldState {
     /// End of the longest hold; nothing moves it.
     pub(crate) max_until: Option<Moment>,
     pub(crate) waiter_lease: Duration,
+    /// When its guard was handed out.
+    pub(crate) since: Moment,
+    /// Whether its loss was told.
+    pub(crate) told: bool,
     /// Where the outcome of its end will be.
     pub(crate) ended: Arc<EndResult>,
 }
@@ -46,6 +51,24 @@ impl HoldState {
     fn until(&self, deadline: Moment) -> Moment {
         let caps = [self.fixed_until, self.max_until];
         caps.into_iter().flatten().fold(deadline, Moment::min)
+    }
+
+    /// Why its guard is lost, if it is.
+    fn loss(&self, now: Moment, tenure: Option<Loss>) -> Option<Loss> {
+        let over = |until: Option<Moment>| until.is_some_and(|until| now >= until);
+        tenure
+            .or(over(self.max_until).then_some(Loss::MaxHold))
+            .or(over(self.fixed_until).then_some(Loss::Deadline))
+    }
+
+    /// The same if that was not told before; now it is.
+    fn untold_loss(&mut self, now: Moment, tenure: Option<Loss>) -> Option<Loss> {
+        if self.told {
+            return None;
+        }
+        let loss = self.loss(now, tenure);
+        self.told = loss.is_some();
+        loss
     }
 }
 
@@ -70,6 +93,7 @@ pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) id: u64,
     pub(crate) session: Arc<Session>,
+    watched: Watched,
     state: Mutex<State>,
     pub(crate) changed: Signal,
 }
@@ -106,15 +130,16 @@ impl State {
 impl Tenure {
     pub(crate) fn new(
         key: Key,
-        id: u64,
+        watched: Watched,
         session: Arc<Session>,
         standing: Standing,
         hold: HoldState,
     ) -> Self {
         Self {
             key,
-            id,
+            id: watched.id,
             session,
+            watched,
             state: Mutex::new(State {
                 standing,
                 lost: None,
@@ -150,6 +175,9 @@ impl Tenure {
         }
         drop(state);
         self.changed.notify();
+        if replaced {
+            self.watched.alarm();
+        }
         !replaced
     }
 
@@ -200,6 +228,7 @@ impl Tenure {
         state.lost.get_or_insert(loss);
         drop(state);
         self.changed.notify();
+        self.watched.alarm();
     }
 
     /// The same, if `sequence` is still in use: what is said about a hold whose end has begun
@@ -219,29 +248,74 @@ impl Tenure {
         }
     }
 
-    /// Begins the end of a hold; only the first caller gets it.
-    pub(crate) fn begin_end(&self, sequence: u64) -> Option<HoldState> {
+    /// Begins the end of a hold; only the first caller gets it, with the loss that came before
+    /// if that was not told.
+    pub(crate) fn begin_end(
+        &self,
+        now: Moment,
+        sequence: u64,
+    ) -> Option<(HoldState, Option<Loss>)> {
         let mut state = self.state.lock();
+        state.settle(now);
         let index = state
             .holds
             .iter()
             .position(|hold| hold.operation.sequence == sequence)?;
-        let hold = state.holds.remove(index);
+        let mut hold = state.holds.remove(index);
+        let loss = hold.untold_loss(now, state.lost);
         drop(state);
         self.changed.notify();
-        Some(hold)
+        Some((hold, loss))
     }
 
-    /// Begins the end of all holds, for a shutdown: their guards are lost.
-    pub(crate) fn shut_down(&self) -> Vec<HoldState> {
+    /// Begins the end of all holds, for a shutdown: their guards are lost, and with each comes
+    /// the loss to be told.
+    pub(crate) fn shut_down(&self, now: Moment) -> Vec<(HoldState, Option<Loss>)> {
         let mut state = self.state.lock();
+        state.settle(now);
         let holds = std::mem::take(&mut state.holds);
         state
             .shut_down
             .extend(holds.iter().map(|hold| hold.operation.sequence));
+        let lost = state.lost;
         drop(state);
         self.changed.notify();
-        holds
+        let told = holds.into_iter().map(|mut hold| {
+            let loss = hold.untold_loss(now, lost);
+            let closed = (!hold.told).then_some(Loss::ClientClosed);
+            hold.told = true;
+            (hold, loss.or(closed))
+        });
+        told.collect()
+    }
+
+    /// The holds whose guards are lost by now, with the reasons; each is told once.
+    pub(crate) fn take_losses(&self, now: Moment) -> Vec<(HoldState, Loss)> {
+        let mut state = self.state.lock();
+        let was_lost = state.lost.is_some();
+        state.settle(now);
+        let lost = state.lost;
+        let told = state.holds.iter_mut().filter_map(|hold| {
+            let loss = hold.untold_loss(now, lost)?;
+            Some((hold.clone(), loss))
+        });
+        let told: Vec<_> = told.collect();
+        drop(state);
+        if !was_lost && lost.is_some() {
+            self.changed.notify();
+        }
+        told
+    }
+
+    /// When the next loss would have to be told, if nothing is renewed.
+    pub(crate) fn next_loss(&self) -> Option<Moment> {
+        let state = self.state.lock();
+        let deadline = match state.lost {
+            Some(_) => Moment::default(),
+            None => state.standing.deadline,
+        };
+        let untold = state.holds.iter().filter(|hold| !hold.told);
+        untold.map(|hold| hold.until(deadline)).min()
     }
 
     pub(crate) fn validity(&self, now: Moment, sequence: u64) -> Validity {
@@ -254,6 +328,11 @@ impl Tenure {
             .holds
             .iter()
             .any(|hold| hold.operation.sequence == sequence)
+    }
+
+    /// Holds whose end has not begun.
+    pub(crate) fn holds(&self) -> usize {
+        self.state.lock().holds.len()
     }
 
     /// Whether the end of its last hold has begun.
@@ -305,16 +384,10 @@ fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
         }
         return Validity::Ended;
     };
-    if let Some(loss) = state.lost {
-        return Validity::Lost(loss);
+    match hold.loss(now, state.lost) {
+        Some(loss) => Validity::Lost(loss),
+        None => Validity::ValidUntil(hold.until(state.standing.deadline)),
     }
-    if hold.max_until.is_some_and(|until| now >= until) {
-        return Validity::Lost(Loss::MaxHold);
-    }
-    if hold.fixed_until.is_some_and(|until| now >= until) {
-        return Validity::Lost(Loss::Deadline);
-    }
-    Validity::ValidUntil(hold.until(state.standing.deadline))
 }
 
 #[cfg(test)]
@@ -369,6 +442,8 @@ pub(crate) mod tests {
             fixed_until: None,
             max_until: None,
             waiter_lease: Duration::from_secs(5),
+            since: Moment::default(),
+            told: false,
             ended: Arc::default(),
         }
     }
@@ -377,7 +452,7 @@ pub(crate) mod tests {
         let key = Key::new("k").expect("valid");
         Tenure::new(
             key,
-            1,
+            Watched::by_nobody(),
             Arc::new(Session::draw(&Zeros, 1)),
             standing(7, 1_000),
             first,
@@ -420,7 +495,7 @@ pub(crate) mod tests {
             tenure.plan(at(500)).map(|plan| plan.operation.sequence),
             Some(1)
         );
-        assert!(tenure.begin_end(1).is_some());
+        assert!(tenure.begin_end(at(500), 1).is_some());
         assert!(tenure.plan(at(500)).is_none());
         assert!(!tenure.is_over());
     }
@@ -429,8 +504,8 @@ pub(crate) mod tests {
     fn what_is_said_of_an_ended_hold_is_not_said_of_the_others() {
         let tenure = tenure(hold(1, 1_000));
         assert!(tenure.join(at(0), standing(7, 1_000), &hold(2, 1_000), false));
-        assert!(tenure.begin_end(1).is_some());
-        assert!(tenure.begin_end(1).is_none(), "an end has one owner");
+        assert!(tenure.begin_end(at(1), 1).is_some());
+        assert!(tenure.begin_end(at(1), 1).is_none(), "an end has one owner");
         assert!(!tenure.lose_through(1, Why::Ended));
         assert!(matches!(tenure.validity(at(1), 2), Validity::ValidUntil(_)));
         assert!(tenure.lose_through(2, Why::Expired));
@@ -466,12 +541,12 @@ pub(crate) mod tests {
         let mut changed = std::pin::pin!(changed);
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(changed.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(tenure.shut_down().len(), 1);
+        assert_eq!(tenure.shut_down(at(1)).len(), 1);
         assert_eq!(changed.now_or_never(), Some(()));
         assert_eq!(
             tenure.validity(at(1), 1),
             Validity::Lost(Loss::ClientClosed)
         );
-        assert!(tenure.begin_end(1).is_none());
+        assert!(tenure.begin_end(at(1), 1).is_none());
     }
 }

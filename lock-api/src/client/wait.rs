@@ -10,11 +10,13 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use tracing::Instrument;
 
 use crate::bounds::MAX_POLL_INTERVAL;
 use crate::client::attempt::Attempt;
 use crate::client::core::{Anchor, Answer};
 use crate::client::error::{Error, Outcome, TimedOut};
+use crate::client::events::Acquisition;
 use crate::client::hold::Hold;
 use crate::client::hub::Event;
 use crate::client::lock::Owner;
@@ -59,6 +61,13 @@ enum Step {
 }
 
 pub(crate) async fn obtain(ask: Ask<'_>, patience: Patience) -> Result<Outcome<Hold>, Error> {
+    let acquisition = Acquisition::begin(ask);
+    let taken = take(ask, patience).instrument(acquisition.span()).await;
+    acquisition.finish(&taken);
+    taken
+}
+
+async fn take(ask: Ask<'_>, patience: Patience) -> Result<Outcome<Hold>, Error> {
     let mut wait = WaitLoop::new(ask, patience);
     loop {
         let attempt = Attempt::begin(ask);
@@ -325,6 +334,10 @@ impl<'a> WaitLoop<'a> {
         mut attempt: Attempt<'a>,
         mut queued: Queued,
     ) -> Result<Step, Error> {
+        let Ask {
+            anchor, key, mode, ..
+        } = self.ask;
+        anchor.events.queued(key, mode, &queued);
         let mut check_in = self.check_in(&queued);
         loop {
             self.ahead = Some(queued.ahead);

@@ -1,0 +1,365 @@
+//! What a client tells of its work: `tracing` events, metrics, and the hook for losses.
+//!
+//! Whatever happens is told by one call from where it happens, and what that comes to is decided
+//! here. Names, levels and fields are those of `docs/observability.md`. No event carries what
+//! authorises anything: no session, no owner, no sequence.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use tracing::field::Empty;
+use tracing::{Level, Span};
+
+use crate::backend::Capabilities;
+use crate::bounds::SHORT_LEASE;
+use crate::client::core::Core;
+use crate::client::error::{Error, Loss, Outcome};
+use crate::client::hold::Hold;
+use crate::client::loss::{Hook, LossEvent};
+use crate::client::settings::Settings;
+use crate::client::tenure::{HoldState, Tenure};
+use crate::client::wait::Ask;
+use crate::error::BackendError;
+use crate::id::{FencingToken, Key, Label};
+use crate::reply::{EndReply, PollReply, Queued, RenewReply, Why};
+use crate::request::Mode;
+use crate::runtime::Moment;
+use crate::sync::{AtomicBool, Mutex, Ordering};
+
+const TARGET: &str = "leasehold";
+
+/// An event; its name is its message too.
+macro_rules! tell {
+    ($level:ident, $name:literal $(, $($field:tt)+)?) => {
+        tracing::event!(name: $name, target: TARGET, Level::$level, $($($field)+,)? $name)
+    };
+}
+
+#[derive(Debug)]
+pub(crate) struct Events {
+    label: Label,
+    has_tokens: bool,
+    on_loss: Option<Hook>,
+    /// Losses that the hook has not been called with.
+    losses: Mutex<VecDeque<LossEvent>>,
+    short_lease_told: AtomicBool,
+}
+
+impl Events {
+    pub(crate) fn new(settings: &Settings, capabilities: Capabilities) -> Self {
+        Self {
+            label: settings.label.clone(),
+            has_tokens: capabilities.fencing_tokens,
+            on_loss: settings.on_loss.clone(),
+            losses: Mutex::default(),
+            short_lease_told: AtomicBool::new(false),
+        }
+    }
+
+    fn token(&self, token: FencingToken) -> Option<FencingToken> {
+        self.has_tokens.then_some(token)
+    }
+
+    fn number(&self, token: FencingToken) -> Option<u64> {
+        self.token(token).map(FencingToken::get)
+    }
+
+    /// An attempt has a place in the queue.
+    pub(crate) fn queued(&self, key: &Key, mode: Mode, place: &Queued) {
+        let ahead = place.ahead;
+        tell!(DEBUG, "queued", key = key.as_str(), mode = %Shown(mode), ahead);
+    }
+
+    /// A place in the queue was looked at.
+    pub(crate) fn poll(&self, key: &Key, result: Result<&PollReply, &BackendError>) {
+        let outcome = match result {
+            Ok(PollReply::Acquired(_)) => "acquired",
+            Ok(PollReply::Queued(_)) => "queued",
+            Ok(PollReply::Gone(_)) => "gone",
+            Err(_) => "failed",
+        };
+        let error = result.err().map(tracing::field::display);
+        tell!(TRACE, "polled", key = key.as_str(), outcome, error);
+    }
+
+    /// A tenure was to be renewed; what fails is tried again until the deadline.
+    pub(crate) fn renewal(&self, key: &Key, result: Result<&RenewReply, &BackendError>) {
+        let key = key.as_str();
+        match result {
+            Ok(RenewReply::Renewed { token, remaining }) => {
+                let token = self.number(*token);
+                tell!(
+                    TRACE,
+                    "renewed",
+                    key,
+                    token,
+                    remaining_ms = millis(*remaining)
+                );
+            }
+            Ok(RenewReply::Lost(why)) => {
+                tell!(DEBUG, "not renewed", key, reason = why_name(*why));
+            }
+            Err(error) => tell!(DEBUG, "renewal failed", key, %error),
+        }
+    }
+
+    /// A call that was to renew `count` tenures failed for `failed` of them.
+    pub(crate) fn renewals_failed(&self, failed: usize, count: usize, error: &BackendError) {
+        tell!(INFO, "renewals failed", failed, count, %error);
+    }
+
+    /// A conversion acted.
+    pub(crate) fn converted(&self, key: &Key, mode: Mode, token: FencingToken) {
+        let token = self.number(token);
+        tell!(DEBUG, "converted", key = key.as_str(), mode = %Shown(mode), token);
+    }
+
+    /// The end of a hold that was not lost has begun.
+    pub(crate) fn ending(&self, tenure: &Tenure, hold: &HoldState, now: Moment) {
+        let held = now.saturating_since(hold.since);
+        tell!(
+            DEBUG,
+            "ending",
+            key = tenure.key.as_str(),
+            mode = %Shown(hold.mode),
+            token = self.number(tenure.token()),
+            held_ms = millis(held)
+        );
+    }
+
+    /// An end was acknowledged, or given up.
+    pub(crate) fn ended(
+        &self,
+        key: &Key,
+        background: bool,
+        result: &Result<EndReply, BackendError>,
+    ) {
+        let (outcome, reason) = match result {
+            Ok(EndReply::Released { .. }) => ("released", None),
+            Ok(EndReply::Left) => ("left", None),
+            Ok(EndReply::NotHeld(why)) => ("not held", Some(why_name(*why))),
+            Err(_) => ("given up", None),
+        };
+        let key = key.as_str();
+        match result {
+            Ok(_) => tell!(DEBUG, "ended", key, outcome, reason, background),
+            Err(error) => tell!(INFO, "ended", key, outcome, %error, background),
+        }
+    }
+
+    /// An end got no answer; it is sent again.
+    pub(crate) fn end_failed(&self, key: &Key, error: &BackendError) {
+        tell!(DEBUG, "end failed", key = key.as_str(), %error);
+    }
+
+    /// A guard is lost.
+    fn lost(&self, tenure: &Tenure, hold: &HoldState, reason: Loss, now: Moment) {
+        let held = now.saturating_since(hold.since);
+        let token = tenure.token();
+        tell!(
+            WARN,
+            "lost",
+            key = tenure.key.as_str(),
+            mode = %Shown(hold.mode),
+            token = self.number(token),
+            reason = loss_name(reason),
+            held_ms = millis(held)
+        );
+        if self.on_loss.is_some() {
+            self.losses.lock().push_back(LossEvent {
+                key: tenure.key.clone(),
+                mode: hold.mode,
+                token: self.token(token),
+                reason,
+                held,
+                label: self.label.clone(),
+            });
+        }
+    }
+
+    /// Calls the hook with each loss that it has not been told.
+    pub(crate) fn call_hook(&self) {
+        let Some(hook) = &self.on_loss else {
+            return;
+        };
+        loop {
+            // Not under the lock: the hook may do anything.
+            let Some(event) = self.losses.lock().pop_front() else {
+                return;
+            };
+            if !hook.call(&event) {
+                tell!(ERROR, "on_loss panicked", key = event.key.as_str());
+            }
+        }
+    }
+
+    /// The server's clock did not go on as the local one did.
+    pub(crate) fn clock_stepped(&self) {
+        tell!(WARN, "server clock stepped");
+    }
+
+    /// Notices come from now on, or come no longer.
+    pub(crate) fn subscription(&self, listening: bool) {
+        if listening {
+            tell!(DEBUG, "subscribed");
+        } else {
+            tell!(WARN, "subscription lost");
+        }
+    }
+
+    /// The server does not let the client subscribe, or does not answer.
+    pub(crate) fn not_subscribed(&self, error: &BackendError) {
+        tell!(WARN, "subscription failed", %error);
+    }
+
+    fn asked(&self, ask: &Ask<'_>) {
+        let lease = ask.options.lease;
+        if lease < SHORT_LEASE && !self.short_lease_told.swap(true, Ordering::Relaxed) {
+            tell!(
+                WARN,
+                "short lease",
+                key = ask.key.as_str(),
+                lease_ms = millis(lease)
+            );
+        }
+    }
+}
+
+/// One call that takes a lock, as it is told of.
+pub(crate) struct Acquisition<'a> {
+    ask: Ask<'a>,
+    began: Moment,
+    span: Span,
+    told: bool,
+}
+
+impl<'a> Acquisition<'a> {
+    pub(crate) fn begin(ask: Ask<'a>) -> Self {
+        ask.anchor.events.asked(&ask);
+        let span = tracing::debug_span!(
+            target: TARGET,
+            "acquire",
+            key = ask.key.as_str(),
+            mode = %Shown(ask.mode),
+            outcome = Empty,
+            token = Empty,
+            waited_ms = Empty,
+        );
+        Self {
+            ask,
+            began: ask.anchor.now(),
+            span,
+            told: false,
+        }
+    }
+
+    /// What the call runs in.
+    pub(crate) fn span(&self) -> Span {
+        self.span.clone()
+    }
+
+    pub(crate) fn finish(mut self, result: &Result<Outcome<Hold>, Error>) {
+        match result {
+            Ok(Outcome::Acquired(hold)) => self.tell("acquired", Some(hold), None),
+            Ok(Outcome::Held(_)) => self.tell("held", None, None),
+            Ok(Outcome::TimedOut(_)) => self.tell("timed out", None, None),
+            Err(error @ Error::Refused { .. }) => self.tell("refused", None, Some(error)),
+            Err(error) => self.tell("failed", None, Some(error)),
+        }
+    }
+
+    fn tell(&mut self, outcome: &'static str, hold: Option<&Hold>, error: Option<&Error>) {
+        self.told = true;
+        let events = &self.ask.anchor.events;
+        let waited = self.ask.anchor.now().saturating_since(self.began);
+        let token = hold.and_then(|hold| events.number(hold.token()));
+        self.span.record("outcome", outcome);
+        self.span.record("token", token);
+        self.span.record("waited_ms", millis(waited));
+        let _inside = self.span.enter();
+        let key = self.ask.key.as_str();
+        let (mode, waited_ms) = (Shown(self.ask.mode), millis(waited));
+        if let Some(hold) = hold {
+            let holds = hold.tenure.holds();
+            tell!(DEBUG, "granted", key, %mode, token, holds, waited_ms);
+        } else {
+            let error = error.map(tracing::field::display);
+            tell!(DEBUG, "not granted", key, %mode, outcome, waited_ms, error);
+        }
+    }
+}
+
+impl Drop for Acquisition<'_> {
+    fn drop(&mut self) {
+        if !self.told {
+            self.tell("dropped", None, None);
+        }
+    }
+}
+
+impl Core {
+    /// Tells of the guards of a tenure that are lost by now; of each once.
+    pub(crate) fn tell_losses(&self, tenure: &Tenure, now: Moment) {
+        for (hold, loss) in tenure.take_losses(now) {
+            self.events.lost(tenure, &hold, loss, now);
+        }
+    }
+
+    /// Tells that the end of a hold has begun, or that it was lost before.
+    pub(crate) fn tell_ending(
+        &self,
+        tenure: &Tenure,
+        hold: &HoldState,
+        lost: Option<Loss>,
+        now: Moment,
+    ) {
+        match lost {
+            Some(loss) => {
+                self.events.lost(tenure, hold, loss, now);
+                // The hook is called by the task that renews, and only there.
+                self.renewals.changed.notify();
+            }
+            None if hold.told => {}
+            None => self.events.ending(tenure, hold, now),
+        }
+    }
+}
+
+/// A mode as events show it.
+struct Shown(Mode);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Mode::Exclusive => f.write_str("exclusive"),
+            Mode::Shared => f.write_str("shared"),
+            Mode::Permits(count) => write!(f, "permits({count})"),
+        }
+    }
+}
+
+const fn why_name(why: Why) -> &'static str {
+    match why {
+        Why::Expired => "expired",
+        Why::Forced => "forced",
+        Why::Ended => "ended",
+        Why::Unknown => "unknown",
+    }
+}
+
+const fn loss_name(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Deadline => "deadline",
+        Loss::Expired => "expired",
+        Loss::Forced => "forced",
+        Loss::Unknown => "unknown",
+        Loss::ClockStepped => "clock stepped",
+        Loss::MaxHold => "max hold",
+        Loss::ClientClosed => "client closed",
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
