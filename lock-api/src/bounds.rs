@@ -90,6 +90,8 @@ pub const STAGGER_STEPS: u32 = 64;
 
 /// Elements that one batch may carry to a backend.
 pub const MAX_BATCH: usize = 128;
+/// Keys that can be taken at once, all or nothing; their release fits one batch.
+pub const MAX_KEYS_AT_ONCE: usize = 64;
 /// Holders, and waiters, listed by one inspection; the counts are always complete.
 pub const INSPECT_LIST: usize = 1_000;
 

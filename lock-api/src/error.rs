@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::id::Key;
 use crate::request::{Kind, Mode, Policy};
 
 /// Input that is refused before any I/O; nothing was sent, nothing was changed.
@@ -63,6 +64,18 @@ pub enum InvalidInput {
     Floor {
         /// What was brought.
         asked: u64,
+    },
+    /// A number of keys to be taken at once that is outside its limits.
+    #[error("1 to 64 keys can be taken at once, not {asked}")]
+    KeyCount {
+        /// How many were named.
+        asked: usize,
+    },
+    /// A key that was named twice among those to be taken at once.
+    #[error("the key {key:?} is named twice")]
+    RepeatedKey {
+        /// The key.
+        key: Key,
     },
     /// Anything else about a setting.
     #[error("{what}: {problem}")]

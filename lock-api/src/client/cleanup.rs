@@ -187,6 +187,29 @@ async fn end_batch(core: &Core, jobs: Vec<EndJob>) -> Vec<EndJob> {
         .collect()
 }
 
+/// Sends ends in one batch, once. What has no answer is repeated in the background, also if this
+/// future is dropped.
+pub(crate) async fn send(core: &Core, jobs: Vec<EndJob>) {
+    let mut queued = QueuedIfDropped { core, jobs };
+    for job in &mut queued.jobs {
+        job.background = false;
+    }
+    let requests: Vec<End> = queued
+        .jobs
+        .iter()
+        .map(|job| End::new(job.key.clone(), job.operation))
+        .collect();
+    let call = core.backend.end(&requests);
+    let limit = core.settings.call_timeout;
+    let answers = core.exchange_batch(limit, requests.len(), call).await;
+    for (job, answer) in std::mem::take(&mut queued.jobs).into_iter().zip(answers) {
+        if let Some(mut again) = job.finish(core, answer) {
+            again.background = true;
+            core.cleanup.push(again);
+        }
+    }
+}
+
 impl EndJob {
     /// The end of a hold that the tenure no longer counts.
     pub(crate) fn of_hold(core: &Core, tenure: &Arc<Tenure>, hold: HoldState) -> Self {
@@ -203,28 +226,6 @@ impl EndJob {
             in_doubt: false,
             background: true,
             done: hold.ended,
-        }
-    }
-
-    /// Sends the end, once. What has no answer is repeated in the background, also if this
-    /// future is dropped.
-    pub(crate) async fn send(mut self, core: &Core) {
-        self.background = false;
-        let request = [End::new(self.key.clone(), self.operation)];
-        let mut queued = QueuedIfDropped {
-            core,
-            job: Some(self),
-        };
-        let call = core.backend.end(&request);
-        let answer = core
-            .exchange_batch(core.settings.call_timeout, 1, call)
-            .await
-            .pop();
-        if let (Some(job), Some(answer)) = (queued.job.take(), answer)
-            && let Some(mut again) = job.finish(core, answer)
-        {
-            again.background = true;
-            core.cleanup.push(again);
         }
     }
 
@@ -292,15 +293,15 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Hands its job to the background if a call is dropped midway.
+/// Hands its jobs to the background if a call is dropped midway.
 struct QueuedIfDropped<'a> {
     core: &'a Core,
-    job: Option<EndJob>,
+    jobs: Vec<EndJob>,
 }
 
 impl Drop for QueuedIfDropped<'_> {
     fn drop(&mut self) {
-        if let Some(mut job) = self.job.take() {
+        for mut job in self.jobs.drain(..) {
             job.in_doubt = true;
             job.background = true;
             self.core.cleanup.push(job);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{BackendError, InvalidInput};
+use crate::id::Key;
 use crate::reply::{Held, Refused, Why};
 use crate::request::{Kind, LockSpec};
 
@@ -74,9 +75,48 @@ pub enum Error {
     /// out.
     #[error("the lock was lost: {0}")]
     Lost(Loss),
+    /// One of several keys that are taken, or held, together is to blame.
+    #[error("key {key:?}: {error}")]
+    AtKey {
+        /// The key.
+        key: Key,
+        /// What is wrong there.
+        error: Box<Error>,
+    },
 }
 
 impl Error {
+    /// Which of several keys it is about, if it is about one.
+    pub const fn key(&self) -> Option<&Key> {
+        match self {
+            Self::AtKey { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// The same error, without the key that it is about.
+    #[must_use]
+    pub fn without_key(self) -> Self {
+        match self {
+            Self::AtKey { error, .. } => *error,
+            other => other,
+        }
+    }
+
+    /// Names the key, if the error is about one.
+    pub(crate) fn at(self, key: &Key) -> Self {
+        match self {
+            Self::Refused(_)
+            | Self::Rejected { .. }
+            | Self::ForeignValue { .. }
+            | Self::Lost(_) => Self::AtKey {
+                key: key.clone(),
+                error: Box::new(self),
+            },
+            other => other,
+        }
+    }
+
     /// Whether the same call may succeed later without any change.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
@@ -269,6 +309,11 @@ mod tests {
             Error::Lost(Loss::ClockStepped),
             Error::Lost(Loss::MaxHold),
             Error::Lost(Loss::ClientClosed),
+            Error::Lost(Loss::Deadline).at(&Key::new("b").expect("valid")),
+            Error::InvalidInput(InvalidInput::KeyCount { asked: 65 }),
+            Error::InvalidInput(InvalidInput::RepeatedKey {
+                key: Key::new("b").expect("valid"),
+            }),
         ];
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(lines.join("\n"));

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::select;
 
-use crate::client::cleanup::{Busy, EndJob, EndResult, Ended, await_end};
+use crate::client::cleanup::{self, Busy, EndJob, EndResult, Ended, await_end};
 use crate::client::clock::local_deadline;
 use crate::client::core::{Anchor, Answer, reply_of};
 use crate::client::error::{Error, Loss, Release};
 use crate::client::tenure::{HoldState, Standing, Tenure, Validity};
+use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
 use crate::reply::{EndReply, RenewReply, Why};
 use crate::request::Renew;
@@ -76,38 +77,49 @@ impl Hold {
     pub(crate) async fn renew(&self) -> Result<Duration, Error> {
         self.check()?;
         let core = &self.anchor;
-        let request = [Renew {
-            key: self.tenure.key.clone(),
-            operation: self.operation,
-            lease: self.lease,
-        }];
+        let request = [self.renew_request()];
         let limit = core.settings.call_timeout;
         let call = core.backend.renew(&request);
         let answer = core.exchange_batch(limit, 1, call).await.pop();
-        let Some(answer) = answer else {
-            return self.check();
-        };
+        if let Some(answer) = answer {
+            self.take_renewal(answer)?;
+        }
+        self.check()
+    }
+
+    pub(crate) fn renew_request(&self) -> Renew {
+        Renew {
+            key: self.tenure.key.clone(),
+            operation: self.operation,
+            lease: self.lease,
+        }
+    }
+
+    /// Takes the answer to a renewal that was asked for by hand.
+    pub(crate) fn take_renewal(
+        &self,
+        answer: Result<Answer<RenewReply>, BackendError>,
+    ) -> Result<(), BackendError> {
+        let core = &self.anchor;
         core.events.renewal(&self.tenure.key, reply_of(&answer));
-        let Answer { sent, stamp, reply } = answer?;
-        let now = core.now();
-        match reply {
+        let answer = answer?;
+        match answer.reply {
             RenewReply::Renewed { token, remaining } => {
-                let deadline = local_deadline(sent, remaining);
                 let standing = Standing {
                     token,
-                    deadline,
-                    clock: stamp.clock,
+                    deadline: local_deadline(answer.sent, remaining),
+                    clock: answer.stamp.clock,
                 };
                 if core.extend(&self.tenure, standing) && self.fixed_lease {
-                    let until = local_deadline(sent, self.lease);
-                    self.tenure.extend_fixed(now, self.sequence(), until);
+                    let until = local_deadline(answer.sent, self.lease);
+                    self.tenure.extend_fixed(core.now(), self.sequence(), until);
                 }
             }
             RenewReply::Lost(why) => {
                 self.tenure.lose_through(self.sequence(), why);
             }
         }
-        self.check()
+        Ok(())
     }
 
     /// Time left, or why there is none.
@@ -120,7 +132,7 @@ impl Hold {
     }
 
     /// Begins the end; gives the job to whoever comes first.
-    fn begin_end(&self) -> Option<EndJob> {
+    pub(crate) fn begin_end(&self) -> Option<EndJob> {
         let now = self.anchor.now();
         let (state, lost) = self.tenure.begin_end(now, self.sequence())?;
         self.anchor.tell_ending(&self.tenure, &state, lost, now);
@@ -132,9 +144,14 @@ impl Hold {
         {
             let _busy = Busy::begin(&self.anchor);
             if let Some(job) = self.begin_end() {
-                job.send(&self.anchor).await;
+                cleanup::send(&self.anchor, vec![job]).await;
             }
         }
+        self.end_result().await
+    }
+
+    /// What the end came to, once it has begun.
+    pub(crate) async fn end_result(&self) -> Result<Release, Error> {
         let Ended { reply, in_doubt } = await_end(&self.anchor, &self.ended).await?;
         Ok(match reply {
             EndReply::Released { holds_left, .. } => Release::Released { holds_left },
@@ -156,19 +173,33 @@ impl Hold {
     /// Runs `body`, and drops it as soon as the hold is lost.
     pub(crate) async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
         self.check()?;
-        let (mut lost, mut body) = (pin!(self.lost()), pin!(body));
-        poll_fn(|cx| {
-            if let Poll::Ready(loss) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Error::Lost(loss)));
-            }
-            // Timers may be late, after a suspend above all: something else may wake the body.
-            if let Validity::Lost(loss) = self.validity() {
-                return Poll::Ready(Err(Error::Lost(loss)));
-            }
-            body.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        let lost = async { Error::Lost(self.lost().await) };
+        let lost_by_now = || match self.validity() {
+            Validity::Lost(loss) => Some(Error::Lost(loss)),
+            Validity::ValidUntil(_) | Validity::Ended => None,
+        };
+        run_until_lost(lost, lost_by_now, body).await
     }
+}
+
+/// Runs `body`, and drops it as soon as `lost` ends.
+pub(crate) async fn run_until_lost<F: Future>(
+    lost: impl Future<Output = Error>,
+    lost_by_now: impl Fn() -> Option<Error>,
+    body: F,
+) -> Result<F::Output, Error> {
+    let (mut lost, mut body) = (pin!(lost), pin!(body));
+    poll_fn(|cx| {
+        if let Poll::Ready(error) = lost.as_mut().poll(cx) {
+            return Poll::Ready(Err(error));
+        }
+        // Timers may be late, after a suspend above all: something else may wake the body.
+        if let Some(error) = lost_by_now() {
+            return Poll::Ready(Err(error));
+        }
+        body.as_mut().poll(cx).map(Ok)
+    })
+    .await
 }
 
 impl Drop for Hold {

@@ -7,6 +7,7 @@ use crate::client::settings::Options;
 use crate::client::signal::Signal;
 use crate::client::tenure::Tenure;
 use crate::client::wait::{Ask, Patience, obtain};
+use crate::error::InvalidInput;
 use crate::id::{Key, OwnerId};
 use crate::request::{Kind, Mode};
 use crate::sync::{Arc, Mutex, Weak};
@@ -89,19 +90,25 @@ impl Lock {
         mode: Mode,
         patience: Patience,
     ) -> Result<Outcome<Hold>, Error> {
-        let spec = self
-            .options
-            .spec(self.kind, self.permits, &self.anchor.settings)?;
+        obtain(self.ask(mode, &self.options)?, patience).await
+    }
+
+    /// What is asked for, once it was checked.
+    pub(crate) fn ask<'a>(
+        &'a self,
+        mode: Mode,
+        options: &'a Options,
+    ) -> Result<Ask<'a>, InvalidInput> {
+        let spec = options.spec(self.kind, self.permits, &self.anchor.settings)?;
         spec.check_mode(mode)?;
-        let ask = Ask {
+        Ok(Ask {
             anchor: &self.anchor,
             key: &self.key,
             spec,
             mode,
             owner: &self.owner,
-            options: &self.options,
-        };
-        obtain(ask, patience).await
+            options,
+        })
     }
 
     /// Takes the lock, however long that takes.

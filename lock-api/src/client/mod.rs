@@ -23,6 +23,8 @@ mod lock;
 #[cfg(all(test, leasehold_loom))]
 mod loom_models;
 mod loss;
+mod many;
+mod many_guard;
 mod mutex;
 mod ownership;
 mod renewal;
@@ -42,6 +44,8 @@ pub use error::{Error, Loss, Outcome, Release, TimedOut};
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
 pub use inspect::Inspection;
 pub use loss::LossEvent;
+pub use many::{Many, ManyOutcome};
+pub use many_guard::ManyGuard;
 pub use mutex::{Mutex, ReentrantMutex};
 pub use ownership::{Ownership, Plain, Reentrant};
 pub use rw_lock::{ReentrantRwLock, RwLock, Upgrade};
@@ -147,6 +151,47 @@ impl LockClient {
     pub fn semaphore(&self, key: impl AsRef<str>, permits: u32) -> Result<Semaphore, Error> {
         self.lock(key.as_ref(), Kind::Semaphore, permits, false)
             .map(Semaphore::new)
+    }
+
+    /// Several keys to be taken together, all or nothing, without danger of a deadlock: name them
+    /// one by one on what this returns. Does no I/O.
+    ///
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let all = locks.many().mutex("a")?.read("b")?.write("c")?.permits("d", 4, 1)?;
+    /// let guard = all.lock().await?;
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn many(&self) -> Many {
+        Many::new(&self.anchor)
+    }
+
+    /// Takes several mutexes together, all or nothing, waiting for as long as it takes: short for
+    /// [`many`](Self::many), [`mutexes`](Many::mutexes) and [`lock`](Many::lock).
+    ///
+    /// # Errors
+    /// As [`Many::mutex`] and [`Many::lock`].
+    ///
+    /// # Cancel safety
+    /// As [`Many::lock`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:7", "account:3"]).await?;
+    /// guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acquire_many<K: AsRef<str>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<ManyGuard, Error> {
+        self.many().mutexes(keys)?.lock().await
     }
 
     fn lock(&self, key: &str, kind: Kind, permits: u32, reentrant: bool) -> Result<Lock, Error> {

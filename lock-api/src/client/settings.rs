@@ -139,19 +139,27 @@ fn check_waiter_lease(lease: Duration) -> Result<(), InvalidInput> {
 /// before any I/O.
 macro_rules! option_setters {
     () => {
+        option_setters!(lock.options);
+
+        /// The key.
+        pub const fn key(&self) -> &crate::id::Key {
+            &self.lock.key
+        }
+    };
+    ($($options:ident).+) => {
         /// The same with another lease: how long a hold lasts without renewal.
         ///
         /// 100 ms to 1 h, 30 s by default. The lock of a crashed holder is free after it.
         #[must_use]
         pub const fn lease(mut self, lease: std::time::Duration) -> Self {
-            self.lock.options.lease = lease;
+            self.$($options).+.lease = lease;
             self
         }
 
         /// The same with another rule for who gets the key when it becomes free.
         #[must_use]
         pub const fn policy(mut self, policy: crate::request::Policy) -> Self {
-            self.lock.options.policy = Some(policy);
+            self.$($options).+.policy = Some(policy);
             self
         }
 
@@ -161,14 +169,14 @@ macro_rules! option_setters {
         /// 3 s to 60 s, 5 s by default.
         #[must_use]
         pub const fn waiter_lease(mut self, lease: std::time::Duration) -> Self {
-            self.lock.options.waiter_lease = lease;
+            self.$($options).+.waiter_lease = lease;
             self
         }
 
         /// The same without automatic renewal: a guard lasts for at most one lease.
         #[must_use]
         pub const fn fixed_lease(mut self) -> Self {
-            self.lock.options.fixed_lease = true;
+            self.$($options).+.fixed_lease = true;
             self
         }
 
@@ -177,7 +185,7 @@ macro_rules! option_setters {
         /// that is stuck.
         #[must_use]
         pub const fn max_hold(mut self, most: std::time::Duration) -> Self {
-            self.lock.options.max_hold = Some(most);
+            self.$($options).+.max_hold = Some(most);
             self
         }
 
@@ -185,13 +193,8 @@ macro_rules! option_setters {
         /// attempts of this handle only.
         #[must_use]
         pub const fn limits(mut self, limits: crate::request::Limits) -> Self {
-            self.lock.options.limits = limits;
+            self.$($options).+.limits = limits;
             self
-        }
-
-        /// The key.
-        pub const fn key(&self) -> &crate::id::Key {
-            &self.lock.key
         }
     };
 }

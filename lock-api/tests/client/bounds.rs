@@ -170,6 +170,17 @@ async fn what_is_public_can_be_shared_and_spawned() {
     sent(rw.read());
     sent(rw.write_within(secs(1)));
     sent(semaphore.acquire(1));
+    let many = locks.many().mutex("x").expect("valid");
+    shared(&many);
+    sent(many.lock());
+    sent(many.try_lock());
+    sent(many.with(async |guard: &leasehold_api::ManyGuard| guard.is_valid()));
+    sent(locks.acquire_many(["x", "y"]));
+    let all = many.lock().await.expect("free");
+    shared(&all);
+    sent(all.lost());
+    sent(all.renew());
+    sent(all.release());
     sent(locks.inspect("m"));
     sent(locks.shutdown());
     let guard = mutex.lock().await.expect("free");

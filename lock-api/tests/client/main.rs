@@ -10,6 +10,7 @@ mod bounds;
 mod ending;
 mod holding;
 mod looking;
+mod many;
 mod outages;
 mod support;
 mod waiting;
