@@ -11,6 +11,7 @@ mod ending;
 mod holding;
 mod looking;
 mod many;
+mod losses;
 mod outages;
 mod support;
 mod waiting;
