@@ -1,15 +1,13 @@
 //! One client's connection to the simulated server, as a [`LockBackend`].
 
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use futures_channel::{mpsc, oneshot};
 use futures_core::Stream;
-use futures_util::future::{Either, select};
-use leasehold_api::bounds::CALL_TIMEOUT;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
@@ -17,11 +15,11 @@ use leasehold_api::{
     PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 
-use crate::client::Outcome;
+use crate::calls::Outcome;
 use crate::gate::{Gate, Turnstile};
 use crate::log::{Answer, Call, ClientEvent, Event};
-use crate::queue::{ClientIndex, Request};
-use crate::runtime::{SimRuntime, Sleep};
+use crate::queue::{CallId, ClientIndex, Request};
+use crate::runtime::SimRuntime;
 use crate::world::World;
 
 /// One client of a [`SimServer`](crate::SimServer): a process with one connection to it.
@@ -32,7 +30,7 @@ use crate::world::World;
 /// # Errors
 /// As the contract of [`LockBackend`] asks: [`BackendError::Unavailable`] if the server was
 /// stopped, [`BackendError::OutcomeUnknown`] if no reply came within
-/// [`CALL_TIMEOUT`] or the connection was lost meanwhile, [`BackendError::ForeignValue`] where
+/// [`CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT) or the connection was lost meanwhile, [`BackendError::ForeignValue`] where
 /// one was planted, [`BackendError::Closed`] after [`close`](LockBackend::close).
 ///
 /// # Cancel safety
@@ -54,14 +52,14 @@ impl fmt::Debug for SimBackend {
 /// A call that is under way; dropping it forgets whom to answer.
 struct Waiting<'a> {
     world: &'a World,
-    client: ClientIndex,
-    number: u64,
+    id: CallId,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.world
-            .act(|inner, _| inner.forget(self.client, self.number));
+        // The waker may own the task that is being dropped: it is let go outside of the lock.
+        let waker = self.world.act(|inner, _| inner.forget(self.id));
+        drop(waker);
     }
 }
 
@@ -102,24 +100,17 @@ impl SimBackend {
 
     async fn attempt(&self, request: (Call, Request)) -> Outcome {
         let client = self.runtime.client;
-        let (sender, receiver) = oneshot::channel();
-        let number = self
-            .world()
-            .act(|inner, now| inner.send(now, client, request, sender))?;
-        let _waiting = Waiting {
-            world: self.world(),
-            client,
-            number,
-        };
-        match select(receiver, Sleep::of(self.world(), CALL_TIMEOUT)).await {
-            Either::Left((Ok(outcome), _)) => outcome,
-            Either::Left((Err(oneshot::Canceled), _)) => {
-                Err(BackendError::outcome_unknown("the client was closed"))
-            }
-            Either::Right(_) => Err(BackendError::outcome_unknown(format!(
-                "no reply within {CALL_TIMEOUT:?}"
-            ))),
-        }
+        let world = self.world();
+        world.clock.assert_paused();
+        world.assert_sound();
+        let id = world.act(|inner, now| inner.send(now, client, request))?;
+        let _waiting = Waiting { world, id };
+        poll_fn(|cx| {
+            let (poll, known) = world.act(|inner, _| inner.calls.poll(id, cx.waker()));
+            drop(known);
+            poll
+        })
+        .await
     }
 
     /// One command, one answer.
@@ -198,17 +189,15 @@ impl LockBackend for SimBackend {
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
-        let (sender, notices) = mpsc::unbounded();
         let client = self.runtime.client;
         let number = self
             .world()
-            .act(|inner, _| inner.add_subscription(client, session, sender));
+            .act(|inner, _| inner.add_subscription(client, session));
         let listener = Listener {
             world: Arc::clone(self.world()),
             client,
             number,
             turnstile: self.gate().turnstile(),
-            notices,
         };
         self.call(Call::Listen, Request::Listen(number)).await?;
         Ok(Box::pin(listener))
@@ -278,23 +267,38 @@ struct Listener {
     client: ClientIndex,
     number: u64,
     turnstile: Turnstile,
-    notices: mpsc::UnboundedReceiver<Notice>,
 }
 
 impl Stream for Listener {
     type Item = Notice;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Notice>> {
-        match self.turnstile.poll_open(cx) {
-            Poll::Ready(()) => Pin::new(&mut self.notices).poll_next(cx),
-            Poll::Pending => Poll::Pending,
+        if self.turnstile.poll_open(cx).is_pending() {
+            return Poll::Pending;
         }
+        let waker = cx.waker();
+        let (poll, known) = self.world.act(|inner, _| {
+            let state = &mut inner.clients[self.client];
+            match state.subscriptions.get_mut(&self.number) {
+                None => (Poll::Ready(None), None),
+                Some(subscription) => match subscription.notices.pop_front() {
+                    Some(notice) => (Poll::Ready(Some(notice)), None),
+                    None if subscription.ended => (Poll::Ready(None), None),
+                    None => (Poll::Pending, subscription.waker.replace(waker.clone())),
+                },
+            }
+        });
+        drop(known);
+        poll
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.world
+        let subscription = self
+            .world
             .act(|inner, now| inner.drop_subscription(now, self.client, self.number));
+        // Its waker may own the task that is being dropped: it is let go outside of the lock.
+        drop(subscription);
     }
 }

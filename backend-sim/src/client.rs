@@ -1,32 +1,47 @@
 //! What the simulation knows of one client.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
-use futures_channel::{mpsc, oneshot};
-use leasehold_api::{BackendError, Notice, SessionId};
+use leasehold_api::{Notice, SessionId};
 
 use crate::choices::Identities;
 use crate::faults::Faults;
 use crate::gate::Gate;
 use crate::options::Latency;
-use crate::queue::Response;
-
-/// The result of a call, on its way to the future that waits for it.
-pub(crate) type Outcome = Result<Response, BackendError>;
+use crate::queue::{ToClient, ToServer};
 
 /// One direction of a connection, which keeps the order of what is sent over it.
-#[derive(Debug, Default)]
-pub(crate) struct Link {
-    last: (Duration, u32),
+#[derive(Debug)]
+pub(crate) struct Link<M> {
+    last: Duration,
+    /// Messages that are under way; for each there is an event in the queue.
+    under_way: VecDeque<M>,
 }
 
-impl Link {
-    /// When a message that would arrive at `wanted` does: not before the one sent before it.
-    pub(crate) fn in_order(&mut self, wanted: (Duration, u32)) -> (Duration, u32) {
+impl<M> Default for Link<M> {
+    fn default() -> Self {
+        Self {
+            last: Duration::ZERO,
+            under_way: VecDeque::new(),
+        }
+    }
+}
+
+impl<M> Link<M> {
+    /// Sends a message that would arrive at `wanted`; tells when it does: not before the one sent
+    /// before it.
+    pub(crate) fn send(&mut self, wanted: Duration, message: M) -> Duration {
         self.last = self.last.max(wanted);
+        self.under_way.push_back(message);
         self.last
+    }
+
+    /// The message that arrives next.
+    pub(crate) fn arrive(&mut self) -> Option<M> {
+        self.under_way.pop_front()
     }
 }
 
@@ -34,9 +49,26 @@ impl Link {
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) session: SessionId,
-    pub(crate) notices: mpsc::UnboundedSender<Notice>,
+    /// What has reached the client, and it has not read.
+    pub(crate) notices: VecDeque<Notice>,
+    /// Who reads.
+    pub(crate) waker: Option<Waker>,
     /// Whether the server counts it.
     pub(crate) at_server: bool,
+    /// Whether no more notices will come.
+    pub(crate) ended: bool,
+}
+
+impl Subscription {
+    pub(crate) const fn new(session: SessionId) -> Self {
+        Self {
+            session,
+            notices: VecDeque::new(),
+            waker: None,
+            at_server: false,
+            ended: false,
+        }
+    }
 }
 
 /// One client: its connection, what it waits for, and what is to befall it.
@@ -48,10 +80,9 @@ pub(crate) struct Client {
     pub(crate) latency: Latency,
     /// Number of its connection; a message of an earlier one is void.
     pub(crate) connection: u64,
-    pub(crate) to_server: Link,
-    pub(crate) from_server: Link,
+    pub(crate) to_server: Link<ToServer>,
+    pub(crate) from_server: Link<ToClient>,
     pub(crate) faults: Faults,
-    pub(crate) calls: BTreeMap<u64, oneshot::Sender<Outcome>>,
     pub(crate) subscriptions: BTreeMap<u64, Subscription>,
     pub(crate) isolated: bool,
     pub(crate) killed: bool,
@@ -69,7 +100,6 @@ impl Client {
             to_server: Link::default(),
             from_server: Link::default(),
             faults: Faults::default(),
-            calls: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
             isolated: false,
             killed: false,

@@ -1,7 +1,7 @@
-//! The driver that runs a simulation inside the user's own test: tokio's paused clock.
+//! The virtual clock, and the driver that runs a simulation inside the user's own test.
 //!
-//! The only place of this crate that touches tokio. The clock of such a runtime stands still while
-//! any task can run, and jumps to the next timer when none can.
+//! The only place of this crate that touches tokio. The clock of a tokio runtime that is paused
+//! stands still while any task can run, and jumps to the next timer when none can.
 
 #![expect(
     clippy::disallowed_methods,
@@ -9,48 +9,82 @@
     reason = "this driver is where virtual time and tasks come from"
 )]
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leasehold_api::BoxFuture;
+use crate::tasks::{Tasks, Turn, message};
+use crate::world::World;
 
 const NOT_PAUSED: &str = "\
 leasehold-sim runs in virtual time, but the clock of this tokio runtime is not paused.
 Write the test as #[tokio::test(start_paused = true)] (feature \"test-util\" of tokio), or build \
 the runtime with Builder::new_current_thread().enable_time().start_paused(true).";
 
-/// The virtual clock, and where tasks of the simulation run.
+/// The virtual clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
+    /// Nanoseconds since the start, as of when the driver last looked.
+    nanos: AtomicU64,
+    /// Whether the driver is at work: time stands still then.
+    working: AtomicBool,
+    tokio: Option<TokioClock>,
+}
+
+#[derive(Debug)]
+struct TokioClock {
     runtime: tokio::runtime::Handle,
     origin: tokio::time::Instant,
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// A clock that its driver moves.
+    pub(crate) const fn own() -> Self {
+        Self {
+            nanos: AtomicU64::new(0),
+            working: AtomicBool::new(true),
+            tokio: None,
+        }
+    }
+
+    /// The clock of the tokio runtime of the caller.
     ///
     /// # Panics
     /// Outside a tokio runtime, or in one whose clock is not paused.
     #[track_caller]
-    pub(crate) fn start() -> Self {
+    pub(crate) fn tokio() -> Self {
         let runtime = tokio::runtime::Handle::try_current()
             .unwrap_or_else(|_| panic!("leasehold-sim needs a tokio runtime.\n{NOT_PAUSED}"));
         assert!(is_paused(), "{NOT_PAUSED}");
         let origin = now();
-        Self { runtime, origin }
+        Self {
+            nanos: AtomicU64::new(0),
+            working: AtomicBool::new(false),
+            tokio: Some(TokioClock { runtime, origin }),
+        }
     }
 
     /// Virtual time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
-        // Callers may be outside of the runtime: a guard that is dropped after `block_on`.
-        let _inside = self.runtime.enter();
-        now().saturating_duration_since(self.origin)
+        match &self.tokio {
+            Some(clock) if !self.working.load(Ordering::Relaxed) => clock.elapsed(),
+            _ => Duration::from_nanos(self.nanos.load(Ordering::Relaxed)),
+        }
     }
 
-    pub(crate) fn spawn(&self, future: BoxFuture<'static, ()>) {
-        self.runtime.spawn(future);
+    /// Moves the clock to a later time.
+    pub(crate) fn set(&self, elapsed: Duration) {
+        let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Whether somebody must be told that something is to happen earlier than before: the driver
+    /// sleeps.
+    pub(crate) fn driver_may_sleep(&self) -> bool {
+        !self.working.load(Ordering::Relaxed)
     }
 
     /// Checks that nobody has let the clock run: the simulation would sleep for real.
@@ -59,24 +93,18 @@ impl Clock {
     /// If somebody has.
     #[track_caller]
     pub(crate) fn assert_paused(&self) {
-        let _inside = self.runtime.enter();
-        assert!(is_paused(), "{NOT_PAUSED}");
-    }
-
-    /// An alarm that rings at a time since the start.
-    pub(crate) fn alarm(&self, at: Duration) -> Alarm {
-        let _inside = self.runtime.enter();
-        Alarm(Box::pin(tokio::time::sleep_until(self.origin + at)))
+        if let Some(clock) = self.tokio.as_ref().filter(|_| self.driver_may_sleep()) {
+            let _inside = clock.runtime.enter();
+            assert!(is_paused(), "{NOT_PAUSED}");
+        }
     }
 }
 
-/// Completes at a virtual time, rounded up to the whole milliseconds of tokio's timers.
-#[derive(Debug)]
-pub(crate) struct Alarm(Pin<Box<tokio::time::Sleep>>);
-
-impl Alarm {
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
+impl TokioClock {
+    fn elapsed(&self) -> Duration {
+        // Callers may be outside of the runtime: a guard that is dropped after `block_on`.
+        let _inside = self.runtime.enter();
+        now().saturating_duration_since(self.origin)
     }
 }
 
@@ -97,4 +125,115 @@ fn is_paused() -> bool {
         std::hint::spin_loop();
     }
     now() == before
+}
+
+/// Starts the task that runs a simulation in its tokio runtime.
+pub(crate) fn start_pump(world: &Arc<World>) {
+    let Some(clock) = &world.clock.tokio else {
+        return;
+    };
+    let pump = Pump {
+        world: Arc::downgrade(world),
+        busy: None,
+        tasks: Tasks::new(&world.ready),
+        alarm: None,
+        alarms: 0,
+        origin: clock.origin,
+    };
+    clock.runtime.spawn(pump.run());
+}
+
+/// The clock is looked at before every so many alarms: it takes as long as a step.
+const CHECK_EVERY: u32 = 64;
+
+/// Runs the tasks of a simulation and lets happen what is due, as long as the simulation lives.
+struct Pump {
+    world: Weak<World>,
+    /// Keeps the world while there are tasks.
+    busy: Option<Arc<World>>,
+    tasks: Tasks,
+    alarm: Option<(Duration, Pin<Box<tokio::time::Sleep>>)>,
+    /// How often it has been set.
+    alarms: u32,
+    origin: tokio::time::Instant,
+}
+
+impl Pump {
+    async fn run(mut self) {
+        // Tasks of the set that use tokio's own resources would use up the budget of this one.
+        tokio::task::unconstrained(poll_fn(move |cx| self.poll(cx))).await;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let Some(world) = self.world.upgrade() else {
+                return Poll::Ready(());
+            };
+            let next = self.work(&world);
+            self.busy = (!self.tasks.is_empty()).then(|| Arc::clone(&world));
+            if !world.ready.sleep(cx.waker()) {
+                continue;
+            }
+            if self.alarms.is_multiple_of(CHECK_EVERY) && !is_paused() {
+                world.fail(NOT_PAUSED.to_owned());
+            }
+            if self.wait(next, cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Does all that can be done at this instant; returns when there is more.
+    fn work(&mut self, world: &World) -> Option<Duration> {
+        let clock = &world.clock;
+        let now = clock.elapsed();
+        clock.set(now);
+        let _working = Working::new(&clock.working);
+        loop {
+            match self.tasks.turn(world, now) {
+                Ok(Turn::Done | Turn::Root) => {}
+                Ok(Turn::Idle(next)) => return next,
+                Err(panic) => {
+                    let why = message(&panic);
+                    world.fail(format!("a task of the simulation panicked: {why}"));
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, next: Option<Duration>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(next) = next else {
+            self.alarm = None;
+            return Poll::Pending;
+        };
+        let at = self.origin + next;
+        self.alarms = self.alarms.wrapping_add(1);
+        match &mut self.alarm {
+            Some((set, _)) if *set == next => {}
+            Some((set, sleep)) => {
+                *set = next;
+                sleep.as_mut().reset(at);
+            }
+            None => self.alarm = Some((next, Box::pin(tokio::time::sleep_until(at)))),
+        }
+        self.alarm
+            .as_mut()
+            .map_or(Poll::Pending, |(_, sleep)| sleep.as_mut().poll(cx))
+    }
+}
+
+/// Time stands still while this exists.
+struct Working<'a>(&'a AtomicBool);
+
+impl<'a> Working<'a> {
+    fn new(flag: &'a AtomicBool) -> Self {
+        flag.store(true, Ordering::Relaxed);
+        Self(flag)
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }

@@ -2,63 +2,52 @@
 
 use std::time::Duration;
 
-use futures_channel::mpsc;
 use leasehold_api::{BackendError, Notice, SessionId};
 
-use crate::choices::Site;
 use crate::client::Subscription;
 use crate::log::{Content, Event, ServerEvent};
-use crate::queue::{ClientIndex, Happening};
+use crate::queue::{ClientIndex, Happening, ToClient, ToServer};
 use crate::store::Data;
-use crate::world::{Effect, Inner, ORDERS};
+use crate::world::Inner;
 
 /// How long a client's library waits before it tries again to subscribe.
 const RECONNECT_EVERY: Duration = Duration::from_millis(100);
 
 impl Inner {
-    pub(crate) fn add_subscription(
-        &mut self,
-        client: ClientIndex,
-        session: SessionId,
-        notices: mpsc::UnboundedSender<Notice>,
-    ) -> u64 {
+    pub(crate) fn add_subscription(&mut self, client: ClientIndex, session: SessionId) -> u64 {
         let number = self.queue.number();
-        let subscription = Subscription {
-            session,
-            notices,
-            at_server: false,
-        };
         self.clients[client]
             .subscriptions
-            .insert(number, subscription);
+            .insert(number, Subscription::new(session));
         number
     }
 
     /// The client does not want a subscription any more.
-    pub(crate) fn drop_subscription(&mut self, now: Duration, client: ClientIndex, number: u64) {
-        let Some(subscription) = self.clients[client].subscriptions.remove(&number) else {
-            return;
-        };
+    pub(crate) fn drop_subscription(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        number: u64,
+    ) -> Option<Subscription> {
+        let subscription = self.clients[client].subscriptions.remove(&number)?;
         let session = subscription.session;
         if self.channels.remove(&(session, client, number)) {
             let process = self.process;
             let message = self.note_sent(now, client, Content::Unlisten);
-            self.send_to_server(
-                now,
-                client,
-                Happening::Unlisten {
-                    client,
-                    session,
-                    process,
-                    message,
-                },
-            );
+            let unlisten = ToServer::Unlisten {
+                session,
+                process,
+                message,
+            };
+            self.send_to_server(now, client, None, unlisten);
         }
+        Some(subscription)
     }
 
     /// Counts a subscription at the server; false if the client has dropped it meanwhile.
     pub(crate) fn subscribe(&mut self, now: Duration, client: ClientIndex, number: u64) -> bool {
-        let Some(subscription) = self.clients[client].subscriptions.get_mut(&number) else {
+        let subscription = self.clients[client].subscriptions.get_mut(&number);
+        let Some(subscription) = subscription.filter(|wanted| !wanted.ended) else {
             return false;
         };
         let session = subscription.session;
@@ -87,8 +76,7 @@ impl Inner {
         } else if self.subscribe(now, client, number) {
             let notice = Notice::Gap { listening: true };
             let message = self.note_sent(now, client, Content::Push { notice });
-            let push = Happening::Push {
-                client,
+            let push = ToClient::Push {
                 connection,
                 subscription: number,
                 notice,
@@ -103,7 +91,7 @@ impl Inner {
         let missing: Vec<u64> = self.clients[client]
             .subscriptions
             .iter()
-            .filter(|(_, subscription)| !subscription.at_server)
+            .filter(|(_, subscription)| !subscription.at_server && !subscription.ended)
             .map(|(&number, _)| number)
             .collect();
         for subscription in missing {
@@ -116,31 +104,31 @@ impl Inner {
         let connection = state.connection;
         // Not in the order of the link: it belongs to a connection that is still to be made.
         let at = from + state.latency.draw(&mut self.choices);
-        let order = self.choices.draw(Site::Order, ORDERS);
         let again = Happening::Resubscribe {
             client,
             connection,
             subscription,
         };
-        self.queue.insert(at, order, again);
+        self.queue.insert(at, again);
     }
 
     /// The connection of a client breaks: replies and pushes that are on their way are lost;
     /// requests that are on their way still arrive.
     pub(crate) fn lose_connection(&mut self, now: Duration, client: ClientIndex) {
+        for id in self.calls.waiting(client) {
+            let lost = BackendError::outcome_unknown("the connection was lost");
+            let (_, waker) = self.calls.finish(id, Err(lost));
+            self.wakes.add(waker);
+        }
         let state = &mut self.clients[client];
         state.connection += 1;
-        for sender in std::mem::take(&mut state.calls).into_values() {
-            let lost = BackendError::outcome_unknown("the connection was lost");
-            self.effects.push(Effect::Reply(sender, Err(lost)));
-        }
         let mut gone = Vec::new();
         for (&number, subscription) in &mut state.subscriptions {
             if std::mem::take(&mut subscription.at_server) {
                 let notice = Notice::Gap { listening: false };
                 gone.push((number, subscription.session));
-                self.effects
-                    .push(Effect::Notify(subscription.notices.clone(), notice));
+                subscription.notices.push_back(notice);
+                self.wakes.add(subscription.waker.take());
             }
         }
         for (number, session) in gone {
@@ -156,8 +144,11 @@ impl Inner {
             return false;
         }
         self.lose_connection(now, client);
-        // The senders go, and with them the streams of notices end.
-        self.clients[client].subscriptions.clear();
+        // The streams of notices end when they have been read.
+        for subscription in self.clients[client].subscriptions.values_mut() {
+            subscription.ended = true;
+            self.wakes.add(subscription.waker.take());
+        }
         true
     }
 

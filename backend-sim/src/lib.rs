@@ -75,9 +75,11 @@
 //!   data.
 //!
 //! # How it works
-//! Every message and timer is an entry of one queue, ordered by virtual time; what is due at the
-//! same instant is ordered by the seed. One task lets them happen. The server is a pure function
-//! of its log: [`replay`] executes a log again and compares every answer.
+//! Every message and timer is an entry of one queue, ordered by virtual time. What comes next of
+//! all that is due at the same instant, and which task runs, is drawn from one [`Tape`] of choices;
+//! a seed makes the tape, and a tape repeats the run. There are two drivers: [`SimServer::new`]
+//! runs inside a tokio test, [`Simulation`] on an executor of its own. The server is a pure
+//! function of its log: [`replay`] executes a log again and compares every answer.
 //!
 //! # Its limits
 //! - Only a runtime with a paused clock will do: `#[tokio::test(start_paused = true)]`.
@@ -88,6 +90,7 @@
 //!   simulated.
 
 mod backend;
+mod calls;
 mod choices;
 mod client;
 mod clock;
@@ -95,20 +98,31 @@ mod connection;
 mod control;
 mod faults;
 mod gate;
+mod join;
 mod log;
+mod network;
+mod observer;
 mod options;
 mod queue;
 mod runtime;
 mod server;
+mod simulation;
 mod store;
+mod tape;
+mod tasks;
 mod timeline;
 mod world;
 
 pub use backend::SimBackend;
+pub use choices::{Divergence, Policy};
 pub use faults::Fault;
+pub use join::JoinHandle;
 pub use log::{
     Answer, Call, ClientEvent, Content, Entry, Event, Fate, Message, ServerEvent, replay,
 };
+pub use observer::{Execution, Observer};
 pub use options::{Latency, SimOptions};
 pub use server::SimServer;
+pub use simulation::{Ending, RunReport, Simulation};
 pub use store::Data;
+pub use tape::{Draw, Site, Tape, TapeError};

@@ -245,6 +245,10 @@ impl Log {
         }
     }
 
+    pub(crate) const fn is_kept(&self) -> bool {
+        self.limit > 0
+    }
+
     pub(crate) fn push(&mut self, entry: Entry) {
         self.entries.push_back(entry);
         if self.entries.len() > self.limit {
@@ -281,11 +285,11 @@ impl Log {
         }
     }
 
-    pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
+    pub(crate) fn messages(&self) -> impl ExactSizeIterator<Item = &Message> {
         self.messages.iter()
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
         self.entries.iter()
     }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::Settings;
 
-use crate::choices::{Choices, Site};
+use crate::choices::Choices;
+use crate::tape::Site;
 
 /// How long a message takes from a client to the server, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,17 +54,19 @@ pub struct SimOptions {
     pub(crate) latency: Latency,
     pub(crate) settings: Settings,
     pub(crate) log_limit: usize,
+    pub(crate) recording: bool,
 }
 
 impl SimOptions {
     /// Defaults: 1 ms in each direction, the product's own spans, the last 100,000 entries of the
-    /// log kept.
+    /// log kept, choices recorded.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
             latency: Latency::fixed(Duration::from_millis(1)),
             settings: Settings::default(),
             log_limit: 100_000,
+            recording: true,
         }
     }
 
@@ -81,10 +84,19 @@ impl SimOptions {
         self
     }
 
-    /// The same with another number of log entries kept; the oldest are dropped first.
+    /// The same with another number of log entries kept; the oldest are dropped first. With 0 the
+    /// log costs nothing.
     #[must_use]
     pub const fn with_log_limit(mut self, entries: usize) -> Self {
         self.log_limit = entries;
+        self
+    }
+
+    /// The same with the choices of the run kept, or not, as a [`Tape`](crate::Tape); they are by
+    /// default, 12 bytes for each.
+    #[must_use]
+    pub const fn with_recording(mut self, recording: bool) -> Self {
+        self.recording = recording;
         self
     }
 }

@@ -1,6 +1,11 @@
 //! What is going to happen, in virtual time.
+//!
+//! What is not due yet is in a heap that knows where each of its entries is, because most timers
+//! are taken out again before they run out. What is due waits in a line of its own, out of which a
+//! choice is made when it happens, not when it is scheduled: so one draw decides among all that
+//! could come next.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -9,15 +14,6 @@ use leasehold_api::{BackendError, Key, Notice, SessionId, Stamp};
 
 use crate::faults::Fault;
 use crate::log::{Answer, Call};
-
-/// When something happens: at a time, and among what happens at that time, in an order that is
-/// drawn; then in the order of scheduling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct When {
-    pub(crate) at: Duration,
-    pub(crate) order: u32,
-    number: u64,
-}
 
 /// Index of a client in its world.
 pub(crate) type ClientIndex = usize;
@@ -43,8 +39,8 @@ pub(crate) struct Response {
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub(crate) client: ClientIndex,
-    /// The number of the call that waits for the reply.
-    pub(crate) number: u64,
+    /// The call that waits for the reply.
+    pub(crate) id: CallId,
     pub(crate) call: Call,
     pub(crate) request: Request,
     /// The server's process that it was sent to.
@@ -57,35 +53,57 @@ pub(crate) struct Arrival {
     pub(crate) message: u64,
 }
 
-/// Something that is going to happen.
+/// Names a call that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallId {
+    pub(crate) index: u32,
+    pub(crate) number: u64,
+}
+
+/// What goes from a client to the server.
 #[derive(Debug)]
-pub(crate) enum Happening {
-    /// A timer runs out.
-    Timer(u64),
-    /// A request reaches the server.
-    Arrival(Box<Arrival>),
-    /// A reply reaches the client.
+pub(crate) enum ToServer {
+    Request(Box<Arrival>),
+    /// The end of a subscription.
+    Unlisten {
+        session: SessionId,
+        process: u64,
+        message: u64,
+    },
+}
+
+/// What goes from the server to a client.
+#[derive(Debug)]
+pub(crate) enum ToClient {
     Reply {
-        client: ClientIndex,
-        number: u64,
+        id: CallId,
         result: Result<Response, BackendError>,
         message: u64,
     },
-    /// A push reaches the client, over the connection that it was sent over.
+    /// Over the connection that it was sent over.
     Push {
-        client: ClientIndex,
         connection: u64,
         subscription: u64,
         notice: Notice,
         message: u64,
     },
-    /// The end of a subscription reaches the server.
-    Unlisten {
-        client: ClientIndex,
-        session: SessionId,
-        process: u64,
-        message: u64,
-    },
+}
+
+/// Something that is going to happen.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// A timer runs out; who waits for it.
+    Timer(Option<Waker>),
+    /// The time of a call has run out.
+    Timeout(CallId),
+    /// The first message that is under way from a client arrives.
+    ToServer(ClientIndex),
+    /// The first message that is under way to a client arrives.
+    ToClient(ClientIndex),
+    /// A message that keeps no order with others arrives.
+    LateToServer(ClientIndex, Box<ToServer>),
+    /// As the one before, to a client.
+    LateToClient(ClientIndex, Box<ToClient>),
     /// The client's library tries to subscribe again.
     Resubscribe {
         client: ClientIndex,
@@ -94,57 +112,326 @@ pub(crate) enum Happening {
     },
 }
 
-/// Everything that is going to happen, and the timers that somebody waits for.
+/// Names something in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    slot: u32,
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Index in the heap.
+    Heap(usize),
+    /// Number in the line of what is due, counted from the beginning of the run.
+    Due(u64),
+}
+
+#[derive(Debug)]
+struct Slot {
+    number: u64,
+    place: Place,
+    /// Empty if the slot is free.
+    what: Option<Happening>,
+}
+
+/// When something is to happen; what is `last` comes after all else of its instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Node {
+    at: u64,
+    last: bool,
+    number: u64,
+    slot: u32,
+}
+
+/// Timers have the grain of tokio's, so that a run does not depend on which driver runs it.
+const GRAIN_NANOS: u64 = 1_000_000;
+
+fn nanos_rounded_up(at: Duration) -> u64 {
+    let nanos = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+    nanos
+        .checked_next_multiple_of(GRAIN_NANOS)
+        .unwrap_or(u64::MAX)
+}
+
+/// Everything that is going to happen.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    happenings: BTreeMap<When, Happening>,
-    timers: BTreeMap<u64, (When, Option<Waker>)>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    heap: Vec<Node>,
+    due: VecDeque<u32>,
+    /// Number in the line of the first that is due.
+    first_due: u64,
+    /// Up to when entries have been moved to the line.
+    collected: u64,
     number: u64,
 }
 
 impl Queue {
-    pub(crate) fn number(&mut self) -> u64 {
+    pub(crate) const fn number(&mut self) -> u64 {
         self.number += 1;
         self.number
     }
 
-    pub(crate) fn insert(&mut self, at: Duration, order: u32, happening: Happening) {
+    /// Schedules something, at the next whole millisecond.
+    pub(crate) fn insert(&mut self, at: Duration, what: Happening) -> Ticket {
+        self.put(at, false, what)
+    }
+
+    /// Schedules something for when nothing else is left to happen at that time.
+    pub(crate) fn insert_last(&mut self, at: Duration, what: Happening) -> Ticket {
+        self.put(at, true, what)
+    }
+
+    fn put(&mut self, at: Duration, last: bool, what: Happening) -> Ticket {
+        let at = nanos_rounded_up(at);
         let number = self.number();
-        let when = When { at, order, number };
-        self.happenings.insert(when, happening);
+        let is_due = at <= self.collected && !last;
+        let place = if is_due {
+            Place::Due(self.first_due + self.due.len() as u64)
+        } else {
+            Place::Heap(self.heap.len())
+        };
+        let entry = Slot {
+            number,
+            place,
+            what: Some(what),
+        };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = entry;
+            slot
+        } else {
+            self.slots.push(entry);
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 events at a time")
+        };
+        if is_due {
+            self.due.push_back(slot);
+        } else {
+            self.heap.push(Node {
+                at,
+                last,
+                number,
+                slot,
+            });
+            self.rise(self.heap.len() - 1);
+        }
+        Ticket { slot, number }
     }
 
-    /// Starts a timer; its number is known as long as it has not run out.
-    pub(crate) fn start_timer(&mut self, at: Duration, order: u32) -> u64 {
-        let number = self.number();
-        let when = When { at, order, number };
-        self.happenings.insert(when, Happening::Timer(number));
-        self.timers.insert(number, (when, None));
-        number
+    fn slot(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(ticket.slot as usize)?;
+        (slot.number == ticket.number && slot.what.is_some()).then_some(slot)
     }
 
-    /// Where to keep the waker of a timer, unless that has run out.
-    pub(crate) fn timer(&mut self, number: u64) -> Option<&mut Option<Waker>> {
-        self.timers.get_mut(&number).map(|(_, waker)| waker)
+    /// What was scheduled, unless it has happened.
+    pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Happening> {
+        self.slot(ticket)?.what.as_mut()
     }
 
-    /// Takes a timer away, because it ran out or because nobody waits for it any more.
-    pub(crate) fn take_timer(&mut self, number: u64) -> Option<Waker> {
-        let (when, waker) = self.timers.remove(&number)?;
-        self.happenings.remove(&when);
-        waker
+    /// Takes something out before it happens.
+    pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<Happening> {
+        match self.slot(ticket)?.place {
+            Place::Heap(index) => self.leave_heap(index),
+            Place::Due(number) => self.leave_line((number - self.first_due) as usize),
+        }
+        self.vacate(ticket.slot)
     }
 
+    fn vacate(&mut self, slot: u32) -> Option<Happening> {
+        self.free.push(slot);
+        self.slots[slot as usize].what.take()
+    }
+
+    /// When the next thing happens; in the past if it is due.
     pub(crate) fn next_at(&self) -> Option<Duration> {
-        self.happenings.keys().next().map(|when| when.at)
+        if self.due.is_empty() {
+            self.heap.first().map(|node| Duration::from_nanos(node.at))
+        } else {
+            Some(Duration::ZERO)
+        }
     }
 
-    pub(crate) fn pop_due(&mut self, now: Duration) -> Option<(Duration, Happening)> {
-        let first = self.happenings.first_entry()?;
-        if first.key().at > now {
+    /// Lines up what is due.
+    pub(crate) fn collect(&mut self, now: Duration) {
+        self.collected = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        while let Some(&Node { at, last, slot, .. }) = self.heap.first() {
+            if at > self.collected || last {
+                break;
+            }
+            self.leave_heap(0);
+            let number = self.first_due + self.due.len() as u64;
+            self.slots[slot as usize].place = Place::Due(number);
+            self.due.push_back(slot);
+        }
+    }
+
+    /// How many things are due, those aside that are to come last.
+    pub(crate) fn due(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Whose turn it would be, of what is due.
+    pub(crate) fn actor(&self, index: usize) -> u64 {
+        let slot = &self.slots[self.due[index] as usize];
+        match slot.what {
+            Some(Happening::ToServer(client)) => client as u64 * 2,
+            Some(Happening::ToClient(client)) => client as u64 * 2 + 1,
+            _ => slot.number | 1 << 62,
+        }
+    }
+
+    /// Takes what is due at an index of the line.
+    pub(crate) fn take_due(&mut self, index: usize) -> Option<Happening> {
+        let slot = *self.due.get(index)?;
+        self.leave_line(index);
+        self.vacate(slot)
+    }
+
+    /// Takes what is to come last, if nothing else is due.
+    pub(crate) fn take_last(&mut self) -> Option<Happening> {
+        let &Node { at, slot, .. } = self.heap.first()?;
+        if at > self.collected || !self.due.is_empty() {
             return None;
         }
-        let (when, happening) = first.remove_entry();
-        Some((when.at, happening))
+        self.leave_heap(0);
+        self.vacate(slot)
+    }
+
+    /// The first of the line takes the place of who leaves.
+    fn leave_line(&mut self, index: usize) {
+        let first = self.due[0];
+        self.due.swap_remove_front(index);
+        self.slots[first as usize].place = Place::Due(self.first_due + index as u64);
+        self.first_due += 1;
+    }
+
+    fn leave_heap(&mut self, index: usize) {
+        self.heap.swap_remove(index);
+        if index < self.heap.len() {
+            self.rise(index);
+            self.sink(index);
+        }
+    }
+
+    fn settle(&mut self, index: usize, node: Node) {
+        self.heap[index] = node;
+        self.slots[node.slot as usize].place = Place::Heap(index);
+    }
+
+    /// Moves an entry towards the top, to where it belongs.
+    fn rise(&mut self, mut index: usize) {
+        let node = self.heap[index];
+        while index > 0 {
+            let parent = (index - 1) / 2;
+            if self.heap[parent] < node {
+                break;
+            }
+            self.settle(index, self.heap[parent]);
+            index = parent;
+        }
+        self.settle(index, node);
+    }
+
+    /// Moves an entry away from the top, to where it belongs.
+    fn sink(&mut self, mut index: usize) {
+        let node = self.heap[index];
+        loop {
+            let left = 2 * index + 1;
+            let Some(&(mut least)) = self.heap.get(left) else {
+                break;
+            };
+            let mut child = left;
+            if let Some(&right) = self.heap.get(left + 1).filter(|&&right| right < least) {
+                (child, least) = (left + 1, right);
+            }
+            if node < least {
+                break;
+            }
+            self.settle(index, least);
+            index = child;
+        }
+        self.settle(index, node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn event(client: ClientIndex) -> Happening {
+        Happening::ToServer(client)
+    }
+
+    fn client(happening: Option<Happening>) -> Option<ClientIndex> {
+        happening.map(|happening| match happening {
+            Happening::ToServer(client) => client,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn what_happens_comes_in_the_order_of_time() {
+        let mut queue = Queue::default();
+        // A permutation of 0..101, and every third taken out again.
+        let order = (0..101_u64).map(|n| n * 37 % 101);
+        let tickets: Vec<_> = order
+            .map(|n| (n, queue.insert(ms(n), event(n as usize))))
+            .collect();
+        for (n, ticket) in tickets {
+            if n % 3 == 0 {
+                assert_eq!(client(queue.cancel(ticket)), Some(n as usize));
+                assert!(queue.get_mut(ticket).is_none(), "it is gone");
+                assert!(queue.cancel(ticket).is_none(), "it is gone");
+            }
+        }
+        for n in (0..101_usize).filter(|n| n % 3 != 0) {
+            assert_eq!(queue.next_at(), Some(ms(n as u64)));
+            queue.collect(ms(n as u64));
+            assert_eq!(queue.due(), 1);
+            assert_eq!(client(queue.take_due(0)), Some(n));
+        }
+        assert_eq!(queue.next_at(), None);
+    }
+
+    #[test]
+    fn out_of_the_line_any_can_be_taken() {
+        let mut queue = Queue::default();
+        queue.collect(ms(1));
+        let tickets = [0, 1, 2, 3, 4].map(|n| queue.insert(ms(1), event(n)));
+        assert_eq!(client(queue.take_due(3)), Some(3));
+        // The first takes the place of who left.
+        assert_eq!(client(queue.cancel(tickets[0])), Some(0));
+        assert_eq!(client(queue.cancel(tickets[4])), Some(4));
+        queue.insert(ms(0), event(5));
+        let mut rest: Vec<_> = std::iter::from_fn(|| client(queue.take_due(0))).collect();
+        rest.sort_unstable();
+        assert_eq!(rest, [1, 2, 5]);
+    }
+
+    #[test]
+    fn who_is_to_come_last_does() {
+        let mut queue = Queue::default();
+        queue.insert_last(ms(1), event(9));
+        queue.insert(Duration::from_micros(300), event(1));
+        queue.collect(ms(1));
+        assert_eq!(queue.due(), 1);
+        assert!(queue.take_last().is_none(), "something is due");
+        assert_eq!(client(queue.take_due(0)), Some(1));
+        assert_eq!(client(queue.take_last()), Some(9));
+    }
+
+    #[test]
+    fn times_are_whole_milliseconds() {
+        let mut queue = Queue::default();
+        let ticket = queue.insert(Duration::from_nanos(1), event(0));
+        assert_eq!(queue.next_at(), Some(ms(1)));
+        queue.cancel(ticket);
+        queue.insert(Duration::MAX, event(0));
+        assert_eq!(queue.next_at(), Some(Duration::from_nanos(u64::MAX)));
     }
 }

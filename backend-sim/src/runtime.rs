@@ -11,8 +11,8 @@ use leasehold_api::bounds::MAX_LABEL_BYTES;
 use leasehold_api::{BoxFuture, Moment, Runtime};
 
 use crate::gate::Gate;
-use crate::queue::ClientIndex;
-use crate::world::World;
+use crate::queue::{ClientIndex, Happening, Ticket};
+use crate::world::{Inner, World};
 
 /// The [`Runtime`] of one simulated client.
 ///
@@ -50,9 +50,8 @@ impl Runtime for SimRuntime {
 
     fn spawn(&self, future: BoxFuture<'static, ()>) {
         let gate = self.gate.clone();
-        self.world
-            .clock
-            .spawn(Box::pin(async move { gate.through(future).await }));
+        let future = async move { gate.through(future).await };
+        self.world.ready.spawn(Box::pin(future));
     }
 
     fn process_id(&self) -> u32 {
@@ -83,26 +82,27 @@ impl Runtime for SimRuntime {
 #[derive(Debug)]
 pub(crate) struct Sleep {
     world: Arc<World>,
-    timer: Option<u64>,
+    timer: Option<Ticket>,
 }
 
 impl Sleep {
-    /// Sleeps; among what is due at the same time, it ends in an order drawn from the seed.
+    /// Sleeps; among what is due at the same time, it ends in an order drawn from the tape.
     pub(crate) fn of(world: &Arc<World>, duration: Duration) -> Self {
-        Self::new(world, duration, crate::world::Inner::start_timer)
+        Self::new(world, duration, Inner::start_timer)
     }
 
     /// Sleeps until all else that is due at the same time has happened.
     pub(crate) fn last(world: &Arc<World>, duration: Duration) -> Self {
-        Self::new(world, duration, crate::world::Inner::start_last_timer)
+        Self::new(world, duration, Inner::start_last_timer)
     }
 
     fn new(
         world: &Arc<World>,
         duration: Duration,
-        start: impl FnOnce(&mut crate::world::Inner, Duration) -> u64,
+        start: impl FnOnce(&mut Inner, Duration) -> Ticket,
     ) -> Self {
         world.clock.assert_paused();
+        world.assert_sound();
         let timer = world.act(|inner, now| Some(start(inner, now.saturating_add(duration))));
         let world = Arc::clone(world);
         Self { world, timer }
@@ -116,9 +116,9 @@ impl Future for Sleep {
         let Some(timer) = self.timer else {
             return Poll::Ready(());
         };
-        let (done, old) = self.world.act(|inner, _| match inner.queue.timer(timer) {
-            Some(waker) => (false, waker.replace(cx.waker().clone())),
-            None => (true, None),
+        let (done, old) = self.world.act(|inner, _| match inner.queue.get_mut(timer) {
+            Some(Happening::Timer(waker)) => (false, waker.replace(cx.waker().clone())),
+            _ => (true, None),
         });
         // It may own the task that is polled here: let it go outside of the lock.
         drop(old);
@@ -133,8 +133,8 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(timer) = self.timer {
-            let waker = self.world.act(|inner, _| inner.queue.take_timer(timer));
-            drop(waker);
+            let timer = self.world.act(|inner, _| inner.queue.cancel(timer));
+            drop(timer);
         }
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use leasehold_api::{Key, SessionId};
 
 use crate::backend::SimBackend;
+use crate::choices::Policy;
 use crate::log::{Entry, Message, ServerEvent};
+use crate::observer::Observer;
 use crate::options::SimOptions;
 use crate::runtime::Sleep;
 use crate::store::Data;
@@ -49,9 +51,36 @@ impl SimServer {
     /// As [`new`](Self::new).
     #[track_caller]
     pub fn with_options(options: SimOptions) -> Self {
+        Self::with_policy(options, Policy::Random)
+    }
+
+    /// A running server whose choices are made in another way: to replay a run, for example.
+    ///
+    /// A replay that diverges from its tape panics in the next call or sleep of the test.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[track_caller]
+    pub fn with_policy(options: SimOptions, policy: Policy) -> Self {
         Self {
-            world: World::start(options),
+            world: World::start(options, policy),
         }
+    }
+
+    pub(crate) fn in_world(world: &Arc<World>) -> Self {
+        let world = Arc::clone(world);
+        Self { world }
+    }
+
+    pub(crate) const fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+
+    /// Lets somebody watch from now on, in place of who did before.
+    pub fn observe(&self, observer: impl Observer + 'static) {
+        let observer: Box<dyn Observer> = Box::new(observer);
+        let before = self.world.act(|inner, _| inner.observer.replace(observer));
+        drop(before);
     }
 
     /// A new client. The name is for the timeline.

@@ -154,6 +154,14 @@ impl Store {
         }
     }
 
+    /// What is left under a key.
+    pub(crate) fn state(&self, key: &Key) -> Option<&State> {
+        match self.slots.get(key)? {
+            Slot::Lock(state) => Some(state),
+            Slot::Foreign(_) => None,
+        }
+    }
+
     /// What was planted under a key, if it is still there.
     pub(crate) fn foreign(&self, key: &Key) -> Option<String> {
         match self.slots.get(key) {

@@ -1,0 +1,473 @@
+//! What happens between the clients and the server: calls, replies, pushes, and their faults.
+
+use std::time::Duration;
+
+use leasehold_api::bounds::CALL_TIMEOUT;
+use leasehold_api::machine::{Event as MachineEvent, Message, Reply};
+use leasehold_api::{AcquireReply, BackendError, Notice, PollReply, RenewReply, Stamp};
+
+use crate::calls::Outcome;
+use crate::faults::Fault;
+use crate::log::{Answer, Call, Content, Event, Fate};
+use crate::observer::Execution;
+use crate::queue::{
+    Arrival, CallId, ClientIndex, Happening, Request, Response, ToClient, ToServer,
+};
+use crate::tape::Site;
+use crate::world::Inner;
+
+impl Inner {
+    pub(crate) fn happen(&mut self, now: Duration, happening: Happening) {
+        let (kind, client) = match happening {
+            Happening::Timer(waker) => {
+                self.wakes.add(waker);
+                (1, 0)
+            }
+            Happening::Timeout(id) => {
+                let waker = self.calls.time_out(id);
+                self.wakes.add(waker);
+                (2, 0)
+            }
+            Happening::ToServer(client) => {
+                if let Some(message) = self.clients[client].to_server.arrive() {
+                    self.reach_server(now, client, message);
+                }
+                (3, client)
+            }
+            Happening::ToClient(client) => {
+                if let Some(message) = self.clients[client].from_server.arrive() {
+                    self.reach_client(now, client, message);
+                }
+                (4, client)
+            }
+            Happening::LateToServer(client, message) => {
+                self.reach_server(now, client, *message);
+                (5, client)
+            }
+            Happening::LateToClient(client, message) => {
+                self.reach_client(now, client, *message);
+                (6, client)
+            }
+            Happening::Resubscribe {
+                client,
+                connection,
+                subscription,
+            } => {
+                self.resubscribe(now, client, connection, subscription);
+                (7, client)
+            }
+        };
+        let at = now.as_nanos() as u64;
+        self.choices
+            .trace
+            .fold(at ^ kind << 60 ^ (client as u64) << 48);
+    }
+
+    fn reach_server(&mut self, now: Duration, client: ClientIndex, message: ToServer) {
+        match message {
+            ToServer::Request(arrival) => self.arrive(now, arrival),
+            ToServer::Unlisten {
+                session,
+                process,
+                message,
+            } => {
+                let fate = if process == self.process {
+                    self.store.unsubscribe(session);
+                    let event = Event::Unsubscribed { session };
+                    self.record_of(Some(message), now, Some(client), event);
+                    Fate::Arrived(now)
+                } else {
+                    Fate::Lost(now)
+                };
+                self.log.ended(message, fate);
+            }
+        }
+    }
+
+    fn reach_client(&mut self, now: Duration, client: ClientIndex, message: ToClient) {
+        match message {
+            ToClient::Reply {
+                id,
+                result,
+                message,
+            } => self.finish(now, message, client, id, result),
+            ToClient::Push {
+                connection,
+                subscription,
+                notice,
+                message,
+            } => self.deliver(now, message, (client, connection), subscription, notice),
+        }
+    }
+
+    fn latency(&mut self, client: ClientIndex) -> Duration {
+        self.clients[client].latency.draw(&mut self.choices)
+    }
+
+    /// Sends to the server; a message that is held up by `late` is overtaken by those after it.
+    pub(crate) fn send_to_server(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        late: Option<Duration>,
+        message: ToServer,
+    ) {
+        let at = now + self.latency(client);
+        match late {
+            Some(late) => {
+                let happening = Happening::LateToServer(client, Box::new(message));
+                self.queue.insert(at.saturating_add(late), happening);
+            }
+            None => {
+                let at = self.clients[client].to_server.send(at, message);
+                self.queue.insert(at, Happening::ToServer(client));
+            }
+        }
+    }
+
+    /// Sends to a client; a message that is held up by `late` is overtaken by those after it.
+    pub(crate) fn send_to_client(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        late: Option<Duration>,
+        message: ToClient,
+    ) {
+        let at = now + self.latency(client);
+        match late {
+            Some(late) => {
+                let happening = Happening::LateToClient(client, Box::new(message));
+                self.queue.insert(at.saturating_add(late), happening);
+            }
+            None => {
+                let at = self.clients[client].from_server.send(at, message);
+                self.queue.insert(at, Happening::ToClient(client));
+            }
+        }
+    }
+
+    /// Sends a request. The returned name of the call is good until it is
+    /// [forgotten](Self::forget).
+    pub(crate) fn send(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        (call, request): (Call, Request),
+    ) -> Result<CallId, BackendError> {
+        if self.clients[client].closed {
+            return Err(BackendError::Closed);
+        }
+        let number = self.queue.number();
+        let id = self.calls.begin(client, number);
+        let timeout = now.saturating_add(CALL_TIMEOUT);
+        let timeout = self.queue.insert(timeout, Happening::Timeout(id));
+        self.calls.limit(id, timeout);
+        let fault = self.clients[client].faults.for_call(call);
+        let again = false;
+        let message = self.note_sent(now, client, Content::Request { call, again });
+        let arrival = Box::new(Arrival {
+            client,
+            id,
+            call,
+            request,
+            process: self.process,
+            fault,
+            again,
+            message,
+        });
+        match fault {
+            Some(Fault::LoseRequest) => {
+                self.record_fault(now, &arrival);
+                self.log.ended(message, Fate::Lost(now));
+            }
+            Some(Fault::DelayRequest(late)) => {
+                self.record_fault(now, &arrival);
+                self.send_to_server(now, client, Some(late), ToServer::Request(arrival));
+            }
+            _ => self.send_to_server(now, client, None, ToServer::Request(arrival)),
+        }
+        Ok(id)
+    }
+
+    fn record_fault(&mut self, now: Duration, arrival: &Arrival) {
+        let Some(fault) = arrival.fault else { return };
+        let key = match &arrival.request {
+            Request::Steps(steps) => steps.first().map(|(key, _)| key.clone()),
+            Request::Hello | Request::Listen(_) => None,
+        };
+        let call = Some(arrival.call);
+        let event = Event::Fault { fault, call, key };
+        self.record_of(Some(arrival.message), now, Some(arrival.client), event);
+    }
+
+    /// Nobody waits for this call any more.
+    pub(crate) fn forget(&mut self, id: CallId) -> Option<std::task::Waker> {
+        let (timeout, waker) = self.calls.forget(id);
+        if let Some(timeout) = timeout {
+            self.queue.cancel(timeout);
+        }
+        waker
+    }
+
+    fn finish(
+        &mut self,
+        now: Duration,
+        message: u64,
+        client: ClientIndex,
+        id: CallId,
+        result: Outcome,
+    ) {
+        let mut fate = Fate::Lost(now);
+        if !self.clients[client].isolated {
+            let (waited, waker) = self.calls.finish(id, result);
+            self.wakes.add(waker);
+            if waited {
+                fate = Fate::Arrived(now);
+            }
+        }
+        self.log.ended(message, fate);
+    }
+
+    fn arrive(&mut self, now: Duration, mut arrival: Box<Arrival>) {
+        let client = arrival.client;
+        // A second delivery is the client library's own: it goes to whatever server there is.
+        let void = !arrival.again && arrival.process != self.process;
+        if self.clients[client].isolated || void || (!self.up && arrival.again) {
+            let event = Event::Undelivered { call: arrival.call };
+            self.record_of(Some(arrival.message), now, Some(client), event);
+            self.log.ended(arrival.message, Fate::Lost(now));
+            return;
+        }
+        self.log.ended(arrival.message, Fate::Arrived(now));
+        if !self.up {
+            let refused = Err(BackendError::unavailable("connection refused"));
+            self.reply(now, &arrival, None, refused);
+            return;
+        }
+        let (response, messages) = self.execute(now, &arrival);
+        self.respond(now, &arrival, response, &messages);
+        if let (Some(Fault::DuplicateRequest(after)), false) = (arrival.fault, arrival.again) {
+            self.record_fault(now, &arrival);
+            arrival.again = true;
+            let (call, again) = (arrival.call, true);
+            arrival.message = self.note_sent(now, client, Content::Request { call, again });
+            let again = Happening::LateToServer(client, Box::new(ToServer::Request(arrival)));
+            self.queue.insert(now.saturating_add(after), again);
+        }
+    }
+
+    /// Sends the reply, and the pushes that the commands caused.
+    fn respond(
+        &mut self,
+        now: Duration,
+        arrival: &Arrival,
+        response: Response,
+        messages: &[Message],
+    ) {
+        let stamp = response.stamp;
+        let reply_first = messages.is_empty() || self.choices.draw(Site::ReplyFirst, 2) == 0;
+        if !reply_first {
+            self.publish(now, stamp, messages);
+        }
+        match arrival.fault {
+            _ if arrival.again => {}
+            Some(Fault::LoseReply) => {
+                self.record_fault(now, arrival);
+                let content = Content::Reply {
+                    call: arrival.call,
+                    to: arrival.message,
+                };
+                let message = self.note_sent(now, arrival.client, content);
+                self.log.ended(message, Fate::Lost(now));
+            }
+            fault => {
+                let late = match fault {
+                    Some(Fault::DelayReply(late)) => {
+                        self.record_fault(now, arrival);
+                        Some(late)
+                    }
+                    _ => None,
+                };
+                self.reply(now, arrival, late, Ok(response));
+            }
+        }
+        if reply_first {
+            self.publish(now, stamp, messages);
+        }
+    }
+
+    fn reply(&mut self, now: Duration, arrival: &Arrival, late: Option<Duration>, result: Outcome) {
+        let (client, id) = (arrival.client, arrival.id);
+        let content = Content::Reply {
+            call: arrival.call,
+            to: arrival.message,
+        };
+        let message = self.note_sent(now, client, content);
+        let reply = ToClient::Reply {
+            id,
+            result,
+            message,
+        };
+        self.send_to_client(now, client, late, reply);
+    }
+
+    fn execute(&mut self, now: Duration, arrival: &Arrival) -> (Response, Vec<Message>) {
+        let client = Some(arrival.client);
+        let stamp = self.store.stamp(now);
+        let mut answers = Vec::new();
+        let mut messages = Vec::new();
+        match &arrival.request {
+            Request::Hello => {
+                self.record_of(Some(arrival.message), now, client, Event::Hello { stamp });
+            }
+            Request::Listen(subscription) => {
+                self.subscribe(now, arrival.client, *subscription);
+            }
+            Request::Steps(steps) => {
+                answers.reserve_exact(steps.len());
+                for (key, command) in steps {
+                    let executed = self.store.execute(now, key, command);
+                    self.choices.trace.fold(summary(&executed.answer));
+                    if let Some(observer) = &mut self.observer {
+                        observer.executed(&Execution {
+                            at: now,
+                            client: arrival.client,
+                            key,
+                            command,
+                            stamp: executed.stamp,
+                            answer: &executed.answer,
+                            messages: &executed.messages,
+                            again: arrival.again,
+                            state: self.store.state(key),
+                        });
+                    }
+                    self.keep(Some(arrival.message), now, client, || Event::Executed {
+                        key: key.clone(),
+                        command: Box::new(command.clone()),
+                        stamp: executed.stamp,
+                        answer: executed.answer.clone(),
+                        again: arrival.again,
+                    });
+                    if messages.is_empty() {
+                        messages = executed.messages;
+                    } else {
+                        messages.extend(executed.messages);
+                    }
+                    answers.push(executed.answer);
+                }
+            }
+        }
+        (Response { stamp, answers }, messages)
+    }
+
+    fn publish(&mut self, now: Duration, stamp: Stamp, messages: &[Message]) {
+        for message in messages {
+            let notice = notice(message.event, stamp);
+            let mut from = (message.to, 0, 0);
+            let end = (message.to, usize::MAX, u64::MAX);
+            while let Some(&(_, client, subscription)) = self.channels.range(from..=end).next() {
+                self.push(now, client, subscription, notice);
+                from = (message.to, client, subscription + 1);
+            }
+        }
+    }
+
+    fn push(&mut self, now: Duration, client: ClientIndex, subscription: u64, notice: Notice) {
+        let connection = self.clients[client].connection;
+        let push = |message| ToClient::Push {
+            connection,
+            subscription,
+            notice,
+            message,
+        };
+        let message = self.note_sent(now, client, Content::Push { notice });
+        let fault = self.clients[client].faults.for_push();
+        if let Some(fault) = fault {
+            let (call, key) = (None, None);
+            let event = Event::Fault { fault, call, key };
+            self.record_of(Some(message), now, Some(client), event);
+        }
+        let late = match fault {
+            Some(Fault::LosePush) => {
+                self.log.ended(message, Fate::Lost(now));
+                return;
+            }
+            Some(Fault::DelayPush(late)) => Some(late),
+            Some(Fault::DuplicatePush) => {
+                let first = self.note_sent(now, client, Content::Push { notice });
+                self.send_to_client(now, client, None, push(first));
+                None
+            }
+            _ => None,
+        };
+        self.send_to_client(now, client, late, push(message));
+    }
+
+    fn deliver(
+        &mut self,
+        now: Duration,
+        message: u64,
+        (client, connection): (ClientIndex, u64),
+        subscription: u64,
+        notice: Notice,
+    ) {
+        let state = &mut self.clients[client];
+        let reaches = state.connection == connection && !state.isolated;
+        let subscription = state.subscriptions.get_mut(&subscription);
+        let Some(subscription) = subscription.filter(|wants| reaches && !wants.ended) else {
+            self.log.ended(message, Fate::Lost(now));
+            return;
+        };
+        subscription.notices.push_back(notice);
+        let waker = subscription.waker.take();
+        self.wakes.add(waker);
+        let event = Event::Notified { notice };
+        self.record_of(Some(message), now, Some(client), event);
+        self.log.ended(message, Fate::Arrived(now));
+    }
+}
+
+fn notice(event: MachineEvent, stamp: Stamp) -> Notice {
+    match event {
+        MachineEvent::Granted {
+            sequence,
+            token,
+            remaining,
+        } => Notice::Granted {
+            sequence,
+            token,
+            remaining,
+            stamp,
+        },
+        MachineEvent::Hint { sequence } => Notice::Hint { sequence, stamp },
+        MachineEvent::Revoked { sequence } => Notice::Revoked { sequence, stamp },
+    }
+}
+
+/// What matters of an answer, for the hash of a run.
+fn summary(answer: &Answer) -> u64 {
+    let Answer::Reply(reply) = answer else {
+        return 1;
+    };
+    let time = |time: Duration| time.as_nanos() as u64;
+    match reply {
+        Reply::Acquire(AcquireReply::Acquired(acquired))
+        | Reply::Poll(PollReply::Acquired(acquired)) => {
+            2 ^ acquired.token.get() << 3 ^ time(acquired.remaining)
+        }
+        Reply::Acquire(AcquireReply::Queued(queued)) | Reply::Poll(PollReply::Queued(queued)) => {
+            3 ^ u64::from(queued.ahead) << 32 ^ time(queued.check_in)
+        }
+        Reply::Acquire(AcquireReply::Held(held)) => 4 ^ time(held.change_in),
+        Reply::Acquire(AcquireReply::Refused(_)) => 5,
+        Reply::Poll(PollReply::Gone(why)) => 6 ^ (*why as u64) << 8,
+        Reply::Renew(RenewReply::Renewed { token, remaining }) => {
+            7 ^ token.get() << 3 ^ time(*remaining)
+        }
+        Reply::Renew(RenewReply::Lost(why)) => 8 ^ (*why as u64) << 8,
+        Reply::End(_) => 9,
+        Reply::Convert(_) => 10,
+        Reply::Inspect(_) => 11,
+        Reply::ForceRelease(_) => 12,
+    }
+}

@@ -1,0 +1,236 @@
+//! The driver that runs a whole scenario on an executor of its own.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::choices::{Divergence, Policy};
+use crate::clock::Clock;
+use crate::log::{Entry, Log, Message};
+use crate::options::SimOptions;
+use crate::server::SimServer;
+use crate::tape::Tape;
+use crate::tasks::{self, Panic, Tasks, Turn};
+use crate::timeline;
+use crate::world::World;
+
+/// A scenario to be run on an executor of the simulation's own: many times faster than in a tokio
+/// runtime, under any [`Policy`], and with every task of it under that policy.
+///
+/// The scenario gets a [`SimServer`], makes clients, and starts tasks with
+/// [`SimServer::spawn`]; it sleeps with [`SimServer::sleep`] or the
+/// [`Runtime`](leasehold_api::Runtime) of a client. **Nothing in it may need a tokio runtime**:
+/// `tokio::time` and `tokio::spawn` panic there. Code that does runs in a tokio test, with
+/// [`SimServer::new`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::LockClient;
+/// use leasehold_sim::{Ending, SimOptions, Simulation};
+///
+/// for seed in 0..100 {
+///     let report = Simulation::new(SimOptions::new(seed)).run(|sim| async move {
+///         let tasks = ["a", "b"].map(|name| {
+///             let locks = LockClient::new(sim.client(name));
+///             let sim = sim.clone();
+///             sim.clone().spawn(async move {
+///                 let guard = locks.mutex("job").unwrap().lock().await.unwrap();
+///                 sim.sleep(Duration::from_secs(1)).await;
+///                 guard.release().await.unwrap();
+///             })
+///         });
+///         for task in tasks {
+///             task.await;
+///         }
+///         sim.assert_idle();
+///     });
+///     assert!(matches!(report.ending, Ending::Completed(())), "{}", report.timeline());
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    options: SimOptions,
+    policy: Policy,
+    time_limit: Duration,
+    step_limit: u64,
+}
+
+impl Simulation {
+    /// A run under [`Policy::Random`], of at most a day of virtual time and 10 million steps.
+    pub const fn new(options: SimOptions) -> Self {
+        Self {
+            options,
+            policy: Policy::Random,
+            time_limit: Duration::from_secs(24 * 3_600),
+            step_limit: 10_000_000,
+        }
+    }
+
+    /// The same with its choices made in another way.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The same with another limit to its virtual time.
+    #[must_use]
+    pub const fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// The same with another limit to its steps: a step is a task that runs until it waits, or an
+    /// event.
+    #[must_use]
+    pub const fn with_step_limit(mut self, steps: u64) -> Self {
+        self.step_limit = steps;
+        self
+    }
+
+    /// Runs a scenario until its future completes; tasks that it left running are dropped then.
+    ///
+    /// # Panics
+    /// Not when the scenario does: that is an [`Ending`].
+    pub fn run<F, S>(self, scenario: S) -> RunReport<F::Output>
+    where
+        S: FnOnce(SimServer) -> F,
+        F: Future,
+    {
+        let world = World::new(Clock::own(), self.options, self.policy.clone());
+        let mut tasks = Tasks::new(&world.ready);
+        let waker = tasks.add_root();
+        let server = SimServer::in_world(&world);
+        let mut root = pin!(async move { scenario(server).await });
+        let mut cx = Context::from_waker(&waker);
+        let mut steps = 0;
+        let limits = (self.time_limit, self.step_limit);
+        let ending = loop {
+            match next_root_turn(&world, &mut tasks, &mut steps, limits) {
+                Ok(()) => {}
+                Err(Stop::Panic(panic)) => break Ending::Panicked(tasks::message(&panic)),
+                Err(Stop::Deadlock) => break Ending::Deadlock,
+                Err(Stop::TimeLimit) => break Ending::TimeLimit,
+                Err(Stop::StepLimit) => break Ending::StepLimit,
+            }
+            match catch_unwind(AssertUnwindSafe(|| root.as_mut().poll(&mut cx))) {
+                Ok(Poll::Ready(output)) => break Ending::Completed(output),
+                Ok(Poll::Pending) => {}
+                Err(panic) => break Ending::Panicked(tasks::message(&panic)),
+            }
+        };
+        // What follows are destructors: no part of the run.
+        report(&world, ending, steps)
+    }
+}
+
+enum Stop {
+    Panic(Panic),
+    Deadlock,
+    TimeLimit,
+    StepLimit,
+}
+
+/// Goes on until it is the turn of the scenario's own future.
+fn next_root_turn(
+    world: &World,
+    tasks: &mut Tasks,
+    steps: &mut u64,
+    (time_limit, step_limit): (Duration, u64),
+) -> Result<(), Stop> {
+    loop {
+        if *steps >= step_limit {
+            return Err(Stop::StepLimit);
+        }
+        *steps += 1;
+        let now = world.clock.elapsed();
+        match tasks.turn(world, now).map_err(Stop::Panic)? {
+            Turn::Root => return Ok(()),
+            Turn::Done => {}
+            Turn::Idle(None) => return Err(Stop::Deadlock),
+            Turn::Idle(Some(next)) if next > time_limit => return Err(Stop::TimeLimit),
+            Turn::Idle(Some(next)) => world.clock.set(next),
+        }
+    }
+}
+
+fn report<T>(world: &World, ending: Ending<T>, steps: u64) -> RunReport<T> {
+    world.act(|inner, now| {
+        let (tape, divergence) = inner.choices.finish();
+        RunReport {
+            ending: divergence.map_or(ending, Ending::Diverged),
+            trace: inner.choices.trace.value(),
+            tape,
+            elapsed: now,
+            steps,
+            log: std::mem::replace(&mut inner.log, Log::new(0)),
+        }
+    })
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending<T> {
+    /// The scenario's future completed.
+    Completed(T),
+    /// The scenario waits, nothing can run, and nothing is going to happen.
+    Deadlock,
+    /// The scenario was not done in its virtual time.
+    TimeLimit,
+    /// The scenario was not done in its number of steps.
+    StepLimit,
+    /// The scenario or a task of it panicked, with this message.
+    Panicked(String),
+    /// The run is not that of the tape that it was to replay.
+    Diverged(Divergence),
+}
+
+/// What became of a run.
+pub struct RunReport<T> {
+    /// How it ended.
+    pub ending: Ending<T>,
+    /// A hash of the run: of all its choices, and of all that happened when. Equal runs have equal
+    /// hashes, in any process and any build of the same version.
+    pub trace: u64,
+    /// Its choices, unless they were [not recorded](SimOptions::with_recording): to be
+    /// [replayed](Policy::Replay).
+    pub tape: Tape,
+    /// How much virtual time it took.
+    pub elapsed: Duration,
+    /// How many steps it took.
+    pub steps: u64,
+    log: Log,
+}
+
+impl<T> RunReport<T> {
+    /// What happened, oldest first; as much of it as [`SimOptions::with_log_limit`] lets be kept.
+    pub fn log(&self) -> impl ExactSizeIterator<Item = &Entry> {
+        self.log.entries()
+    }
+
+    /// The messages, in the order in which they were sent.
+    pub fn messages(&self) -> impl ExactSizeIterator<Item = &Message> {
+        self.log.messages()
+    }
+
+    /// What happened as text, a line for each entry.
+    pub fn timeline(&self) -> String {
+        timeline::render(&self.log)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for RunReport<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunReport")
+            .field("ending", &self.ending)
+            .field("trace", &format_args!("{:016x}", self.trace))
+            .field("tape", &format_args!("{}", self.tape))
+            .field("elapsed", &self.elapsed)
+            .field("steps", &self.steps)
+            .finish_non_exhaustive()
+    }
+}
