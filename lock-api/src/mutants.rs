@@ -56,12 +56,24 @@ mod planted {
     mutants! {
         /// A tenure still counts at the very instant of its end.
         ExpiryEdge = "expiry-edge", "rule 1";
+        /// A lease counts from the moment when its reply came.
+        LeaseFromTheReply = "lease-counted-from-the-reply", "rule 2";
+        /// A guard is thought valid for all of what the server says is left.
+        DriftAllowanceIgnored = "drift-allowance-ignored", "rule 2";
+        /// Only a task that runs notices that a deadline has passed, nobody looks at the clock.
+        ValidAfterAPause = "valid-after-a-pause", "rule 2";
+        /// A step of the server's clock is not noticed, and deadlines move by it.
+        SteppedWallClock = "deadline-from-a-stepped-wall-clock", "rule 2";
+        /// A renewal that follows closely on another is answered as that one was.
+        CachedRenewal = "cached-reply-to-a-redelivered-renew", "rule 2";
         /// A redelivered acquire is answered with more time than the tenure has.
         RemainingTooLong = "remaining-too-long", "rule 2";
         /// A redelivered acquire extends the tenure.
         RedeliveryExtends = "redelivery-extends", "rule 2";
         /// A waiter is told to come back only when its place has ended.
         CheckTooLate = "check-too-late", "rule 3";
+        /// A waiter relies on the push, and never polls.
+        LostWakeUpWithoutPoll = "lost-wake-up-without-poll", "rule 3";
         /// When one tenure expires, all are dropped.
         OneExpiryDropsAll = "one-expiry-drops-all", "rule 4";
         /// A renewal of one reader extends them all.
@@ -72,12 +84,16 @@ mod planted {
         InnerLeaseShortens = "inner-lease-shortens", "rule 5";
         /// A reader that asks to write waits for itself.
         UpgradeSelfDeadlock = "upgrade-self-deadlock", "rule 5";
+        /// Each nested hold adds a renewal that goes on with the tenure.
+        RenewalLeakedPerReentry = "one-renewal-task-leaked-per-re-entry", "rule 5";
         /// A conversion acts whatever period it names.
         DuplicateConversionActs = "duplicate-conversion-acts", "rule 6";
         /// An upgrade does not look for other holders.
         UpgradeNotSole = "upgrade-not-sole", "rule 6";
         /// A downgrade lets readers pass a writer at the head.
         DowngradeOvertakes = "downgrade-overtakes", "rule 6";
+        /// A place whose waiter is dead blocks those behind it.
+        DeadWaiterBlocks = "dead-waiter-blocks-the-queue", "rule 7";
         /// A newcomer takes a free key past the queue.
         BargingUnderFair = "barging-under-fair", "rule 7";
         /// Readers pass waiting writers though the policy is fair.
@@ -90,6 +106,20 @@ mod planted {
         FullLeaseForClaim = "full-lease-for-claim", "rule 10";
         /// A poll extends a claim.
         PollExtendsClaim = "poll-extends-claim", "rule 10";
+        /// An end finds a place or a confirmed hold, but not a claim.
+        EndMissesClaim = "end-that-misses-a-granted-claim", "rule 10";
+        /// A waiter that goes away with a grant in its mailbox is not ended.
+        CancelledWaiterKeepsGrant = "wake-up-sent-to-a-cancelled-waiter-is-swallowed", "rule 11";
+        /// A subscription that was lost makes nobody poll.
+        ResubscribeWithoutRecheck = "re-subscribe-without-a-re-check", "rule 11";
+        /// A grant that is pushed to a holder takes its hold away.
+        DuplicatePushEndsHold = "duplicate-push-ends-a-live-hold", "rule 11";
+        /// An acquire whose reply was lost counts as not executed.
+        LostReplyIsNotAcquired = "lost-reply-reported-as-not-acquired", "rule 11";
+        /// A release leaves the renewal running.
+        RenewsAfterRelease = "watchdog-renews-after-release", "rule 11";
+        /// A renewal that fails once is not tried again.
+        OneErrorEndsRenewal = "watchdog-not-restarted-after-reconnect", "rule 11";
         /// An attempt that is dropped is not ended.
         DroppedAttemptLeaks = "dropped-attempt-leaks", "rule 11";
         /// No mark is kept after an end.

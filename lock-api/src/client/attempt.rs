@@ -109,7 +109,9 @@ impl<'a> Attempt<'a> {
                 AcquireReply::Queued(_) => self.may_be_claim = true,
                 AcquireReply::Held(_) | AcquireReply::Refused(_) => self.live = self.in_doubt,
             },
-            Err(BackendError::OutcomeUnknown { .. }) => self.in_doubt = true,
+            Err(BackendError::OutcomeUnknown { .. }) if !mutant!(LostReplyIsNotAcquired) => {
+                self.in_doubt = true;
+            }
             Err(_) => self.live = was_live,
         }
         result
@@ -330,6 +332,10 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if mutant!(DroppedAttemptLeaks) {
             return;
+        }
+        if mutant!(CancelledWaiterKeepsGrant) {
+            let mailbox = self.mailbox.as_ref();
+            self.live &= !mailbox.is_some_and(|mailbox| mailbox.has_grant());
         }
         let hub = &self.session.hub;
         let core = self.ask.anchor;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::bounds::{DRIFT_FLOOR, DRIFT_PARTS, HORIZON};
+use crate::mutants::mutant;
 use crate::runtime::Moment;
 use crate::sync::Mutex;
 use crate::time::{ClockId, ServerTime, Stamp};
@@ -27,6 +28,9 @@ pub(crate) fn drift_allowance(over: Duration) -> Duration {
 /// Up to when a tenure may be used that had `remaining` when a reply to something sent at `sent`
 /// was computed. It is over *at* that moment.
 pub(crate) fn local_deadline(sent: Moment, remaining: Duration) -> Moment {
+    if mutant!(DriftAllowanceIgnored) {
+        return sent.saturating_add(remaining);
+    }
     sent.saturating_add(remaining.saturating_sub(drift_allowance(remaining)))
 }
 
@@ -120,7 +124,7 @@ impl ServerClock {
                 clocks.forget_the_oldest();
             }
         }
-        if stepped {
+        if stepped && !mutant!(SteppedWallClock) {
             Err(Stepped(stamp.clock))
         } else {
             Ok(())
@@ -149,6 +153,10 @@ impl ServerClock {
         let clocks = self.0.lock();
         let best = clocks.by_id.get(&stamp.clock)?.best;
         let granted = best.not_after(i128::from(stamp.at.as_micros()));
+        if mutant!(SteppedWallClock) {
+            let granted = u64::try_from(granted).ok()?;
+            return Some(Moment::from_origin(Duration::from_micros(granted)));
+        }
         let received = local_micros(received);
         if granted > received + allowance_micros((received - best.sent).abs()) {
             return None;

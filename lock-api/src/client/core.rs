@@ -21,6 +21,7 @@ use crate::client::settings::Settings;
 use crate::client::signal::Signal;
 use crate::client::tenure::{Standing, Tenure};
 use crate::error::BackendError;
+use crate::mutants::mutant;
 use crate::runtime::{Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::time::{ServerTime, Stamp, Stamped};
@@ -262,6 +263,11 @@ impl Core {
     fn answer<T>(&self, sent: Moment, stamped: Stamped<T>) -> Answer<T> {
         let Stamped { stamp, reply } = stamped;
         self.learn(sent, stamp);
+        let sent = if mutant!(LeaseFromTheReply) {
+            self.now()
+        } else {
+            sent
+        };
         Answer { sent, stamp, reply }
     }
 

@@ -14,8 +14,10 @@ use crate::client::error::{Error, Loss, Release};
 use crate::client::tenure::{HoldState, Standing, Tenure, Validity};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
+use crate::mutants::mutant;
 use crate::reply::{EndReply, RenewReply, Why};
 use crate::request::Renew;
+use crate::runtime::Moment;
 use crate::sync::Arc;
 
 /// A hold; dropping it queues its end.
@@ -50,6 +52,9 @@ impl Hold {
     }
 
     pub(crate) fn validity(&self) -> Validity {
+        if mutant!(ValidAfterAPause) {
+            return self.tenure.validity(Moment::default(), self.sequence());
+        }
         self.tenure.validity(self.anchor.now(), self.sequence())
     }
 

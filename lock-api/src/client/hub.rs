@@ -13,6 +13,7 @@ use crate::client::error::Loss;
 use crate::client::signal::Signal;
 use crate::client::tenure::Tenure;
 use crate::id::FencingToken;
+use crate::mutants::mutant;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak};
 use crate::time::Stamp;
@@ -51,6 +52,11 @@ impl Mailbox {
     fn put(&self, put: impl FnOnce(&mut Mail)) {
         put(&mut self.state.lock());
         self.changed.notify();
+    }
+
+    /// Whether a grant has come that nobody has taken.
+    pub(crate) fn has_grant(&self) -> bool {
+        self.state.lock().grant.is_some()
     }
 
     /// The next event; safe to drop and to ask again.
@@ -119,6 +125,9 @@ impl Hub {
     /// The subscription was confirmed, or lost: everyone polls at once.
     fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::Release);
+        if mutant!(ResubscribeWithoutRecheck) {
+            return;
+        }
         let waiting: Vec<Arc<Mailbox>> = {
             let entries = self.entries.lock();
             let waiting = entries.values().filter_map(|entry| match entry {
@@ -149,6 +158,8 @@ impl Hub {
                 };
                 if let Some(mailbox) = self.waiting(sequence) {
                     mailbox.put(|mail| mail.grant = Some(grant));
+                } else if mutant!(DuplicatePushEndsHold) {
+                    self.lose(sequence, Loss::Unknown);
                 }
             }
             Notice::Hint { sequence, .. } => {
@@ -156,16 +167,19 @@ impl Hub {
                     mailbox.put(|mail| mail.nudged = true);
                 }
             }
-            Notice::Revoked { sequence, .. } => {
-                let tenure = match self.entries.lock().get(&sequence) {
-                    Some(Entry::Held(tenure)) => tenure.upgrade(),
-                    _ => None,
-                };
-                if let Some(tenure) = tenure.filter(|tenure| tenure.is_live(sequence)) {
-                    tenure.lose(Loss::Forced);
-                }
-            }
+            Notice::Revoked { sequence, .. } => self.lose(sequence, Loss::Forced),
             Notice::Gap { listening } => self.set_listening(listening),
+        }
+    }
+
+    /// Declares the tenure lost in which the operation holds, if it still does.
+    fn lose(&self, sequence: u64, loss: Loss) {
+        let tenure = match self.entries.lock().get(&sequence) {
+            Some(Entry::Held(tenure)) => tenure.upgrade(),
+            _ => None,
+        };
+        if let Some(tenure) = tenure.filter(|tenure| tenure.is_live(sequence)) {
+            tenure.lose(loss);
         }
     }
 

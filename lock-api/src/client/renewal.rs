@@ -22,6 +22,7 @@ use crate::client::error::Loss;
 use crate::client::signal::Signal;
 use crate::client::tenure::{Plan, Standing, Tenure};
 use crate::error::BackendError;
+use crate::mutants::mutant;
 use crate::reply::{RenewReply, Why};
 use crate::request::Renew;
 use crate::runtime::{BoxFuture, Moment};
@@ -157,6 +158,11 @@ impl Renewals {
             });
             entry.renew = renew.or(entry.renew);
             let by = entry.renew.into_iter().chain(loss).min();
+            if mutant!(RenewalLeakedPerReentry)
+                && let Some(due) = renew
+            {
+                state.queue.insert((due, tenure.id));
+            }
             by.is_some_and(|by| state.look_by(tenure.id, by))
         };
         if wake {
@@ -213,7 +219,8 @@ impl Renewals {
             state.queue.remove(&(at, id));
             if let Some(entry) = state.tenures.get_mut(&id) {
                 entry.due = None;
-                let renew = entry.renew.take_if(|at| *at <= now).is_some();
+                let renew = entry.renew.take_if(|at| *at <= now).is_some()
+                    || mutant!(RenewalLeakedPerReentry);
                 due.push((Arc::clone(&entry.tenure), renew));
             }
         }
@@ -360,6 +367,7 @@ fn apply(
             tenure.lose(Loss::ClientClosed);
             None
         }
+        Err(_) if mutant!(OneErrorEndsRenewal) => None,
         Err(_) => {
             let limit = attempt_limit(plan.lease);
             let pause = core.random_between(limit / 4, limit / 2);

@@ -12,6 +12,7 @@ use crate::client::renewal::Watched;
 use crate::client::session::Session;
 use crate::client::signal::Signal;
 use crate::id::{FencingToken, Key, Operation};
+use crate::mutants::mutant;
 use crate::reply::Why;
 use crate::request::Mode;
 use crate::runtime::Moment;
@@ -261,7 +262,11 @@ impl Tenure {
             .holds
             .iter()
             .position(|hold| hold.operation.sequence == sequence)?;
-        let mut hold = state.holds.remove(index);
+        let mut hold = if mutant!(RenewsAfterRelease) {
+            state.holds[index].clone()
+        } else {
+            state.holds.remove(index)
+        };
         let loss = hold.untold_loss(now, state.lost);
         drop(state);
         self.changed.notify();

@@ -23,6 +23,7 @@ use crate::client::lock::Owner;
 use crate::client::settings::Options;
 use crate::error::BackendError;
 use crate::id::Key;
+use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Held, PollReply, Queued, Refused};
 use crate::request::{LockSpec, Mode};
 use crate::runtime::Moment;
@@ -385,6 +386,9 @@ impl<'a> WaitLoop<'a> {
 
     /// When to poll: when the reply says, a little later, and often enough to keep the place.
     fn check_in(&self, queued: &Queued) -> Duration {
+        if mutant!(LostWakeUpWithoutPoll) {
+            return Duration::MAX;
+        }
         let most = MAX_POLL_INTERVAL.min(self.ask.spec.poll_interval());
         let base = queued.check_in.min(most).min(queued.place_remaining / 2);
         let spread = POLL_SPREAD.min(base / 10).max(Duration::from_millis(1));

@@ -41,6 +41,11 @@ impl State {
             return RenewReply::Lost(Why::Forced);
         }
         let token = self.token_of(tenure);
+        let before = tenure.end.saturating_since(env.now);
+        if mutant!(CachedRenewal) && before * 4 > request.lease * 3 {
+            let remaining = request.lease;
+            return RenewReply::Renewed { token, remaining };
+        }
         let end = self.extend(env, request.operation, request.lease);
         if mutant!(RenewalExtendsAll) {
             self.tenures
@@ -103,7 +108,10 @@ impl State {
             out,
         );
 
-        let (reply, freed) = if self.live(request.operation, env.now).is_some() {
+        let held = self.live(request.operation, env.now);
+        let (reply, freed) = if held.is_some_and(|tenure| self.misses(env.now, tenure)) {
+            (EndReply::Left, false)
+        } else if held.is_some() {
             self.end_hold(env, request)
         } else if let Some(ticket) = self.ticket(request.operation) {
             self.remove_place(ticket);
@@ -135,6 +143,14 @@ impl State {
             );
         }
         reply
+    }
+
+    /// Whether an end that looks for a place or a confirmed hold finds neither. Nothing says which
+    /// holds are claims; but a claim has no more left than a place.
+    fn misses(&self, now: ServerTime, tenure: &Tenure) -> bool {
+        let place = self.spec.map(|spec| spec.waiter_lease());
+        mutant!(EndMissesClaim)
+            && place.is_some_and(|place| tenure.end.saturating_since(now) <= place)
     }
 
     /// Takes one hold out of its tenure; whether that freed something.

@@ -100,6 +100,9 @@ impl State {
         while let Some((&ticket, place)) = self.places.range(from..).next() {
             from = ticket + 1;
             if is_over(place.end, env.now) {
+                if mutant!(DeadWaiterBlocks) {
+                    return false;
+                }
                 self.remove_place(ticket);
                 continue;
             }
