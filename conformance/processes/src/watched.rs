@@ -1,0 +1,210 @@
+//! A backend that notes how far its caller's attempts have come.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
+    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notice, Notices, Poll, PollReply,
+    Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+};
+
+/// How far an attempt has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Nothing was sent.
+    #[default]
+    Idle,
+    /// Its acquire was given to the client library.
+    Sent,
+    /// The server has given it the lock, and this process has been told.
+    Granted,
+}
+
+/// A [`LockBackend`] that notes tickets, grants and lost places on their way. It is meant for a
+/// session that makes one attempt at a time.
+#[derive(Debug)]
+pub struct Watched {
+    inner: Arc<dyn LockBackend>,
+    notes: Arc<Mutex<Notes>>,
+    /// Replies and notices are held back for up to this long.
+    hold_back: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// When each attempt was first answered: with its place in the queue, or with the lock.
+    tickets: BTreeMap<u64, ServerTime>,
+    current: u64,
+    phase: Phase,
+    places_lost: u32,
+}
+
+impl Watched {
+    /// Passes everything on to `inner`.
+    #[must_use]
+    pub fn new(inner: Arc<dyn LockBackend>) -> Self {
+        Self {
+            inner,
+            notes: Arc::default(),
+            hold_back: Duration::ZERO,
+        }
+    }
+
+    /// The same, but what comes back to the attempts is held back for a random time up to
+    /// `longest`, so that they can be dropped between their grant and its arrival.
+    #[must_use]
+    pub const fn holding_back(mut self, longest: Duration) -> Self {
+        self.hold_back = longest;
+        self
+    }
+
+    /// The attempt sent last, and the server's time when it got its place or the lock.
+    #[must_use]
+    pub fn ticket(&self) -> Option<(u64, ServerTime)> {
+        let notes = lock(&self.notes);
+        let at = notes.tickets.get(&notes.current)?;
+        Some((notes.current, *at))
+    }
+
+    /// How many different attempts were sent.
+    #[must_use]
+    pub fn attempts(&self) -> usize {
+        lock(&self.notes).tickets.len()
+    }
+
+    /// How often a poll was told that its place is gone.
+    #[must_use]
+    pub fn places_lost(&self) -> u32 {
+        lock(&self.notes).places_lost
+    }
+
+    /// How far the attempt has come that began after the last call of this.
+    pub fn take_phase(&self) -> Phase {
+        std::mem::take(&mut lock(&self.notes).phase)
+    }
+
+    async fn hold_back(&self) {
+        hold_back(&*self.inner.runtime(), self.hold_back).await;
+    }
+}
+
+async fn hold_back(runtime: &dyn Runtime, longest: Duration) {
+    let micros = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
+    if micros > 0 {
+        let time = Duration::from_micros(runtime.random_u64() % micros);
+        runtime.sleep(time).await;
+    }
+}
+
+fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Notes {
+    fn came_to(&mut self, sequence: u64, phase: Phase) {
+        if self.current == sequence {
+            self.phase = self.phase.max(phase);
+        }
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for Watched {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.inner.runtime()
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.inner.hello().await
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        let notices = self.inner.listen(session).await?;
+        let (notes, runtime, longest) = (Arc::clone(&self.notes), self.runtime(), self.hold_back);
+        Ok(Box::pin(notices.then(move |notice| {
+            if let Notice::Granted { sequence, .. } = notice {
+                lock(&notes).came_to(sequence, Phase::Granted);
+            }
+            let runtime = Arc::clone(&runtime);
+            async move {
+                hold_back(&*runtime, longest).await;
+                notice
+            }
+        })))
+    }
+
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        let sequence = request.operation.sequence;
+        {
+            let mut notes = lock(&self.notes);
+            notes.current = sequence;
+            notes.came_to(sequence, Phase::Sent);
+        }
+        let answer = self.inner.acquire(request).await?;
+        {
+            let mut notes = lock(&self.notes);
+            match answer.reply {
+                AcquireReply::Acquired(_) => notes.came_to(sequence, Phase::Granted),
+                AcquireReply::Queued(_) => {}
+                AcquireReply::Held(_) | AcquireReply::Refused(_) => return Ok(answer),
+            }
+            notes.tickets.entry(sequence).or_insert(answer.stamp.at);
+        }
+        self.hold_back().await;
+        Ok(answer)
+    }
+
+    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        let answers = self.inner.poll(batch).await;
+        {
+            let mut notes = lock(&self.notes);
+            for (poll, answer) in batch.iter().zip(&answers) {
+                match answer.as_ref().map(|answer| &answer.reply) {
+                    Ok(PollReply::Acquired(_)) => {
+                        notes.came_to(poll.operation.sequence, Phase::Granted);
+                    }
+                    Ok(PollReply::Gone(_)) => notes.places_lost += 1,
+                    Ok(PollReply::Queued(_)) | Err(_) => {}
+                }
+            }
+        }
+        self.hold_back().await;
+        answers
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        self.inner.renew(batch).await
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        self.inner.end(batch).await
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        self.inner.convert(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        self.inner.inspect(key).await
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        self.inner.force_release(request).await
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.inner.close().await
+    }
+}

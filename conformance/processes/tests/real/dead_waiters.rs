@@ -1,0 +1,116 @@
+//! Waiters that die in the queue cost those behind them one waiter lease, all the dead together.
+
+use std::time::{Duration, Instant};
+
+use leasehold_api::LockClient;
+use leasehold_processes::Library;
+use leasehold_test_servers::RedisServer;
+use rustix::process::Signal;
+
+use crate::support::{Crowd, Habits, client, queue, run, until};
+
+const PROCESSES: usize = 32;
+/// Places in the queue of those that die, apart from each other, so that a cost for each of them
+/// would add up to five waiter leases.
+const VICTIMS: [usize; 5] = [1, 7, 13, 19, 25];
+const WAITER_LEASE: Duration = Duration::from_secs(3);
+/// The longest time between two polls.
+const POLL: Duration = Duration::from_secs(1);
+/// For a machine that is busy: less than another waiter lease.
+const MARGIN: Duration = Duration::from_millis(1_500);
+const KEY: &str = "dead";
+
+#[test]
+fn dead_waiters_cost_one_waiter_lease_killed_through_redis_rs() {
+    run(dead_waiters_cost_one_waiter_lease(
+        Library::RedisRs,
+        Signal::KILL,
+    ));
+}
+
+#[test]
+fn dead_waiters_cost_one_waiter_lease_killed_through_fred() {
+    run(dead_waiters_cost_one_waiter_lease(
+        Library::Fred,
+        Signal::KILL,
+    ));
+}
+
+#[test]
+fn dead_waiters_cost_one_waiter_lease_stopped_through_redis_rs() {
+    run(dead_waiters_cost_one_waiter_lease(
+        Library::RedisRs,
+        Signal::STOP,
+    ));
+}
+
+#[test]
+fn dead_waiters_cost_one_waiter_lease_stopped_through_fred() {
+    run(dead_waiters_cost_one_waiter_lease(
+        Library::Fred,
+        Signal::STOP,
+    ));
+}
+
+async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
+    let server = RedisServer::start();
+    let locks = client(
+        library.connect(&server.url()).await.expect("connected"),
+        "test",
+    );
+    let mutex = locks
+        .mutex(KEY)
+        .expect("a good key")
+        .waiter_lease(WAITER_LEASE);
+    let gate = mutex.lock().await.expect("acquired");
+    let habits = Habits {
+        rounds: 1,
+        waiter_lease: WAITER_LEASE,
+    };
+    let mut crowd = Crowd::start(library, &server.url(), KEY, PROCESSES, &habits).await;
+    crowd.go().await;
+    let waiting = all_wait(&locks).await;
+    let victims = VICTIMS.map(|at| waiting[at].clone());
+    for victim in &victims {
+        crowd.signal(victim, signal);
+    }
+    let died = Instant::now();
+    gate.release().await.expect("released");
+
+    let mut grants = crowd.grants(PROCESSES - VICTIMS.len()).await;
+    let last = grants.iter().map(|grant| grant.seen).max();
+    let delay = last.expect("some were served").duration_since(died);
+    println!(
+        "{} {signal:?}: all others were served after {delay:?}",
+        library.name()
+    );
+    assert!(delay <= WAITER_LEASE + POLL + MARGIN, "{delay:?}");
+    // Tokens number the tenures in the order in which the server granted them.
+    grants.sort_by_key(|grant| grant.token);
+    let served: Vec<_> = grants.iter().map(|grant| grant.label.clone()).collect();
+    let mut expected = waiting;
+    expected.retain(|label| !victims.contains(label));
+    assert_eq!(served, expected, "in the order of the queue");
+
+    let mut well = PROCESSES - VICTIMS.len();
+    if signal == Signal::STOP {
+        // Whoever comes back stands in line again.
+        for victim in &victims {
+            crowd.signal(victim, Signal::CONT);
+        }
+        crowd.grants(VICTIMS.len()).await;
+        well = PROCESSES;
+    }
+    until(&locks, KEY, "nothing is left", |seen| {
+        seen.holder_count() == 0 && seen.waiter_count() == 0
+    })
+    .await;
+    assert_eq!(crowd.end().await, well, "all that live end well");
+}
+
+async fn all_wait(locks: &LockClient) -> Vec<String> {
+    let seen = until(locks, KEY, "all processes wait", |seen| {
+        seen.waiter_count() as usize == PROCESSES
+    });
+    queue(&seen.await)
+}

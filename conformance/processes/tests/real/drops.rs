@@ -1,0 +1,231 @@
+//! Futures dropped at random moments leave nothing behind.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold_api::{Error, LockBackend, LockClient, Mutex, MutexGuard, Outcome};
+use leasehold_processes::{Library, Phase, Watched};
+use leasehold_test_servers::RedisServer;
+use tokio::task::JoinSet;
+
+use crate::support::{client, run};
+
+/// How many futures are dropped: a tenth of what a long run does, or what
+/// `LEASEHOLD_DROPPED_FUTURES` says.
+const DROPS: u32 = 1_000;
+/// They are dropped in waves, so that what is left of one is seen before it expires.
+const WAVE: u32 = 500;
+const CLIENTS: u32 = 16;
+/// Attempts that go for the same key, one after the other or at once.
+const ATTEMPTS_PER_KEY: u32 = 4;
+const LEASE: Duration = Duration::from_secs(10);
+/// Replies and pushes are held back for up to this long on their way to the future.
+const HELD_BACK: Duration = Duration::from_millis(1);
+/// A future that is not dropped after a number of polls is dropped within this time.
+const LONGEST_LIFE_US: u64 = 3_000;
+
+#[test]
+fn dropped_futures_leave_nothing_through_redis_rs() {
+    run(dropped_futures_leave_nothing(Library::RedisRs));
+}
+
+#[test]
+fn dropped_futures_leave_nothing_through_fred() {
+    run(dropped_futures_leave_nothing(Library::Fred));
+}
+
+async fn dropped_futures_leave_nothing(library: Library) {
+    let wanted = match std::env::var("LEASEHOLD_DROPPED_FUTURES") {
+        Ok(text) => text.parse().expect("LEASEHOLD_DROPPED_FUTURES is a number"),
+        Err(_) => DROPS,
+    };
+    let server = RedisServer::start();
+    let mut droppers = Vec::new();
+    for number in 0..CLIENTS {
+        let backend = library.connect(&server.url()).await.expect("connected");
+        let watched = Arc::new(Watched::new(backend).holding_back(HELD_BACK));
+        let locks = client(Arc::clone(&watched) as _, &format!("client-{number}"));
+        droppers.push((watched, locks));
+    }
+    let mut total = Counts::default();
+    let (mut keys, mut left_after_1_s, mut suspects) = (0, 0, Vec::new());
+    while total.dropped < wanted {
+        let wave = WAVE.min(wanted - total.dropped);
+        let first_key = keys;
+        total.add(&drop_some(&droppers, wave, &mut keys).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for key in first_key..keys {
+            let left = left_on(&droppers[0].1, key).await;
+            if left > 0 {
+                left_after_1_s += left;
+                suspects.push(key);
+            }
+        }
+    }
+    println!(
+        "{}: {total:?}; {left_after_1_s} left after 1 s",
+        library.name()
+    );
+    assert!(
+        total.sent * 5 >= total.dropped,
+        "{total:?}: too few after the send"
+    );
+    assert!(
+        total.granted * 20 >= total.dropped,
+        "{total:?}: too few after the grant"
+    );
+    assert!(
+        left_after_1_s * 100 <= total.dropped,
+        "{left_after_1_s} of {total:?}"
+    );
+    if !suspects.is_empty() {
+        tokio::time::sleep(LEASE).await;
+    }
+    for key in suspects {
+        assert_eq!(left_on(&droppers[0].1, key).await, 0, "after the lease");
+    }
+}
+
+type Dropper = (Arc<Watched>, LockClient);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// Futures dropped before they were ready.
+    dropped: u32,
+    /// Of these: after the acquire was sent.
+    sent: u32,
+    /// Of these: after the server had granted it, and this process knew.
+    granted: u32,
+    /// Futures that were ready before they could be dropped.
+    ready: u32,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.dropped += other.dropped;
+        self.sent += other.sent;
+        self.granted += other.granted;
+        self.ready += other.ready;
+    }
+}
+
+/// Drops `wanted` futures, from all clients at once; `keys` counts the keys used so far.
+async fn drop_some(droppers: &[Dropper], wanted: u32, keys: &mut u32) -> Counts {
+    let (left, attempts) = (
+        Arc::new(AtomicU32::new(wanted)),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let first_key = *keys;
+    let mut tasks = JoinSet::new();
+    for (watched, locks) in droppers {
+        let (watched, locks) = (Arc::clone(watched), locks.clone());
+        let (left, attempts) = (Arc::clone(&left), Arc::clone(&attempts));
+        tasks.spawn(async move {
+            let mut counts = Counts::default();
+            while take_one(&left) {
+                // Until one future was dropped; those that are ready first do not count.
+                let before = counts.dropped;
+                while counts.dropped == before {
+                    let number = attempts.fetch_add(1, Ordering::Relaxed);
+                    let key = name(first_key + number / ATTEMPTS_PER_KEY);
+                    let mutex = locks.mutex(key).expect("a good key").lease(LEASE);
+                    drop_one(&watched, &mutex, &mut counts).await;
+                }
+            }
+            counts
+        });
+    }
+    let mut all = Counts::default();
+    for counts in tasks.join_all().await {
+        all.add(&counts);
+    }
+    *keys += attempts.load(Ordering::Relaxed).div_ceil(ATTEMPTS_PER_KEY);
+    all
+}
+
+fn take_one(left: &AtomicU32) -> bool {
+    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+        left.checked_sub(1)
+    });
+    taken.is_ok()
+}
+
+fn name(key: u32) -> String {
+    format!("drop-{key}")
+}
+
+/// Takes the lock in one of the three forms and drops the future at some moment; if it is ready
+/// first, the guard is released, and that future dropped at some moment.
+async fn drop_one(watched: &Watched, mutex: &Mutex, counts: &mut Counts) {
+    let random = || watched.runtime().random_u64();
+    watched.take_phase();
+    let guard = match random() % 3 {
+        0 => at_random(random(), mutex.lock())
+            .await
+            .map(|it| it.map(Some)),
+        1 => at_random(random(), mutex.try_lock()).await.map(acquired),
+        _ => {
+            let within = mutex.lock_within(Duration::from_millis(50));
+            at_random(random(), within).await.map(acquired)
+        }
+    };
+    let phase = watched.take_phase();
+    match guard {
+        None => {
+            counts.dropped += 1;
+            counts.sent += u32::from(phase >= Phase::Sent);
+            counts.granted += u32::from(phase >= Phase::Granted);
+        }
+        Some(guard) => {
+            counts.ready += 1;
+            match guard {
+                Ok(None) => {}
+                Ok(Some(guard)) => {
+                    // Dropped or done: what it came to does not matter.
+                    let _ = at_random(random(), guard.release()).await;
+                }
+                // The short wait was over before an answer came.
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    }
+}
+
+fn acquired(result: Result<Outcome<MutexGuard>, Error>) -> Result<Option<MutexGuard>, Error> {
+    Ok(match result? {
+        Outcome::Acquired(guard) => Some(guard),
+        Outcome::Held(_) | Outcome::TimedOut(_) => None,
+    })
+}
+
+/// Runs a future for a few polls, or for a little while; `None` if it was dropped then.
+async fn at_random<F: Future>(random: u64, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    if random.is_multiple_of(2) {
+        let mut polls = random / 2 % 6;
+        return poll_fn(|cx| {
+            if polls == 0 {
+                return Poll::Ready(None);
+            }
+            polls -= 1;
+            match future.as_mut().poll(cx) {
+                Poll::Pending if polls > 0 => Poll::Pending,
+                Poll::Pending => Poll::Ready(None),
+                Poll::Ready(output) => Poll::Ready(Some(output)),
+            }
+        })
+        .await;
+    }
+    let life = Duration::from_micros(random / 2 % LONGEST_LIFE_US);
+    tokio::time::timeout(life, future).await.ok()
+}
+
+/// Holders and waiters of a key.
+async fn left_on(locks: &LockClient, key: u32) -> u32 {
+    let seen = locks.inspect(name(key)).await.expect("an answer");
+    seen.holder_count() + seen.waiter_count()
+}

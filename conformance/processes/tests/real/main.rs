@@ -1,0 +1,8 @@
+//! Promises about waiting, on a real server, with many processes and many clients, through both
+//! client libraries.
+
+mod dead_waiters;
+mod drops;
+mod fifo;
+mod pubsub;
+mod support;

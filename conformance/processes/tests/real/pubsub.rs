@@ -1,0 +1,180 @@
+//! Subscriptions that are killed again and again: waiters notice, keep their places, and are
+//! told of their grants all the same.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_api::LockClient;
+use leasehold_processes::{Library, Watched};
+use leasehold_test_servers::RedisServer;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::support::{client, queue, run, until};
+
+const CLIENTS: usize = 8;
+const ROUNDS: usize = 40;
+const HOLD: Duration = Duration::from_millis(5);
+const BETWEEN_KILLS: Duration = Duration::from_millis(25);
+/// How much longer a wait may be when subscriptions are killed.
+const LONGER: Duration = Duration::from_secs(1);
+/// Nothing hangs.
+const ALL_OVER: Duration = Duration::from_secs(60);
+
+#[test]
+fn pubsub_killed_under_contention_through_redis_rs() {
+    run(pubsub_killed_under_contention(Library::RedisRs));
+}
+
+#[test]
+fn pubsub_killed_under_contention_through_fred() {
+    run(pubsub_killed_under_contention(Library::Fred));
+}
+
+async fn pubsub_killed_under_contention(library: Library) {
+    let server = RedisServer::start();
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        let backend = library.connect(&server.url()).await.expect("connected");
+        let watched = Arc::new(Watched::new(backend));
+        let locks = client(Arc::clone(&watched) as _, &format!("client-{number}"));
+        clients.push((watched, locks));
+    }
+    let calm = longest_wait(&clients, "calm").await;
+    places_are_kept(&server, &clients).await;
+
+    let before = attempts(&clients);
+    let killer = Killer::start(&server).await;
+    let killed = longest_wait(&clients, "killed").await;
+    let kills = killer.stop().await;
+    println!(
+        "{}: {calm:?} at most, {killed:?} with {kills} kills",
+        library.name()
+    );
+    assert!(
+        kills > 2 * CLIENTS,
+        "only {kills} subscriptions were killed"
+    );
+    assert!(killed <= calm + LONGER, "{killed:?}, {calm:?} without");
+    for (watched, _) in &clients {
+        assert_eq!(watched.places_lost(), 0, "places are kept");
+    }
+    // Each lock was taken by the attempt that first asked for it: nobody was sent to the end.
+    assert_eq!(attempts(&clients) - before, CLIENTS * ROUNDS);
+}
+
+type Client = (Arc<Watched>, LockClient);
+
+fn attempts(clients: &[Client]) -> usize {
+    clients.iter().map(|(watched, _)| watched.attempts()).sum()
+}
+
+/// All clients take the lock again and again; the longest that one waited for it.
+async fn longest_wait(clients: &[Client], key: &str) -> Duration {
+    let mut tasks = JoinSet::new();
+    for (_, locks) in clients {
+        let mutex = locks.mutex(key).expect("a good key");
+        tasks.spawn(async move {
+            let mut longest = Duration::ZERO;
+            for _ in 0..ROUNDS {
+                let began = Instant::now();
+                let guard = mutex.lock().await.expect("acquired");
+                longest = longest.max(began.elapsed());
+                tokio::time::sleep(HOLD).await;
+                guard.release().await.expect("released");
+            }
+            longest
+        });
+    }
+    let waits = tokio::time::timeout(ALL_OVER, tasks.join_all()).await;
+    waits
+        .expect("nothing hangs")
+        .into_iter()
+        .max()
+        .expect("clients")
+}
+
+/// Who waits while its subscription is killed is served in its turn.
+async fn places_are_kept(server: &RedisServer, clients: &[Client]) {
+    const KEY: &str = "parked";
+    let mutex = clients[0].1.mutex(KEY).expect("a good key");
+    let gate = mutex.lock().await.expect("acquired");
+    let (served, mut order) = mpsc::unbounded_channel();
+    let mut tasks = JoinSet::new();
+    for (number, (_, locks)) in clients.iter().enumerate() {
+        let (mutex, served) = (locks.mutex(KEY).expect("a good key"), served.clone());
+        tasks.spawn(async move {
+            let guard = mutex.lock().await.expect("acquired");
+            served.send(format!("client-{number}")).expect("it is read");
+            guard.release().await.expect("released");
+        });
+    }
+    let locks = &clients[0].1;
+    let all = |seen: &leasehold_api::Inspection| seen.waiter_count() as usize == CLIENTS;
+    let waiting = queue(&until(locks, KEY, "all wait", all).await);
+    let killer = Killer::start(server).await;
+    tokio::time::sleep(BETWEEN_KILLS * 40).await;
+    assert!(killer.stop().await > CLIENTS, "subscriptions were killed");
+    let still = queue(&until(locks, KEY, "all wait", all).await);
+    assert_eq!(still, waiting, "nobody has lost its place");
+    all_listen(server).await;
+    gate.release().await.expect("released");
+    let all_served = tokio::time::timeout(ALL_OVER, tasks.join_all()).await;
+    all_served.expect("nothing hangs");
+    for expected in waiting {
+        assert_eq!(order.recv().await, Some(expected), "by its ticket");
+    }
+}
+
+async fn all_listen(server: &RedisServer) {
+    let mut connection = connect(server).await;
+    let began = Instant::now();
+    loop {
+        let request = redis::cmd("PUBSUB").arg("CHANNELS").to_owned();
+        let channels: Vec<String> = request.query_async(&mut connection).await.expect("a list");
+        if channels.len() == CLIENTS {
+            return;
+        }
+        assert!(began.elapsed() < ALL_OVER, "{channels:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(server.url()).expect("a good URL");
+    let connection = client.get_multiplexed_async_connection().await;
+    connection.expect("connected")
+}
+
+/// Kills all subscriptions of a server again and again.
+struct Killer(JoinHandle<()>, mpsc::UnboundedReceiver<usize>);
+
+impl Killer {
+    async fn start(server: &RedisServer) -> Self {
+        let mut connection = connect(server).await;
+        let (counts, counted) = mpsc::unbounded_channel();
+        let task = tokio::spawn(async move {
+            let mut kill = redis::cmd("CLIENT");
+            kill.arg("KILL").arg("TYPE").arg("pubsub");
+            while !counts.is_closed() {
+                let killed = kill.query_async(&mut connection).await;
+                // Fails when it is told to stop.
+                let _ = counts.send(killed.expect("a count"));
+                tokio::time::sleep(BETWEEN_KILLS).await;
+            }
+        });
+        Self(task, counted)
+    }
+
+    /// How many subscriptions were killed.
+    async fn stop(self) -> usize {
+        let Self(task, mut counted) = self;
+        counted.close();
+        task.await.expect("it ends");
+        let mut all = 0;
+        while let Some(killed) = counted.recv().await {
+            all += killed;
+        }
+        all
+    }
+}

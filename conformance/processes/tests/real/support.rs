@@ -1,0 +1,193 @@
+//! A server with clients of this process, and crowds of others.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_api::{Inspection, Label, LockBackend, LockClient};
+use leasehold_processes::Library;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+/// What is to happen soon, happens within this time on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Runs a test on a runtime of its own, of several threads.
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(test);
+}
+
+/// A client of this process, with calls as long as those of the others.
+pub(crate) fn client(backend: Arc<dyn LockBackend>, label: &str) -> LockClient {
+    LockClient::builder(backend)
+        .label(Label::new(label).expect("a good label"))
+        .call_timeout(Duration::from_secs(5))
+        .build()
+        .expect("good settings")
+}
+
+/// Looks at a key until it is as wanted.
+pub(crate) async fn until(
+    locks: &LockClient,
+    key: &str,
+    what: &str,
+    wanted: impl Fn(&Inspection) -> bool,
+) -> Inspection {
+    let began = Instant::now();
+    loop {
+        let seen = locks.inspect(key).await.expect("an answer");
+        if wanted(&seen) {
+            return seen;
+        }
+        assert!(began.elapsed() < SOON, "not so: {what}; seen: {seen}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Who waits, in the order of the queue.
+pub(crate) fn queue(seen: &Inspection) -> Vec<String> {
+    let labels = seen.waiters().iter().map(|waiter| waiter.label.to_string());
+    labels.collect()
+}
+
+/// A grant as a process told it.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub(crate) label: String,
+    /// The server's time in µs when the attempt got its place.
+    pub(crate) ticket: u64,
+    pub(crate) token: u64,
+    pub(crate) seen: Instant,
+}
+
+/// What a process printed, or that it printed the last.
+#[derive(Debug)]
+enum Event {
+    Ready,
+    Granted(Grant),
+    Ended,
+}
+
+/// How the processes of a crowd behave.
+pub(crate) struct Habits {
+    pub(crate) rounds: u32,
+    pub(crate) waiter_lease: Duration,
+}
+
+/// Processes that take one lock. Dropping it kills them.
+pub(crate) struct Crowd {
+    processes: Vec<(String, Child, ChildStdin)>,
+    events: UnboundedReceiver<Event>,
+}
+
+impl Crowd {
+    /// Starts processes and waits until all are connected.
+    pub(crate) async fn start(
+        library: Library,
+        url: &str,
+        key: &str,
+        count: usize,
+        habits: &Habits,
+    ) -> Self {
+        let (sender, events) = mpsc::unbounded_channel();
+        let mut processes = Vec::new();
+        for number in 0..count {
+            let label = format!("process-{number}");
+            let mut child = Command::new(env!("CARGO_BIN_EXE_contender"))
+                .args(["--client", library.name(), "--url", url, "--key", key])
+                .args(["--label", &label])
+                .args(["--rounds", &habits.rounds.to_string()])
+                .arg("--waiter-lease-ms")
+                .arg(habits.waiter_lease.as_millis().to_string())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+                .expect("a process starts");
+            let (input, output) = (child.stdin.take(), child.stdout.take());
+            let output = output.expect("its output is piped");
+            tokio::spawn(read(label.clone(), output, sender.clone()));
+            processes.push((label, child, input.expect("its input is piped")));
+        }
+        let mut crowd = Self { processes, events };
+        for _ in 0..count {
+            match crowd.next().await {
+                Event::Ready => {}
+                other => panic!("a process is ready first, not {other:?}"),
+            }
+        }
+        crowd
+    }
+
+    async fn next(&mut self) -> Event {
+        let event = tokio::time::timeout(SOON, self.events.recv()).await;
+        event.expect("a process goes on").expect("readers run")
+    }
+
+    /// Lets all of them begin.
+    pub(crate) async fn go(&mut self) {
+        for (_, _, input) in &mut self.processes {
+            input.write_all(b"\n").await.expect("it reads");
+        }
+    }
+
+    pub(crate) fn signal(&self, label: &str, signal: Signal) {
+        let named = |(name, ..): &&(String, Child, ChildStdin)| name == label;
+        let (_, child, _) = self.processes.iter().find(named).expect("a known name");
+        let id = child.id().expect("it was not waited for");
+        let id = i32::try_from(id).ok().and_then(Pid::from_raw);
+        kill_process(id.expect("a number of a process"), signal).expect("a signal to a child");
+    }
+
+    /// The next grants, in the order in which they were told; a process may end meanwhile.
+    pub(crate) async fn grants(&mut self, count: usize) -> Vec<Grant> {
+        let mut grants = Vec::new();
+        while grants.len() < count {
+            match self.next().await {
+                Event::Granted(grant) => grants.push(grant),
+                Event::Ended => {}
+                Event::Ready => panic!("a process is ready only once"),
+            }
+        }
+        grants
+    }
+
+    /// Waits for the ends of all processes, and returns how many of them ended well.
+    pub(crate) async fn end(mut self) -> usize {
+        let mut well = 0;
+        for (label, child, _input) in &mut self.processes {
+            let status = tokio::time::timeout(SOON, child.wait()).await;
+            let status = status.unwrap_or_else(|_| panic!("{label} did not end"));
+            well += usize::from(status.expect("it can be waited for").success());
+        }
+        well
+    }
+}
+
+async fn read(label: String, output: ChildStdout, events: UnboundedSender<Event>) {
+    let mut lines = BufReader::new(output).lines();
+    while let Some(line) = lines.next_line().await.expect("lines of text") {
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |word: &str| word.parse::<u64>().expect("a number");
+        let event = match words[..] {
+            ["ready"] => Event::Ready,
+            ["granted", ticket, token] => Event::Granted(Grant {
+                label: label.clone(),
+                ticket: number(ticket),
+                token: number(token),
+                seen: Instant::now(),
+            }),
+            _ => panic!("{label}: {line}"),
+        };
+        // Fails when the test has seen enough.
+        let _ = events.send(event);
+    }
+    let _ = events.send(Event::Ended);
+}
