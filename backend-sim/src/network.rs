@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
-use leasehold_api::machine::{Event as MachineEvent, Message, Reply};
+use leasehold_api::machine::{Event as MachineEvent, Message, Reply, State};
 use leasehold_api::{AcquireReply, BackendError, Notice, PollReply, RenewReply, Stamp};
 
 use crate::calls::Outcome;
@@ -174,6 +174,7 @@ impl Inner {
             fault,
             again,
             message,
+            sent: now,
         });
         match fault {
             Some(Fault::LoseRequest) => {
@@ -326,10 +327,13 @@ impl Inner {
             Request::Steps(steps) => {
                 answers.reserve_exact(steps.len());
                 for (key, command) in steps {
+                    let watched = self.observer.is_some();
+                    let before = watched.then(|| self.store.state(key).map(State::facts));
                     let executed = self.store.execute(now, key, command);
                     self.choices.trace.fold(summary(&executed.answer));
                     if let Some(observer) = &mut self.observer {
                         observer.executed(&Execution {
+                            sent: arrival.sent,
                             at: now,
                             client: arrival.client,
                             key,
@@ -338,6 +342,7 @@ impl Inner {
                             answer: &executed.answer,
                             messages: &executed.messages,
                             again: arrival.again,
+                            before: before.flatten().unwrap_or_default(),
                             state: self.store.state(key),
                         });
                     }

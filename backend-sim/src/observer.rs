@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Message, State};
+use leasehold_api::machine::{Command, Facts, Message, State};
 use leasehold_api::{Key, Stamp};
 
 use crate::log::{Answer, Event};
@@ -23,10 +23,12 @@ pub trait Observer: Send {
 }
 
 /// One command that a server executed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Execution<'a> {
-    /// When, since the start of the simulation.
+    /// When the client sent it, since the start of the simulation.
+    pub sent: Duration,
+    /// When it was executed.
     pub at: Duration,
     /// Whose command it was: clients are numbered in the order in which they were made.
     pub client: usize,
@@ -42,6 +44,8 @@ pub struct Execution<'a> {
     pub messages: &'a [Message],
     /// Whether this was the second delivery of a duplicated request.
     pub again: bool,
+    /// What was under the key before.
+    pub before: Facts,
     /// What is left under the key; `None` if nothing is, or a foreign value.
     pub state: Option<&'a State>,
 }

@@ -51,6 +51,8 @@ pub(crate) struct Arrival {
     pub(crate) again: bool,
     /// Number of its message in the log.
     pub(crate) message: u64,
+    /// When the client sent it.
+    pub(crate) sent: Duration,
 }
 
 /// Names a call that is under way.
