@@ -60,9 +60,9 @@ pub const ALL: &[LuaMutant] = &[
     LuaMutant {
         name: "lua-error-after-a-write",
         rule: "rule 13",
-        instead_of: "local set, gone = { 'head', '' }, drop_fields()",
+        instead_of: "local set, gone = { 'head', '' }, S:drop_fields()",
         text: "redis.call('HSET', S.key, 'x', 'x') redis.call('GET', S.key)\n  \
-               local set, gone = { 'head', '' }, drop_fields()",
+               local set, gone = { 'head', '' }, S:drop_fields()",
     },
 ];
 

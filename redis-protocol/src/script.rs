@@ -45,16 +45,10 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let common = include_str!("lua/common.lua");
-        let grant = include_str!("lua/grant.lua");
-        let crowd = include_str!("lua/crowd.lua");
-        // What a newcomer needs at once stands outside the function that is only run if there is
-        // more to do.
-        let newcomer = format!("{common}{grant}{}", lazily(crowd));
-        let others = format!("{common}{}", lazily(&format!("{grant}{crowd}")));
         let start = include_str!("lua/start.lua");
-        let script = |quiet: &str, parts: &str, command: &str| {
-            let text = [start, quiet, parts, command].concat();
+        let general = general();
+        let script = |quiet: &str, command: &str| {
+            let text = [start, quiet, &general, command].concat();
             #[cfg(leasehold_mutants)]
             let text = crate::mutants::spoil(text);
             Script::new(with_constants(settings, text))
@@ -62,23 +56,20 @@ impl Scripts {
         Self {
             acquire: script(
                 include_str!("lua/quiet_acquire.lua"),
-                &newcomer,
                 include_str!("lua/acquire.lua"),
             ),
-            poll: script("", &others, include_str!("lua/poll.lua")),
+            poll: script("", include_str!("lua/poll.lua")),
             renew: script(
                 include_str!("lua/quiet_renew.lua"),
-                &others,
                 include_str!("lua/renew.lua"),
             ),
             end: script(
                 include_str!("lua/quiet_end.lua"),
-                &others,
                 include_str!("lua/end.lua"),
             ),
-            convert: script("", &others, include_str!("lua/convert.lua")),
-            inspect: script("", &others, include_str!("lua/inspect.lua")),
-            force_release: script("", &others, include_str!("lua/force_release.lua")),
+            convert: script("", include_str!("lua/convert.lua")),
+            inspect: script("", include_str!("lua/inspect.lua")),
+            force_release: script("", include_str!("lua/force_release.lua")),
         }
     }
 }
@@ -99,12 +90,30 @@ impl Scripts {
     }
 }
 
-/// Wraps `body`, which returns a table of functions, so that it runs once, when first needed.
-fn lazily(body: &str) -> String {
+/// The general part: the table `S` with the methods that every step needs, and two more tables of
+/// methods, the second behind the first, each made when a method in it is first called.
+fn general() -> String {
+    let [common, queue, crowd] = [
+        include_str!("lua/common.lua"),
+        include_str!("lua/queue.lua"),
+        include_str!("lua/crowd.lua"),
+    ];
     format!(
-        "local function make_crowd()\n{body}end\n\n\
-         local made\n\
-         crowd = function()\n  made = made or make_crowd()\n  return made\nend\n\n"
+        "{common}
+setmetatable(S, {{ __index = function(_, name)
+local queue =
+{queue}
+setmetatable(queue, {{ __index = function(_, wanted)
+local crowd =
+{crowd}
+setmetatable(queue, {{ __index = crowd }})
+return crowd[wanted]
+end }})
+setmetatable(S, {{ __index = queue }})
+return queue[name]
+end }})
+
+"
     )
 }
 
@@ -139,6 +148,20 @@ fn with_constants(settings: &Settings, text: String) -> String {
         ("REVOKED", "1".into()),
         ("UPGRADED", "2".into()),
         ("OWN_TOKEN", "4".into()),
+        // Flags of a place.
+        ("LISTENING", "1".into()),
+        ("AWAY", "2".into()),
+        // No ticket: tickets start at 1.
+        ("NONE", "0".into()),
+        ("FORCE_NOW", b'N'.to_string()),
+        // First bytes of the fields of a hash.
+        ("TENURE", b'h'.to_string()),
+        ("MARK", b'm'.to_string()),
+        // How many fields a command takes at once; Lua's stack bounds it.
+        ("CHUNK", "500".into()),
+        // Every so many steps on a hash look at so many fields for marks that are over.
+        ("SWEEP_EVERY", "8".into()),
+        ("SWEEP_COUNT", "64".into()),
     ];
     constants.iter().fold(text, |text, (name, value)| {
         text.replace(&format!("@{name}@"), value)

@@ -3,22 +3,22 @@
 S.strict = true
 
 -- How the operation stands if it is live already.
-local function report()
-  local tenure = live()
+local function report(S)
+  local tenure = S:live()
   if tenure then
-    return acquired(tenure)
+    return S:acquired(tenure)
   end
   if S.place_count > 0 then
-    local ticket, place = crowd().own_place()
+    local ticket, place = S:own_place()
     if ticket and place.ends > S.now then
-      return crowd().queued(ticket, place)
+      return S:queued(ticket, place)
     end
   end
 end
 
 -- One more hold of an owner that holds already.
-local function enter_again(tenure, mode, lease, limit)
-  if mode == 'X' and mode_of(tenure) == 'S' then
+local function enter_again(S, tenure, mode, lease, limit)
+  if mode == 'X' and S:mode_of(tenure) == 'S' then
     return 'RD'
   end
   if #tenure.holds / 9 >= limit then
@@ -30,32 +30,32 @@ local function enter_again(tenure, mode, lease, limit)
     tenure.ends = math.max(tenure.ends, S.now + lease)
   end
   tenure.fresh = true
-  cover(tenure.ends + @RETENTION@)
-  return acquired(tenure)
+  S:cover(tenure.ends + @RETENTION@)
+  return S:acquired(tenure)
 end
 
 -- Whether a newcomer may have what is free, after settling.
-local function may_enter(mode, permits)
-  return fits(mode, permits) and (
-    S.place_count == 0 or crowd().all_away() or S.policy == @BARGING@
+local function may_enter(S, mode, permits)
+  return S:fits(mode, permits) and (
+    S.place_count == 0 or S:all_away() or S.policy == @BARGING@
     or (S.policy == @READERS_FIRST@ and mode == 'S')
   )
 end
 
-local function queue(place, limit)
+local function line_up(S, place, limit)
   if S.place_count >= limit then
-    crowd().sweep_places()
+    S:sweep_places()
     if S.place_count >= limit then
       return 'RQ'
     end
   end
   place.session, place.raw, place.owner = S.session, S.raw_sequence, S.owner
   place.ends = math.min(S.now + S.waiter_lease, place.till)
-  return crowd().queued(crowd().enqueue(place), place)
+  return S:queued(S:enqueue(place), place)
 end
 
-return serve(function()
-  set_operation()
+return S:serve(function(S)
+  S:set_operation()
   local wanted = string.sub(S.argument, 33, 46)
   local mode, permits, lease, waits, till, deliver_before, floor, hold_limit, waiter_limit,
     holder_limit, label = struct.unpack('<c1I4dBdddI4I4I4Bc0', S.argument, 47)
@@ -65,19 +65,19 @@ return serve(function()
   if floor > math.min(math.max(S.now, S.token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
     return 'RF'
   end
-  local freed = drop_if_expired()
+  local freed = S:drop_if_expired()
   -- A reader's token depends on expiry: it joins the period of those who read, and of nobody who
   -- is gone.
-  local depends = S.place_count > 0 or mode == 'S' or S.spec ~= wanted or not fits(mode, permits)
+  local depends = S.place_count > 0 or mode == 'S' or S.spec ~= wanted or not S:fits(mode, permits)
     or S.tenure_count >= holder_limit
-  settle(depends, freed)
+  S:settle(depends, freed)
 
-  local mark = mark_of(S.session)
+  local mark = S:mark_of(S.session)
   local stale = mark and S.sequence <= mark.sequence
   -- Noted even if it only reports or is stale: a copy of this very sending may come as late as
   -- its own window allows, and must not outlive the mark.
-  note(' ')
-  local standing = report()
+  S:note(' ')
+  local standing = report(S)
   if standing or stale then
     return standing or 'RS'
   end
@@ -85,25 +85,25 @@ return serve(function()
     if S.tenure_count > 0 or S.place_count > 0 then
       return 'RM' .. S.spec
     end
-    set_spec(wanted)
+    S:set_spec(wanted)
   end
-  local tenure = tenure_of(holder_of())
+  local tenure = S:tenure_of(S:holder_of())
   if tenure then
-    return enter_again(tenure, mode, lease, hold_limit)
+    return enter_again(S, tenure, mode, lease, hold_limit)
   end
-  if may_enter(mode, permits) then
+  if may_enter(S, mode, permits) then
     if S.tenure_count >= holder_limit then
       return 'RH'
     end
-    tenure = grant(S.session, S.raw_sequence, S.owner, mode, permits, label, floor, S.now + lease)
-    return acquired(tenure)
+    tenure = S:grant(S.session, S.raw_sequence, S.owner, mode, permits, label, floor, S.now + lease)
+    return S:acquired(tenure)
   end
   if waits == 0 or till <= S.now then
-    return crowd().held()
+    return S:held()
   end
   local place = {
     mode = mode, permits = permits, floor = floor, till = till, listening = waits == 2,
     label = label,
   }
-  return queue(place, waiter_limit)
+  return line_up(S, place, waiter_limit)
 end)

@@ -1,17 +1,18 @@
 -- Inspect: tells what stands, changing and settling nothing.
 
-return serve(function()
-  local C = crowd()
-  local holders, waiters, waiting = C.live_tenures(), {}, 0
-  table.sort(holders, C.by_time_left)
+return S:serve(function(S)
+  local holders, waiters, waiting = S:live_tenures(), {}, 0
+  table.sort(holders, function(a, b)
+    return S:earlier(a, b)
+  end)
   local listed = {}
   for i = 1, math.min(#holders, @INSPECT_LIST@) do
     local tenure = holders[i]
-    listed[i] = struct.pack('<Bc0c1I4I4ddB', #tenure.label, tenure.label, mode_of(tenure),
-      tenure.permits or 0, #tenure.holds / 9, token_of(tenure), tenure.ends - S.now,
+    listed[i] = struct.pack('<Bc0c1I4I4ddB', #tenure.label, tenure.label, S:mode_of(tenure),
+      tenure.permits or 0, #tenure.holds / 9, S:token_of(tenure), tenure.ends - S.now,
       tenure.flags % 2)
   end
-  C.each_place(function(place)
+  S:each_place(function(place)
     waiting = waiting + 1
     if waiting <= @INSPECT_LIST@ then
       waiters[waiting] = struct.pack('<Bc0c1I4dB', #place.label, place.label, place.mode,

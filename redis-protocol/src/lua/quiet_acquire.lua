@@ -3,7 +3,9 @@ if quiet then
   first = redis.pcall('GET', KEYS[1])
 end
 local stored = first
-if stored == false or type(stored) == 'string' then
+if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
+  and string.byte(stored, 50) == 0 and string.byte(stored, 51) == 0 -- no tenure, no place
+then
   local argument = ARGV[1]
   local session, sequence, owner, wanted, mode, _, lease, _, _, deliver_before, floor, _, _, holders,
     label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
@@ -11,22 +13,19 @@ if stored == false or type(stored) == 'string' then
   local usable = mode ~= 'P' and holders > 0
     and deliver_before >= now and deliver_before <= now + @HORIZON@
   if usable and stored then
-    usable = string.sub(stored, 1, 3) == @MAGIC@ and #stored >= 52
-    if usable then
-      local ends, scanned, tenures, places, marks
-      last, ends, _, scanned, tenures, places, marks = struct.unpack('<ddddBBB', stored, 18)
-      if ends <= now then
-        last = 0 -- past its stored end: counts as empty
-      else
-        usable = tenures == 0 and places == 0 and marks <= QUIET_MARKS
-        stored_end, last_scan, expires = ends, scanned, false
-        for at = 53, #stored, 33 do
-          if string.sub(stored, at, at + 15) ~= session then
-            others, left = others .. string.sub(stored, at, at + 32), left + 1
-          else
-            local seen, till = struct.unpack('<dd', stored, at + 16)
-            usable = usable and (sequence > seen or till <= now)
-          end
+    local ends, scanned, marks
+    last, ends, _, scanned, _, _, marks = struct.unpack('<ddddBBB', stored, 18)
+    if ends <= now then
+      last = 0 -- past its stored end: counts as empty
+    else
+      usable = marks <= QUIET_MARKS
+      stored_end, last_scan, expires = ends, scanned, false
+      for at = 53, #stored, 33 do
+        if string.sub(stored, at, at + 15) ~= session then
+          others, left = others .. string.sub(stored, at, at + 32), left + 1
+        else
+          local seen, till = struct.unpack('<dd', stored, at + 16)
+          usable = usable and (sequence > seen or till <= now)
         end
       end
     end
