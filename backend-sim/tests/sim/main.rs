@@ -7,6 +7,7 @@
 
 mod basics;
 mod controls;
+mod drivers;
 mod drops;
 mod faults;
 mod locks;

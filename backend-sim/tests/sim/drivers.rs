@@ -1,0 +1,306 @@
+//! The two drivers and the policies: the same tape is the same run.
+
+use std::time::Duration;
+
+use leasehold_api::{LockClient, Outcome};
+use leasehold_sim::{
+    Data, Divergence, Ending, Fault, Latency, Policy, RunReport, SimBackend, SimOptions, SimServer,
+    Simulation, Site,
+};
+
+use crate::support::{ms, secs};
+
+/// A closed scenario: all its tasks belong to the simulation, and it needs nothing else.
+async fn scenario(sim: SimServer) -> (u32, u64) {
+    let backends = ["a", "b", "c"].map(|name| sim.client(name));
+    let workers = backends
+        .clone()
+        .map(|backend| sim.spawn(worker(sim.clone(), backend)));
+    let chaos = sim.spawn(chaos(sim.clone(), backends));
+    let mut acquired = 0;
+    for worker in workers {
+        acquired += worker.await;
+    }
+    chaos.await;
+    (acquired, sim.trace())
+}
+
+async fn worker(sim: SimServer, backend: SimBackend) -> u32 {
+    let locks = LockClient::new(backend.clone());
+    let mut acquired = 0;
+    for _ in 0..3 {
+        let mutex = locks.mutex("job").expect("a valid name").lease(secs(3));
+        let patience = ms(u64::from(sim.draw(4_000)));
+        if let Ok(Outcome::Acquired(guard)) = mutex.lock_within(patience).await {
+            acquired += 1;
+            sim.sleep(ms(u64::from(sim.draw(2_000)))).await;
+            // Whatever it comes to: the end goes on in the background.
+            drop(guard.release().await);
+        }
+    }
+    acquired
+}
+
+async fn chaos(sim: SimServer, clients: [SimBackend; 3]) {
+    for _ in 0..8 {
+        sim.sleep(ms(u64::from(sim.draw(400)))).await;
+        let victim = &clients[sim.draw(3) as usize];
+        let late = ms(u64::from(sim.draw(2_000)));
+        match sim.draw(12) {
+            0 | 1 => victim.inject(Fault::LoseReply),
+            2 => victim.inject(Fault::LoseRequest),
+            3 => victim.inject(Fault::DelayRequest(late)),
+            4 => victim.inject(Fault::DelayReply(late)),
+            5 => victim.inject(Fault::DuplicateRequest(late)),
+            6 => victim.inject(Fault::LosePush),
+            7 => victim.inject(Fault::DelayPush(late)),
+            8 => victim.drop_connection(),
+            9 => {
+                victim.pause();
+                sim.sleep(late).await;
+                victim.resume();
+            }
+            10 => {
+                victim.isolate();
+                sim.sleep(late).await;
+                victim.rejoin();
+            }
+            _ => sim.restart(Data::Kept),
+        }
+    }
+}
+
+fn options(seed: u64) -> SimOptions {
+    SimOptions::new(seed).with_latency(Latency::between(ms(0), ms(3)))
+}
+
+fn run(seed: u64, policy: Policy) -> RunReport<(u32, u64)> {
+    Simulation::new(options(seed))
+        .with_policy(policy)
+        .run(scenario)
+}
+
+fn completed<T>(report: &RunReport<T>) -> &T {
+    match &report.ending {
+        Ending::Completed(output) => output,
+        other => panic!("{:?}\n{}", other_name(other), report.timeline()),
+    }
+}
+
+fn other_name<T>(ending: &Ending<T>) -> String {
+    match ending {
+        Ending::Completed(_) => "completed".into(),
+        Ending::Deadlock => "deadlock".into(),
+        Ending::TimeLimit => "time limit".into(),
+        Ending::StepLimit => "step limit".into(),
+        Ending::Panicked(message) => message.clone(),
+        Ending::Diverged(divergence) => divergence.to_string(),
+    }
+}
+
+/// The same scenario in a tokio runtime; its output, and its timeline.
+fn run_on_tokio(seed: u64) -> ((u32, u64), String) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let sim = SimServer::with_options(options(seed));
+        let task = sim.spawn(scenario(sim.clone()));
+        let output = task.await;
+        (output, sim.timeline())
+    })
+}
+
+#[test]
+fn both_drivers_run_the_same() {
+    let mut acquired = 0;
+    for seed in 0..1_000 {
+        let own = run(seed, Policy::Random);
+        let (output, timeline) = run_on_tokio(seed);
+        let own_timeline = own.timeline();
+        assert!(
+            timeline.starts_with(&own_timeline),
+            "seed {seed}\n{own_timeline}\n\n{timeline}"
+        );
+        assert_eq!(*completed(&own), output, "seed {seed}");
+        acquired += output.0;
+    }
+    assert!(acquired > 5_000, "{acquired} acquisitions in 1,000 runs");
+}
+
+#[test]
+fn a_tape_repeats_a_run_under_any_policy() {
+    let pct = Policy::Pct {
+        depth: 3,
+        length: 500,
+    };
+    for seed in 0..30 {
+        for policy in [Policy::Random, pct.clone()] {
+            let first = run(seed, policy);
+            let text = first.tape.to_string();
+            let tape = text.parse().expect("a tape");
+            let again = run(0, Policy::Replay(tape));
+            assert_eq!(completed(&again), completed(&first));
+            assert_eq!(again.trace, first.trace);
+            assert_eq!(again.timeline(), first.timeline());
+        }
+    }
+}
+
+#[test]
+fn seeds_and_policies_give_different_runs() {
+    let pct = Policy::Pct {
+        depth: 2,
+        length: 500,
+    };
+    let mut traces: Vec<u64> = (0..20)
+        .flat_map(|seed| [run(seed, Policy::Random), run(seed, pct.clone())])
+        .map(|report| report.trace)
+        .collect();
+    traces.sort_unstable();
+    traces.dedup();
+    assert_eq!(traces.len(), 40);
+}
+
+#[test]
+fn a_replay_of_something_else_says_at_which_draw() {
+    let mut tape = run(7, Policy::Random).tape;
+    tape.draws[20].bound += 1;
+    let bound = tape.draws[20].bound;
+    match run(7, Policy::Replay(tape)).ending {
+        Ending::Diverged(Divergence { draw, recorded, .. }) => {
+            assert_eq!((draw, recorded.bound), (20, bound));
+        }
+        other => panic!("{}", other_name(&other)),
+    }
+}
+
+#[test]
+fn a_changed_tape_is_followed_as_far_as_it_fits() {
+    let mut tape = run(7, Policy::Random).tape;
+    for draw in tape.draws.iter_mut().step_by(3) {
+        draw.value = 0;
+    }
+    let changed = run(7, Policy::Guided(tape));
+    completed(&changed);
+    let again = run(7, Policy::Replay(changed.tape.clone()));
+    assert_eq!(again.trace, changed.trace);
+}
+
+#[test]
+#[should_panic(expected = "the replay diverges at draw 0")]
+fn a_replay_in_a_tokio_test_diverges_loudly() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let tape = "7.o5:3.A".parse().expect("a tape");
+        let sim = SimServer::with_policy(options(7), Policy::Replay(tape));
+        sim.draw(9);
+        sim.sleep(ms(1)).await;
+    });
+}
+
+#[test]
+fn a_deadlock_is_noticed() {
+    let report = Simulation::new(options(1)).run(|sim| async move {
+        sim.sleep(secs(5)).await;
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(report.ending, Ending::Deadlock);
+    assert_eq!(report.elapsed, secs(5));
+}
+
+#[test]
+fn a_run_has_limits() {
+    let endless = |sim: SimServer| async move {
+        loop {
+            sim.sleep(secs(1)).await;
+        }
+    };
+    let simulation = Simulation::new(options(1));
+    let report: RunReport<()> = simulation.clone().with_time_limit(secs(60)).run(endless);
+    assert_eq!(report.ending, Ending::TimeLimit);
+    assert_eq!(report.elapsed, secs(60));
+    let report: RunReport<()> = simulation.with_step_limit(100).run(endless);
+    assert_eq!((report.ending, report.steps), (Ending::StepLimit, 100));
+}
+
+#[test]
+fn a_panic_of_any_task_ends_the_run() {
+    let report = Simulation::new(options(1)).run(|sim| async move {
+        drop(sim.spawn(async { panic!("of a task") }));
+        sim.sleep(secs(1)).await;
+    });
+    assert_eq!(report.ending, Ending::Panicked("of a task".into()));
+    let report = Simulation::new(options(1)).run(|_| async { panic!("of the scenario") });
+    let ending: Ending<()> = report.ending;
+    assert_eq!(ending, Ending::Panicked("of the scenario".into()));
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a task of the simulation panicked: of a task")]
+async fn a_panic_of_a_task_fails_a_tokio_test() {
+    let sim = SimServer::new(1);
+    drop(sim.spawn(async { panic!("of a task") }));
+    sim.sleep(secs(1)).await;
+    sim.sleep(secs(1)).await;
+}
+
+#[test]
+fn a_timeout_and_a_task_end_when_they_should() {
+    let report = Simulation::new(options(1)).run(|sim| async move {
+        let in_time = sim.timeout(secs(2), sim.sleep(secs(1))).await;
+        let too_late = sim.timeout(secs(2), sim.sleep(secs(3))).await;
+        sim.yield_now().await;
+        let elsewhere = sim.clone();
+        let task = sim.spawn(async move {
+            elsewhere.sleep(Duration::from_nanos(1)).await;
+            elsewhere.elapsed()
+        });
+        (in_time, too_late, task.await)
+    });
+    assert_eq!(*completed(&report), (Some(()), None, ms(3_001)));
+}
+
+#[test]
+fn depth_first_reaches_every_order_of_tasks() {
+    // Three tasks of two steps each: 6! / 2!^3 orders.
+    let mut tape = leasehold_sim::Tape::new(1);
+    let mut seen = std::collections::BTreeSet::new();
+    let mut runs = 0;
+    loop {
+        let report = Simulation::new(options(1))
+            .with_policy(Policy::Replay(tape))
+            .run(three_tasks);
+        seen.insert(completed(&report).clone());
+        runs += 1;
+        tape = report.tape;
+        if !tape.advance(&[Site::Task]) {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 90);
+    // The awaiting task runs too, now and then: that is not a step of the three.
+    assert!(runs >= 90, "{runs}");
+}
+
+async fn three_tasks(sim: SimServer) -> Vec<usize> {
+    let steps = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tasks = [0, 1, 2].map(|task| {
+        let (sim, steps) = (sim.clone(), std::sync::Arc::clone(&steps));
+        sim.clone().spawn(async move {
+            steps.lock().expect("no panic").push(task);
+            sim.yield_now().await;
+            steps.lock().expect("no panic").push(task);
+        })
+    });
+    for task in tasks {
+        task.await;
+    }
+    std::mem::take(&mut *steps.lock().expect("no panic"))
+}
