@@ -111,6 +111,7 @@ mod store;
 mod tape;
 mod tasks;
 mod timeline;
+mod trace;
 mod world;
 
 pub use backend::SimBackend;
@@ -126,3 +127,4 @@ pub use server::SimServer;
 pub use simulation::{Ending, RunReport, Simulation};
 pub use store::Data;
 pub use tape::{Draw, Site, Tape, TapeError};
+pub use trace::Trace;

@@ -14,6 +14,7 @@ use crate::options::SimOptions;
 use crate::runtime::Sleep;
 use crate::store::Data;
 use crate::timeline;
+use crate::trace::Trace;
 use crate::world::{Inner, World};
 
 /// A lock server in memory and in virtual time, with any number of clients.
@@ -177,10 +178,18 @@ impl SimServer {
             .act(|inner, _| inner.log.messages().cloned().collect())
     }
 
-    /// What happened so far as text, a line for each entry: time, client, what. For people, and
-    /// for snapshot tests.
+    /// What happened so far, to be looked at.
+    pub fn trace(&self) -> Trace {
+        self.world.act(|inner, _| {
+            let clients = inner.clients.iter().map(|client| client.name.clone());
+            Trace::of(&inner.log, clients.collect())
+        })
+    }
+
+    /// What happened so far as text, as [`Trace::text`] writes it. For people, and for snapshot
+    /// tests.
     pub fn timeline(&self) -> String {
-        self.world.act(|inner, _| timeline::render(&inner.log))
+        self.trace().text()
     }
 
     /// What is held or waited for, as text, a line for each holder and waiter; empty if nothing

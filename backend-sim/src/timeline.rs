@@ -1,4 +1,4 @@
-//! The log as text.
+//! What happened, in words.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use leasehold_api::{
 };
 
 use crate::faults::Fault;
-use crate::log::{Answer, Call, ClientEvent, Entry, Event, Log, ServerEvent};
+use crate::log::{Answer, Call, ClientEvent, Event, ServerEvent};
 use crate::store::Data;
 
 /// Seconds with as many decimals as tell all milliseconds.
@@ -18,43 +18,34 @@ pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-pub(crate) fn render(log: &Log) -> String {
-    let widest = log
-        .entries()
-        .filter_map(|entry| entry.client.as_ref())
-        .map(|name| name.chars().count())
-        .max();
-    let width = widest.unwrap_or(0).max("server".len());
-    let mut text = String::new();
-    if log.dropped() > 0 {
-        let _ = writeln!(text, "({} earlier entries were dropped)", log.dropped());
-    }
-    for entry in log.entries() {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}", Line { entry, width });
-    }
-    text
-}
+/// Something that is written by a function.
+struct Written<F>(F);
 
-struct Line<'a> {
-    entry: &'a Entry,
-    width: usize,
-}
-
-impl fmt::Display for Line<'_> {
+impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Written<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry {
-            at, client, event, ..
-        } = self.entry;
-        let who = client.as_deref().unwrap_or("server");
-        write!(
-            f,
-            "{:>10.3}  {who:width$}  ",
-            at.as_secs_f64(),
-            width = self.width
-        )?;
-        write_event(f, event)
+        self.0(f)
     }
+}
+
+/// A text that may have several lines, on one.
+fn one_line(text: &str) -> String {
+    let escaped = |c: char| -> String {
+        match c.is_control() {
+            true => c.escape_default().collect(),
+            false => c.into(),
+        }
+    };
+    text.chars().map(escaped).collect()
+}
+
+/// An event in words.
+pub(crate) fn describe(event: &Event) -> impl fmt::Display {
+    Written(move |f: &mut fmt::Formatter<'_>| write_event(f, event))
+}
+
+/// A notice in words.
+pub(crate) fn describe_notice(notice: &Notice) -> impl fmt::Display {
+    Written(move |f: &mut fmt::Formatter<'_>| write_notice(f, notice))
 }
 
 fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
@@ -78,9 +69,9 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         Event::Unsubscribed { .. } => write!(f, "listens no more"),
         Event::Notified { notice } => write_notice(f, notice),
         Event::Fault { fault, call, key } => write_fault(f, *fault, *call, key.as_ref()),
-        Event::Failed { call, error } => write!(f, "{} failed: {error}", name(*call)),
+        Event::Failed { call, error } => write!(f, "{} failed: {}", name(*call), one_line(error)),
         Event::Undelivered { call } => write!(f, "! {} reached no server", name(*call)),
-        Event::Note { text } => write!(f, "* {text}"),
+        Event::Note { text } => write!(f, "> {}", one_line(text)),
         Event::Client(event) => f.write_str(match event {
             ClientEvent::Paused => "~ paused",
             ClientEvent::Resumed => "~ resumed",
@@ -132,7 +123,7 @@ fn write_fault(
     key.map_or(Ok(()), |key| write!(f, " {key:?}"))
 }
 
-const fn name(call: Call) -> &'static str {
+pub(crate) const fn name(call: Call) -> &'static str {
     match call {
         Call::Hello => "hello",
         Call::Listen => "listen",

@@ -13,3 +13,4 @@ mod faults;
 mod locks;
 mod support;
 mod swarm;
+mod traces;

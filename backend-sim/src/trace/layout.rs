@@ -1,0 +1,240 @@
+//! Where everything is on the page.
+//!
+//! The picture is a list of rows, one for each entry of the log, so that each has room for its
+//! words. Time goes downwards but is not to scale: an hour in which nothing happens takes little
+//! more than a second. The overview above it is to scale.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::log::{Content, Event, Fate, Message};
+use crate::trace::Trace;
+use crate::trace::spans::{Absence, Span, SpanEnd, absences, met, spans};
+
+/// All in CSS pixels.
+pub(crate) const ROW: i32 = 18;
+/// Height of an instant at which something was sent or arrived, but nothing was logged.
+const SMALL_ROW: i32 = 10;
+const TOP: i32 = 14;
+pub(crate) const TIME_WIDTH: i32 = 84;
+const COLUMN: i32 = 118;
+/// Between bars of one client that overlap in time.
+const BAR_STEP: i32 = 11;
+/// The longest that a pause between two instants may look.
+const LONGEST_GAP: i32 = 40;
+
+/// An instant: its time, and the heights of its first and last row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instant {
+    pub(crate) at: Duration,
+    pub(crate) first: i32,
+    pub(crate) last: i32,
+    pub(crate) rows: usize,
+}
+
+/// A message's two ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrow {
+    pub(crate) from: (i32, i32),
+    pub(crate) to: (i32, i32),
+}
+
+/// A span with its place beside others of its client.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    pub(crate) span: Span,
+    pub(crate) x: i32,
+    pub(crate) top: i32,
+    pub(crate) bottom: i32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) columns: Vec<Arc<str>>,
+    pub(crate) instants: Vec<Instant>,
+    /// The height of each entry's row.
+    pub(crate) rows: Vec<i32>,
+    /// Which entry a message brought first.
+    brought: BTreeMap<u64, usize>,
+    /// The last command that the server executed at a time.
+    executed: BTreeMap<Duration, usize>,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) absences: Vec<Absence>,
+    pub(crate) height: i32,
+}
+
+impl Layout {
+    pub(crate) fn new(trace: &Trace) -> Self {
+        let (spans, absences) = (spans(trace), absences(trace));
+        let mut layout = Self {
+            columns: trace.columns(),
+            instants: Vec::new(),
+            rows: Vec::new(),
+            brought: BTreeMap::new(),
+            executed: BTreeMap::new(),
+            height: 0,
+            spans,
+            absences,
+        };
+        for (index, entry) in trace.entries.iter().enumerate() {
+            if let Some(message) = entry.message {
+                layout.brought.entry(message).or_insert(index);
+            }
+            if matches!(entry.event, Event::Executed { .. }) {
+                layout.executed.insert(entry.at, index);
+            }
+        }
+        layout.place(trace);
+        layout
+    }
+
+    /// Gives each instant and entry its height.
+    fn place(&mut self, trace: &Trace) {
+        let mut instants: BTreeMap<Duration, usize> = BTreeMap::new();
+        for message in &trace.messages {
+            instants.entry(message.sent).or_default();
+            met(message.fate).map(|at| *instants.entry(at).or_default());
+        }
+        for span in &self.spans {
+            instants.entry(span.from).or_default();
+            instants.entry(span.to).or_default();
+        }
+        for entry in &trace.entries {
+            *instants.entry(entry.at).or_default() += 1;
+        }
+        let mut y = TOP;
+        let mut before = None;
+        for (at, rows) in instants {
+            y += before.map_or(0, |before| gap(at - before));
+            let first = y;
+            for _ in 0..rows {
+                self.rows.push(y + ROW / 2);
+                y += ROW;
+            }
+            let (first, last) = match rows {
+                0 => (first + SMALL_ROW / 2, first + SMALL_ROW / 2),
+                _ => (first + ROW / 2, y - ROW / 2),
+            };
+            y += if rows == 0 { SMALL_ROW } else { 0 };
+            self.instants.push(Instant {
+                at,
+                first,
+                last,
+                rows,
+            });
+            before = Some(at);
+        }
+        self.height = y + TOP;
+    }
+
+    /// The clients' columns are on both sides of the server's, so that arrows are short.
+    pub(crate) fn x(&self, client: Option<&str>) -> i32 {
+        let middle = self.columns.len().div_ceil(2);
+        let place = match client.and_then(|name| self.columns.iter().position(|c| **c == *name)) {
+            Some(column) if column < middle => column,
+            Some(column) => column + 1,
+            None => middle,
+        };
+        TIME_WIDTH + COLUMN / 2 + COLUMN * i32::try_from(place).unwrap_or(0)
+    }
+
+    /// Where the words begin.
+    pub(crate) fn words(&self) -> i32 {
+        TIME_WIDTH + COLUMN * i32::try_from(self.columns.len() + 1).unwrap_or(1) + 12
+    }
+
+    pub(crate) fn instant(&self, at: Duration) -> Instant {
+        let index = self.instants.partition_point(|instant| instant.at < at);
+        let last = self.instants.len().saturating_sub(1);
+        self.instants
+            .get(index.min(last))
+            .copied()
+            .unwrap_or(Instant {
+                at,
+                first: TOP,
+                last: TOP,
+                rows: 0,
+            })
+    }
+
+    fn brought(&self, message: u64) -> Option<i32> {
+        self.brought.get(&message).map(|&index| self.rows[index])
+    }
+
+    pub(crate) fn arrow(&self, message: &Message) -> Arrow {
+        let (client, server) = (self.x(Some(&message.client)), self.x(None));
+        let sent = self.instant(message.sent);
+        let met = met(message.fate).map(|at| self.instant(at));
+        let below =
+            |y: i32| met.map_or(y + ROW, |met| if met.at > sent.at { met.first } else { y });
+        let (from_y, to_y) = match message.content {
+            Content::Request { .. } => {
+                let arrived = matches!(message.fate, Fate::Arrived(_));
+                let row = self.brought(message.number).filter(|_| arrived);
+                let to = row.unwrap_or_else(|| below(sent.last));
+                let at_once = met.is_some_and(|met| met.at == sent.at);
+                (if at_once { to } else { sent.last }, to - 3)
+            }
+            Content::Reply { to, .. } => {
+                let from = self.brought(to).unwrap_or(sent.first);
+                (from + 3, below(from + 3))
+            }
+            Content::Push { .. } => {
+                let cause = self.executed.get(&message.sent);
+                let from = cause.map_or(sent.last, |&index| self.rows[index]);
+                let row = self.brought(message.number);
+                (from + 3, row.unwrap_or_else(|| below(from + 3)))
+            }
+            Content::Unlisten => (sent.last, below(sent.last)),
+        };
+        let (from_x, to_x) = match message.content.is_to_server() {
+            true => (client, server),
+            false => (server, client),
+        };
+        Arrow {
+            from: (from_x, from_y),
+            to: (to_x, to_y),
+        }
+    }
+
+    /// The spans as bars: those of one client that overlap stand beside each other.
+    pub(crate) fn bars(&self) -> Vec<Bar> {
+        let mut ends: BTreeMap<Arc<str>, Vec<Duration>> = BTreeMap::new();
+        let mut bars = Vec::new();
+        for span in &self.spans {
+            let lanes = ends.entry(Arc::clone(&span.client)).or_default();
+            let free = lanes.iter().position(|end| *end <= span.from);
+            let lane = free.unwrap_or_else(|| {
+                lanes.push(Duration::ZERO);
+                lanes.len() - 1
+            });
+            lanes[lane] = span.to;
+            // Right, left, further right, further left of the client's line.
+            let side = i32::try_from(lane.div_ceil(2)).unwrap_or(0) * BAR_STEP;
+            let side = if lane % 2 == 0 { -side } else { side };
+            let row = |row: Option<usize>| row.map(|row| self.rows[row]);
+            // A pushed grant happens with the command that caused it.
+            let cause = |at: Duration| self.executed.get(&at).copied();
+            let became = (span.end == SpanEnd::Became).then(|| cause(span.to));
+            let top = row(span.rows.0.or(cause(span.from)));
+            let top = top.unwrap_or(self.instant(span.from).last);
+            let bottom = row(span.rows.1.or(became.flatten()));
+            let bottom = bottom.unwrap_or(self.instant(span.to).first);
+            bars.push(Bar {
+                x: self.x(Some(&span.client)) + side,
+                top,
+                bottom: bottom.max(top + 4),
+                span: span.clone(),
+            });
+        }
+        bars
+    }
+}
+
+/// How much a time in which nothing happens looks like: its logarithm.
+fn gap(time: Duration) -> i32 {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let bits = 64 - ms.leading_zeros();
+    i32::try_from(bits).map_or(LONGEST_GAP, |bits| (bits * 4 - 4).clamp(0, LONGEST_GAP))
+}

@@ -1,0 +1,515 @@
+//! The run as a page of HTML with an SVG picture, complete in itself.
+
+use std::fmt::{self, Display, Write as _};
+use std::time::Duration;
+
+use leasehold_api::Mode;
+
+use crate::log::{Content, Entry, Event, Fate, Message};
+use crate::timeline::{describe, describe_notice, name, seconds};
+use crate::trace::Trace;
+use crate::trace::layout::{Arrow, Bar, Instant, Layout, ROW, TIME_WIDTH};
+use crate::trace::spans::{Absence, Span, SpanEnd};
+
+/// Nothing may be loaded: what the page needs is in it.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+/// Half the width of a bar, in CSS pixels.
+const HALF_BAR: i32 = 5;
+/// About the width of a character of the words.
+const CHARACTER: i32 = 8;
+/// Left of the overview's lanes, and their length.
+const OVERVIEW: (i32, i32) = (96, 800);
+
+pub(crate) fn render(trace: &Trace) -> String {
+    let layout = Layout::new(trace);
+    let mut page = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_page(&mut page, trace, &layout);
+    page
+}
+
+/// Text as it stands in HTML, in or outside of quotes. Control characters get their pictures.
+struct Escaped<T>(T);
+
+impl<T: Display> Display for Escaped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.to_string().chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                '\n' => f.write_str("&#10;")?,
+                '\u{0}'..='\u{1f}' => {
+                    let picture = char::from_u32(0x2400 + u32::from(c));
+                    f.write_char(picture.unwrap_or('?'))?;
+                }
+                '\u{7f}'..='\u{9f}' => f.write_char('\u{2421}')?,
+                // They would turn the rest of the line around.
+                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => f.write_char('\u{fffd}')?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_page(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
+    let title = Escaped(&trace.title);
+    writeln!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{}</style>\n\
+         </head>\n<body>",
+        include_str!("page.css")
+    )?;
+    write_head(out, trace, layout)?;
+    write_overview(out, trace, layout)?;
+    let longest = trace
+        .entries
+        .iter()
+        .map(|entry| words(entry).chars().count())
+        .max();
+    let longest = i32::try_from(longest.unwrap_or(0) + widest_name(layout) + 4).unwrap_or(i32::MAX);
+    let width = layout
+        .words()
+        .saturating_add(longest.saturating_mul(CHARACTER));
+    writeln!(out, "<div class=\"scroll\" style=\"min-width:{width}px\">")?;
+    write_headings(out, layout)?;
+    let height = layout.height;
+    writeln!(
+        out,
+        "<svg class=\"run\" width=\"{width}\" height=\"{height}\" role=\"img\">{HATCH}"
+    )?;
+    write_lines(out, layout)?;
+    for absence in &layout.absences {
+        write_absence(out, layout, absence)?;
+    }
+    for bar in layout.bars() {
+        write_bar(out, trace, &bar)?;
+    }
+    for (entry, &y) in trace.entries.iter().zip(&layout.rows) {
+        write_row(out, trace, layout, entry, y)?;
+    }
+    for message in &trace.messages {
+        write_message(out, trace, message, layout.arrow(message))?;
+    }
+    writeln!(
+        out,
+        "</svg>\n</div>\n<div id=\"tip\"></div>\n<script>\n{}</script>\n</body>\n</html>",
+        include_str!("page.js")
+    )
+}
+
+const HATCH: &str = "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternTransform=\"rotate(45)\" \
+    patternUnits=\"userSpaceOnUse\"><path d=\"M0 0V6\" stroke=\"#b97a00\" stroke-width=\"1.6\" opacity=\".45\"/></pattern></defs>";
+
+fn widest_name(layout: &Layout) -> usize {
+    let names = layout.columns.iter().map(|name| name.chars().count());
+    names.max().unwrap_or(0).max("server".len())
+}
+
+fn write_head(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
+    writeln!(out, "<h1>{}</h1>", Escaped(&trace.title))?;
+    let (clients, end) = (layout.columns.len(), seconds(trace.end()));
+    let (entries, messages) = (trace.entries.len(), trace.messages.len());
+    write!(
+        out,
+        "<p class=\"sum\">{clients} clients, {end} of virtual time, {entries} events, {messages} messages"
+    )?;
+    if trace.dropped > 0 {
+        write!(out, "; {} earlier events are not shown", trace.dropped)?;
+    }
+    writeln!(out, ".</p>")?;
+    if let Some(verdict) = &trace.verdict {
+        writeln!(out, "<div class=\"verdict\">{}</div>", Escaped(verdict))?;
+    }
+    if let Some(replay) = &trace.replay {
+        let replay = Escaped(replay);
+        writeln!(
+            out,
+            "<div class=\"replay\">Again: <code>{replay}</code></div>"
+        )?;
+    }
+    writeln!(out, "{}", include_str!("legend.html"))
+}
+
+/// All of the time to scale, a lane for each client; faults are ticks.
+fn write_overview(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
+    let (left, width) = OVERVIEW;
+    let end = trace.end().max(Duration::from_millis(1)).as_secs_f64();
+    let x = |at: Duration| f64::from(left) + at.as_secs_f64() / end * f64::from(width);
+    let height = 18 * layout.columns.len() + 20;
+    writeln!(
+        out,
+        "<svg class=\"overview\" width=\"{}\" height=\"{height}\" data-left=\"{left}\" \
+         data-width=\"{width}\" data-end=\"{end:.6}\">{HATCH}",
+        left + width + 60
+    )?;
+    for (lane, name) in layout.columns.iter().enumerate() {
+        let y = 18 * lane + 9;
+        let shown: String = name.chars().take(12).collect();
+        let (text, shown) = (y + 4, Escaped(&shown));
+        writeln!(out, "<text x=\"0\" y=\"{text}\">{shown}</text>")?;
+        writeln!(
+            out,
+            "<path class=\"lane\" d=\"M{left} {y}H{}\"/>",
+            left + width
+        )?;
+        for span in layout.spans.iter().filter(|span| span.client == *name) {
+            let (from, to) = (x(span.from), x(span.to));
+            let (class, color, top) = (class(span), color(trace, span), y - 5);
+            let wide = (to - from).max(1.0);
+            writeln!(
+                out,
+                "<rect class=\"{class} {color}\" x=\"{from:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"10\"/>"
+            )?;
+        }
+        for absence in layout
+            .absences
+            .iter()
+            .filter(|a| a.client.as_ref() == Some(name))
+        {
+            let (from, to, top) = (x(absence.from), x(absence.to), y - 7);
+            let wide = (to - from).max(1.0);
+            writeln!(
+                out,
+                "<g class=\"gone\"><rect x=\"{from:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"14\"/></g>"
+            )?;
+        }
+        let faults = trace
+            .entries
+            .iter()
+            .filter(|entry| kind(&entry.event) == "fault");
+        for entry in faults.filter(|entry| entry.client.as_ref() == Some(name)) {
+            let (at, top) = (x(entry.at), y - 8);
+            writeln!(out, "<path class=\"tick\" d=\"M{at:.1} {top}v16\"/>")?;
+        }
+    }
+    let (y, middle) = (18 * layout.columns.len() + 13, left + width / 2);
+    for (at, anchor, time) in [
+        (left, "start", 0.0),
+        (middle, "middle", end / 2.0),
+        (left + width, "end", end),
+    ] {
+        writeln!(
+            out,
+            "<text class=\"dim\" x=\"{at}\" y=\"{y}\" text-anchor=\"{anchor}\">{time:.3} s</text>"
+        )?;
+    }
+    writeln!(out, "</svg>")
+}
+
+fn write_headings(out: &mut String, layout: &Layout) -> fmt::Result {
+    write!(
+        out,
+        "<div class=\"heads\"><i style=\"left:{}px\">time, s</i>",
+        TIME_WIDTH - 58
+    )?;
+    for name in &layout.columns {
+        let (x, name) = (layout.x(Some(name)), Escaped(name));
+        write!(out, "<b style=\"left:{x}px\" title=\"{name}\">{name}</b>")?;
+    }
+    let x = layout.x(None);
+    writeln!(
+        out,
+        "<b style=\"left:{x}px\">server</b><i style=\"left:{}px\">what happened</i></div>",
+        layout.words()
+    )
+}
+
+/// The clients' and the server's lines, and the times beside them.
+fn write_lines(out: &mut String, layout: &Layout) -> fmt::Result {
+    let height = layout.height;
+    for name in &layout.columns {
+        let x = layout.x(Some(name));
+        writeln!(out, "<path class=\"life\" d=\"M{x} 0V{height}\"/>")?;
+    }
+    let x = layout.x(None);
+    writeln!(out, "<path class=\"life server\" d=\"M{x} 0V{height}\"/>")?;
+    let mut before: Option<&Instant> = None;
+    for instant in layout.instants.iter().filter(|instant| instant.rows > 0) {
+        let (x, y, at) = (TIME_WIDTH - 16, instant.first + 4, instant.at.as_secs_f64());
+        writeln!(out, "<text class=\"at\" x=\"{x}\" y=\"{y}\">{at:.3}</text>")?;
+        if let Some(before) = before {
+            let (passed, room) = (instant.at - before.at, instant.first - before.last);
+            if passed >= Duration::from_millis(50) && room >= ROW + 14 {
+                let y = before.last + room / 2 + 4;
+                let passed = passed.as_secs_f64();
+                writeln!(
+                    out,
+                    "<text class=\"gap\" x=\"{x}\" y=\"{y}\">+{passed:.3}</text>"
+                )?;
+            }
+        }
+        before = Some(instant);
+    }
+    Ok(())
+}
+
+fn write_absence(out: &mut String, layout: &Layout, absence: &Absence) -> fmt::Result {
+    let who = absence.client.as_deref();
+    let x = layout.x(who) - 18;
+    let (top, bottom) = (
+        layout.instant(absence.from).last,
+        layout.instant(absence.to).first,
+    );
+    let (height, name) = ((bottom - top).max(4), absence.kind.name());
+    let who = Escaped(who.unwrap_or("the server"));
+    let (from, to) = (seconds(absence.from), seconds(absence.to));
+    writeln!(
+        out,
+        "<g class=\"gone\" data-t=\"{who} is {name} from {from} to {to}\">\
+         <rect x=\"{x}\" y=\"{top}\" width=\"36\" height=\"{height}\"/>\
+         <text x=\"{}\" y=\"{}\">{name}</text></g>",
+        x - 3,
+        top + 12
+    )
+}
+
+fn class(span: &Span) -> &'static str {
+    match (span.is_hold(), span.mode) {
+        (true, Mode::Exclusive) => "hold",
+        (true, _) => "shared",
+        (false, _) => "wait",
+    }
+}
+
+/// Each key has a colour, as long as there are enough.
+fn color(trace: &Trace, span: &Span) -> &'static str {
+    let mut keys = Vec::new();
+    for entry in &trace.entries {
+        if let Event::Executed { key, .. } = &entry.event {
+            if *key == span.key {
+                break;
+            }
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+    }
+    ["k0", "k1", "k2", "k3", "k4", "k5"][keys.len() % 6]
+}
+
+fn write_bar(out: &mut String, trace: &Trace, bar: &Bar) -> fmt::Result {
+    let Bar {
+        span,
+        x,
+        top,
+        bottom,
+    } = bar;
+    let (class, color) = (class(span), color(trace, span));
+    let (left, height) = (x - HALF_BAR, bottom - top);
+    write!(
+        out,
+        "<g class=\"bar {color}\" data-t=\"{}\">",
+        Escaped(bar_words(span))
+    )?;
+    write!(
+        out,
+        "<rect class=\"{class}\" x=\"{left}\" y=\"{top}\" width=\"{}\" height=\"{height}\"/>",
+        2 * HALF_BAR
+    )?;
+    if matches!(
+        span.end,
+        SpanEnd::Expired | SpanEnd::Forced | SpanEnd::Forgotten
+    ) {
+        let (from, to) = (left - 3, left + 2 * HALF_BAR + 3);
+        write!(out, "<path class=\"over\" d=\"M{from} {bottom}H{to}\"/>")?;
+    }
+    if span.is_hold() && height >= ROW {
+        let key: String = span.key.as_str().chars().take(9).collect();
+        let (x, y, key) = (left + 2 * HALF_BAR + 3, top + 11, Escaped(&key));
+        write!(out, "<text x=\"{x}\" y=\"{y}\">{key}</text>")?;
+    }
+    writeln!(out, "</g>")
+}
+
+fn bar_words(span: &Span) -> String {
+    let (client, key, number) = (&span.client, &span.key, span.sequence);
+    let how = match (span.token, span.mode) {
+        (None, _) => "waits for",
+        (Some(_), Mode::Exclusive) => "holds exclusively:",
+        (Some(_), _) => "holds with others:",
+    };
+    let end = match span.end {
+        SpanEnd::Open => "still does at the end of the log",
+        SpanEnd::Became if span.token.is_none() => "until it was granted",
+        SpanEnd::Became => "until it was converted",
+        SpanEnd::Ended => "until the client ended it",
+        SpanEnd::Expired => "until it expired",
+        SpanEnd::Forced => "until somebody ended it by force",
+        SpanEnd::Forgotten => "until the server did not know it any more",
+    };
+    let (from, to, long) = (
+        seconds(span.from),
+        seconds(span.to),
+        seconds(span.to - span.from),
+    );
+    let mut words =
+        format!("{client} {how} {key:?}, attempt #{number}\n{from} to {to} ({long}), {end}");
+    if let Some(token) = span.token {
+        let _ = write!(words, "\ntoken {token}");
+    }
+    words
+}
+
+/// What sort of row an event is.
+fn kind(event: &Event) -> &'static str {
+    match event {
+        Event::Fault { .. } | Event::Undelivered { .. } => "fault",
+        Event::Failed { .. } => "failed",
+        Event::Client(_) | Event::Server(_) => "away",
+        Event::Note { .. } => "note",
+        Event::Notified { .. } => "push",
+        _ => "step",
+    }
+}
+
+fn words(entry: &Entry) -> String {
+    describe(&entry.event).to_string()
+}
+
+fn write_row(
+    out: &mut String,
+    trace: &Trace,
+    layout: &Layout,
+    entry: &Entry,
+    y: i32,
+) -> fmt::Result {
+    let at_server = matches!(kind(&entry.event), "step") || entry.client.is_none();
+    let client = entry.client.as_deref();
+    let x = layout.x(if at_server { None } else { client });
+    let (kind, at) = (kind(&entry.event), entry.at.as_secs_f64());
+    let (who, what) = (client.unwrap_or("server"), words(entry));
+    let told = match entry.message.and_then(|number| message(trace, number)) {
+        Some(message) => format!(
+            "{at:.6} s  {who}: {what}\n{}",
+            message_words(trace, message)
+        ),
+        None => format!("{at:.6} s  {who}: {what}"),
+    };
+    write!(
+        out,
+        "<g class=\"row {kind}\" data-at=\"{at:.6}\" data-t=\"{}\"",
+        Escaped(told)
+    )?;
+    if let Some(number) = entry
+        .message
+        .and_then(|number| message(trace, number))
+        .map(group)
+    {
+        write!(out, " data-m=\"{number}\"")?;
+    }
+    let (top, words) = (y - ROW / 2, layout.words());
+    let name = i32::try_from(widest_name(layout)).unwrap_or(0) * CHARACTER;
+    writeln!(
+        out,
+        "><rect class=\"hit\" x=\"0\" y=\"{top}\" width=\"100%\" height=\"{ROW}\"/>\
+         <path class=\"rule\" d=\"M{x} {y}H{}\"/><circle class=\"dot\" cx=\"{x}\" cy=\"{y}\" r=\"3\"/>\
+         <text class=\"who\" x=\"{words}\" y=\"{}\">{}</text>\
+         <text class=\"what\" x=\"{}\" y=\"{}\">{}</text></g>",
+        words - 6,
+        y + 4,
+        Escaped(who),
+        words + name + 8,
+        y + 4,
+        Escaped(what)
+    )
+}
+
+fn message(trace: &Trace, number: u64) -> Option<&Message> {
+    let first = trace.messages.first()?.number;
+    let index = usize::try_from(number.checked_sub(first)?).ok()?;
+    trace.messages.get(index)
+}
+
+/// What is shown together: a request with its reply.
+fn group(message: &Message) -> u64 {
+    match message.content {
+        Content::Reply { to, .. } => to,
+        _ => message.number,
+    }
+}
+
+fn message_words(trace: &Trace, message: &Message) -> String {
+    let (client, sent) = (&message.client, seconds(message.sent));
+    let what = match message.content {
+        Content::Request { call, again: false } => format!("{} of {client}", name(call)),
+        Content::Request { call, again: true } => format!("{} of {client}, sent again", name(call)),
+        Content::Reply { call, .. } => format!("reply to {} of {client}", name(call)),
+        Content::Push { notice } => format!("push to {client}: {}", describe_notice(&notice)),
+        Content::Unlisten => format!("{client} unsubscribes"),
+    };
+    let fate = match message.fate {
+        Fate::Arrived(at) => format!("arrived at {} ({:?})", seconds(at), at - message.sent),
+        Fate::Lost(at) => format!("lost at {}", seconds(at)),
+        Fate::UnderWay => "still under way".to_owned(),
+    };
+    let faults = trace
+        .entries
+        .iter()
+        .filter(|entry| entry.message == Some(message.number));
+    let faults = faults.filter(|entry| kind(&entry.event) == "fault");
+    let mut words = format!("{what}\nsent at {sent}, {fate}");
+    for fault in faults {
+        let _ = write!(words, "\n{}", describe(&fault.event));
+    }
+    words
+}
+
+fn write_message(out: &mut String, trace: &Trace, message: &Message, arrow: Arrow) -> fmt::Result {
+    let sort = match message.content {
+        Content::Reply { .. } => "reply",
+        Content::Push { .. } => "push",
+        _ => "request",
+    };
+    let lost = matches!(message.fate, Fate::Lost(_));
+    let fault = if lost { " fault" } else { "" };
+    let Arrow {
+        from: (x0, y0),
+        to: (x1, y1),
+    } = arrow;
+    // What does not arrive ends on its way.
+    let (x1, y1) = match message.fate {
+        Fate::Arrived(_) => (x1, y1),
+        _ => (x0 + (x1 - x0) * 3 / 5, y0 + (y1 - y0) * 3 / 5),
+    };
+    let (told, number) = (Escaped(message_words(trace, message)), group(message));
+    write!(
+        out,
+        "<g class=\"msg {sort}{fault}\" data-m=\"{number}\" data-t=\"{told}\">\
+         <path class=\"wide\" d=\"M{x0} {y0}L{x1} {y1}\"/><path d=\"M{x0} {y0}L{x1} {y1}\"/>"
+    )?;
+    match message.fate {
+        Fate::Arrived(_) => write_tip(out, (x0, y0), (x1, y1))?,
+        Fate::Lost(_) => {
+            let (left, top) = (x1 - 5, y1 - 5);
+            write!(
+                out,
+                "<path class=\"cross\" d=\"M{left} {top}l10 10m0 -10l-10 10\"/>"
+            )?;
+        }
+        Fate::UnderWay => {}
+    }
+    writeln!(out, "</g>")
+}
+
+/// The head of an arrow.
+fn write_tip(out: &mut String, from: (i32, i32), to: (i32, i32)) -> fmt::Result {
+    let (dx, dy) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
+    let length = dx.hypot(dy).max(1.0);
+    let (dx, dy) = (dx / length, dy / length);
+    let (x, y) = (f64::from(to.0), f64::from(to.1));
+    let (bx, by) = (x - 8.0 * dx, y - 8.0 * dy);
+    write!(
+        out,
+        "<path class=\"tip\" d=\"M{x:.1} {y:.1}L{:.1} {:.1}L{:.1} {:.1}Z\"/>",
+        bx - 3.2 * dy,
+        by + 3.2 * dx,
+        bx + 3.2 * dy,
+        by - 3.2 * dx
+    )
+}

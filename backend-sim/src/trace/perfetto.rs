@@ -1,0 +1,248 @@
+//! The run in the JSON trace event format, for Perfetto and chrome://tracing.
+//!
+//! The format is that of "Trace Event Format" by Nat Duca and Dan Sinclair: `M` names processes and
+//! threads, `X` is a slice, `i` an instant, `s` and `f` the two ends of an arrow, which bind to the
+//! slices around their times.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
+use std::time::Duration;
+
+use leasehold_api::bounds::CALL_TIMEOUT;
+
+use crate::log::{Content, Entry, Event, Fate, Message};
+use crate::timeline::{describe, describe_notice, name};
+use crate::trace::Trace;
+use crate::trace::json::Quoted;
+use crate::trace::spans::{Span, absences, spans};
+
+const SERVER: usize = 1;
+
+/// Threads of a process: what cannot be on one track goes to the next with the same name.
+const EVENTS: usize = 1;
+const LOCKS: usize = 10;
+const CALLS: usize = 100;
+
+pub(crate) fn render(trace: &Trace) -> String {
+    let mut out = Output {
+        json: String::from("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"),
+        lanes: BTreeMap::new(),
+        first: true,
+    };
+    out.process(SERVER, "server");
+    let columns = trace.columns();
+    for (index, client) in columns.iter().enumerate() {
+        out.process(pid(index), client);
+    }
+    for span in spans(trace) {
+        out.span(trace, &span);
+    }
+    for absence in absences(trace) {
+        let pid = absence
+            .client
+            .as_ref()
+            .map_or(SERVER, |client| process(trace, client));
+        let (from, to) = (absence.from, absence.to);
+        out.slice((pid, LOCKS, "locks"), (from, to), absence.kind.name(), "");
+    }
+    for entry in &trace.entries {
+        out.entry(trace, entry);
+    }
+    let ends = call_ends(trace);
+    for message in &trace.messages {
+        out.message(trace, message, &ends);
+    }
+    out.json.push_str("\n]}\n");
+    out.json
+}
+
+const fn pid(column: usize) -> usize {
+    SERVER + 1 + column
+}
+
+fn process(trace: &Trace, client: &str) -> usize {
+    let columns = trace.columns();
+    let column = columns.iter().position(|name| &**name == client);
+    pid(column.unwrap_or(columns.len()))
+}
+
+/// When each call was over for its caller, by the number of its request.
+fn call_ends(trace: &Trace) -> BTreeMap<u64, Duration> {
+    let mut ends = BTreeMap::new();
+    for message in &trace.messages {
+        match (message.content, message.fate) {
+            (Content::Request { again: false, .. }, _) => {
+                let last = message.sent.saturating_add(CALL_TIMEOUT).min(trace.end());
+                ends.insert(message.number, last.max(message.sent));
+            }
+            (Content::Reply { to, .. }, Fate::Arrived(at)) => {
+                ends.insert(to, at);
+            }
+            _ => {}
+        }
+    }
+    ends
+}
+
+struct Output {
+    json: String,
+    /// The slices' ends on each track of a process and name: none may overlap another.
+    lanes: BTreeMap<(usize, usize), Vec<Duration>>,
+    first: bool,
+}
+
+impl Output {
+    /// Adds an event; `rest` are its other members, each with a comma before it.
+    fn event(&mut self, phase: &str, (pid, tid): (usize, usize), rest: impl Display) {
+        let comma = if std::mem::take(&mut self.first) {
+            ""
+        } else {
+            ",\n"
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(
+            self.json,
+            "{comma}{{\"ph\":\"{phase}\",\"pid\":{pid},\"tid\":{tid}{rest}}}"
+        );
+    }
+
+    fn process(&mut self, pid: usize, name: &str) {
+        let name = Quoted(name);
+        let args =
+            format_args!(",\"name\":\"process_name\",\"args\":{{\"name\":{name}}}").to_string();
+        self.event("M", (pid, 0), args);
+        self.event(
+            "M",
+            (pid, 0),
+            format_args!(",\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{pid}}}"),
+        );
+    }
+
+    /// A slice on the first track of that name that is free; returns the track's number.
+    fn slice(
+        &mut self,
+        (pid, base, track): (usize, usize, &str),
+        (from, to): (Duration, Duration),
+        name: &str,
+        what: &str,
+    ) -> usize {
+        let to = to.max(from + Duration::from_micros(1));
+        let lanes = self.lanes.entry((pid, base)).or_default();
+        let lane = match lanes.iter().position(|end| *end <= from) {
+            Some(lane) => lane,
+            None => {
+                lanes.push(Duration::ZERO);
+                lanes.len() - 1
+            }
+        };
+        let new = lanes[lane] == Duration::ZERO;
+        lanes[lane] = to;
+        let tid = base + lane;
+        if new {
+            self.event(
+                "M",
+                (pid, tid),
+                format_args!(",\"name\":\"thread_name\",\"args\":{{\"name\":\"{track}\"}}"),
+            );
+        }
+        let (ts, dur) = (from.as_micros(), (to - from).as_micros());
+        let (name, what) = (Quoted(name), Quoted(what));
+        self.event(
+            "X",
+            (pid, tid),
+            format_args!(",\"ts\":{ts},\"dur\":{dur},\"name\":{name},\"args\":{{\"what\":{what}}}"),
+        );
+        tid
+    }
+
+    fn instant(&mut self, pid: usize, at: Duration, name: &str) {
+        let (ts, name) = (at.as_micros(), Quoted(name));
+        self.event(
+            "i",
+            (pid, EVENTS),
+            format_args!(",\"ts\":{ts},\"s\":\"t\",\"name\":{name}"),
+        );
+    }
+
+    fn arrow(&mut self, id: u64, from: (usize, usize, Duration), to: (usize, usize, Duration)) {
+        let (pid, tid, at) = from;
+        let ts = at.as_micros();
+        let common = format!(",\"id\":{id},\"cat\":\"message\",\"name\":\"message\"");
+        self.event("s", (pid, tid), format_args!(",\"ts\":{ts}{common}"));
+        let (pid, tid, at) = to;
+        let ts = at.as_micros();
+        let end = format_args!(",\"ts\":{ts},\"bp\":\"e\"{common}").to_string();
+        self.event("f", (pid, tid), end);
+    }
+
+    fn span(&mut self, trace: &Trace, span: &Span) {
+        let (key, number) = (&span.key, span.sequence);
+        let (name, what) = match span.token {
+            Some(token) => (
+                format!("holds {key:?} #{number}"),
+                format!("{:?}, token {token}, {:?}", span.mode, span.end),
+            ),
+            None => (
+                format!("waits for {key:?} #{number}"),
+                format!("{:?}, {:?}", span.mode, span.end),
+            ),
+        };
+        let pid = process(trace, &span.client);
+        self.slice((pid, LOCKS, "locks"), (span.from, span.to), &name, &what);
+    }
+
+    fn entry(&mut self, trace: &Trace, entry: &Entry) {
+        let pid = entry
+            .client
+            .as_ref()
+            .map_or(SERVER, |client| process(trace, client));
+        match &entry.event {
+            // Their messages have slices.
+            Event::Executed { .. } | Event::Hello { .. } | Event::Notified { .. } => {}
+            event => self.instant(pid, entry.at, &describe(event).to_string()),
+        }
+    }
+
+    /// What a message was is told by the slices at its ends.
+    fn message(&mut self, trace: &Trace, message: &Message, ends: &BTreeMap<u64, Duration>) {
+        let client = process(trace, &message.client);
+        match message.content {
+            Content::Request { call, again } => {
+                let what = told(trace, message.number);
+                let end = ends.get(&message.number).copied().unwrap_or(message.sent);
+                let name = if again { "sent again" } else { name(call) };
+                let caller = self.slice((client, CALLS, "calls"), (message.sent, end), name, &what);
+                if let Fate::Arrived(at) = message.fate {
+                    let of = format!("{} {name}", message.client);
+                    let server = self.slice((SERVER, CALLS, "commands"), (at, at), &of, &what);
+                    let from = (client, caller, message.sent);
+                    self.arrow(message.number, from, (SERVER, server, at));
+                }
+            }
+            Content::Push { notice } => {
+                let name = describe_notice(&notice).to_string();
+                let to = format!("{} {name}", message.client);
+                let sent = message.sent;
+                let server = self.slice((SERVER, LOCKS, "pushes"), (sent, sent), &to, "");
+                if let Fate::Arrived(at) = message.fate {
+                    let ear = self.slice((client, CALLS, "calls"), (at, at), &name, "");
+                    let from = (SERVER, server, sent);
+                    self.arrow(message.number, from, (client, ear, at));
+                }
+            }
+            Content::Reply { .. } | Content::Unlisten => {}
+        }
+    }
+}
+
+/// What the log says that a message brought.
+fn told(trace: &Trace, message: u64) -> String {
+    let told = trace
+        .entries
+        .iter()
+        .filter(|entry| entry.message == Some(message));
+    let told: Vec<String> = told
+        .map(|entry| describe(&entry.event).to_string())
+        .collect();
+    told.join("; ")
+}

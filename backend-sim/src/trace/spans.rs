@@ -1,0 +1,413 @@
+//! Who waited and who held, from when to when, as the server's answers tell it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{
+    AcquireReply, ConvertReply, EndReply, FencingToken, ForceHow, ForceReply, Key, Mode, Notice,
+    Operation, PollReply, RenewReply, SessionId, Why,
+};
+
+use crate::log::{Answer, ClientEvent, Content, Entry, Event, Fate, Message, ServerEvent};
+use crate::store::Data;
+use crate::trace::Trace;
+
+/// A stretch of time in which one operation waited, or held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) client: Arc<str>,
+    pub(crate) key: Key,
+    pub(crate) sequence: u64,
+    pub(crate) mode: Mode,
+    /// Of a hold; `None` of a wait.
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) from: Duration,
+    pub(crate) to: Duration,
+    pub(crate) end: SpanEnd,
+    /// The entry with which it began, and the one with which it ended, if it was one.
+    pub(crate) rows: (Option<usize>, Option<usize>),
+}
+
+/// How a span ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpanEnd {
+    /// It had not when the log was read.
+    Open,
+    /// A wait, by a grant; a hold, by its conversion.
+    Became,
+    Ended,
+    Expired,
+    Forced,
+    /// The server forgot it.
+    Forgotten,
+}
+
+impl Span {
+    pub(crate) fn is_hold(&self) -> bool {
+        self.token.is_some()
+    }
+
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.mode == Mode::Exclusive
+    }
+
+    pub(crate) fn covers(&self, at: Duration) -> bool {
+        self.from <= at && (at < self.to || self.end == SpanEnd::Open)
+    }
+}
+
+/// Names an operation: a client may have several sessions.
+type Id = (Arc<str>, SessionId, u64);
+
+#[derive(Default)]
+struct Spans {
+    open: BTreeMap<Id, Span>,
+    done: Vec<Span>,
+    /// The entry that is looked at.
+    row: Option<usize>,
+}
+
+/// All spans, by their beginnings.
+pub(crate) fn spans(trace: &Trace) -> Vec<Span> {
+    let mut spans = Spans::default();
+    let mut pushes = trace.messages.iter().peekable();
+    for (row, entry) in trace.entries.iter().enumerate() {
+        while let Some(push) = pushes.next_if(|message| message.sent <= entry.at) {
+            spans.pushed(push);
+        }
+        spans.row = Some(row);
+        spans.entry(entry);
+        spans.row = None;
+    }
+    pushes.for_each(|push| spans.pushed(push));
+    let end = trace.end();
+    spans.expire(end);
+    for (_, mut span) in std::mem::take(&mut spans.open) {
+        span.to = span.to.min(end);
+        spans.done.push(span);
+    }
+    spans.done.sort_by_key(|span| (span.from, span.to));
+    spans.done
+}
+
+impl Spans {
+    /// A pushed grant holds from when the server sent it, whether or not it arrives.
+    fn pushed(&mut self, message: &Message) {
+        let Content::Push {
+            notice:
+                Notice::Granted {
+                    sequence,
+                    token,
+                    remaining,
+                    ..
+                },
+        } = message.content
+        else {
+            return;
+        };
+        let id = self
+            .open
+            .keys()
+            .find(|(client, _, number)| *client == message.client && *number == sequence)
+            .cloned();
+        if let Some(id) = id {
+            self.hold(message.sent, id, token, remaining);
+        }
+    }
+
+    fn entry(&mut self, entry: &Entry) {
+        self.expire(entry.at);
+        match (&entry.event, &entry.client) {
+            (
+                Event::Executed {
+                    key,
+                    command,
+                    answer: Answer::Reply(reply),
+                    ..
+                },
+                Some(client),
+            ) => self.executed(entry.at, client, key, command, reply),
+            (Event::Server(event), _) => self.server(entry.at, event),
+            _ => {}
+        }
+    }
+
+    fn executed(
+        &mut self,
+        at: Duration,
+        client: &Arc<str>,
+        key: &Key,
+        command: &Command,
+        reply: &Reply,
+    ) {
+        let id = |operation: &Operation| {
+            let Operation {
+                session, sequence, ..
+            } = *operation;
+            (Arc::clone(client), session, sequence)
+        };
+        match (command, reply) {
+            (Command::Acquire(request), Reply::Acquire(reply)) => {
+                let id = id(&request.operation);
+                let until = match reply {
+                    AcquireReply::Acquired(acquired) => acquired.remaining,
+                    AcquireReply::Queued(queued) => queued.place_remaining,
+                    AcquireReply::Held(_) | AcquireReply::Refused(_) => return,
+                };
+                self.wait(at, &id, key, request.mode, until);
+                if let AcquireReply::Acquired(acquired) = reply {
+                    self.hold(at, id, acquired.token, acquired.remaining);
+                }
+            }
+            (Command::Poll(request), Reply::Poll(reply)) => {
+                let id = id(&request.operation);
+                match reply {
+                    PollReply::Acquired(acquired) => {
+                        self.hold(at, id, acquired.token, acquired.remaining);
+                    }
+                    PollReply::Queued(queued) => self.extend(at, &id, queued.place_remaining),
+                    PollReply::Gone(why) => self.close(at, &id, end_of(*why)),
+                }
+            }
+            (Command::Renew(request), Reply::Renew(reply)) => {
+                let id = id(&request.operation);
+                match reply {
+                    RenewReply::Renewed { token, remaining } => {
+                        self.hold(at, id, *token, *remaining);
+                    }
+                    RenewReply::Lost(why) => self.close(at, &id, end_of(*why)),
+                }
+            }
+            (Command::End(request), Reply::End(reply)) => {
+                let why = match reply {
+                    EndReply::Released { .. } | EndReply::Left => SpanEnd::Ended,
+                    EndReply::NotHeld(why) => end_of(*why),
+                };
+                self.close(at, &id(&request.operation), why);
+            }
+            (
+                Command::Convert(request),
+                Reply::Convert(ConvertReply::Converted { token, remaining }),
+            ) => self.convert(at, id(&request.operation), request.to, *token, *remaining),
+            (
+                Command::ForceRelease(request),
+                Reply::ForceRelease(ForceReply::Forced { tenures: 1.. }),
+            ) if request.how == ForceHow::Now => {
+                let tokens = &request.tokens;
+                self.close_all(at, SpanEnd::Forced, |span| {
+                    span.key == *key && span.token.is_some_and(|token| tokens.contains(&token))
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn wait(&mut self, at: Duration, id: &Id, key: &Key, mode: Mode, remaining: Duration) {
+        let span = Span {
+            client: Arc::clone(&id.0),
+            key: key.clone(),
+            sequence: id.2,
+            mode,
+            token: None,
+            from: at,
+            to: at + remaining,
+            end: SpanEnd::Open,
+            rows: (self.row, None),
+        };
+        self.open.entry(id.clone()).or_insert(span);
+    }
+
+    /// It holds from now on, or still does.
+    fn hold(&mut self, at: Duration, id: Id, token: FencingToken, remaining: Duration) {
+        let Some(mut span) = self.open.remove(&id) else {
+            return;
+        };
+        if !span.is_hold() {
+            let hold = Span {
+                from: at,
+                rows: (self.row, None),
+                ..span.clone()
+            };
+            if span.from < at {
+                (span.to, span.end) = (at, SpanEnd::Became);
+                span.rows.1 = self.row;
+                self.done.push(span);
+            }
+            span = hold;
+        }
+        span.token = Some(token);
+        span.to = at + remaining;
+        self.open.insert(id, span);
+    }
+
+    fn convert(
+        &mut self,
+        at: Duration,
+        id: Id,
+        to: Mode,
+        token: FencingToken,
+        remaining: Duration,
+    ) {
+        let Some(mut span) = self.open.remove(&id) else {
+            return;
+        };
+        let converted = Span {
+            mode: to,
+            token: Some(token),
+            from: at,
+            to: at + remaining,
+            rows: (self.row, None),
+            ..span.clone()
+        };
+        (span.to, span.end) = (at, SpanEnd::Became);
+        span.rows.1 = self.row;
+        self.done.push(span);
+        self.open.insert(id, converted);
+    }
+
+    fn extend(&mut self, at: Duration, id: &Id, remaining: Duration) {
+        if let Some(span) = self.open.get_mut(id) {
+            span.to = at + remaining;
+        }
+    }
+
+    fn server(&mut self, at: Duration, event: &ServerEvent) {
+        match event {
+            ServerEvent::Started { data: Data::Lost } => {
+                self.close_all(at, SpanEnd::Forgotten, |_| true);
+            }
+            ServerEvent::KeyRemoved { key } | ServerEvent::ForeignPlanted { key, .. } => {
+                self.close_all(at, SpanEnd::Forgotten, |span| span.key == *key);
+            }
+            // Ends are points of the server's clock.
+            ServerEvent::ClockStepped { forward, by } => {
+                for span in self.open.values_mut() {
+                    span.to = match forward {
+                        true => span.to.saturating_sub(*by).max(at),
+                        false => span.to + *by,
+                    };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, at: Duration, id: &Id, end: SpanEnd) {
+        if let Some(mut span) = self.open.remove(id) {
+            (span.to, span.end) = (at, end);
+            span.rows.1 = self.row.filter(|_| end != SpanEnd::Expired);
+            self.done.push(span);
+        }
+    }
+
+    fn close_all(&mut self, at: Duration, end: SpanEnd, which: impl Fn(&Span) -> bool) {
+        let ids: Vec<Id> = self
+            .open
+            .iter()
+            .filter(|(_, span)| which(span))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in ids {
+            self.close(at, &id, end);
+        }
+    }
+
+    /// Closes what has run out by a time.
+    fn expire(&mut self, now: Duration) {
+        let over: Vec<(Id, Duration)> = self
+            .open
+            .iter()
+            .filter(|(_, span)| span.to <= now)
+            .map(|(id, span)| (id.clone(), span.to))
+            .collect();
+        for (id, to) in over {
+            self.close(to, &id, SpanEnd::Expired);
+        }
+    }
+}
+
+const fn end_of(why: Why) -> SpanEnd {
+    match why {
+        Why::Expired => SpanEnd::Expired,
+        Why::Forced => SpanEnd::Forced,
+        Why::Ended => SpanEnd::Ended,
+        Why::Unknown => SpanEnd::Forgotten,
+    }
+}
+
+/// A stretch of time in which somebody was not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Absence {
+    /// `None`: the server.
+    pub(crate) client: Option<Arc<str>>,
+    pub(crate) kind: AbsenceKind,
+    pub(crate) from: Duration,
+    pub(crate) to: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AbsenceKind {
+    Paused,
+    Dead,
+    Isolated,
+}
+
+impl AbsenceKind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::Dead => "stopped",
+            Self::Isolated => "cut off",
+        }
+    }
+}
+
+/// When clients and the server were not there.
+pub(crate) fn absences(trace: &Trace) -> Vec<Absence> {
+    let mut open: Vec<Absence> = Vec::new();
+    let mut done = Vec::new();
+    let end = trace.end();
+    for entry in &trace.entries {
+        let (kind, begins) = match &entry.event {
+            Event::Client(ClientEvent::Paused) => (AbsenceKind::Paused, true),
+            Event::Client(ClientEvent::Resumed) => (AbsenceKind::Paused, false),
+            Event::Client(ClientEvent::Killed) | Event::Server(ServerEvent::Stopped) => {
+                (AbsenceKind::Dead, true)
+            }
+            Event::Server(ServerEvent::Started { .. }) => (AbsenceKind::Dead, false),
+            Event::Client(ClientEvent::Isolated) => (AbsenceKind::Isolated, true),
+            Event::Client(ClientEvent::Reachable) => (AbsenceKind::Isolated, false),
+            _ => continue,
+        };
+        if begins {
+            open.push(Absence {
+                client: entry.client.clone(),
+                kind,
+                from: entry.at,
+                to: end,
+            });
+        } else if let Some(index) = open
+            .iter()
+            .position(|absence| absence.client == entry.client && absence.kind == kind)
+        {
+            let to = entry.at;
+            done.push(Absence {
+                to,
+                ..open.remove(index)
+            });
+        }
+    }
+    done.extend(open);
+    done.sort_by_key(|absence| absence.from);
+    done
+}
+
+/// When a message arrived, or else was lost; `None` while it is under way.
+pub(crate) const fn met(fate: Fate) -> Option<Duration> {
+    match fate {
+        Fate::Arrived(at) | Fate::Lost(at) => Some(at),
+        Fate::UnderWay => None,
+    }
+}

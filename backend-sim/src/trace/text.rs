@@ -1,0 +1,88 @@
+//! The run as text.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::timeline::describe;
+use crate::trace::Trace;
+use crate::trace::spans::{Absence, AbsenceKind, Span, absences, spans};
+
+/// A client's column is as wide as its name, up to this many characters.
+const WIDEST: usize = 10;
+
+pub(crate) fn render(trace: &Trace) -> String {
+    let columns: Vec<(Arc<str>, String)> = trace
+        .columns()
+        .into_iter()
+        .map(|name| (Arc::clone(&name), shorten(&name)))
+        .collect();
+    let (spans, absences) = (spans(trace), absences(trace));
+    let mut text = String::new();
+    if trace.dropped > 0 {
+        let _ = writeln!(text, "({} earlier entries were dropped)", trace.dropped);
+    }
+    if trace.entries.is_empty() {
+        return text;
+    }
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{:>10}  ", "s");
+    for (_, heading) in &columns {
+        let _ = write!(text, "{heading}  ");
+    }
+    let _ = writeln!(text, "server");
+    for entry in &trace.entries {
+        let _ = write!(text, "{:>10.3}  ", entry.at.as_secs_f64());
+        for (name, heading) in &columns {
+            let mark = if entry.client.as_ref() == Some(name) {
+                '*'
+            } else {
+                ' '
+            };
+            let state = state(name, entry.at, &spans, &absences);
+            let width = heading.chars().count().saturating_sub(1);
+            let _ = write!(text, "{state}{mark:<width$}  ");
+        }
+        let mark = if entry.client.is_none() { '*' } else { ' ' };
+        let _ = writeln!(text, "{mark:<6}  {}", describe(&entry.event));
+    }
+    text
+}
+
+/// A heading of 2 to [`WIDEST`] characters, without any that would break the line.
+fn shorten(name: &str) -> String {
+    let mut heading: String = name
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .take(WIDEST)
+        .collect();
+    while heading.chars().count() < 2 {
+        heading.push(' ');
+    }
+    heading
+}
+
+/// How a client stands at a time.
+fn state(name: &Arc<str>, at: Duration, spans: &[Span], absences: &[Absence]) -> char {
+    let away = absences
+        .iter()
+        .filter(|absence| absence.client.as_ref() == Some(name))
+        .filter(|absence| absence.from <= at && at < absence.to)
+        .map(|absence| absence.kind);
+    for kind in away {
+        match kind {
+            AbsenceKind::Paused => return 'z',
+            AbsenceKind::Dead => return 'x',
+            AbsenceKind::Isolated => {}
+        }
+    }
+    let mine = spans
+        .iter()
+        .filter(|span| span.client == *name && span.covers(at));
+    let strength = |span: &Span| match (span.is_hold(), span.is_exclusive()) {
+        (true, true) => (3, '#'),
+        (true, false) => (2, '='),
+        (false, _) => (1, '?'),
+    };
+    mine.map(strength).max().map_or('.', |(_, glyph)| glyph)
+}

@@ -1,0 +1,278 @@
+//! Traces that people look at.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold_api::{LockBackend as _, LockClient, Mutex, Outcome};
+use leasehold_sim::{Call, Fault, Latency, SimBackend, SimOptions, SimServer, Trace};
+
+use crate::support::{ms, secs};
+
+fn stock(locks: &LockClient) -> Mutex {
+    locks.mutex("stock").expect("a valid key").lease(secs(3))
+}
+
+/// Takes the lock once, works, and says so in the log.
+async fn work(machine: &SimBackend, locks: &LockClient, time: Duration) {
+    let Ok(Outcome::Acquired(guard)) = stock(locks).lock_within(secs(30)).await else {
+        return;
+    };
+    machine.runtime().sleep(time).await;
+    if guard.is_valid() {
+        machine.note("writes");
+    } else {
+        machine.note("does not write: the lock is lost");
+    }
+    // Whatever it comes to.
+    let _ = guard.release().await;
+}
+
+/// One of everything that a trace shows.
+async fn run() -> Trace {
+    let latency = Latency::between(ms(1), ms(3));
+    let server = SimServer::with_options(SimOptions::new(4).with_latency(latency));
+    let machines = ["ann", "bob", "<i>cy & co</i>"].map(|name| server.client(name));
+    let locks = machines.clone().map(LockClient::new);
+    machines[0].inject_into(Call::Acquire, Fault::LoseReply);
+    machines[1].inject_into(Call::Poll, Fault::LoseRequest);
+    machines[2].inject_into(Call::End, Fault::DuplicateRequest(ms(40)));
+    let trouble = async {
+        server.advance(ms(1_400)).await;
+        machines[0].pause();
+        server.advance(secs(5)).await;
+        machines[0].resume();
+        server.advance(secs(2)).await;
+        machines[2].isolate();
+        server.advance(ms(700)).await;
+        machines[2].rejoin();
+    };
+    let work = |n: usize, time| machines[n].run(work(&machines[n], &locks[n], time));
+    tokio::join!(
+        work(0, secs(2)),
+        work(1, ms(800)),
+        work(2, ms(1_200)),
+        trouble
+    );
+    let read = locks[1].rw_lock("catalog").expect("a valid key");
+    let one = read.read().await.expect("free");
+    let also = locks[0]
+        .rw_lock("catalog")
+        .expect("a valid key")
+        .read()
+        .await;
+    one.release().await.expect("held");
+    drop(also);
+    server.advance(ms(20)).await;
+    server
+        .trace()
+        .with_title("One of everything")
+        .with_verdict("S1: \"ann\" and \"bob\" hold <exclusively>\nat 4.410 s")
+        .with_replay("LEASEHOLD_SIM_REPLAY=4:0,3,1 cargo test one_of_everything")
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_text() {
+    insta::assert_snapshot!(run().await.text());
+}
+
+/// What is on a page, without where it is: its classes and what it tells when it is pointed at.
+fn outline(page: &str) -> String {
+    let attribute = |line: &str, name: &str| {
+        let value = line.split(&format!("{name}=\"")).nth(1)?;
+        Some(value.split('"').next()?.to_owned())
+    };
+    let told = page.lines().filter(|line| line.starts_with("<g "));
+    let told = told.filter_map(|line| {
+        let class = attribute(line, "class")?;
+        let words = attribute(line, "data-t")?.replace("&#10;", " | ");
+        Some(format!("{class:<14} {words}\n"))
+    });
+    told.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_a_page() {
+    insta::assert_snapshot!(outline(&run().await.html()));
+}
+
+/// Whatever a client calls itself, the page is as whole as with any other name.
+#[tokio::test(start_paused = true)]
+async fn a_page_is_not_broken_by_names() {
+    let nasty = "\"><script>alert(1)</script>'&\u{202e}\n\0";
+    let server = SimServer::new(1);
+    let machine = server.client(nasty);
+    let locks = LockClient::new(machine.clone());
+    machine.note(nasty);
+    let mutex = locks.mutex(nasty).expect("a valid key");
+    mutex
+        .lock()
+        .await
+        .expect("free")
+        .release()
+        .await
+        .expect("held");
+    let trace = server.trace();
+    let trace = trace
+        .with_title(nasty)
+        .with_verdict(nasty)
+        .with_replay(nasty);
+    let page = trace.html();
+    assert_eq!(page.matches("<script").count(), 1, "{page}");
+    assert_eq!(page.matches("</script").count(), 1, "{page}");
+    assert!(!page.contains(['\u{202e}', '\0']), "{page}");
+    assert!(
+        page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&#39;&amp;"),
+        "{page}"
+    );
+    let _: serde_json::Value = serde_json::from_str(&trace.perfetto()).expect("JSON");
+    // A name of several lines does not break the lines of the text.
+    let text = trace.text();
+    let odd = text.lines().find(|line| line.len() < 20);
+    assert_eq!(odd, None, "{text}");
+}
+
+/// Nothing is loaded, and nothing could be.
+#[tokio::test(start_paused = true)]
+async fn a_page_is_complete_in_itself() {
+    let page = run().await.html();
+    assert!(page.contains("default-src 'none'"));
+    for way_out in ["http:", "https:", "src=", "href=", "@import"] {
+        assert!(!page.contains(way_out), "{way_out}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_a_trace_for_perfetto() {
+    let json: serde_json::Value = serde_json::from_str(&run().await.perfetto()).expect("JSON");
+    let events = json["traceEvents"].as_array().expect("a list");
+    let number = |event: &serde_json::Value, name: &str| event[name].as_u64().expect("a number");
+    let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
+    let track = |event: &serde_json::Value| (number(event, "pid"), number(event, "tid"));
+
+    // Slices of one track are beside each other, or Perfetto would nest them.
+    let mut slices: Vec<_> = of("X").collect();
+    slices.sort_by_key(|slice| (track(slice), number(slice, "ts")));
+    for pair in slices
+        .windows(2)
+        .filter(|pair| track(pair[0]) == track(pair[1]))
+    {
+        let end = number(pair[0], "ts") + number(pair[0], "dur");
+        assert!(end <= number(pair[1], "ts"), "{pair:?}");
+    }
+    // Both ends of an arrow are on slices.
+    assert_eq!(of("s").count(), of("f").count());
+    for end in of("s").chain(of("f")) {
+        let at = number(end, "ts");
+        let on = slices.iter().any(|slice| {
+            let from = number(slice, "ts");
+            track(slice) == track(end) && from <= at && at <= from + number(slice, "dur")
+        });
+        assert!(on, "{end}");
+    }
+    let names: Vec<_> = events
+        .iter()
+        .filter(|event| event["ph"] == "X" || event["name"] == "process_name")
+        .map(|event| match event["ph"].as_str() {
+            Some("X") => format!("{:?}  {}", track(event), event["name"]),
+            _ => format!("{} is {}", number(event, "pid"), event["args"]["name"]),
+        })
+        .collect();
+    insta::assert_snapshot!(names.join("\n"));
+}
+
+/// Three clients with more than 200 events each.
+async fn large() -> Trace {
+    let latency = Latency::between(ms(0), ms(3));
+    let server = SimServer::with_options(SimOptions::new(4).with_latency(latency));
+    let machines = ["worker-1", "worker-2", "worker-3"].map(|name| server.client(name));
+    let locks = machines.clone().map(LockClient::new);
+    let rounds = |n: usize| {
+        let (machine, locks) = (&machines[n], &locks[n]);
+        async move {
+            for round in 0..35_u32 {
+                if round % 7 == n as u32 {
+                    machine.inject_into(Call::Acquire, Fault::LoseReply);
+                }
+                let time = ms(100) + ms(800) * (round % 3);
+                machine.run(work(machine, locks, time)).await;
+            }
+        }
+    };
+    tokio::join!(rounds(0), rounds(1), rounds(2));
+    server.trace().with_title("Three clients, many events")
+}
+
+/// A browser draws all of it, without an error and without a network.
+///
+/// The pictures stay in `target/tmp`, to be looked at.
+#[tokio::test(start_paused = true)]
+#[ignore = "needs Chromium: apt-get install chromium, or set LEASEHOLD_CHROMIUM; ./test full runs it"]
+async fn in_a_browser() {
+    for (name, trace) in [("run", run().await), ("large", large().await)] {
+        let page = folder().join(format!("{name}.html"));
+        trace.save(&page).expect("a folder to write to");
+        let html = trace.html();
+        let drawn = |class: &str| html.matches(&format!("<g class=\"{class}")).count();
+        let legend = |class: &str| {
+            include_str!("../../src/trace/legend.html")
+                .matches(&format!("<g class=\"{class}"))
+                .count()
+        };
+        let expected = format!(
+            "data-drawn=\"rows {} arrows {} bars {} absences {}\"",
+            trace.entries.len(),
+            trace.messages.len() + legend("msg"),
+            drawn("bar"),
+            drawn("gone"),
+        );
+        for theme in ["light", "dark"] {
+            let picture = folder().join(format!("{name}-{theme}.png"));
+            let shown = chromium(&page, &picture, theme);
+            assert!(
+                shown.contains(&expected),
+                "{expected} is not what was drawn:\n{shown}"
+            );
+            // An empty page of that size has 10 kB.
+            let size = std::fs::metadata(&picture).expect("a picture").len();
+            assert!(size > 60_000, "{} has {size} bytes", picture.display());
+        }
+    }
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Draws a page into a file; returns the document as it was then.
+fn chromium(page: &Path, picture: &Path, theme: &str) -> String {
+    let program = std::env::var_os("LEASEHOLD_CHROMIUM").unwrap_or_else(|| "chromium".into());
+    let home = picture.with_extension("home");
+    let run = |what: String| {
+        let mut command = std::process::Command::new(&program);
+        command.args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+        ]);
+        command.args(["--window-size=1500,1300", "--enable-logging=stderr"]);
+        command.arg("--host-resolver-rules=MAP * ~NOTFOUND");
+        command.arg(format!("--user-data-dir={}", home.display()));
+        if theme == "dark" {
+            command.arg("--blink-settings=preferredColorScheme=0");
+        }
+        command.arg(what).arg(format!("file://{}", page.display()));
+        let output = command
+            .output()
+            .unwrap_or_else(|error| panic!("{program:?}: {error}"));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        let complaint = errors.lines().find(|line| line.contains("CONSOLE"));
+        assert_eq!(complaint, None);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(format!("--screenshot={}", picture.display()));
+    let shown = run("--dump-dom".to_owned());
+    std::fs::remove_dir_all(&home).expect("its own folder");
+    shown
+}
