@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_api::{LockBackend as _, LockClient, Mutex, Outcome};
-use leasehold_sim::{Call, Fault, Latency, SimBackend, SimOptions, SimServer, Trace};
+use leasehold_api::bounds::HORIZON;
+use leasehold_api::{
+    Acquire, End, Key, LockBackend as _, LockClient, LockSpec, Mode, Mutex, Outcome,
+};
+use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimOptions, SimServer, Trace};
 
-use crate::support::{ms, secs};
+use crate::support::{Raw, ms, secs};
 
 fn stock(locks: &LockClient) -> Mutex {
     locks.mutex("stock").expect("a valid key").lease(secs(3))
@@ -27,47 +30,68 @@ async fn work(machine: &SimBackend, locks: &LockClient, time: Duration) {
     let _ = guard.release().await;
 }
 
-/// One of everything that a trace shows.
+/// One of everything that a trace shows, by commands that are given by hand: it stays the same when
+/// lock clients change.
 async fn run() -> Trace {
-    let latency = Latency::between(ms(1), ms(3));
-    let server = SimServer::with_options(SimOptions::new(4).with_latency(latency));
-    let machines = ["ann", "bob", "<i>cy & co</i>"].map(|name| server.client(name));
-    let locks = machines.clone().map(LockClient::new);
-    machines[0].inject_into(Call::Acquire, Fault::LoseReply);
-    machines[1].inject_into(Call::Poll, Fault::LoseRequest);
-    machines[2].inject_into(Call::End, Fault::DuplicateRequest(ms(40)));
-    let trouble = async {
-        server.advance(ms(1_400)).await;
-        machines[0].pause();
-        server.advance(secs(5)).await;
-        machines[0].resume();
-        server.advance(secs(2)).await;
-        machines[2].isolate();
-        server.advance(ms(700)).await;
-        machines[2].rejoin();
-    };
-    let work = |n: usize, time| machines[n].run(work(&machines[n], &locks[n], time));
-    tokio::join!(
-        work(0, secs(2)),
-        work(1, ms(800)),
-        work(2, ms(1_200)),
-        trouble
-    );
-    let read = locks[1].rw_lock("catalog").expect("a valid key");
-    let one = read.read().await.expect("free");
-    let also = locks[0]
-        .rw_lock("catalog")
-        .expect("a valid key")
-        .read()
-        .await;
-    one.release().await.expect("held");
-    drop(also);
-    server.advance(ms(20)).await;
+    let server = SimServer::new(4);
+    let (ann, bob) = (Raw::new(&server, "ann"), Raw::new(&server, "bob"));
+    let cy = Raw::new(&server, "<i>cy & co</i>");
+    for (raw, latency) in [(&ann, 1), (&bob, 2), (&cy, 4)] {
+        raw.backend.set_latency(Latency::fixed(ms(latency)));
+    }
+    // Who listens is told of a grant.
+    let _ears = ann.backend.listen(ann.session).await.expect("it listens");
+    let (anns, _) = ann.acquire(secs(3)).await;
+    bob.backend.inject_into(Call::Acquire, Fault::LoseReply);
+    let (bobs, cys) = tokio::join!(bob.queue_somehow(secs(3)), cy.queue(secs(3)));
+    ann.backend.note("writes");
+    cy.backend.inject_into(Call::Poll, Fault::LoseRequest);
+    let _ = tokio::join!(cy.poll(cys.0), bob.poll(bobs));
+    ann.backend
+        .inject_into(Call::End, Fault::DuplicateRequest(ms(40)));
+    let _ = ann.end(anns).await;
+    let _ = bob.poll(bobs).await;
+    bob.backend.pause();
+    let (again, _) = ann.queue(secs(3)).await;
+    server.advance(ms(1_200)).await;
+    let _ = tokio::join!(cy.poll(cys.0), ann.poll(again));
+    cy.backend.isolate();
+    server.advance(secs(4)).await;
+    bob.backend.resume();
+    let _ = bob.renew(bobs, secs(3)).await;
+    let _ = ann.renew(again, secs(3)).await;
+    server.stop();
+    server.advance(ms(300)).await;
+    server.start(Data::Kept);
+    cy.backend.rejoin();
+    let _ = tokio::join!(cy.renew(cys.0, secs(3)), ann.end(again));
+    read_together(&ann, &bob).await;
     server
         .trace()
         .with_title("One of everything")
-        .with_verdict("S1: \"ann\" and \"bob\" hold <exclusively>\nat 4.410 s")
-        .with_replay("LEASEHOLD_SIM_REPLAY=4:0,3,1 cargo test one_of_everything")
+        .with_verdict("bob wrote after cy:\n<token> 1000000001056000 after 1000000002272000")
+        .with_replay("LEASEHOLD_SIM_REPLAY=4.l4:1.A12 cargo test one_of_everything")
+}
+
+/// Two readers of another key.
+async fn read_together(ann: &Raw, bob: &Raw) {
+    let mut holds = Vec::new();
+    for raw in [ann, bob] {
+        let operation = raw.operation();
+        let stamp = raw.backend.hello().await.expect("the server answers");
+        let before = stamp.at.saturating_add(HORIZON);
+        let (key, spec) = (
+            Key::new("catalog").expect("a valid key"),
+            LockSpec::rw_lock(),
+        );
+        let request = Acquire::new(key.clone(), spec, Mode::Shared, operation, secs(3), before);
+        let request = request.expect("a valid request");
+        raw.backend.acquire(&request).await.expect("an answer");
+        holds.push((raw, End::new(key, operation)));
+    }
+    for (raw, end) in holds {
+        raw.backend.end(&[end]).await.remove(0).expect("an answer");
+    }
 }
 
 #[tokio::test(start_paused = true)]
