@@ -98,6 +98,7 @@ mod connection;
 mod control;
 mod faults;
 mod gate;
+mod history;
 mod join;
 mod log;
 mod network;
@@ -111,12 +112,12 @@ mod store;
 mod tape;
 mod tasks;
 mod timeline;
-mod trace;
 mod world;
 
 pub use backend::SimBackend;
 pub use choices::{Divergence, Policy};
 pub use faults::Fault;
+pub use history::History;
 pub use join::JoinHandle;
 pub use log::{
     Answer, Call, ClientEvent, Content, Entry, Event, Fate, Message, ServerEvent, replay,
@@ -127,4 +128,3 @@ pub use server::SimServer;
 pub use simulation::{Ending, RunReport, Simulation};
 pub use store::Data;
 pub use tape::{Draw, Site, Tape, TapeError};
-pub use trace::Trace;

@@ -8,13 +8,13 @@ use leasehold_api::{Key, SessionId};
 
 use crate::backend::SimBackend;
 use crate::choices::Policy;
+use crate::history::History;
 use crate::log::{Entry, Message, ServerEvent};
 use crate::observer::Observer;
 use crate::options::SimOptions;
 use crate::runtime::Sleep;
 use crate::store::Data;
 use crate::timeline;
-use crate::trace::Trace;
 use crate::world::{Inner, World};
 
 /// A lock server in memory and in virtual time, with any number of clients.
@@ -179,17 +179,15 @@ impl SimServer {
     }
 
     /// What happened so far, to be looked at.
-    pub fn trace(&self) -> Trace {
-        self.world.act(|inner, _| {
-            let clients = inner.clients.iter().map(|client| client.name.clone());
-            Trace::of(&inner.log, clients.collect())
-        })
+    pub fn history(&self) -> History {
+        self.world
+            .act(|inner, _| History::of(&inner.log, inner.client_names()))
     }
 
-    /// What happened so far as text, as [`Trace::text`] writes it. For people, and for snapshot
+    /// What happened so far as text, as [`History::text`] writes it. For people, and for snapshot
     /// tests.
     pub fn timeline(&self) -> String {
-        self.trace().text()
+        self.history().text()
     }
 
     /// What is held or waited for, as text, a line for each holder and waiter; empty if nothing

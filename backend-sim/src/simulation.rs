@@ -4,17 +4,18 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::choices::{Divergence, Policy};
 use crate::clock::Clock;
+use crate::history::History;
 use crate::log::{Entry, Log, Message};
 use crate::options::SimOptions;
 use crate::server::SimServer;
 use crate::tape::Tape;
 use crate::tasks::{self, Panic, Tasks, Turn};
-use crate::timeline;
 use crate::world::World;
 
 /// A scenario to be run on an executor of the simulation's own: many times faster than in a tokio
@@ -167,6 +168,7 @@ fn report<T>(world: &World, ending: Ending<T>, steps: u64) -> RunReport<T> {
             tape,
             elapsed: now,
             steps,
+            clients: inner.client_names(),
             log: std::mem::replace(&mut inner.log, Log::new(0)),
         }
     })
@@ -203,6 +205,7 @@ pub struct RunReport<T> {
     pub elapsed: Duration,
     /// How many steps it took.
     pub steps: u64,
+    clients: Vec<Arc<str>>,
     log: Log,
 }
 
@@ -217,9 +220,14 @@ impl<T> RunReport<T> {
         self.log.messages()
     }
 
-    /// What happened as text, a line for each entry.
+    /// What happened, to be looked at.
+    pub fn history(&self) -> History {
+        History::of(&self.log, self.clients.clone())
+    }
+
+    /// What happened as text, as [`History::text`] writes it.
     pub fn timeline(&self) -> String {
-        timeline::render(&self.log)
+        self.history().text()
     }
 }
 

@@ -217,6 +217,13 @@ impl Inner {
         index
     }
 
+    pub(crate) fn client_names(&self) -> Vec<Arc<str>> {
+        self.clients
+            .iter()
+            .map(|client| client.name.clone())
+            .collect()
+    }
+
     pub(crate) fn record(&mut self, at: Duration, client: Option<ClientIndex>, event: Event) {
         self.record_of(None, at, client, event);
     }

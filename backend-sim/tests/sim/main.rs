@@ -10,7 +10,7 @@ mod controls;
 mod drivers;
 mod drops;
 mod faults;
+mod histories;
 mod locks;
 mod support;
 mod swarm;
-mod traces;

@@ -10,9 +10,9 @@ use leasehold_api::{
     Operation, PollReply, RenewReply, SessionId, Why,
 };
 
+use crate::history::History;
 use crate::log::{Answer, ClientEvent, Content, Entry, Event, Fate, Message, ServerEvent};
 use crate::store::Data;
-use crate::trace::Trace;
 
 /// A stretch of time in which one operation waited, or held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,10 +70,10 @@ struct Spans {
 }
 
 /// All spans, by their beginnings.
-pub(crate) fn spans(trace: &Trace) -> Vec<Span> {
+pub(crate) fn spans(history: &History) -> Vec<Span> {
     let mut spans = Spans::default();
-    let mut pushes = trace.messages.iter().peekable();
-    for (row, entry) in trace.entries.iter().enumerate() {
+    let mut pushes = history.messages.iter().peekable();
+    for (row, entry) in history.entries.iter().enumerate() {
         while let Some(push) = pushes.next_if(|message| message.sent <= entry.at) {
             spans.pushed(push);
         }
@@ -82,7 +82,7 @@ pub(crate) fn spans(trace: &Trace) -> Vec<Span> {
         spans.row = None;
     }
     pushes.for_each(|push| spans.pushed(push));
-    let end = trace.end();
+    let end = history.end();
     spans.expire(end);
     for (_, mut span) in std::mem::take(&mut spans.open) {
         span.to = span.to.min(end);
@@ -365,11 +365,11 @@ impl AbsenceKind {
 }
 
 /// When clients and the server were not there.
-pub(crate) fn absences(trace: &Trace) -> Vec<Absence> {
+pub(crate) fn absences(history: &History) -> Vec<Absence> {
     let mut open: Vec<Absence> = Vec::new();
     let mut done = Vec::new();
-    let end = trace.end();
-    for entry in &trace.entries {
+    let end = history.end();
+    for entry in &history.entries {
         let (kind, begins) = match &entry.event {
             Event::Client(ClientEvent::Paused) => (AbsenceKind::Paused, true),
             Event::Client(ClientEvent::Resumed) => (AbsenceKind::Paused, false),

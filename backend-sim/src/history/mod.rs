@@ -18,7 +18,7 @@ use crate::log::{Entry, Log, Message};
 /// [trace viewer](Self::perfetto).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Trace {
+pub struct History {
     /// The heading.
     pub title: String,
     /// What was found wrong with it, if anything.
@@ -35,7 +35,7 @@ pub struct Trace {
     pub dropped: u64,
 }
 
-impl Trace {
+impl History {
     pub(crate) fn of(log: &Log, clients: Vec<Arc<str>>) -> Self {
         Self {
             title: "leasehold simulation".to_owned(),

@@ -1,6 +1,6 @@
 //! The run in the JSON trace event format, for Perfetto and chrome://tracing.
 //!
-//! The format is that of "Trace Event Format" by Nat Duca and Dan Sinclair: `M` names processes and
+//! The format is that of "History Event Format" by Nat Duca and Dan Sinclair: `M` names processes and
 //! threads, `X` is a slice, `i` an instant, `s` and `f` the two ends of an arrow, which bind to the
 //! slices around their times.
 
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
 
+use crate::history::History;
+use crate::history::json::Quoted;
+use crate::history::spans::{Span, absences, spans};
 use crate::log::{Content, Entry, Event, Fate, Message};
 use crate::timeline::{describe, describe_notice, name};
-use crate::trace::Trace;
-use crate::trace::json::Quoted;
-use crate::trace::spans::{Span, absences, spans};
 
 const SERVER: usize = 1;
 
@@ -23,34 +23,34 @@ const EVENTS: usize = 1;
 const LOCKS: usize = 10;
 const CALLS: usize = 100;
 
-pub(crate) fn render(trace: &Trace) -> String {
+pub(crate) fn render(history: &History) -> String {
     let mut out = Output {
         json: String::from("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"),
         lanes: BTreeMap::new(),
         first: true,
     };
     out.process(SERVER, "server");
-    let columns = trace.columns();
+    let columns = history.columns();
     for (index, client) in columns.iter().enumerate() {
         out.process(pid(index), client);
     }
-    for span in spans(trace) {
-        out.span(trace, &span);
+    for span in spans(history) {
+        out.span(history, &span);
     }
-    for absence in absences(trace) {
+    for absence in absences(history) {
         let pid = absence
             .client
             .as_ref()
-            .map_or(SERVER, |client| process(trace, client));
+            .map_or(SERVER, |client| process(history, client));
         let (from, to) = (absence.from, absence.to);
         out.slice((pid, LOCKS, "locks"), (from, to), absence.kind.name(), "");
     }
-    for entry in &trace.entries {
-        out.entry(trace, entry);
+    for entry in &history.entries {
+        out.entry(history, entry);
     }
-    let ends = call_ends(trace);
-    for message in &trace.messages {
-        out.message(trace, message, &ends);
+    let ends = call_ends(history);
+    for message in &history.messages {
+        out.message(history, message, &ends);
     }
     out.json.push_str("\n]}\n");
     out.json
@@ -60,19 +60,19 @@ const fn pid(column: usize) -> usize {
     SERVER + 1 + column
 }
 
-fn process(trace: &Trace, client: &str) -> usize {
-    let columns = trace.columns();
+fn process(history: &History, client: &str) -> usize {
+    let columns = history.columns();
     let column = columns.iter().position(|name| &**name == client);
     pid(column.unwrap_or(columns.len()))
 }
 
 /// When each call was over for its caller, by the number of its request.
-fn call_ends(trace: &Trace) -> BTreeMap<u64, Duration> {
+fn call_ends(history: &History) -> BTreeMap<u64, Duration> {
     let mut ends = BTreeMap::new();
-    for message in &trace.messages {
+    for message in &history.messages {
         match (message.content, message.fate) {
             (Content::Request { again: false, .. }, _) => {
-                let last = message.sent.saturating_add(CALL_TIMEOUT).min(trace.end());
+                let last = message.sent.saturating_add(CALL_TIMEOUT).min(history.end());
                 ends.insert(message.number, last.max(message.sent));
             }
             (Content::Reply { to, .. }, Fate::Arrived(at)) => {
@@ -175,7 +175,7 @@ impl Output {
         self.event("f", (pid, tid), end);
     }
 
-    fn span(&mut self, trace: &Trace, span: &Span) {
+    fn span(&mut self, history: &History, span: &Span) {
         let (key, number) = (&span.key, span.sequence);
         let (name, what) = match span.token {
             Some(token) => (
@@ -187,15 +187,15 @@ impl Output {
                 format!("{:?}, {:?}", span.mode, span.end),
             ),
         };
-        let pid = process(trace, &span.client);
+        let pid = process(history, &span.client);
         self.slice((pid, LOCKS, "locks"), (span.from, span.to), &name, &what);
     }
 
-    fn entry(&mut self, trace: &Trace, entry: &Entry) {
+    fn entry(&mut self, history: &History, entry: &Entry) {
         let pid = entry
             .client
             .as_ref()
-            .map_or(SERVER, |client| process(trace, client));
+            .map_or(SERVER, |client| process(history, client));
         match &entry.event {
             // Their messages have slices.
             Event::Executed { .. } | Event::Hello { .. } | Event::Notified { .. } => {}
@@ -204,11 +204,11 @@ impl Output {
     }
 
     /// What a message was is told by the slices at its ends.
-    fn message(&mut self, trace: &Trace, message: &Message, ends: &BTreeMap<u64, Duration>) {
-        let client = process(trace, &message.client);
+    fn message(&mut self, history: &History, message: &Message, ends: &BTreeMap<u64, Duration>) {
+        let client = process(history, &message.client);
         match message.content {
             Content::Request { call, again } => {
-                let what = told(trace, message.number);
+                let what = told(history, message.number);
                 let end = ends.get(&message.number).copied().unwrap_or(message.sent);
                 let name = if again { "sent again" } else { name(call) };
                 let caller = self.slice((client, CALLS, "calls"), (message.sent, end), name, &what);
@@ -236,8 +236,8 @@ impl Output {
 }
 
 /// What the log says that a message brought.
-fn told(trace: &Trace, message: u64) -> String {
-    let told = trace
+fn told(history: &History, message: u64) -> String {
+    let told = history
         .entries
         .iter()
         .filter(|entry| entry.message == Some(message));

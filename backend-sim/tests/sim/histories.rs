@@ -1,4 +1,4 @@
-//! Traces that people look at.
+//! Historys that people look at.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use leasehold_api::bounds::HORIZON;
 use leasehold_api::{
     Acquire, End, Key, LockBackend as _, LockClient, LockSpec, Mode, Mutex, Outcome,
 };
-use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimOptions, SimServer, Trace};
+use leasehold_sim::{Call, Data, Fault, History, Latency, SimBackend, SimOptions, SimServer};
 
 use crate::support::{Raw, ms, secs};
 
@@ -32,7 +32,7 @@ async fn work(machine: &SimBackend, locks: &LockClient, time: Duration) {
 
 /// One of everything that a trace shows, by commands that are given by hand: it stays the same when
 /// lock clients change.
-async fn run() -> Trace {
+async fn run() -> History {
     let server = SimServer::new(4);
     let (ann, bob) = (Raw::new(&server, "ann"), Raw::new(&server, "bob"));
     let cy = Raw::new(&server, "<i>cy & co</i>");
@@ -67,7 +67,7 @@ async fn run() -> Trace {
     let _ = tokio::join!(cy.renew(cys.0, secs(3)), ann.end(again));
     read_together(&ann, &bob).await;
     server
-        .trace()
+        .history()
         .with_title("One of everything")
         .with_verdict("bob wrote after cy:\n<token> 1000000001056000 after 1000000002272000")
         .with_replay("LEASEHOLD_SIM_REPLAY=4.l4:1.A12 cargo test one_of_everything")
@@ -135,7 +135,7 @@ async fn a_page_is_not_broken_by_names() {
         .release()
         .await
         .expect("held");
-    let trace = server.trace();
+    let trace = server.history();
     let trace = trace
         .with_title(nasty)
         .with_verdict(nasty)
@@ -205,7 +205,7 @@ async fn as_a_trace_for_perfetto() {
 }
 
 /// Three clients with more than 200 events each.
-async fn large() -> Trace {
+async fn large() -> History {
     let latency = Latency::between(ms(0), ms(3));
     let server = SimServer::with_options(SimOptions::new(4).with_latency(latency));
     let machines = ["worker-1", "worker-2", "worker-3"].map(|name| server.client(name));
@@ -223,7 +223,7 @@ async fn large() -> Trace {
         }
     };
     tokio::join!(rounds(0), rounds(1), rounds(2));
-    server.trace().with_title("Three clients, many events")
+    server.history().with_title("Three clients, many events")
 }
 
 /// A browser draws all of it, without an error and without a network.
@@ -238,7 +238,7 @@ async fn in_a_browser() {
         let html = trace.html();
         let drawn = |class: &str| html.matches(&format!("<g class=\"{class}")).count();
         let legend = |class: &str| {
-            include_str!("../../src/trace/legend.html")
+            include_str!("../../src/history/legend.html")
                 .matches(&format!("<g class=\"{class}"))
                 .count()
         };

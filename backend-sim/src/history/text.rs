@@ -4,25 +4,25 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::history::History;
+use crate::history::spans::{Absence, AbsenceKind, Span, absences, spans};
 use crate::timeline::describe;
-use crate::trace::Trace;
-use crate::trace::spans::{Absence, AbsenceKind, Span, absences, spans};
 
 /// A client's column is as wide as its name, up to this many characters.
 const WIDEST: usize = 10;
 
-pub(crate) fn render(trace: &Trace) -> String {
-    let columns: Vec<(Arc<str>, String)> = trace
+pub(crate) fn render(history: &History) -> String {
+    let columns: Vec<(Arc<str>, String)> = history
         .columns()
         .into_iter()
         .map(|name| (Arc::clone(&name), shorten(&name)))
         .collect();
-    let (spans, absences) = (spans(trace), absences(trace));
+    let (spans, absences) = (spans(history), absences(history));
     let mut text = String::new();
-    if trace.dropped > 0 {
-        let _ = writeln!(text, "({} earlier entries were dropped)", trace.dropped);
+    if history.dropped > 0 {
+        let _ = writeln!(text, "({} earlier entries were dropped)", history.dropped);
     }
-    if trace.entries.is_empty() {
+    if history.entries.is_empty() {
         return text;
     }
     // Writing to a string cannot fail.
@@ -31,7 +31,7 @@ pub(crate) fn render(trace: &Trace) -> String {
         let _ = write!(text, "{heading}  ");
     }
     let _ = writeln!(text, "server");
-    for entry in &trace.entries {
+    for entry in &history.entries {
         let _ = write!(text, "{:>10.3}  ", entry.at.as_secs_f64());
         for (name, heading) in &columns {
             let mark = if entry.client.as_ref() == Some(name) {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold_api::Mode;
 
+use crate::history::History;
+use crate::history::layout::{Arrow, Bar, Instant, Layout, ROW, TIME_WIDTH};
+use crate::history::spans::{Absence, Span, SpanEnd};
 use crate::log::{Content, Entry, Event, Fate, Message};
 use crate::timeline::{describe, describe_notice, name, seconds};
-use crate::trace::Trace;
-use crate::trace::layout::{Arrow, Bar, Instant, Layout, ROW, TIME_WIDTH};
-use crate::trace::spans::{Absence, Span, SpanEnd};
 
 /// Nothing may be loaded: what the page needs is in it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
@@ -20,11 +20,11 @@ const CHARACTER: i32 = 8;
 /// Left of the overview's lanes, and their length.
 const OVERVIEW: (i32, i32) = (96, 800);
 
-pub(crate) fn render(trace: &Trace) -> String {
-    let layout = Layout::new(trace);
+pub(crate) fn render(history: &History) -> String {
+    let layout = Layout::new(history);
     let mut page = String::new();
     // Writing to a string cannot fail.
-    let _ = write_page(&mut page, trace, &layout);
+    let _ = write_page(&mut page, history, &layout);
     page
 }
 
@@ -55,8 +55,8 @@ impl<T: Display> Display for Escaped<T> {
     }
 }
 
-fn write_page(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
-    let title = Escaped(&trace.title);
+fn write_page(out: &mut String, history: &History, layout: &Layout) -> fmt::Result {
+    let title = Escaped(&history.title);
     writeln!(
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -65,9 +65,9 @@ fn write_page(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
          </head>\n<body>",
         include_str!("page.css")
     )?;
-    write_head(out, trace, layout)?;
-    write_overview(out, trace, layout)?;
-    let longest = trace
+    write_head(out, history, layout)?;
+    write_overview(out, history, layout)?;
+    let longest = history
         .entries
         .iter()
         .map(|entry| words(entry).chars().count())
@@ -88,13 +88,13 @@ fn write_page(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
         write_absence(out, layout, absence)?;
     }
     for bar in layout.bars() {
-        write_bar(out, trace, &bar)?;
+        write_bar(out, history, &bar)?;
     }
-    for (entry, &y) in trace.entries.iter().zip(&layout.rows) {
-        write_row(out, trace, layout, entry, y)?;
+    for (entry, &y) in history.entries.iter().zip(&layout.rows) {
+        write_row(out, history, layout, entry, y)?;
     }
-    for message in &trace.messages {
-        write_message(out, trace, message, layout.arrow(message))?;
+    for message in &history.messages {
+        write_message(out, history, message, layout.arrow(message))?;
     }
     writeln!(
         out,
@@ -111,22 +111,22 @@ fn widest_name(layout: &Layout) -> usize {
     names.max().unwrap_or(0).max("server".len())
 }
 
-fn write_head(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
-    writeln!(out, "<h1>{}</h1>", Escaped(&trace.title))?;
-    let (clients, end) = (layout.columns.len(), seconds(trace.end()));
-    let (entries, messages) = (trace.entries.len(), trace.messages.len());
+fn write_head(out: &mut String, history: &History, layout: &Layout) -> fmt::Result {
+    writeln!(out, "<h1>{}</h1>", Escaped(&history.title))?;
+    let (clients, end) = (layout.columns.len(), seconds(history.end()));
+    let (entries, messages) = (history.entries.len(), history.messages.len());
     write!(
         out,
         "<p class=\"sum\">{clients} clients, {end} of virtual time, {entries} events, {messages} messages"
     )?;
-    if trace.dropped > 0 {
-        write!(out, "; {} earlier events are not shown", trace.dropped)?;
+    if history.dropped > 0 {
+        write!(out, "; {} earlier events are not shown", history.dropped)?;
     }
     writeln!(out, ".</p>")?;
-    if let Some(verdict) = &trace.verdict {
+    if let Some(verdict) = &history.verdict {
         writeln!(out, "<div class=\"verdict\">{}</div>", Escaped(verdict))?;
     }
-    if let Some(replay) = &trace.replay {
+    if let Some(replay) = &history.replay {
         let replay = Escaped(replay);
         writeln!(
             out,
@@ -137,9 +137,9 @@ fn write_head(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
 }
 
 /// All of the time to scale, a lane for each client; faults are ticks.
-fn write_overview(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Result {
+fn write_overview(out: &mut String, history: &History, layout: &Layout) -> fmt::Result {
     let (left, width) = OVERVIEW;
-    let end = trace.end().max(Duration::from_millis(1)).as_secs_f64();
+    let end = history.end().max(Duration::from_millis(1)).as_secs_f64();
     let x = |at: Duration| f64::from(left) + at.as_secs_f64() / end * f64::from(width);
     let height = 18 * layout.columns.len() + 20;
     writeln!(
@@ -160,7 +160,7 @@ fn write_overview(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Resu
         )?;
         for span in layout.spans.iter().filter(|span| span.client == *name) {
             let (from, to) = (x(span.from), x(span.to));
-            let (class, color, top) = (class(span), color(trace, span), y - 5);
+            let (class, color, top) = (class(span), color(history, span), y - 5);
             let wide = (to - from).max(1.0);
             writeln!(
                 out,
@@ -179,7 +179,7 @@ fn write_overview(out: &mut String, trace: &Trace, layout: &Layout) -> fmt::Resu
                 "<g class=\"gone\"><rect x=\"{from:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"14\"/></g>"
             )?;
         }
-        let faults = trace
+        let faults = history
             .entries
             .iter()
             .filter(|entry| kind(&entry.event) == "fault");
@@ -278,9 +278,9 @@ fn class(span: &Span) -> &'static str {
 }
 
 /// Each key has a colour, as long as there are enough.
-fn color(trace: &Trace, span: &Span) -> &'static str {
+fn color(history: &History, span: &Span) -> &'static str {
     let mut keys = Vec::new();
-    for entry in &trace.entries {
+    for entry in &history.entries {
         if let Event::Executed { key, .. } = &entry.event {
             if *key == span.key {
                 break;
@@ -293,14 +293,14 @@ fn color(trace: &Trace, span: &Span) -> &'static str {
     ["k0", "k1", "k2", "k3", "k4", "k5"][keys.len() % 6]
 }
 
-fn write_bar(out: &mut String, trace: &Trace, bar: &Bar) -> fmt::Result {
+fn write_bar(out: &mut String, history: &History, bar: &Bar) -> fmt::Result {
     let Bar {
         span,
         x,
         top,
         bottom,
     } = bar;
-    let (class, color) = (class(span), color(trace, span));
+    let (class, color) = (class(span), color(history, span));
     let (left, height) = (x - HALF_BAR, bottom - top);
     write!(
         out,
@@ -374,7 +374,7 @@ fn words(entry: &Entry) -> String {
 
 fn write_row(
     out: &mut String,
-    trace: &Trace,
+    history: &History,
     layout: &Layout,
     entry: &Entry,
     y: i32,
@@ -384,10 +384,10 @@ fn write_row(
     let x = layout.x(if at_server { None } else { client });
     let (kind, at) = (kind(&entry.event), entry.at.as_secs_f64());
     let (who, what) = (client.unwrap_or("server"), words(entry));
-    let told = match entry.message.and_then(|number| message(trace, number)) {
+    let told = match entry.message.and_then(|number| message(history, number)) {
         Some(message) => format!(
             "{at:.6} s  {who}: {what}\n{}",
-            message_words(trace, message)
+            message_words(history, message)
         ),
         None => format!("{at:.6} s  {who}: {what}"),
     };
@@ -398,7 +398,7 @@ fn write_row(
     )?;
     if let Some(number) = entry
         .message
-        .and_then(|number| message(trace, number))
+        .and_then(|number| message(history, number))
         .map(group)
     {
         write!(out, " data-m=\"{number}\"")?;
@@ -420,10 +420,10 @@ fn write_row(
     )
 }
 
-fn message(trace: &Trace, number: u64) -> Option<&Message> {
-    let first = trace.messages.first()?.number;
+fn message(history: &History, number: u64) -> Option<&Message> {
+    let first = history.messages.first()?.number;
     let index = usize::try_from(number.checked_sub(first)?).ok()?;
-    trace.messages.get(index)
+    history.messages.get(index)
 }
 
 /// What is shown together: a request with its reply.
@@ -434,7 +434,7 @@ fn group(message: &Message) -> u64 {
     }
 }
 
-fn message_words(trace: &Trace, message: &Message) -> String {
+fn message_words(history: &History, message: &Message) -> String {
     let (client, sent) = (&message.client, seconds(message.sent));
     let what = match message.content {
         Content::Request { call, again: false } => format!("{} of {client}", name(call)),
@@ -448,7 +448,7 @@ fn message_words(trace: &Trace, message: &Message) -> String {
         Fate::Lost(at) => format!("lost at {}", seconds(at)),
         Fate::UnderWay => "still under way".to_owned(),
     };
-    let faults = trace
+    let faults = history
         .entries
         .iter()
         .filter(|entry| entry.message == Some(message.number));
@@ -460,7 +460,12 @@ fn message_words(trace: &Trace, message: &Message) -> String {
     words
 }
 
-fn write_message(out: &mut String, trace: &Trace, message: &Message, arrow: Arrow) -> fmt::Result {
+fn write_message(
+    out: &mut String,
+    history: &History,
+    message: &Message,
+    arrow: Arrow,
+) -> fmt::Result {
     let sort = match message.content {
         Content::Reply { .. } => "reply",
         Content::Push { .. } => "push",
@@ -477,7 +482,7 @@ fn write_message(out: &mut String, trace: &Trace, message: &Message, arrow: Arro
         Fate::Arrived(_) => (x1, y1),
         _ => (x0 + (x1 - x0) * 3 / 5, y0 + (y1 - y0) * 3 / 5),
     };
-    let (told, number) = (Escaped(message_words(trace, message)), group(message));
+    let (told, number) = (Escaped(message_words(history, message)), group(message));
     write!(
         out,
         "<g class=\"msg {sort}{fault}\" data-m=\"{number}\" data-t=\"{told}\">\

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::history::History;
+use crate::history::spans::{Absence, Span, SpanEnd, absences, met, spans};
 use crate::log::{Content, Event, Fate, Message};
-use crate::trace::Trace;
-use crate::trace::spans::{Absence, Span, SpanEnd, absences, met, spans};
 
 /// All in CSS pixels.
 pub(crate) const ROW: i32 = 18;
@@ -65,10 +65,10 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn new(trace: &Trace) -> Self {
-        let (spans, absences) = (spans(trace), absences(trace));
+    pub(crate) fn new(history: &History) -> Self {
+        let (spans, absences) = (spans(history), absences(history));
         let mut layout = Self {
-            columns: trace.columns(),
+            columns: history.columns(),
             instants: Vec::new(),
             rows: Vec::new(),
             brought: BTreeMap::new(),
@@ -77,7 +77,7 @@ impl Layout {
             spans,
             absences,
         };
-        for (index, entry) in trace.entries.iter().enumerate() {
+        for (index, entry) in history.entries.iter().enumerate() {
             if let Some(message) = entry.message {
                 layout.brought.entry(message).or_insert(index);
             }
@@ -85,14 +85,14 @@ impl Layout {
                 layout.executed.insert(entry.at, index);
             }
         }
-        layout.place(trace);
+        layout.place(history);
         layout
     }
 
     /// Gives each instant and entry its height.
-    fn place(&mut self, trace: &Trace) {
+    fn place(&mut self, history: &History) {
         let mut instants: BTreeMap<Duration, usize> = BTreeMap::new();
-        for message in &trace.messages {
+        for message in &history.messages {
             instants.entry(message.sent).or_default();
             met(message.fate).map(|at| *instants.entry(at).or_default());
         }
@@ -100,7 +100,7 @@ impl Layout {
             instants.entry(span.from).or_default();
             instants.entry(span.to).or_default();
         }
-        for entry in &trace.entries {
+        for entry in &history.entries {
             *instants.entry(entry.at).or_default() += 1;
         }
         let mut y = TOP;
