@@ -9,6 +9,7 @@ use crate::client::hold::Hold;
 use crate::client::hub::{Event, Mailbox, PushedGrant};
 use crate::client::listener;
 use crate::client::lock::Owner;
+use crate::client::polls::Polled;
 use crate::client::renewal::Renewals;
 use crate::client::session::Session;
 use crate::client::tenure::{HoldState, Standing, Tenure};
@@ -16,10 +17,11 @@ use crate::client::wait::Ask;
 use crate::error::BackendError;
 use crate::id::{Operation, OwnerId};
 use crate::mutants::mutant;
-use crate::reply::{AcquireReply, Acquired, PollReply, RenewReply};
-use crate::request::{Acquire, Poll, Renew, Wait};
+use crate::reply::{AcquireReply, Acquired, RenewReply};
+use crate::request::{Acquire, Renew, Wait};
 use crate::runtime::Moment;
 use crate::sync::Arc;
+use crate::time::{ServerTime, Stamp};
 
 /// In place of a number of holds that the server has not told.
 const HOLDS_UNKNOWN: u32 = 0;
@@ -40,6 +42,8 @@ pub(crate) struct Attempt<'a> {
     /// Whether a grant may be a claim, which only a renewal confirms.
     may_be_claim: bool,
     too_late: u32,
+    /// When the place ends in any case, on the server's clock.
+    place_until: Option<ServerTime>,
     _busy: Busy<'a>,
 }
 
@@ -68,6 +72,7 @@ impl<'a> Attempt<'a> {
             in_doubt: false,
             may_be_claim: false,
             too_late: 0,
+            place_until: None,
             _busy: busy,
         }
     }
@@ -117,14 +122,17 @@ impl<'a> Attempt<'a> {
         result
     }
 
-    fn place(&self, deadline: Option<Moment>) -> Wait {
+    fn place(&mut self, deadline: Option<Moment>) -> Wait {
         let core = self.ask.anchor;
         listener::start(core, &self.session);
         let wait = Wait::new(self.session.hub.is_listening());
         let now = core.now();
         match deadline.zip(core.clock.server_now(now)) {
             Some((deadline, server)) => {
-                wait.with_place_until(server.saturating_add(deadline.saturating_since(now)))
+                let until = server.saturating_add(deadline.saturating_since(now));
+                // Any sending may be the one that made the place.
+                self.place_until = Some(self.place_until.map_or(until, |it| it.min(until)));
+                wait.with_place_until(until)
             }
             None => wait,
         }
@@ -136,24 +144,22 @@ impl<'a> Attempt<'a> {
         self.too_late == 1
     }
 
-    /// Refreshes the place in the queue.
-    pub(crate) async fn poll(
-        &mut self,
-        limit: Duration,
-    ) -> Result<Answer<PollReply>, BackendError> {
+    /// Has the place in the queue polled from now on.
+    pub(crate) fn polled(&self) -> Polled {
         let core = self.ask.anchor;
-        let listening = self.session.hub.is_listening();
-        let request = [Poll::new(self.ask.key.clone(), self.operation, listening)];
-        let answers = core
-            .exchange_batch(limit, 1, core.backend.poll(&request))
-            .await;
-        let answer = first(answers);
-        core.events.poll(self.ask.key, reply_of(&answer));
-        let answer = answer?;
-        if matches!(answer.reply, PollReply::Gone(_)) {
-            self.live = self.in_doubt;
-        }
-        Ok(answer)
+        Polled::begin(core, &self.session, self.ask.key, self.operation)
+    }
+
+    /// A poll has told that nothing is left of it.
+    pub(crate) const fn gone(&mut self) {
+        self.live = self.in_doubt;
+    }
+
+    /// Whether polls prolong a place that has `remaining` at `stamp`: not if it ends with the
+    /// waiter's own patience.
+    pub(crate) fn can_be_prolonged(&self, stamp: Stamp, remaining: Duration) -> bool {
+        let end = stamp.at.saturating_add(remaining);
+        self.place_until.is_none_or(|until| end < until)
     }
 
     /// Renews a grant before it is handed out; `None` if it is gone.

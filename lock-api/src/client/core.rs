@@ -6,7 +6,9 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
 
 use crate::LockBackend;
 use crate::backend::Capabilities;
@@ -22,7 +24,7 @@ use crate::client::signal::Signal;
 use crate::client::tenure::{Standing, Tenure};
 use crate::error::BackendError;
 use crate::mutants::mutant;
-use crate::runtime::{Moment, Runtime};
+use crate::runtime::{BoxFuture, Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::time::{ServerTime, Stamp, Stamped};
 
@@ -131,6 +133,23 @@ impl Core {
         }
     }
 
+    /// For a task that keeps a schedule: ends at `until`, when `signal` has changed, or when one
+    /// of the calls under way has ended.
+    pub(crate) async fn until_work(
+        &self,
+        signal: &Signal,
+        version: u64,
+        until: Option<Moment>,
+        calls: &mut FuturesUnordered<BoxFuture<'static, ()>>,
+    ) {
+        let woken = select(signal.changed(version), Box::pin(self.sleep_until(until)));
+        if calls.is_empty() {
+            woken.await;
+        } else {
+            select(woken, calls.next()).await;
+        }
+    }
+
     /// A duration between `from` and `to`.
     pub(crate) fn random_between(&self, from: Duration, to: Duration) -> Duration {
         let spread = u64::try_from(to.saturating_sub(from).as_micros()).unwrap_or(u64::MAX);
@@ -207,6 +226,10 @@ impl Core {
     }
 
     fn wake_tasks(&self) {
+        let session = self.session.lock().clone();
+        if let Some(session) = session {
+            session.polls.changed.notify();
+        }
         self.renewals.changed.notify();
         self.cleanup.changed.notify();
         self.closing.notify();

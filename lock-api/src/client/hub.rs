@@ -124,8 +124,9 @@ impl Hub {
 
     /// The subscription was confirmed, or lost: everyone polls at once.
     fn set_listening(&self, listening: bool) {
-        self.listening.store(listening, Ordering::Release);
-        if mutant!(ResubscribeWithoutRecheck) {
+        let was_listening = self.listening.swap(listening, Ordering::AcqRel);
+        // While nothing could come nothing was missed.
+        if (!listening && !was_listening) || mutant!(ResubscribeWithoutRecheck) {
             return;
         }
         let waiting: Vec<Arc<Mailbox>> = {

@@ -1,4 +1,7 @@
 //! The task that keeps a session's subscription and carries its notices to the hub.
+//!
+//! Without a subscription waiters are served all the same, by their polls. A server that refuses
+//! it (the user may not subscribe) is asked again now and then, since its rights may be mended.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,6 +16,7 @@ use crate::error::BackendError;
 use crate::sync::{Arc, Ordering};
 
 const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
 /// Starts the task for a session, once, if the backend pushes.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
@@ -25,18 +29,26 @@ pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
 async fn run(core: Arc<Core>, session: Arc<Session>) {
     let mut told = false;
     loop {
-        match listen_once(&core, &session).await {
+        let pause = match listen_once(&core, &session).await {
             Listened::Over => return,
-            Listened::Interrupted => told = false,
+            Listened::Interrupted => {
+                told = false;
+                PAUSE
+            }
             Listened::Failed(error) => {
                 // An outage is told once, not with every try.
                 if !std::mem::replace(&mut told, true) {
                     core.events.not_subscribed(&error);
                 }
+                if error.is_transient() {
+                    PAUSE
+                } else {
+                    PAUSE_AFTER_REFUSAL
+                }
             }
-        }
+        };
         set_listening(&core, &session, false);
-        let pause = core.random_between(PAUSE / 2, PAUSE);
+        let pause = core.random_between(pause / 2, pause);
         if let Either::Left(_) = select(pin!(unused(&core)), core.runtime.sleep(pause)).await {
             return;
         }

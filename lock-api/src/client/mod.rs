@@ -2,9 +2,10 @@
 //!
 //! A call travels: handle (mutex, rw lock, semaphore) → `wait`, the one loop → `attempt`, one
 //! operation → the backend → `tenure`, the cell that guards share. Two tasks work for each
-//! client: `renewal`, and `cleanup`, which ends what was dropped. `listener` carries pushes to
-//! `hub`, where waiting attempts find them. Validity is computed in `clock` and nowhere else, and
-//! what is told of all this is told by `events`.
+//! client: `renewal`, and `cleanup`, which ends what was dropped; two more for each session that
+//! waits: `listener` carries pushes to `hub`, where waiting attempts find them, and `polls`
+//! refreshes their places. Validity is computed in `clock` and nowhere else, and what is told of
+//! all this is told by `events`.
 
 mod attempt;
 mod cleanup;
@@ -27,6 +28,7 @@ mod many;
 mod many_guard;
 mod mutex;
 mod ownership;
+mod polls;
 mod renewal;
 mod rw_lock;
 mod semaphore;

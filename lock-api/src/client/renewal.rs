@@ -11,8 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
 
 use crate::bounds::{MAX_BATCH, MAX_RENEW_ATTEMPT, RENEWALS_PER_LEASE};
@@ -254,15 +252,8 @@ async fn run(core: Arc<Core>) {
             return;
         }
         let until = core.renewals.arm();
-        let woken = select(
-            Box::pin(core.renewals.changed.changed(version)),
-            Box::pin(core.sleep_until(until)),
-        );
-        if calls.is_empty() {
-            woken.await;
-        } else {
-            select(woken, calls.next()).await;
-        }
+        core.until_work(&core.renewals.changed, version, until, &mut calls)
+            .await;
     }
 }
 

@@ -1,6 +1,8 @@
-//! One process's use of a client: its secret id, its sequence numbers, and its hub.
+//! One process's use of a client: its secret id, its sequence numbers, its hub, and
+//! the polls of its places.
 
 use crate::client::hub::Hub;
+use crate::client::polls::Polls;
 use crate::id::{Operation, OwnerId, SessionId};
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Ordering};
@@ -11,6 +13,7 @@ pub(crate) struct Session {
     pub(crate) process: u32,
     sequence: AtomicU64,
     pub(crate) hub: Hub,
+    pub(crate) polls: Polls,
 }
 
 impl Session {
@@ -22,6 +25,7 @@ impl Session {
             process,
             sequence: AtomicU64::new(1),
             hub: Hub::default(),
+            polls: Polls::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tracing::Instrument;
 
-use crate::bounds::MAX_POLL_INTERVAL;
+use crate::bounds::{CHECK_EARLY, MAX_POLL_INTERVAL};
 use crate::client::attempt::Attempt;
 use crate::client::core::{Anchor, Answer};
 use crate::client::error::{Error, Outcome, TimedOut};
@@ -20,6 +20,7 @@ use crate::client::events::Acquisition;
 use crate::client::hold::Hold;
 use crate::client::hub::Event;
 use crate::client::lock::Owner;
+use crate::client::polls::{Due, Polled};
 use crate::client::settings::Options;
 use crate::error::BackendError;
 use crate::id::Key;
@@ -28,11 +29,17 @@ use crate::reply::{AcquireReply, Held, PollReply, Queued, Refused};
 use crate::request::{LockSpec, Mode};
 use crate::runtime::Moment;
 use crate::sync::Arc;
+use crate::time::Stamp;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// Polls come this much after the moment that they are for, so that they do not just miss it.
 const POLL_SPREAD: Duration = Duration::from_millis(20);
+/// Polls of a place that are only due to its answers are at least this far apart, whatever those
+/// say.
+const SHORTEST_CHECK: Duration = Duration::from_millis(10);
+/// A poll that expects no change may come earlier by this part of its time.
+const EARLY_PARTS: u32 = 4;
 
 /// How long a caller is ready to wait.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +104,7 @@ enum Slept {
 /// Why a queued attempt stops sleeping.
 enum Woken {
     Event(Event),
-    CheckIn,
+    Answer(Result<Answer<PollReply>, BackendError>),
     OwnerGranted,
     PastDeadline,
 }
@@ -257,7 +264,7 @@ impl<'a> WaitLoop<'a> {
                 }
                 AcquireReply::Queued(queued) => {
                     self.went_well();
-                    return self.wait_in_queue(attempt, queued).await;
+                    return self.wait_in_queue(attempt, stamp, queued).await;
                 }
                 AcquireReply::Held(held) => {
                     // The pause goes on growing: it is what a wait without a queue consists of.
@@ -333,87 +340,108 @@ impl<'a> WaitLoop<'a> {
     async fn wait_in_queue(
         &mut self,
         mut attempt: Attempt<'a>,
-        mut queued: Queued,
+        stamp: Stamp,
+        queued: Queued,
     ) -> Result<Step, Error> {
         let Ask {
-            anchor, key, mode, ..
+            anchor: core,
+            key,
+            mode,
+            ..
         } = self.ask;
-        anchor.events.queued(key, mode, &queued);
-        let mut check_in = self.check_in(&queued);
+        core.events.queued(key, mode, &queued);
+        let place = attempt.polled();
+        let mut due = self.next_poll(&attempt, stamp, &queued);
+        self.ahead = Some(queued.ahead);
         loop {
-            self.ahead = Some(queued.ahead);
-            match self.wake_up(&attempt, check_in).await? {
+            place.ask(core.now(), due);
+            due = match self.wake_up(&attempt, &place).await? {
                 Woken::PastDeadline => return self.out_of_time().map(Step::Done),
                 Woken::OwnerGranted => return Ok(Step::Again(Duration::ZERO)),
                 Woken::Event(Event::Granted(grant)) => {
+                    drop(place);
                     return match attempt.pushed(grant) {
                         Some(answer) => self.take(attempt, answer).await,
                         None => self.confirm(attempt).await,
                     };
                 }
-                Woken::Event(Event::PollNow) | Woken::CheckIn => {}
-            }
-            match attempt.poll(self.call_limit()).await {
-                Ok(Answer {
-                    sent,
-                    stamp,
-                    reply: PollReply::Acquired(reply),
-                }) => {
+                Woken::Event(Event::PollNow) => Due::NOW,
+                Woken::Answer(Ok(Answer { sent, stamp, reply })) => {
                     self.went_well();
-                    return self.take(attempt, Answer { sent, stamp, reply }).await;
+                    match reply {
+                        PollReply::Acquired(reply) => {
+                            drop(place);
+                            return self.take(attempt, Answer { sent, stamp, reply }).await;
+                        }
+                        PollReply::Queued(queued) => {
+                            self.ahead = Some(queued.ahead);
+                            self.next_poll(&attempt, stamp, &queued)
+                        }
+                        PollReply::Gone(_) => {
+                            attempt.gone();
+                            return Ok(Step::Again(Duration::ZERO));
+                        }
+                    }
                 }
-                Ok(Answer {
-                    reply: PollReply::Queued(place),
-                    ..
-                }) => {
-                    self.went_well();
-                    queued = place;
-                    check_in = self.check_in(&queued);
-                }
-                Ok(Answer {
-                    reply: PollReply::Gone(_),
-                    ..
-                }) => {
-                    return Ok(Step::Again(Duration::ZERO));
-                }
-                Err(error) => {
+                Woken::Answer(Err(error)) => {
                     self.note(error)?;
-                    check_in = self.next_pause();
+                    let within = self.next_pause();
+                    let early = within / 2;
+                    Due { within, early }
                 }
-            }
+            };
         }
     }
 
     /// When to poll: when the reply says, a little later, and often enough to keep the place.
-    fn check_in(&self, queued: &Queued) -> Duration {
+    fn next_poll(&self, attempt: &Attempt<'a>, stamp: Stamp, queued: &Queued) -> Due {
+        let core = self.ask.anchor;
         if mutant!(LostWakeUpWithoutPoll) {
-            return Duration::MAX;
+            return Due::exactly(Duration::MAX);
         }
         let most = MAX_POLL_INTERVAL.min(self.ask.spec.poll_interval());
-        let base = queued.check_in.min(most).min(queued.place_remaining / 2);
-        let spread = POLL_SPREAD.min(base / 10).max(Duration::from_millis(1));
-        base + self
-            .ask
-            .anchor
-            .random_between(Duration::from_micros(1), spread)
+        let mut base = queued.check_in.min(most);
+        // Those further back are told to come at some time or other.
+        let mut flexible = queued.ahead >= CHECK_EARLY || queued.check_in >= most;
+        if attempt.can_be_prolonged(stamp, queued.place_remaining)
+            && queued.place_remaining / 2 < base
+        {
+            base = queued.place_remaining / 2;
+            flexible = true;
+        }
+        let base = base.max(SHORTEST_CHECK);
+        let spread = POLL_SPREAD.min(base / 10);
+        Due {
+            within: base + core.random_between(Duration::from_micros(1), spread),
+            early: if flexible {
+                base / EARLY_PARTS
+            } else {
+                Duration::ZERO
+            },
+        }
     }
 
-    async fn wake_up(&self, attempt: &Attempt<'a>, check_in: Duration) -> Result<Woken, Error> {
+    async fn wake_up(&self, attempt: &Attempt<'a>, place: &Polled) -> Result<Woken, Error> {
         let core = self.ask.anchor;
-        let left = self.left();
-        let pushed = pin!(attempt.event());
-        let granted = pin!(attempt.owner_granted());
-        let timer = core.runtime.sleep(check_in.min(left));
-        let closed = pin!(core.closed());
+        let (pushed, granted) = (pin!(attempt.event()), pin!(attempt.owner_granted()));
+        let (answered, closed) = (pin!(place.answer()), pin!(core.closed()));
+        let timer = pin!(async {
+            match self.deadline {
+                Some(_) => core.runtime.sleep(self.left()).await,
+                None => std::future::pending().await,
+            }
+        });
         let told = select(pushed, granted);
-        match select(closed, select(told, timer)).await {
+        match select(closed, select(told, select(answered, timer))).await {
             Either::Left(_) => Err(Error::Closed),
             Either::Right((Either::Left((Either::Left((event, _)), _)), _)) => {
                 Ok(Woken::Event(event))
             }
             Either::Right((Either::Left((Either::Right(_), _)), _)) => Ok(Woken::OwnerGranted),
-            Either::Right((Either::Right(_), _)) if check_in >= left => Ok(Woken::PastDeadline),
-            Either::Right((Either::Right(_), _)) => Ok(Woken::CheckIn),
+            Either::Right((Either::Right((Either::Left((answer, _)), _)), _)) => {
+                Ok(Woken::Answer(answer))
+            }
+            Either::Right((Either::Right((Either::Right(_), _)), _)) => Ok(Woken::PastDeadline),
         }
     }
 }

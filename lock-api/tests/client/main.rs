@@ -13,6 +13,7 @@ mod looking;
 mod losses;
 mod many;
 mod outages;
+mod polls;
 mod support;
 mod waiting;
 mod wrapped;

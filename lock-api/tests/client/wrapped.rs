@@ -1,7 +1,8 @@
-//! A backend around the simulated one, to take capabilities away and to change the runtime.
+//! A backend around the simulated one, to take capabilities away, to change the runtime, and to
+//! see and spoil calls.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +20,12 @@ pub(crate) struct Wrapped {
     pub(crate) process: Arc<AtomicU32>,
     /// Seconds for which the machine was suspended: its clock counts them, its timers do not.
     pub(crate) suspended: Arc<AtomicU64>,
+    /// When polls were sent, and of how many places each.
+    pub(crate) polls: Arc<Mutex<Vec<(Moment, usize)>>>,
+    /// When waiters are told to poll, in place of the server's word.
+    pub(crate) check_in: Option<Duration>,
+    /// Subscriptions that the server refuses; it counts down.
+    pub(crate) refusals: Arc<AtomicUsize>,
 }
 
 impl Wrapped {
@@ -28,6 +35,9 @@ impl Wrapped {
             inner,
             process: Arc::new(AtomicU32::new(1)),
             suspended: Arc::default(),
+            polls: Arc::default(),
+            check_in: None,
+            refusals: Arc::default(),
         }
     }
 }
@@ -49,6 +59,14 @@ impl LockBackend for Wrapped {
         self.inner.hello().await
     }
     async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        let refused = self
+            .refusals
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            });
+        if refused.is_ok() {
+            return Err(BackendError::rejected("NOPERM"));
+        }
         self.inner.listen(session).await
     }
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
@@ -56,11 +74,25 @@ impl LockBackend for Wrapped {
         if !self.capabilities.queue {
             request.wait = None;
         }
-        self.inner.acquire(&request).await
+        let mut reply = self.inner.acquire(&request).await;
+        if let (Ok(reply), Some(check_in)) = (&mut reply, self.check_in)
+            && let AcquireReply::Queued(place) = &mut reply.reply
+        {
+            place.check_in = check_in;
+        }
+        reply
     }
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         assert!(self.capabilities.queue, "polled without a queue");
-        self.inner.poll(batch).await
+        let sent = (self.inner.runtime().now(), batch.len());
+        self.polls.lock().expect("no panic").push(sent);
+        let mut replies = self.inner.poll(batch).await;
+        for reply in replies.iter_mut().flatten() {
+            if let (PollReply::Queued(place), Some(check_in)) = (&mut reply.reply, self.check_in) {
+                place.check_in = check_in;
+            }
+        }
+        replies
     }
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         self.inner.renew(batch).await

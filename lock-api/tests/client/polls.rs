@@ -1,0 +1,283 @@
+//! Polls: in batches where several are due, at once where one is, and no more than needed.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold_api::bounds::MAX_BATCH;
+use leasehold_api::{Error, Key, LockBackend as _, LockClient, Moment, MutexGuard};
+use leasehold_sim::{Call, Fault, SimBackend, SimServer};
+use tokio::task::JoinHandle;
+
+use crate::support::{client, held, ms, secs, server, timed_out};
+use crate::wrapped::Wrapped;
+
+type Sent = Arc<Mutex<Vec<(Moment, usize)>>>;
+
+/// A client that waits, the list of what it polls, and its network.
+fn watched(server: &SimServer, check_in: Option<Duration>) -> (LockClient, Sent, SimBackend) {
+    let network = server.client("waiter");
+    let mut backend = Wrapped::new(network.clone());
+    backend.check_in = check_in;
+    let sent = Arc::clone(&backend.polls);
+    (LockClient::new(backend), sent, network)
+}
+
+fn key(n: usize) -> String {
+    format!("k{n}")
+}
+
+async fn hold_all(locks: &LockClient, count: usize) -> Vec<MutexGuard> {
+    let mut guards = Vec::new();
+    for n in 0..count {
+        guards.push(held(locks.mutex(key(n)).expect("valid").try_lock().await));
+    }
+    guards
+}
+
+fn wait(locks: &LockClient, n: usize) -> JoinHandle<Result<MutexGuard, Error>> {
+    let mutex = locks.mutex(key(n)).expect("valid");
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+/// Forgets the polls so far.
+fn forget(sent: &Sent) {
+    sent.lock().expect("no panic").clear();
+}
+
+fn calls(sent: &Sent) -> Vec<(Moment, usize)> {
+    sent.lock().expect("no panic").clone()
+}
+
+/// Lets time pass until the next poll has been sent.
+async fn next_poll(server: &SimServer, sent: &Sent) {
+    let before = calls(sent).len();
+    while calls(sent).len() == before {
+        server.advance(ms(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_that_were_taken_one_by_one_are_refreshed_together() {
+    const PLACES: usize = 200;
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, sent, _) = watched(&server, None);
+    let guards = hold_all(&a, PLACES).await;
+    let mut waiting = Vec::new();
+    for n in 0..PLACES {
+        waiting.push(wait(&b, n));
+        server.advance(ms(5)).await;
+    }
+    server.advance(secs(5)).await;
+    forget(&sent);
+    server.advance(secs(10)).await;
+    let calls = calls(&sent);
+    let polled: usize = calls.iter().map(|(_, places)| places).sum();
+    assert!(polled >= PLACES * 9, "{polled} polls keep the places");
+    assert!(
+        polled <= PLACES * 14,
+        "{polled} polls are no more than that"
+    );
+    assert!(calls.len() <= 40, "{} calls", calls.len());
+    assert!(calls.iter().all(|(_, places)| *places <= MAX_BATCH));
+    drop(guards);
+    for waiting in waiting {
+        drop(waiting.await.expect("no panic").expect("granted"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_waiter_polls_at_its_time() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, sent, _) = watched(&server, None);
+    let mutex = a.mutex("k0").expect("valid").lease(secs(12)).fixed_lease();
+    let _guard = held(mutex.try_lock().await);
+    // The reply to the acquire was a millisecond under way.
+    let expires = server.elapsed() - ms(1) + secs(12);
+    let waiting = wait(&b, 0);
+    server.advance(ms(500)).await;
+    forget(&sent);
+    let _second = waiting.await.expect("no panic").expect("granted");
+    // The poll that finds the key free comes up to 20 ms after the time that the server said,
+    // counted from when it was told, and its reply takes another millisecond.
+    let late = server.elapsed() - expires;
+    assert!(ms(3) <= late && late <= ms(23), "{late:?}");
+    let calls = calls(&sent);
+    assert!(calls.len() >= 11);
+    for pair in calls[..calls.len() - 1].windows(2) {
+        let between = pair[1].0.saturating_since(pair[0].0);
+        // The interval, up to 20 ms that keep clients apart, and a round trip.
+        assert!(
+            ms(1_002) < between && between <= ms(1_022),
+            "{between:?} between two polls"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_gap_all_places_are_polled_at_that_instant_in_full_batches() {
+    const PLACES: usize = 2 * MAX_BATCH + 44;
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, sent, network) = watched(&server, None);
+    let guards = hold_all(&a, PLACES).await;
+    let waiting: Vec<_> = (0..PLACES).map(|n| wait(&b, n)).collect();
+    server.advance(ms(3_500)).await;
+    forget(&sent);
+    let now = network.runtime().now();
+    network.drop_connection();
+    server.advance(ms(1)).await;
+    let sizes: Vec<_> = calls(&sent)
+        .into_iter()
+        .filter_map(|(at, places)| (at == now).then_some(places))
+        .collect();
+    assert_eq!(sizes, [MAX_BATCH, MAX_BATCH, 44]);
+    drop(guards);
+    for waiting in waiting {
+        drop(waiting.await.expect("no panic").expect("granted"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_dropped_during_its_poll_leaves_nothing_and_disturbs_nobody() {
+    for fault in [Fault::DelayReply(ms(500)), Fault::DelayRequest(ms(500))] {
+        let server = server();
+        let (a, _) = client(&server, "a");
+        let (b, sent, network) = watched(&server, None);
+        let guards = hold_all(&a, 2).await;
+        let waiting: Vec<_> = (0..2).map(|n| wait(&b, n)).collect();
+        server.advance(ms(100)).await;
+        forget(&sent);
+        network.inject_into(Call::Poll, fault);
+        next_poll(&server, &sent).await;
+        assert_eq!(calls(&sent)[0].1, 2, "one call for both");
+        waiting[0].abort();
+        server.advance(ms(10)).await;
+        let seen = a.inspect("k0").await.expect("answered");
+        assert_eq!(seen.waiter_count(), 0, "the end overtakes the poll");
+        drop(guards);
+        server.advance(ms(700)).await;
+        assert!(waiting[1].is_finished());
+        let seen = a.inspect("k0").await.expect("answered");
+        assert!(seen.holders().is_empty() && seen.waiter_count() == 0);
+        assert_eq!(network.pending_faults(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_one_place_is_its_own() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, sent, _) = watched(&server, None);
+    let guards = hold_all(&a, 3).await;
+    let waiting: Vec<_> = (0..3).map(|n| wait(&b, n)).collect();
+    server.advance(ms(100)).await;
+    forget(&sent);
+    server.plant_foreign(&Key::new("k1").expect("valid"), "list");
+    next_poll(&server, &sent).await;
+    assert_eq!(calls(&sent)[0].1, 3, "one call for all");
+    server.advance(ms(5)).await;
+    let finished: Vec<_> = waiting.iter().map(JoinHandle::is_finished).collect();
+    assert_eq!(finished, [false, true, false]);
+    drop(guards);
+    let mut results = Vec::new();
+    for waiting in waiting {
+        results.push(waiting.await.expect("no panic"));
+    }
+    assert!(results[0].is_ok() && results[2].is_ok());
+    assert!(
+        matches!(results[1], Err(Error::ForeignValue { .. })),
+        "{:?}",
+        results[1]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_without_an_answer_holds_up_nobody() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, sent, network) = watched(&server, Some(ms(50)));
+    let mut guards = hold_all(&a, 2).await;
+    let first = wait(&b, 0);
+    server.advance(ms(100)).await;
+    network.inject_into(Call::Poll, Fault::LoseReply);
+    next_poll(&server, &sent).await;
+    let second = wait(&b, 1);
+    server.advance(ms(10)).await;
+    forget(&sent);
+    server.advance(ms(500)).await;
+    let polls = calls(&sent).len();
+    assert!(polls >= 9, "{polls} polls of the other place in 500 ms");
+    // Not even the waiter itself, if it is granted meanwhile.
+    let begun = server.elapsed();
+    drop(guards.remove(0));
+    let _held = first.await.expect("no panic").expect("granted");
+    assert!(
+        server.elapsed() - begun <= ms(2),
+        "an end to the server and a push back"
+    );
+    drop(guards);
+    drop(second.await.expect("no panic").expect("granted"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_polls_beyond_the_usual_as_the_waiters_own_deadline_comes_near() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, sent, _) = watched(&server, None);
+    let _guards = hold_all(&a, 1).await;
+    let begun = server.elapsed();
+    let mutex = b.mutex("k0").expect("valid");
+    timed_out(&mutex.lock_within(secs(4)).await);
+    assert_eq!(server.elapsed() - begun, secs(4));
+    // One when the subscription stands, then one each second.
+    assert_eq!(calls(&sent).len(), 4, "{:?}", calls(&sent));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_at_once_is_not_polled_all_the_time() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, sent, _) = watched(&server, Some(Duration::ZERO));
+    let guards = hold_all(&a, 1).await;
+    let waiting = wait(&b, 0);
+    server.advance(ms(1_000)).await;
+    let polls = calls(&sent).len();
+    assert!((50..=100).contains(&polls), "{polls} polls in a second");
+    drop(guards);
+    drop(waiting.await.expect("no panic").expect("granted"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_subscribe_is_served_by_polls_until_it_may() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let backend = Wrapped::new(server.client("b"));
+    let refusals = Arc::clone(&backend.refusals);
+    refusals.store(1_000, Ordering::SeqCst);
+    let b = LockClient::new(backend);
+    for _ in 0..3 {
+        let guards = hold_all(&a, 1).await;
+        let waiting = wait(&b, 0);
+        server.advance(ms(2_500)).await;
+        let begun = server.elapsed();
+        drop(guards);
+        drop(waiting.await.expect("no panic").expect("granted"));
+        let took = server.elapsed() - begun;
+        assert!(ms(4) < took && took <= ms(1_022), "{took:?} by a poll");
+        server.advance(ms(100)).await;
+    }
+    server.advance(secs(60)).await;
+    let asked = 1_000 - refusals.swap(0, Ordering::SeqCst);
+    assert!((10..=30).contains(&asked), "asked {asked} times in 68 s");
+    server.advance(secs(10)).await;
+    let guards = hold_all(&a, 1).await;
+    let waiting = wait(&b, 0);
+    server.advance(ms(500)).await;
+    let begun = server.elapsed();
+    drop(guards);
+    drop(waiting.await.expect("no panic").expect("granted"));
+    assert!(server.elapsed() - begun <= ms(2), "by a push");
+}
