@@ -92,6 +92,8 @@ pub const STAGGER_STEPS: u32 = 64;
 pub const MAX_BATCH: usize = 128;
 /// Keys that can be taken at once, all or nothing; their release fits one batch.
 pub const MAX_KEYS_AT_ONCE: usize = 64;
+/// Longest text of a hand-off, in bytes.
+pub const MAX_HANDOFF_TEXT: usize = 1_024;
 /// Holders, and waiters, listed by one inspection; the counts are always complete.
 pub const INSPECT_LIST: usize = 1_000;
 

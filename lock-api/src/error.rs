@@ -77,6 +77,21 @@ pub enum InvalidInput {
         /// The key.
         key: Key,
     },
+    /// A text that is no hand-off, or one of a version that is not known here. The text itself is
+    /// not shown: it is secret.
+    #[error("not a hand-off: {problem}")]
+    HandoffText {
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A hand-off that was to be adopted as another kind of guard.
+    #[error("a hand-off of a {carries} cannot be adopted as a {asked}")]
+    HandoffKind {
+        /// What it carries.
+        carries: &'static str,
+        /// What it was to be adopted as.
+        asked: &'static str,
+    },
     /// Anything else about a setting.
     #[error("{what}: {problem}")]
     Setting {

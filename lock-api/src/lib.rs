@@ -31,9 +31,10 @@ mod tokio_runtime;
 pub use backend::{Capabilities, LockBackend, Notice, Notices};
 pub use client::guard::kind;
 pub use client::{
-    Error, Guard, Inspection, LockClient, LockClientBuilder, Loss, LossEvent, Many, ManyGuard,
-    ManyOutcome, Mutex, MutexGuard, Outcome, Ownership, PermitGuard, Plain, ReadGuard, Reentrant,
-    ReentrantMutex, ReentrantRwLock, Release, RwLock, Semaphore, TimedOut, Upgrade, WriteGuard,
+    Error, Guard, Handoff, HandoffFailed, Inspection, LockClient, LockClientBuilder, Loss,
+    LossEvent, Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome, Ownership, PermitGuard,
+    Plain, ReadGuard, Reentrant, ReentrantMutex, ReentrantRwLock, Release, RwLock, Semaphore,
+    TimedOut, Upgrade, WriteGuard,
 };
 pub use error::{BackendError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};

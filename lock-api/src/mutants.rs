@@ -140,6 +140,14 @@ mod planted {
         FloorIgnored = "floor-ignored", "rule 15";
         /// An end does not look at the owner.
         EndIgnoresOwner = "end-ignores-owner", "S3";
+        /// Several keys are taken in the order in which they were named.
+        KeysAsNamed = "keys-as-named", "L4";
+        /// A key lost while another is waited for is not noticed.
+        LossWhileGathering = "loss-while-gathering", "S2";
+        /// Whoever adopts a hand-off gets it.
+        HandoffAdoptedTwice = "handoff-adopted-twice", "S1";
+        /// The client that hands a hold off ends it.
+        SenderEndsHandoff = "sender-ends-handoff", "S3";
         /// A renewal revives what has ended.
         RenewRevives = "renew-revives", "S3";
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::client::cleanup::{Busy, Cleanup, EndJob, give_up_at};
 use crate::client::clock::local_deadline;
 use crate::client::core::{Answer, reply_of};
-use crate::client::hold::Hold;
+use crate::client::hold::{Hold, Origin};
 use crate::client::hub::{Event, Mailbox, PushedGrant};
 use crate::client::listener;
 use crate::client::lock::Owner;
@@ -294,7 +294,11 @@ impl<'a> Attempt<'a> {
             self.session.hub.held(self.operation.sequence, &tenure);
         }
         self.mailbox = None;
-        Hold::new(core, tenure, &state)
+        let origin = match self.ask.owner {
+            Owner::Fresh => Origin::Plain(self.ask.spec),
+            Owner::Reentrant(_) => Origin::Reentrant,
+        };
+        Hold::new(core, tenure, &state, origin)
     }
 
     /// A nested hold joins the cell of its owner's tenure.

@@ -75,6 +75,10 @@ pub enum Error {
     /// out.
     #[error("the lock was lost: {0}")]
     Lost(Loss),
+    /// The hand-off cannot be adopted any more: somebody has adopted it, or its hold is over.
+    /// Take the lock anew.
+    #[error("the hand-off is spent: {}", spent(.0))]
+    HandoffSpent(Why),
     /// One of several keys that are taken, or held, together is to blame.
     #[error("key {key:?}: {error}")]
     AtKey {
@@ -165,6 +169,15 @@ fn refusal(refused: &Refused) -> String {
         Refused::FloorTooHigh => {
             "the highest token seen is implausibly far ahead of the server's clock".into()
         }
+    }
+}
+
+/// Says what has become of a hand-off.
+const fn spent(why: &Why) -> &'static str {
+    match why {
+        Why::Expired => "its lease ran out",
+        Why::Forced => "its lock was released by force",
+        Why::Ended | Why::Unknown => "it was adopted before, or its lock is gone",
     }
 }
 
@@ -310,6 +323,9 @@ mod tests {
             Error::Lost(Loss::MaxHold),
             Error::Lost(Loss::ClientClosed),
             Error::Lost(Loss::Deadline).at(&Key::new("b").expect("valid")),
+            Error::HandoffSpent(Why::Expired),
+            Error::HandoffSpent(Why::Forced),
+            Error::HandoffSpent(Why::Ended),
             Error::InvalidInput(InvalidInput::KeyCount { asked: 65 }),
             Error::InvalidInput(InvalidInput::RepeatedKey {
                 key: Key::new("b").expect("valid"),

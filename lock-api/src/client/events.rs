@@ -128,6 +128,25 @@ impl Events {
         );
     }
 
+    /// A hold was handed off; this client keeps it no longer.
+    pub(crate) fn handed_off(&self, tenure: &Tenure, hold: &HoldState, now: Moment) {
+        let held = now.saturating_since(hold.since);
+        tell!(
+            DEBUG,
+            "handed off",
+            key = tenure.key.as_str(),
+            mode = %Shown(hold.mode),
+            token = self.number(tenure.token()),
+            held_ms = millis(held)
+        );
+    }
+
+    /// A hold that was handed off was adopted by this client.
+    pub(crate) fn adopted(&self, tenure: &Tenure, mode: Mode) {
+        let token = self.number(tenure.token());
+        tell!(DEBUG, "adopted", key = tenure.key.as_str(), mode = %Shown(mode), token);
+    }
+
     /// An end was acknowledged, or given up.
     pub(crate) fn ended(
         &self,

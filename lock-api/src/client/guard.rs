@@ -24,6 +24,39 @@ pub mod kind {
     /// Guards of a semaphore.
     #[derive(Debug)]
     pub enum Permits {}
+
+    /// Kinds of guard that can be [handed off](super::Guard::into_handoff): all but permits.
+    ///
+    /// The holds of a semaphore do not nest, and nesting is what makes sure that a hand-off is
+    /// adopted once.
+    pub trait Travels: sealed::Travels {}
+    impl Travels for Exclusive {}
+    impl Travels for Read {}
+    impl Travels for Write {}
+
+    pub(crate) mod sealed {
+        use crate::request::{Kind, Mode};
+
+        pub trait Travels {
+            const KIND: Kind;
+            const MODE: Mode;
+        }
+
+        impl Travels for super::Exclusive {
+            const KIND: Kind = Kind::Mutex;
+            const MODE: Mode = Mode::Exclusive;
+        }
+
+        impl Travels for super::Read {
+            const KIND: Kind = Kind::RwLock;
+            const MODE: Mode = Mode::Shared;
+        }
+
+        impl Travels for super::Write {
+            const KIND: Kind = Kind::RwLock;
+            const MODE: Mode = Mode::Exclusive;
+        }
+    }
 }
 
 /// Guard of a [`Mutex`](crate::Mutex).

@@ -16,9 +16,20 @@ use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
 use crate::mutants::mutant;
 use crate::reply::{EndReply, RenewReply, Why};
-use crate::request::Renew;
+use crate::request::{LockSpec, Renew};
 use crate::runtime::Moment;
 use crate::sync::Arc;
+
+/// Where a hold comes from, which decides whether it can be handed off.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin {
+    /// Its owner holds nothing else.
+    Plain(LockSpec),
+    /// Its owner may hold more, or come to.
+    Reentrant,
+    /// It was handed off before.
+    Adopted,
+}
 
 /// A hold; dropping it queues its end.
 #[derive(Debug)]
@@ -27,13 +38,20 @@ pub(crate) struct Hold {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) operation: Operation,
     pub(crate) lease: Duration,
+    pub(crate) origin: Origin,
     fixed_lease: bool,
     ended: Arc<EndResult>,
 }
 
 impl Hold {
-    pub(crate) fn new(anchor: &Arc<Anchor>, tenure: Arc<Tenure>, state: &HoldState) -> Self {
+    pub(crate) fn new(
+        anchor: &Arc<Anchor>,
+        tenure: Arc<Tenure>,
+        state: &HoldState,
+        origin: Origin,
+    ) -> Self {
         Self {
+            origin,
             anchor: Arc::clone(anchor),
             tenure,
             operation: state.operation,

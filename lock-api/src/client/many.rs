@@ -21,6 +21,7 @@ use crate::client::settings::{Options, option_setters};
 use crate::client::wait::{Ask, Patience, obtain};
 use crate::error::{BackendError, InvalidInput};
 use crate::id::Key;
+use crate::mutants::mutant;
 use crate::reply::Held;
 use crate::request::{Kind, Mode};
 use crate::runtime::Moment;
@@ -170,6 +171,7 @@ impl Many {
             .binary_search_by(|want| want.lock.key.cmp(&lock.key));
         match place {
             Ok(_) => return Err(InvalidInput::RepeatedKey { key: lock.key }.into()),
+            Err(_) if mutant!(KeysAsNamed) => self.wants.push(Want { lock, mode }),
             Err(index) => self.wants.insert(index, Want { lock, mode }),
         }
         if self.wants.len() > MAX_KEYS_AT_ONCE {
@@ -353,7 +355,12 @@ impl<'a> Gathering<'a> {
             let Some(patience) = self.patience_now() else {
                 return Ok(Round::Done(self.timed_out(ask.key, None)));
             };
-            let lost = pin!(first_lost(&holds));
+            let watched: &[Hold] = if mutant!(LossWhileGathering) {
+                &[]
+            } else {
+                &holds
+            };
+            let lost = pin!(first_lost(watched));
             let outcome = match select(pin!(obtain(*ask, patience)), lost).await {
                 Either::Left((outcome, _)) => outcome.map_err(|error| error.at(ask.key))?,
                 Either::Right(((key, _), _)) => return Ok(Round::Lost(key)),
@@ -370,7 +377,8 @@ impl<'a> Gathering<'a> {
             }
         }
         // Timers may be late: a deadline that has passed may not have been told yet.
-        if let Some(lost) = holds.iter().find(|hold| hold.check().is_err()) {
+        let mut lost = holds.iter().filter(|hold| hold.check().is_err());
+        if let Some(lost) = lost.next().filter(|_| !mutant!(LossWhileGathering)) {
             return Ok(Round::Lost(lost.tenure.key.clone()));
         }
         Ok(Round::Done(ManyOutcome::Acquired(ManyGuard::new(holds))))

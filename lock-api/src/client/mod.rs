@@ -16,6 +16,7 @@ mod error;
 mod events;
 mod floor;
 pub(crate) mod guard;
+mod handoff;
 mod hold;
 mod hub;
 mod inspect;
@@ -36,6 +37,7 @@ mod session;
 mod settings;
 mod signal;
 mod tenure;
+mod travel;
 mod wait;
 
 use std::time::Duration;
@@ -44,6 +46,7 @@ use futures_util::future::{Either, select};
 
 pub use error::{Error, Loss, Outcome, Release, TimedOut};
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
+pub use handoff::{Handoff, HandoffFailed};
 pub use inspect::Inspection;
 pub use loss::LossEvent;
 pub use many::{Many, ManyOutcome};

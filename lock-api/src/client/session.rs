@@ -29,6 +29,17 @@ impl Session {
         }
     }
 
+    /// The session that an adopted hold goes on in. It belongs to another client, so that no
+    /// operation is ever drawn from it, and its notices go there.
+    pub(crate) fn foreign(id: SessionId, process: u32) -> Self {
+        Self {
+            id,
+            process,
+            sequence: AtomicU64::new(u64::MAX),
+            hub: Hub::default(),
+        }
+    }
+
     /// A new operation, later than all before it.
     pub(crate) fn operation(&self, owner: OwnerId) -> Operation {
         Operation {

@@ -181,6 +181,10 @@ async fn what_is_public_can_be_shared_and_spawned() {
     sent(all.lost());
     sent(all.renew());
     sent(all.release());
+    let single = locks.mutex("z").expect("valid").lock().await.expect("free");
+    let handoff = single.into_handoff().await.expect("answered");
+    shared(&handoff);
+    sent(locks.adopt::<leasehold_api::kind::Exclusive>(handoff));
     sent(locks.inspect("m"));
     sent(locks.shutdown());
     let guard = mutex.lock().await.expect("free");

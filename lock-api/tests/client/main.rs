@@ -8,6 +8,7 @@
 mod basics;
 mod bounds;
 mod ending;
+mod handoff;
 mod holding;
 mod looking;
 mod losses;

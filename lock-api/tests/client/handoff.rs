@@ -1,0 +1,425 @@
+//! Holds that travel from one client to another.
+
+use std::time::Duration;
+
+use leasehold_api::{
+    Error, ForceHow, Guard, Handoff, HandoffFailed, InvalidInput, Key, LockClient, LockSpec, Loss,
+    Mode, MutexGuard, ReadGuard, Release, Why, WriteGuard, kind,
+};
+use leasehold_sim::{Call, Fault, SimServer};
+
+use crate::support::{client, contended, held, ms, secs, server};
+
+async fn send(locks: &LockClient) -> Handoff {
+    let guard = locks.mutex("k").expect("valid").lock().await.expect("free");
+    guard.into_handoff().await.expect("answered")
+}
+
+/// The same hand-off, by way of its text.
+fn copy(handoff: &Handoff) -> Handoff {
+    handoff.to_secret_text().parse().expect("its own text")
+}
+
+async fn adopt(locks: &LockClient, handoff: Handoff) -> Result<MutexGuard, HandoffFailed<Handoff>> {
+    locks.adopt(handoff).await
+}
+
+async fn is_free(locks: &LockClient) -> bool {
+    let view = locks.inspect("k").await.expect("answered");
+    (view.holder_count(), view.waiter_count()) == (0, 0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_travels_and_its_sender_ends_nothing() {
+    let server = server();
+    let (a, sender) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let (token, lost) = (guard.fencing_token(), guard.lost());
+    let handoff = guard.into_handoff().await.expect("answered");
+    assert_eq!(handoff.fencing_token(), token);
+    contended(&b.mutex("k").expect("valid").try_lock().await);
+    a.shutdown().await.expect("answered");
+    drop(a);
+    server.advance(secs(20)).await;
+
+    let guard = adopt(&b, copy(&handoff)).await.expect("answered");
+    assert_eq!(guard.fencing_token(), token, "one period");
+    sender.kill();
+    server.advance(secs(100)).await;
+    assert!(guard.is_valid(), "renewed by the adopter");
+    let release = guard.release().await.expect("answered");
+    assert_eq!(release, Release::Released { holds_left: 0 });
+    assert!(is_free(&b).await);
+    let told = tokio::time::timeout(secs(100), lost).await;
+    assert!(told.is_err(), "a hand-off is no loss");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_renews_it_on_the_way() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    server.advance(secs(9)).await;
+    let handoff = guard.into_handoff().await.expect("answered");
+    let made = server.elapsed();
+    let next = b.mutex("k").expect("valid").lock().await.expect("granted");
+    let took = server.elapsed() - made;
+    assert!(
+        took >= secs(29) && took < secs(31),
+        "a whole lease: {took:?}"
+    );
+    let late = adopt(&a, handoff).await.expect_err("its lease is over");
+    assert!(matches!(late.error(), Error::HandoffSpent(_)), "{late}");
+    assert!(next.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copied_text_is_adopted_once() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let handoff = send(&a).await;
+    let (one, other) = tokio::join!(adopt(&a, copy(&handoff)), adopt(&b, copy(&handoff)));
+    let guards: Vec<_> = [one, other].into_iter().flatten().collect();
+    assert_eq!(guards.len(), 1);
+    let spent = adopt(&b, copy(&handoff)).await.expect_err("adopted");
+    assert!(matches!(spent.error(), Error::HandoffSpent(_)), "{spent}");
+    server.advance(secs(60)).await;
+    assert!(guards[0].is_valid(), "the others changed nothing");
+    guards[0].release().await.expect("answered");
+    let spent = adopt(&b, handoff).await.expect_err("adopted and released");
+    assert!(matches!(
+        spent.error(),
+        Error::HandoffSpent(Why::Unknown | Why::Ended)
+    ));
+    assert!(is_free(&b).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_lost_message_makes_two_guards_or_none_that_lasts() {
+    let calls = [Call::End, Call::Renew];
+    let faults = [
+        Fault::LoseRequest,
+        Fault::LoseReply,
+        Fault::DuplicateRequest(ms(500)),
+        Fault::DelayRequest(secs(2)),
+        Fault::DelayReply(secs(2)),
+    ];
+    for (call, fault) in calls.into_iter().flat_map(|call| faults.map(|f| (call, f))) {
+        let server = server();
+        let (a, _) = client(&server, "a");
+        let (b, network) = client(&server, "b");
+        let handoff = send(&a).await;
+        network.inject_into(call, fault);
+        let result = adopt(&b, copy(&handoff)).await;
+        assert_eq!(network.pending_faults(), 0, "{call:?} {fault:?}");
+        let again = adopt(&a, copy(&handoff)).await;
+        assert!(
+            again.is_err(),
+            "{call:?} {fault:?} gave {result:?} and {again:?}"
+        );
+        let doubtful =
+            call == Call::End && matches!(fault, Fault::LoseReply | Fault::DelayReply(_));
+        match result {
+            Ok(guard) => {
+                server.advance(secs(100)).await;
+                assert!(guard.is_valid(), "{call:?} {fault:?}");
+            }
+            Err(failed) => {
+                let unknown = matches!(failed.error(), Error::OutcomeUnknown { .. });
+                let late = matches!(fault, Fault::DelayRequest(_));
+                assert!(
+                    unknown && (doubtful || late),
+                    "{call:?} {fault:?}: {failed}"
+                );
+                server.advance(secs(31)).await;
+                assert!(is_free(&a).await, "the lease ends it");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_can_be_adopted_again() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, network) = client(&server, "b");
+    // Nothing got through: the very text is as good as before.
+    let handoff = send(&a).await;
+    network.isolate();
+    let failed = adopt(&b, handoff).await.expect_err("nothing gets through");
+    assert!(failed.error().is_transient(), "{failed}");
+    network.rejoin();
+    let guard = adopt(&b, failed.given_back()).await.expect("answered");
+    guard.release().await.expect("answered");
+
+    // The hold was taken over, and only then the network broke: only this value is good.
+    let handoff = send(&a).await;
+    let text = handoff.to_secret_text();
+    let breaks = async {
+        tokio::time::sleep(ms(3)).await;
+        network.isolate();
+    };
+    let (failed, ()) = tokio::join!(adopt(&b, handoff), breaks);
+    let failed = failed.expect_err("nothing gets through");
+    network.rejoin();
+    let spent = adopt(&a, text.parse().expect("valid")).await;
+    assert!(matches!(
+        spent.expect_err("b has it").error(),
+        Error::HandoffSpent(_)
+    ));
+    let guard = adopt(&b, failed.given_back()).await.expect("answered");
+    server.advance(secs(100)).await;
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_anywhere_it_leaves_one_holder_or_none() {
+    for micros in (0..9_000).step_by(500) {
+        let server = server();
+        let (a, _) = client(&server, "a");
+        let (b, _) = client(&server, "b");
+        let limit = Duration::from_micros(micros);
+        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        let sent = tokio::time::timeout(limit, guard.into_handoff()).await;
+        let Ok(handoff) = sent else {
+            server.advance(ms(20)).await;
+            assert!(
+                is_free(&b).await,
+                "{limit:?}: dropped while it was handed off"
+            );
+            continue;
+        };
+        let handoff = handoff.expect("answered");
+        let text = copy(&handoff);
+        let adopted = tokio::time::timeout(limit, adopt(&b, handoff)).await;
+        server.advance(ms(20)).await;
+        if let Ok(guard) = adopted {
+            assert!(guard.expect("answered").is_valid());
+        } else if let Ok(guard) = adopt(&a, text).await {
+            assert!(guard.is_valid(), "it had not been taken over");
+            drop(guard);
+        }
+        server.advance(secs(31)).await;
+        assert!(is_free(&a).await, "{limit:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_and_writers_travel_too() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let rw = a.rw_lock("k").expect("valid");
+    let other = b.rw_lock("k").expect("valid");
+    let beside = other.read().await.expect("free");
+    let guard = rw.read().await.expect("shared");
+    let handoff = guard.into_handoff().await.expect("answered");
+    assert_eq!(handoff.mode(), Mode::Shared);
+    let guard: ReadGuard = b.adopt(handoff).await.expect("answered");
+    beside.release().await.expect("answered");
+    contended(&other.try_write().await);
+    guard.release().await.expect("answered");
+
+    let guard = rw.write().await.expect("free");
+    let handoff = guard.into_handoff().await.expect("answered");
+    let guard: WriteGuard = b.adopt(copy(&handoff)).await.expect("answered");
+    let token = guard.fencing_token();
+    contended(&other.try_read().await);
+    let guard = guard.downgrade().await.expect("answered");
+    assert!(guard.fencing_token() > token);
+    drop(held(other.try_read().await));
+    let spent: Result<WriteGuard, _> = a.adopt(handoff).await;
+    assert!(spent.is_err());
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_of_the_key_is_no_hindrance() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let rw = a.rw_lock("k").expect("valid");
+    let rw = rw
+        .policy(leasehold_api::Policy::WriterPreference)
+        .waiter_lease(secs(3));
+    let guard = rw.write().await.expect("free");
+    let handoff = guard.into_handoff().await.expect("answered");
+    let _guard: WriteGuard = a.adopt(handoff).await.expect("answered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fixed_lease_and_longest_hold_travel_with_it() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let mutex = a.mutex("k").expect("valid");
+    let fixed = mutex.clone().lease(secs(10)).fixed_lease().lock().await;
+    let handoff = fixed.expect("free").into_handoff().await.expect("answered");
+    server.advance(secs(5)).await;
+    let guard = adopt(&b, handoff).await.expect("answered");
+    let left = guard.valid_for();
+    assert!(left > secs(9) && left < secs(10), "{left:?}");
+    assert_eq!(guard.lost().await, Loss::Deadline);
+    drop(guard);
+
+    let limited = mutex.max_hold(secs(60)).lock().await.expect("free");
+    let taken = server.elapsed();
+    server.advance(secs(20)).await;
+    let handoff = limited.into_handoff().await.expect("answered");
+    server.advance(secs(20)).await;
+    let guard = adopt(&b, copy(&handoff)).await.expect("answered");
+    assert_eq!(guard.lost().await, Loss::MaxHold);
+    let held_for = server.elapsed() - taken;
+    assert!(held_for <= secs(60) && held_for > secs(59), "{held_for:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_are_compared_before_any_io() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let handoff = send(&a).await;
+    let calls = server.messages().len();
+    let failed = b.adopt::<kind::Read>(handoff).await.expect_err("a mutex");
+    assert_eq!(
+        failed.to_string(),
+        "invalid input: a hand-off of a mutex guard cannot be adopted as a read guard"
+    );
+    let failed = b.adopt::<kind::Write>(failed.given_back()).await;
+    let (error, handoff) = failed.expect_err("a mutex").into_parts();
+    assert!(matches!(
+        error,
+        Error::InvalidInput(InvalidInput::HandoffKind { .. })
+    ));
+    assert_eq!(server.messages().len(), calls, "nothing was sent");
+    let guard = adopt(&b, handoff).await.expect("a mutex it is");
+    assert!(guard.is_valid());
+}
+
+async fn refused_to_travel<K: kind::Travels>(guard: Guard<K>) -> Guard<K> {
+    let failed = guard.into_handoff().await.expect_err("it cannot");
+    assert!(
+        matches!(failed.error(), Error::Unsupported { .. }),
+        "{failed}"
+    );
+    failed.given_back()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_travel_is_given_back() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let reentrant = a.reentrant_mutex("r").expect("valid");
+    let guard = refused_to_travel(reentrant.lock().await.expect("free")).await;
+    assert!(guard.is_valid());
+    let once = adopt(&a, send(&a).await).await.expect("answered");
+    let guard = refused_to_travel(once).await;
+    assert!(guard.is_valid());
+    let mutex = a.mutex("m").expect("valid");
+    let guard = mutex.lock().await.expect("free");
+    guard.release().await.expect("answered");
+    let failed = guard.into_handoff().await.expect_err("released");
+    assert!(matches!(failed.error(), Error::Released));
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_an_outage_the_guard_is_given_back() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.isolate();
+    let began = server.elapsed();
+    let failed = guard
+        .into_handoff()
+        .await
+        .expect_err("nothing gets through");
+    assert!(failed.error().is_transient(), "{failed}");
+    assert!(server.elapsed() - began <= secs(3));
+    network.rejoin();
+    let guard = failed.given_back();
+    server.advance(secs(60)).await;
+    assert!(guard.is_valid());
+    let release = guard.release().await.expect("answered");
+    assert_eq!(
+        release,
+        Release::Released { holds_left: 0 },
+        "no baton is left"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_gone_is_not_handed_off() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    for taken in [false, true] {
+        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        forget(&server).await;
+        let thief = taken.then(|| b.mutex("k").expect("valid"));
+        let thief = match &thief {
+            Some(mutex) => Some(held(mutex.try_lock().await)),
+            None => None,
+        };
+        let failed = guard
+            .into_handoff()
+            .await
+            .expect_err("the server forgot it");
+        assert!(
+            matches!(failed.error(), Error::Lost(Loss::Unknown)),
+            "{failed}"
+        );
+        assert!(!failed.given_back().is_valid());
+        assert!(thief.is_none_or(|guard| guard.is_valid()));
+        server.advance(ms(20)).await;
+        assert!(is_free(&b).await, "nothing of the attempt is left");
+    }
+}
+
+async fn forget(server: &SimServer) {
+    server.remove_key(&Key::new("k").expect("valid"));
+    server.advance(ms(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_hold_is_not_adopted() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let handoff = send(&a).await;
+    let tokens = b.inspect("k").await.expect("answered").held_tokens();
+    let forced = b.force_release("k", tokens, ForceHow::Revoke).await;
+    forced.expect("answered");
+    let spent = adopt(&b, handoff).await.expect_err("revoked");
+    assert!(
+        matches!(spent.error(), Error::HandoffSpent(Why::Forced)),
+        "{spent}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_secrets_are_shown_only_on_demand() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let handoff = send(&a).await;
+    let text = handoff.to_secret_text();
+    let failed = a
+        .adopt::<kind::Read>(copy(&handoff))
+        .await
+        .expect_err("a mutex");
+    let shown = format!(
+        "{handoff:?} {failed:?} {failed} {:?}",
+        "x".parse::<Handoff>()
+    );
+    let secrets = text.split(':').skip(2).filter(|field| field.len() >= 16);
+    assert_eq!(
+        secrets.clone().count(),
+        3,
+        "session, owner and a time: {text}"
+    );
+    for secret in secrets.take(2) {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+    assert_eq!(handoff.kind(), LockSpec::mutex().kind());
+}
