@@ -37,6 +37,7 @@ impl Session {
             process,
             sequence: AtomicU64::new(u64::MAX),
             hub: Hub::default(),
+            polls: Polls::default(),
         }
     }
 
