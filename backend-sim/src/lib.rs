@@ -107,6 +107,7 @@ mod options;
 mod queue;
 mod runtime;
 mod server;
+mod shrink;
 mod simulation;
 mod store;
 mod tape;
@@ -125,6 +126,7 @@ pub use log::{
 pub use observer::{Execution, Observer};
 pub use options::{Latency, SimOptions};
 pub use server::SimServer;
+pub use shrink::{SHRINK_RUNS, Shrunk, shrink};
 pub use simulation::{Ending, RunReport, Simulation};
 pub use store::Data;
 pub use tape::{Draw, Site, Tape, TapeError};
