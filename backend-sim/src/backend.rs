@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
@@ -72,12 +73,18 @@ impl SimBackend {
                 world,
                 client,
                 gate,
+                drifts: AtomicBool::new(false),
             }),
         }
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
         &self.runtime.world
+    }
+
+    /// Its number, in the order in which the clients of its server were made, from 0.
+    pub fn index(&self) -> usize {
+        self.runtime.client
     }
 
     pub(crate) fn gate(&self) -> &Gate {

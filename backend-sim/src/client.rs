@@ -10,6 +10,7 @@ use leasehold_api::{Notice, SessionId};
 use crate::choices::Identities;
 use crate::faults::Faults;
 use crate::gate::Gate;
+use crate::local_clock::LocalClock;
 use crate::options::Latency;
 use crate::queue::{ToClient, ToServer};
 
@@ -78,6 +79,11 @@ pub(crate) struct Client {
     pub(crate) gate: Gate,
     pub(crate) identities: Identities,
     pub(crate) latency: Latency,
+    pub(crate) clock: LocalClock,
+    /// Whether pushes to it keep no order, neither with replies nor among themselves.
+    pub(crate) unordered_pushes: bool,
+    /// Whether it is served by the old primary, while there are two.
+    pub(crate) on_old: bool,
     /// Number of its connection; a message of an earlier one is void.
     pub(crate) connection: u64,
     pub(crate) to_server: Link<ToServer>,
@@ -96,6 +102,9 @@ impl Client {
             gate: Gate::default(),
             identities,
             latency,
+            clock: LocalClock::default(),
+            unordered_pushes: false,
+            on_old: false,
             connection: 1,
             to_server: Link::default(),
             from_server: Link::default(),

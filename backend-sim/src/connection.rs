@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use leasehold_api::{BackendError, Notice, SessionId};
 
-use crate::client::Subscription;
+use crate::client::{Client, Subscription};
 use crate::log::{Content, Event, ServerEvent};
 use crate::queue::{ClientIndex, Happening, ToClient, ToServer};
-use crate::store::Data;
+use crate::store::{Data, Tail};
 use crate::world::Inner;
 
 /// How long a client's library waits before it tries again to subscribe.
@@ -32,7 +32,7 @@ impl Inner {
         let subscription = self.clients[client].subscriptions.remove(&number)?;
         let session = subscription.session;
         if self.channels.remove(&(session, client, number)) {
-            let process = self.process;
+            let process = self.server_of(client).process;
             let message = self.note_sent(now, client, Content::Unlisten);
             let unlisten = ToServer::Unlisten {
                 session,
@@ -52,9 +52,11 @@ impl Inner {
         };
         let session = subscription.session;
         if !std::mem::replace(&mut subscription.at_server, true) {
-            self.store.subscribe(session);
+            let store = &mut self.server_of(client).store;
+            store.subscribe(session);
+            let clock = store.clock();
             self.channels.insert((session, client, number));
-            self.record(now, Some(client), Event::Subscribed { session });
+            self.record(now, Some(client), Event::Subscribed { session, clock });
         }
         true
     }
@@ -71,7 +73,8 @@ impl Inner {
             // A stopped process does not reconnect; it does when it is resumed.
             return;
         }
-        if !self.up || state.isolated {
+        let isolated = state.isolated;
+        if isolated || !self.server_of(client).up {
             self.schedule_resubscribe(now + RECONNECT_EVERY, client, number);
         } else if self.subscribe(now, client, number) {
             let notice = Notice::Gap { listening: true };
@@ -133,8 +136,10 @@ impl Inner {
         }
         for (number, session) in gone {
             self.channels.remove(&(session, client, number));
-            self.store.unsubscribe(session);
-            self.record(now, Some(client), Event::Unsubscribed { session });
+            let store = &mut self.server_of(client).store;
+            store.unsubscribe(session);
+            let clock = store.clock();
+            self.record(now, Some(client), Event::Unsubscribed { session, clock });
         }
     }
 
@@ -153,27 +158,64 @@ impl Inner {
     }
 
     pub(crate) fn stop_server(&mut self, now: Duration) {
-        if !std::mem::take(&mut self.up) {
-            return;
-        }
-        self.process += 1;
-        for client in 0..self.clients.len() {
-            self.lose_connection(now, client);
-        }
-        self.change_server(now, ServerEvent::Stopped);
-        for client in 0..self.clients.len() {
-            self.try_subscribe(now, client);
+        if self.servers.primary.up {
+            self.leave_server(now, ServerEvent::Stopped, |client| !client.on_old);
         }
     }
 
     pub(crate) fn start_server(&mut self, now: Duration, data: Data) {
-        if !std::mem::replace(&mut self.up, true) {
+        if !self.servers.primary.up {
+            let data = match data {
+                Data::AllBut(tail) => Data::AllBut(self.servers.resolve(now, tail)),
+                other => other,
+            };
             self.change_server(now, ServerEvent::Started { data });
         }
     }
 
+    pub(crate) fn fail_over(&mut self, now: Duration, lost: Tail) {
+        let lost = self.servers.resolve(now, lost);
+        let event = ServerEvent::FailedOver { lost };
+        self.leave_server(now, event, |client| !client.on_old);
+    }
+
+    pub(crate) fn split(&mut self, now: Duration, lost: Tail, staying: &[ClientIndex]) {
+        let lost = self.servers.resolve(now, lost);
+        for &client in staying {
+            self.clients[client].on_old = true;
+        }
+        let names = self.clients.iter().filter(|client| client.on_old);
+        let staying = names.map(|client| client.name.to_string()).collect();
+        let event = ServerEvent::Split { lost, staying };
+        self.leave_server(now, event, |client| !client.on_old);
+    }
+
+    pub(crate) fn heal(&mut self, now: Duration) {
+        if self.servers.old.is_some() {
+            self.leave_server(now, ServerEvent::Healed, |client| client.on_old);
+            for client in &mut self.clients {
+                client.on_old = false;
+            }
+        }
+    }
+
+    /// Breaks the connections of these clients, which then try to subscribe again, at the server
+    /// that there is after the event.
+    fn leave_server(&mut self, now: Duration, event: ServerEvent, whose: fn(&Client) -> bool) {
+        let leaving = self.clients.iter().enumerate();
+        let leaving = leaving.filter(|(_, client)| whose(client));
+        let leaving: Vec<ClientIndex> = leaving.map(|(index, _)| index).collect();
+        for &client in &leaving {
+            self.lose_connection(now, client);
+        }
+        self.change_server(now, event);
+        for client in leaving {
+            self.try_subscribe(now, client);
+        }
+    }
+
     pub(crate) fn change_server(&mut self, now: Duration, event: ServerEvent) {
-        self.store.apply(&event);
+        self.servers.apply(&event);
         self.record(now, None, Event::Server(event));
     }
 }

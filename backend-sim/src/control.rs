@@ -1,9 +1,12 @@
 //! What a test does to a client.
 
 use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::backend::SimBackend;
 use crate::faults::Fault;
+use crate::local_clock::LocalClock;
 use crate::log::{Call, ClientEvent, Event};
 use crate::options::Latency;
 
@@ -156,5 +159,44 @@ impl SimBackend {
         let client = self.runtime.client;
         self.world()
             .act(|inner, _| inner.clients[client].latency = latency);
+    }
+
+    /// Lets the client's clock run faster than true time by so many millionths, or slower if it is
+    /// negative; 0 is right. The clock goes on from what it shows.
+    ///
+    /// Promises hold while clocks agree within the drift allowance, 1 % of a lease and 10 ms. What
+    /// already sleeps is not changed.
+    ///
+    /// # Panics
+    /// If `ppm` is -1,000,000 or less: the clock would not run forward.
+    #[track_caller]
+    pub fn set_clock_rate(&self, ppm: i32) {
+        assert!(ppm > -1_000_000, "a clock cannot run at {ppm} ppm");
+        let event = ClientEvent::ClockRate { ppm };
+        self.change_clock(event, |clock, now| clock.set_rate(now, ppm));
+    }
+
+    /// Sets the client's clock forward, as a suspend does that its timers do not count.
+    pub fn jump_clock(&self, by: Duration) {
+        let event = ClientEvent::ClockJumped { by };
+        self.change_clock(event, |clock, now| clock.jump(now, by));
+    }
+
+    fn change_clock(&self, event: ClientEvent, change: impl FnOnce(&mut LocalClock, Duration)) {
+        let client = self.runtime.client;
+        self.world().act(|inner, now| {
+            change(&mut inner.clients[client].clock, now);
+            inner.record(now, Some(client), Event::Client(event));
+        });
+        self.runtime.drifts.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether pushes to this client arrive in any order, before or after the replies that were
+    /// sent with them, as over a connection of their own. By default everything that the server
+    /// sends to a client arrives in the order in which it was sent.
+    pub fn set_unordered_pushes(&self, unordered: bool) {
+        let client = self.runtime.client;
+        self.world()
+            .act(|inner, _| inner.clients[client].unordered_pushes = unordered);
     }
 }

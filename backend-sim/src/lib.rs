@@ -58,8 +58,13 @@
 //! | one message is lost, late or doubled | [`inject`](SimBackend::inject), [`inject_into`](SimBackend::inject_into) with a [`Fault`] |
 //! | a connection breaks | [`drop_connection`](SimBackend::drop_connection) |
 //! | nothing gets through, and nobody says so | [`isolate`](SimBackend::isolate), [`rejoin`](SimBackend::rejoin) |
+//! | a client's clock runs fast or slow, or jumps | [`set_clock_rate`](SimBackend::set_clock_rate), [`jump_clock`](SimBackend::jump_clock) |
+//! | pushes and replies change places | [`set_unordered_pushes`](SimBackend::set_unordered_pushes) |
 //! | messages are slow | [`SimOptions::with_latency`], [`set_latency`](SimBackend::set_latency) |
 //! | the server is down, or restarts, with or without its data | [`stop`](SimServer::stop), [`start`](SimServer::start), [`restart`](SimServer::restart) |
+//! | a restart loses what was written last | [`restart`](SimServer::restart) with [`Data::AllBut`] |
+//! | a replica that lags becomes primary | [`fail_over`](SimServer::fail_over) |
+//! | there are two primaries for a while | [`split`](SimServer::split), [`heal`](SimServer::heal) |
 //! | the server's clock is stepped | [`step_clock_forward`](SimServer::step_clock_forward), [`step_clock_back`](SimServer::step_clock_back) |
 //! | somebody else writes or deletes our key | [`plant_foreign`](SimServer::plant_foreign), [`remove_key`](SimServer::remove_key) |
 //!
@@ -86,8 +91,7 @@
 //!   [`SimServer::new`] panics in any other.
 //! - Code of your own that runs outside of [`run`](SimBackend::run) does not stand still with its
 //!   client; what it awaits of the lock client does.
-//! - There is one server, and it forgets only what it is told to forget. Fail-over is not
-//!   simulated.
+//! - The server forgets only what it is told to forget.
 
 mod backend;
 mod calls;
@@ -100,6 +104,7 @@ mod faults;
 mod gate;
 mod history;
 mod join;
+mod local_clock;
 mod log;
 mod network;
 mod observer;
@@ -107,6 +112,7 @@ mod options;
 mod queue;
 mod runtime;
 mod server;
+mod servers;
 mod shrink;
 mod simulation;
 mod store;
@@ -128,5 +134,5 @@ pub use options::{Latency, SimOptions};
 pub use server::SimServer;
 pub use shrink::{SHRINK_RUNS, Shrunk, shrink};
 pub use simulation::{Ending, RunReport, Simulation};
-pub use store::Data;
+pub use store::{Data, Tail};
 pub use tape::{Draw, Site, Tape, TapeError};

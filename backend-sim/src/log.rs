@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Settings};
-use leasehold_api::{Key, Notice, SessionId, Stamp};
+use leasehold_api::{ClockId, Key, Notice, SessionId, Stamp};
 
 use crate::faults::Fault;
-use crate::store::{Data, Store};
+use crate::servers::Servers;
+use crate::store::{Data, Tail};
 
 /// What the server answered to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,11 +75,15 @@ pub enum Event {
     Subscribed {
         /// Whose channel.
         session: SessionId,
+        /// At which server: whose clock.
+        clock: ClockId,
     },
     /// One is gone.
     Unsubscribed {
         /// Whose channel.
         session: SessionId,
+        /// At which server: whose clock.
+        clock: ClockId,
     },
     /// The client received a notice.
     Notified {
@@ -129,6 +134,8 @@ pub enum ClientEvent {
     Isolated,
     Reachable,
     Closed,
+    ClockRate { ppm: i32 },
+    ClockJumped { by: Duration },
 }
 
 /// What a test does to the server.
@@ -156,6 +163,20 @@ pub enum ServerEvent {
         /// Its type.
         found: String,
     },
+    /// A replica took its place.
+    FailedOver {
+        /// What the replica did not have.
+        lost: Tail,
+    },
+    /// A replica became a primary beside it.
+    Split {
+        /// What the replica did not have.
+        lost: Tail,
+        /// Clients that the old primary goes on serving.
+        staying: Vec<String>,
+    },
+    /// The old of two primaries gave up.
+    Healed,
     /// Somebody deleted a key.
     KeyRemoved {
         /// Which.
@@ -299,12 +320,12 @@ impl Log {
     }
 }
 
-/// Executes the commands of a complete log on a fresh server, and compares the answers.
+/// Executes the commands of a complete log on fresh servers, and compares the answers.
 ///
 /// # Errors
 /// The first entry whose replay answered otherwise, and that answer.
 pub fn replay(settings: Settings, entries: &[Entry]) -> Result<(), Box<(Entry, Answer)>> {
-    let mut store = Store::new(settings);
+    let mut servers = Servers::new(settings, usize::MAX);
     for entry in entries {
         match &entry.event {
             Event::Executed {
@@ -314,14 +335,17 @@ pub fn replay(settings: Settings, entries: &[Entry]) -> Result<(), Box<(Entry, A
                 stamp,
                 ..
             } => {
+                let store = servers.by_clock(stamp.clock);
                 let executed = store.execute(entry.at, key, command);
                 if executed.answer != *answer || executed.stamp != *stamp {
                     return Err(Box::new((entry.clone(), executed.answer)));
                 }
             }
-            Event::Subscribed { session } => store.subscribe(*session),
-            Event::Unsubscribed { session } => store.unsubscribe(*session),
-            Event::Server(event) => store.apply(event),
+            Event::Subscribed { session, clock } => servers.by_clock(*clock).subscribe(*session),
+            Event::Unsubscribed { session, clock } => {
+                servers.by_clock(*clock).unsubscribe(*session);
+            }
+            Event::Server(event) => servers.apply(event),
             _ => {}
         }
     }

@@ -13,6 +13,7 @@ use crate::observer::Execution;
 use crate::queue::{
     Arrival, CallId, ClientIndex, Happening, Request, Response, ToClient, ToServer,
 };
+use crate::servers::Server;
 use crate::tape::Site;
 use crate::world::Inner;
 
@@ -71,14 +72,14 @@ impl Inner {
                 process,
                 message,
             } => {
-                let fate = if process == self.process {
-                    self.store.unsubscribe(session);
-                    let event = Event::Unsubscribed { session };
+                let mut fate = Fate::Lost(now);
+                if let Some(server) = self.servers.at(process).filter(|server| server.up) {
+                    server.store.unsubscribe(session);
+                    let clock = server.store.clock();
+                    let event = Event::Unsubscribed { session, clock };
                     self.record_of(Some(message), now, Some(client), event);
-                    Fate::Arrived(now)
-                } else {
-                    Fate::Lost(now)
-                };
+                    fate = Fate::Arrived(now);
+                }
                 self.log.ended(message, fate);
             }
         }
@@ -98,6 +99,11 @@ impl Inner {
                 message,
             } => self.deliver(now, message, (client, connection), subscription, notice),
         }
+    }
+
+    pub(crate) fn server_of(&mut self, client: ClientIndex) -> &mut Server {
+        let on_old = self.clients[client].on_old;
+        self.servers.of(on_old)
     }
 
     fn latency(&mut self, client: ClientIndex) -> Duration {
@@ -159,18 +165,20 @@ impl Inner {
         }
         let number = self.queue.number();
         let id = self.calls.begin(client, number);
-        let timeout = now.saturating_add(CALL_TIMEOUT);
+        let timeout = self.clients[client].clock.true_span(CALL_TIMEOUT);
+        let timeout = now.saturating_add(timeout);
         let timeout = self.queue.insert(timeout, Happening::Timeout(id));
         self.calls.limit(id, timeout);
         let fault = self.clients[client].faults.for_call(call);
         let again = false;
         let message = self.note_sent(now, client, Content::Request { call, again });
+        let process = self.server_of(client).process;
         let arrival = Box::new(Arrival {
             client,
             id,
             call,
             request,
-            process: self.process,
+            process,
             fault,
             again,
             message,
@@ -231,16 +239,20 @@ impl Inner {
 
     fn arrive(&mut self, now: Duration, mut arrival: Box<Arrival>) {
         let client = arrival.client;
-        // A second delivery is the client library's own: it goes to whatever server there is.
-        let void = !arrival.again && arrival.process != self.process;
-        if self.clients[client].isolated || void || (!self.up && arrival.again) {
+        if arrival.again {
+            // A second delivery is the client library's own: it goes to whatever server there is.
+            arrival.process = self.server_of(client).process;
+        }
+        let isolated = self.clients[client].isolated;
+        let up = self.servers.at(arrival.process).map(|server| server.up);
+        let Some(up) = up.filter(|up| !isolated && (*up || !arrival.again)) else {
             let event = Event::Undelivered { call: arrival.call };
             self.record_of(Some(arrival.message), now, Some(client), event);
             self.log.ended(arrival.message, Fate::Lost(now));
             return;
-        }
+        };
         self.log.ended(arrival.message, Fate::Arrived(now));
-        if !self.up {
+        if !up {
             let refused = Err(BackendError::unavailable("connection refused"));
             self.reply(now, &arrival, None, refused);
             return;
@@ -266,9 +278,10 @@ impl Inner {
         messages: &[Message],
     ) {
         let stamp = response.stamp;
+        let from_old = self.servers.is_old(arrival.process);
         let reply_first = messages.is_empty() || self.choices.draw(Site::ReplyFirst, 2) == 0;
         if !reply_first {
-            self.publish(now, stamp, messages);
+            self.publish(now, from_old, stamp, messages);
         }
         match arrival.fault {
             _ if arrival.again => {}
@@ -293,7 +306,7 @@ impl Inner {
             }
         }
         if reply_first {
-            self.publish(now, stamp, messages);
+            self.publish(now, from_old, stamp, messages);
         }
     }
 
@@ -314,7 +327,8 @@ impl Inner {
 
     fn execute(&mut self, now: Duration, arrival: &Arrival) -> (Response, Vec<Message>) {
         let client = Some(arrival.client);
-        let stamp = self.store.stamp(now);
+        let on_old = self.servers.is_old(arrival.process);
+        let stamp = self.servers.of(on_old).store.stamp(now);
         let mut answers = Vec::new();
         let mut messages = Vec::new();
         match &arrival.request {
@@ -322,14 +336,18 @@ impl Inner {
                 self.record_of(Some(arrival.message), now, client, Event::Hello { stamp });
             }
             Request::Listen(subscription) => {
-                self.subscribe(now, arrival.client, *subscription);
+                // Unless the client has gone over to another server meanwhile.
+                if on_old == self.clients[arrival.client].on_old {
+                    self.subscribe(now, arrival.client, *subscription);
+                }
             }
             Request::Steps(steps) => {
                 answers.reserve_exact(steps.len());
                 for (key, command) in steps {
                     let watched = self.observer.is_some();
-                    let before = watched.then(|| self.store.state(key).map(State::facts));
-                    let executed = self.store.execute(now, key, command);
+                    let store = &mut self.servers.of(on_old).store;
+                    let before = watched.then(|| store.state(key).map(State::facts));
+                    let executed = store.execute(now, key, command);
                     self.choices.trace.fold(summary(&executed.answer));
                     if let Some(observer) = &mut self.observer {
                         observer.executed(&Execution {
@@ -343,7 +361,7 @@ impl Inner {
                             messages: &executed.messages,
                             again: arrival.again,
                             before: before.flatten().unwrap_or_default(),
-                            state: self.store.state(key),
+                            state: store.state(key),
                         });
                     }
                     self.keep(Some(arrival.message), now, client, || Event::Executed {
@@ -365,13 +383,15 @@ impl Inner {
         (Response { stamp, answers }, messages)
     }
 
-    fn publish(&mut self, now: Duration, stamp: Stamp, messages: &[Message]) {
+    fn publish(&mut self, now: Duration, from_old: bool, stamp: Stamp, messages: &[Message]) {
         for message in messages {
             let notice = notice(message.event, stamp);
             let mut from = (message.to, 0, 0);
             let end = (message.to, usize::MAX, u64::MAX);
             while let Some(&(_, client, subscription)) = self.channels.range(from..=end).next() {
-                self.push(now, client, subscription, notice);
+                if self.clients[client].on_old == from_old {
+                    self.push(now, client, subscription, notice);
+                }
                 from = (message.to, client, subscription + 1);
             }
         }
@@ -385,6 +405,9 @@ impl Inner {
             notice,
             message,
         };
+        let unordered = self.clients[client]
+            .unordered_pushes
+            .then_some(Duration::ZERO);
         let message = self.note_sent(now, client, Content::Push { notice });
         let fault = self.clients[client].faults.for_push();
         if let Some(fault) = fault {
@@ -400,10 +423,10 @@ impl Inner {
             Some(Fault::DelayPush(late)) => Some(late),
             Some(Fault::DuplicatePush) => {
                 let first = self.note_sent(now, client, Content::Push { notice });
-                self.send_to_client(now, client, None, push(first));
-                None
+                self.send_to_client(now, client, unordered, push(first));
+                unordered
             }
-            _ => None,
+            _ => unordered,
         };
         self.send_to_client(now, client, late, push(message));
     }

@@ -55,6 +55,7 @@ pub struct SimOptions {
     pub(crate) settings: Settings,
     pub(crate) log_limit: usize,
     pub(crate) recording: bool,
+    pub(crate) journal: usize,
 }
 
 impl SimOptions {
@@ -67,6 +68,7 @@ impl SimOptions {
             settings: Settings::default(),
             log_limit: 100_000,
             recording: true,
+            journal: 0,
         }
     }
 
@@ -97,6 +99,15 @@ impl SimOptions {
     #[must_use]
     pub const fn with_recording(mut self, recording: bool) -> Self {
         self.recording = recording;
+        self
+    }
+
+    /// The same with so many of the latest commands remembered, so that a restart or a fail-over
+    /// can lose them ([`Data::AllBut`](crate::Data::AllBut)); none by default, because it costs a
+    /// copy of the key's state for each command.
+    #[must_use]
+    pub const fn with_journal(mut self, commands: usize) -> Self {
+        self.journal = commands;
         self
     }
 }

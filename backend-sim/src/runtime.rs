@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(crate) struct SimRuntime {
     pub(crate) world: Arc<World>,
     pub(crate) client: ClientIndex,
     pub(crate) gate: Gate,
+    /// Whether its clock was ever touched; one that was not shows true time.
+    pub(crate) drifts: AtomicBool,
 }
 
 impl fmt::Debug for SimRuntime {
@@ -38,11 +41,23 @@ const BOOTED_AGO: Duration = Duration::from_secs(1_000);
 
 impl Runtime for SimRuntime {
     fn now(&self) -> Moment {
-        Moment::from_origin(self.world.clock.elapsed())
-            .saturating_add(BOOTED_AGO.saturating_mul(self.process_id()))
+        let elapsed = self.world.clock.elapsed();
+        let shown = if self.drifts.load(Ordering::Relaxed) {
+            self.world
+                .act(|inner, _| inner.clients[self.client].clock.show(elapsed))
+        } else {
+            elapsed
+        };
+        Moment::from_origin(shown).saturating_add(BOOTED_AGO.saturating_mul(self.process_id()))
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let duration = if self.drifts.load(Ordering::Relaxed) {
+            self.world
+                .act(|inner, _| inner.clients[self.client].clock.true_span(duration))
+        } else {
+            duration
+        };
         let sleep = Sleep::of(&self.world, duration);
         let gate = self.gate.clone();
         Box::pin(async move { gate.through(sleep).await })

@@ -13,7 +13,7 @@ use crate::log::{Entry, Message, ServerEvent};
 use crate::observer::Observer;
 use crate::options::SimOptions;
 use crate::runtime::Sleep;
-use crate::store::Data;
+use crate::store::{Data, Tail};
 use crate::timeline;
 use crate::world::{Inner, World};
 
@@ -114,16 +114,78 @@ impl SimServer {
 
     /// Starts a stopped server, with another clock id, and without any subscription until its
     /// clients subscribe again.
+    ///
+    /// # Panics
+    /// With [`Data::AllBut`] if the options keep no [journal](SimOptions::with_journal).
+    #[track_caller]
     pub fn start(&self, data: Data) {
+        if matches!(data, Data::AllBut(_)) {
+            self.assert_journal();
+        }
         self.world.act(|inner, now| inner.start_server(now, data));
     }
 
     /// Stops the server and starts it at once.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[track_caller]
     pub fn restart(&self, data: Data) {
+        if matches!(data, Data::AllBut(_)) {
+            self.assert_journal();
+        }
         self.world.act(|inner, now| {
             inner.stop_server(now);
             inner.start_server(now, data);
         });
+    }
+
+    /// The server is gone, and a replica that does not have all its writes takes its place at once,
+    /// with another clock id.
+    ///
+    /// # Panics
+    /// If the options keep no [journal](SimOptions::with_journal).
+    #[track_caller]
+    pub fn fail_over(&self, lost: Tail) {
+        self.assert_journal();
+        self.world.act(|inner, now| inner.fail_over(now, lost));
+    }
+
+    /// A replica that does not have all writes becomes primary, and the old primary does not
+    /// notice: it goes on serving the clients that stay. All others, and those made from now on,
+    /// lose their connection and use the new one. Ends with [`heal`](Self::heal). What this handle
+    /// does and tells concerns the new primary.
+    ///
+    /// # Panics
+    /// If there are two primaries already, the server is stopped, or the options keep no
+    /// [journal](SimOptions::with_journal).
+    #[track_caller]
+    pub fn split(&self, lost: Tail, staying: &[SimBackend]) {
+        self.assert_journal();
+        let staying: Vec<_> = staying.iter().map(SimBackend::index).collect();
+        let possible = self.world.act(|inner, now| {
+            let possible = inner.servers.old.is_none() && inner.servers.primary.up;
+            if possible {
+                inner.split(now, lost, &staying);
+            }
+            possible
+        });
+        assert!(possible, "a split needs one primary, which runs");
+    }
+
+    /// The old of two primaries gives up, with all that was written there since the split; its
+    /// clients lose their connection, and use the new one.
+    pub fn heal(&self) {
+        self.world.act(Inner::heal);
+    }
+
+    #[track_caller]
+    fn assert_journal(&self) {
+        let journal = self.world.act(|inner, _| inner.options.journal);
+        assert!(
+            journal > 0,
+            "nothing can be lost of what is not remembered: SimOptions::with_journal"
+        );
     }
 
     /// Steps the server's clock forward, as an administrator or a bad NTP source does.
@@ -147,7 +209,8 @@ impl SimServer {
 
     /// The foreign value under a key, if there is one.
     pub fn foreign(&self, key: &Key) -> Option<String> {
-        self.world.act(|inner, _| inner.store.foreign(key))
+        self.world
+            .act(|inner, _| inner.servers.primary.store.foreign(key))
     }
 
     /// Deletes a key with all that is known of it, as an eviction does.
@@ -161,7 +224,8 @@ impl SimServer {
 
     /// How many subscriptions to the channel of a session the server counts.
     pub fn listeners(&self, session: SessionId) -> u32 {
-        self.world.act(|inner, _| inner.store.listeners(session))
+        self.world
+            .act(|inner, _| inner.servers.primary.store.listeners(session))
     }
 
     /// What happened so far, oldest first. It can be executed again with
@@ -193,7 +257,9 @@ impl SimServer {
     /// What is held or waited for, as text, a line for each holder and waiter; empty if nothing
     /// is.
     pub fn left_behind(&self) -> String {
-        let busy = self.world.act(|inner, now| inner.store.busy(now));
+        let busy = self
+            .world
+            .act(|inner, now| inner.servers.primary.store.busy(now));
         let mut text = String::new();
         for (key, state) in &busy {
             // Writing to a string cannot fail.

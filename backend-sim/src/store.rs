@@ -1,6 +1,7 @@
 //! The simulated lock server itself: pure, synchronous, without a clock of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::time::Duration;
 
 use leasehold_api::machine::{self, Env, Message, Reach, Settings, State};
@@ -19,6 +20,28 @@ pub enum Data {
     Kept,
     /// Nothing.
     Lost,
+    /// All but what was written last, as with a log that is flushed now and then.
+    AllBut(Tail),
+}
+
+/// What was written last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// By so many commands, as far back as the
+    /// [journal](crate::SimOptions::with_journal) goes.
+    Commands(usize),
+    /// In so much time, as far back as the journal goes.
+    Last(Duration),
+}
+
+impl fmt::Display for Tail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Commands(1) => write!(f, "the last command"),
+            Self::Commands(n) => write!(f, "the last {n} commands"),
+            Self::Last(time) => write!(f, "the last {time:?}"),
+        }
+    }
 }
 
 /// What lives under a key.
@@ -32,16 +55,27 @@ enum Slot {
 ///
 /// It is driven from outside: every change of it is a call with the virtual time, in an order
 /// that the log keeps, so that the log replayed gives the same answers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Store {
     settings: Settings,
-    /// Number of the server's process; its clock's id.
-    incarnation: u64,
+    clock: ClockId,
     /// How far its clock has been stepped, forward and back.
     stepped: (Duration, Duration),
     slots: BTreeMap<Key, Slot>,
     /// How many subscriptions there are to each session's channel.
     listeners: BTreeMap<SessionId, u32>,
+    /// What the latest commands found, oldest first.
+    journal: VecDeque<Undo>,
+    /// How many of them are remembered.
+    journal_limit: usize,
+}
+
+/// What was under a key before a command.
+#[derive(Clone, Debug)]
+struct Undo {
+    at: Duration,
+    key: Key,
+    before: Option<Slot>,
 }
 
 /// What a step of the store answered, and whom it told what.
@@ -53,14 +87,20 @@ pub(crate) struct Executed {
 }
 
 impl Store {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings, journal_limit: usize) -> Self {
         Self {
             settings,
-            incarnation: 1,
+            clock: ClockId::new(1),
             stepped: (Duration::ZERO, Duration::ZERO),
             slots: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            journal: VecDeque::new(),
+            journal_limit,
         }
+    }
+
+    pub(crate) const fn clock(&self) -> ClockId {
+        self.clock
     }
 
     /// What the server's clock shows.
@@ -70,7 +110,7 @@ impl Store {
             .saturating_sub(back)
             .as_micros();
         Stamp {
-            clock: ClockId::new(self.incarnation),
+            clock: self.clock,
             at: ServerTime::from_micros(u64::try_from(shown).unwrap_or(u64::MAX)),
         }
     }
@@ -83,6 +123,9 @@ impl Store {
         command: &machine::Command,
     ) -> Executed {
         let stamp = self.stamp(elapsed);
+        if self.journal_limit > 0 && *command != machine::Command::Inspect {
+            self.remember(elapsed, key);
+        }
         let listeners = &self.listeners;
         let env = Env {
             now: stamp.at,
@@ -116,6 +159,58 @@ impl Store {
         }
     }
 
+    fn remember(&mut self, at: Duration, key: &Key) {
+        self.journal.push_back(Undo {
+            at,
+            key: key.clone(),
+            before: self.slots.get(key).cloned(),
+        });
+        if self.journal.len() > self.journal_limit {
+            self.journal.pop_front();
+        }
+    }
+
+    /// How many commands a tail has at this time.
+    pub(crate) fn tail(&self, now: Duration, tail: Tail) -> usize {
+        match tail {
+            Tail::Commands(n) => n.min(self.journal.len()),
+            Tail::Last(time) => {
+                let from = now.saturating_sub(time);
+                let latest = self.journal.iter().rev();
+                latest.take_while(|undo| undo.at >= from).count()
+            }
+        }
+    }
+
+    /// Takes back the latest commands.
+    pub(crate) fn lose(&mut self, tail: Tail) {
+        let now = self.journal.back().map_or(Duration::ZERO, |undo| undo.at);
+        for _ in 0..self.tail(now, tail) {
+            let Some(Undo { key, before, .. }) = self.journal.pop_back() else {
+                break;
+            };
+            match before {
+                Some(slot) => drop(self.slots.insert(key, slot)),
+                None => drop(self.slots.remove(&key)),
+            }
+        }
+    }
+
+    /// Another process goes on with the data, with another clock, and nobody subscribes yet.
+    pub(crate) fn start(&mut self, clock: ClockId) {
+        self.clock = clock;
+        self.listeners.clear();
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.journal.clear();
+    }
+
+    pub(crate) fn forget_listeners(&mut self) {
+        self.listeners.clear();
+    }
+
     pub(crate) fn subscribe(&mut self, session: SessionId) {
         *self.listeners.entry(session).or_default() += 1;
     }
@@ -133,16 +228,9 @@ impl Store {
         self.listeners.get(&session).copied().unwrap_or(0)
     }
 
-    /// Does what happened to the server.
+    /// Does what happened to the data or the clock.
     pub(crate) fn apply(&mut self, event: &ServerEvent) {
         match event {
-            ServerEvent::Stopped => self.listeners.clear(),
-            ServerEvent::Started { data } => {
-                self.incarnation += 1;
-                if *data == Data::Lost {
-                    self.slots.clear();
-                }
-            }
             ServerEvent::ClockStepped { forward: true, by } => self.stepped.0 += *by,
             ServerEvent::ClockStepped { forward: false, by } => self.stepped.1 += *by,
             ServerEvent::ForeignPlanted { key, found } => {
@@ -151,6 +239,11 @@ impl Store {
             ServerEvent::KeyRemoved { key } => {
                 self.slots.remove(key);
             }
+            ServerEvent::Stopped
+            | ServerEvent::Started { .. }
+            | ServerEvent::FailedOver { .. }
+            | ServerEvent::Split { .. }
+            | ServerEvent::Healed => unreachable!("this is done to processes, not to data"),
         }
     }
 

@@ -72,17 +72,23 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         Event::Failed { call, error } => write!(f, "{} failed: {}", name(*call), one_line(error)),
         Event::Undelivered { call } => write!(f, "! {} reached no server", name(*call)),
         Event::Note { text } => write!(f, "> {}", one_line(text)),
-        Event::Client(event) => f.write_str(match event {
-            ClientEvent::Paused => "~ paused",
-            ClientEvent::Resumed => "~ resumed",
-            ClientEvent::Killed => "~ killed",
-            ClientEvent::ConnectionDropped => "~ connection dropped",
-            ClientEvent::Isolated => "~ isolated",
-            ClientEvent::Reachable => "~ reachable again",
-            ClientEvent::Closed => "~ closed",
-        }),
+        Event::Client(event) => write_client(f, *event),
         Event::Server(event) => write_server(f, event),
     }
+}
+
+fn write_client(f: &mut fmt::Formatter<'_>, event: ClientEvent) -> fmt::Result {
+    f.write_str(match event {
+        ClientEvent::Paused => "~ paused",
+        ClientEvent::Resumed => "~ resumed",
+        ClientEvent::Killed => "~ killed",
+        ClientEvent::ConnectionDropped => "~ connection dropped",
+        ClientEvent::Isolated => "~ isolated",
+        ClientEvent::Reachable => "~ reachable again",
+        ClientEvent::Closed => "~ closed",
+        ClientEvent::ClockRate { ppm } => return write!(f, "~ clock runs at {ppm:+} ppm"),
+        ClientEvent::ClockJumped { by } => return write!(f, "~ clock jumped by {by:?}"),
+    })
 }
 
 fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result {
@@ -90,6 +96,15 @@ fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result 
         ServerEvent::Stopped => write!(f, "~ stopped"),
         ServerEvent::Started { data: Data::Kept } => write!(f, "~ started, with its data"),
         ServerEvent::Started { data: Data::Lost } => write!(f, "~ started, without its data"),
+        ServerEvent::Started {
+            data: Data::AllBut(tail),
+        } => write!(f, "~ started, without {tail}"),
+        ServerEvent::FailedOver { lost } => write!(f, "~ failed over to a replica, without {lost}"),
+        ServerEvent::Split { lost, staying } => {
+            write!(f, "~ a replica became a second primary, without {lost}; ")?;
+            write!(f, "the old one serves {}", staying.join(", "))
+        }
+        ServerEvent::Healed => write!(f, "~ the old primary gave up"),
         ServerEvent::ClockStepped { forward, by } => {
             let way = if *forward { "forward" } else { "back" };
             write!(f, "~ clock stepped {way} by {by:?}")

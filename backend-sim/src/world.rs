@@ -20,7 +20,7 @@ use crate::log::{Content, Entry, Event, Log};
 use crate::observer::Observer;
 use crate::options::SimOptions;
 use crate::queue::{ClientIndex, Happening, Queue, Ticket};
-use crate::store::Store;
+use crate::servers::Servers;
 use crate::tape::Site;
 use crate::tasks::{Chosen, Ready};
 
@@ -58,7 +58,7 @@ pub(crate) struct World {
 pub(crate) struct Inner {
     pub(crate) options: SimOptions,
     pub(crate) choices: Choices,
-    pub(crate) store: Store,
+    pub(crate) servers: Servers,
     pub(crate) log: Log,
     pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) clients: Vec<Client>,
@@ -66,9 +66,6 @@ pub(crate) struct Inner {
     pub(crate) queue: Queue,
     /// Who subscribes to a session's channel.
     pub(crate) channels: BTreeSet<(SessionId, ClientIndex, u64)>,
-    /// Number of the server's process.
-    pub(crate) process: u64,
-    pub(crate) up: bool,
     /// The latest time at which anything happened.
     latest: Duration,
     pub(crate) wakes: Wakes,
@@ -91,15 +88,13 @@ impl World {
             inner: Mutex::new(Inner {
                 options,
                 choices: Choices::new(options.seed, policy, options.recording),
-                store: Store::new(options.settings),
+                servers: Servers::new(options.settings, options.journal),
                 log: Log::new(options.log_limit),
                 observer: None,
                 clients: Vec::new(),
                 calls: Calls::default(),
                 queue: Queue::default(),
                 channels: BTreeSet::new(),
-                process: 1,
-                up: true,
                 latest: Duration::ZERO,
                 wakes: Wakes::default(),
                 failed: None,

@@ -12,5 +12,6 @@ mod drops;
 mod faults;
 mod histories;
 mod locks;
+mod servers;
 mod support;
 mod swarm;

@@ -1,0 +1,199 @@
+//! Faults of servers and clocks: what they do to locks, and that a log of them can be replayed.
+
+use leasehold_api::machine::Settings;
+use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome, Release};
+use leasehold_sim::{
+    Content, Data, Fate, Latency, SimBackend, SimOptions, SimServer, Simulation, Tail, replay,
+};
+
+use crate::support::{Raw, ms, secs};
+
+fn server() -> SimServer {
+    SimServer::with_options(SimOptions::new(1).with_journal(16))
+}
+
+fn client(server: &SimServer, name: &str) -> (SimBackend, LockClient) {
+    let backend = server.client(name);
+    (backend.clone(), LockClient::new(backend))
+}
+
+#[track_caller]
+fn assert_replays(server: &SimServer) {
+    replay(Settings::default(), &server.log()).expect("the same answers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_can_lose_the_last_commands_only() {
+    for (tail, left) in [
+        (Tail::Commands(0), 2),
+        (Tail::Commands(1), 1),
+        (Tail::Commands(2), 0),
+        (Tail::Commands(99), 0),
+        (Tail::Last(ms(500)), 1),
+        (Tail::Last(secs(5)), 0),
+    ] {
+        let server = server();
+        let (_, locks) = client(&server, "a");
+        for name in ["first", "second"] {
+            let mutex = locks.mutex(name).expect("a name").fixed_lease();
+            std::mem::forget(mutex.lock().await.expect("the server serves"));
+            server.advance(ms(400)).await;
+        }
+        server.restart(Data::AllBut(tail));
+        assert_eq!(server.left_behind().lines().count(), left, "{tail:?}");
+        let third = locks.mutex("third").expect("a name").lock().await;
+        third
+            .expect("it serves again")
+            .release()
+            .await
+            .expect("served");
+        assert_replays(&server);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "SimOptions::with_journal")]
+async fn nothing_can_be_lost_that_is_not_remembered() {
+    SimServer::new(1).fail_over(Tail::Commands(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_lags_grants_again_with_a_higher_token() {
+    let server = server();
+    let ((_, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
+    let (a, b) = (
+        a.mutex("job").expect("a name"),
+        b.mutex("job").expect("a name"),
+    );
+    let first = a.lock().await.expect("the server serves");
+    let before = server.elapsed();
+    server.fail_over(Tail::Commands(1));
+    let second = b.lock().await.expect("the replica serves");
+    assert!(server.elapsed() - before < secs(1));
+    // Two valid guards: the reason for fencing tokens.
+    assert!(first.is_valid() && second.is_valid());
+    assert!(second.fencing_token() > first.fencing_token());
+    assert_eq!(first.lost().await, Loss::Unknown);
+    assert_replays(&server);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_primary_serves_who_stays_until_it_gives_up() {
+    let server = server();
+    let ((old, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
+    let (a, b) = (
+        a.mutex("job").expect("a name"),
+        b.mutex("job").expect("a name"),
+    );
+    let first = a.lock().await.expect("the server serves");
+    // The replica has the lock too, but nobody renews it there.
+    server.split(Tail::Commands(0), &[old]);
+    let second = b.lock().await.expect("the new primary serves");
+    assert!(server.elapsed() > secs(29), "{:?}", server.elapsed());
+    assert!(first.is_valid() && second.is_valid());
+    assert!(matches!(a.try_lock().await, Ok(Outcome::Held(_))));
+    server.advance(secs(60)).await;
+    assert!(first.is_valid() && second.is_valid());
+
+    server.heal();
+    assert!(matches!(first.lost().await, Loss::Expired | Loss::Unknown));
+    assert!(second.is_valid());
+    assert!(matches!(a.try_lock().await, Ok(Outcome::Held(_))));
+    assert!(matches!(
+        second.release().await,
+        Ok(Release::Released { .. })
+    ));
+    server.advance(secs(1)).await;
+    server.assert_idle();
+    assert_replays(&server);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pushes_of_two_primaries_reach_their_own_clients() {
+    let server = server();
+    let names = ["a", "b", "c", "d"];
+    let [(a, old_a), (b, old_b), (_, new_c), (_, new_d)] = names.map(|name| client(&server, name));
+    server.split(Tail::Commands(0), &[a, b]);
+    for (holder, waiter) in [(old_a, old_b), (new_c, new_d)] {
+        let held = holder
+            .mutex("job")
+            .expect("a name")
+            .lock()
+            .await
+            .expect("served");
+        let mutex = waiter.mutex("job").expect("a name");
+        let release = async {
+            server.advance(ms(2_500)).await;
+            let begun = server.elapsed();
+            held.release().await.expect("served");
+            begun
+        };
+        let (guard, begun) = tokio::join!(mutex.lock(), release);
+        // Faster than the next poll: it was told.
+        assert!(server.elapsed() - begun <= ms(4), "{}", server.timeline());
+        guard.expect("served").release().await.expect("served");
+    }
+    assert_replays(&server);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_clock_breaks_exclusion_and_a_fast_one_only_ends_early() {
+    for (ppm, overlaps) in [(-200_000, true), (200_000, false), (-9_000, false)] {
+        let server = server();
+        let ((machine, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
+        machine.set_clock_rate(ppm);
+        let lease = |locks: &LockClient| {
+            let mutex = locks.mutex("job").expect("a name");
+            mutex.lease(secs(10)).fixed_lease()
+        };
+        let first = lease(&a).lock().await.expect("the server serves");
+        let second = lease(&b).lock().await.expect("the server serves");
+        assert_eq!(first.is_valid() && second.is_valid(), overlaps, "{ppm} ppm");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_sleeps_and_waits_by_its_own_clock() {
+    let server = server();
+    let backend = server.client("a");
+    backend.set_clock_rate(1_000_000);
+    let runtime = backend.runtime();
+    let (true_time, shown) = (server.elapsed(), runtime.now());
+    runtime.sleep(secs(10)).await;
+    assert_eq!(server.elapsed() - true_time, ms(5_001));
+    assert_eq!(runtime.now().saturating_since(shown), ms(10_002));
+    backend.jump_clock(secs(3));
+    assert_eq!(runtime.now().saturating_since(shown), ms(13_002));
+}
+
+/// Whether what was sent to the client arrived in another order.
+fn overtaken(seed: u64, unordered: bool) -> bool {
+    let options = SimOptions::new(seed).with_latency(Latency::between(ms(0), ms(3)));
+    let report = Simulation::new(options).run(|sim| async move {
+        let a = Raw::new(&sim, "a");
+        a.backend.set_unordered_pushes(unordered);
+        drop(a.backend.listen(a.session).await.map(std::mem::forget));
+        let (first, _) = a.acquire(secs(10)).await;
+        let (_, reply) = a.queue(secs(10)).await;
+        assert!(matches!(reply, AcquireReply::Queued(_)));
+        a.end(first).await.expect("served");
+        sim.sleep(ms(10)).await;
+    });
+    let mut latest = ms(0);
+    report
+        .messages()
+        .any(|message| match (message.content, message.fate) {
+            (Content::Reply { .. } | Content::Push { .. }, Fate::Arrived(at)) => {
+                let overtaken = at < latest;
+                latest = latest.max(at);
+                overtaken
+            }
+            _ => false,
+        })
+}
+
+#[test]
+fn pushes_overtake_only_where_they_may() {
+    assert!((0..100).all(|seed| !overtaken(seed, false)));
+    assert!((0..100).any(|seed| overtaken(seed, true)));
+}
