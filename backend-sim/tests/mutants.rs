@@ -34,7 +34,7 @@ fn every_mutant_fails_a_case() {
     panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     println!("{:<50} {:<8} first case that fails", "mutant", "breaks");
-    for mutant in Mutant::ALL {
+    for mutant in Mutant::ALL.iter().filter(|it| !it.needs_threads()) {
         mutant.plant();
         match first_failure(&harness) {
             Some(case) => println!("{:<50} {:<8} {case}", mutant.name(), mutant.rule()),

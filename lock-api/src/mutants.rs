@@ -118,6 +118,16 @@ mod planted {
         LostReplyIsNotAcquired = "lost-reply-reported-as-not-acquired", "rule 11";
         /// A release leaves the renewal running.
         RenewsAfterRelease = "watchdog-renews-after-release", "rule 11";
+        /// A release is acknowledged before the renewal is stopped.
+        EndBeforeRenewalStops = "end-acknowledged-before-the-renewal-is-stopped", "rule 11";
+        /// A renewal under way is scheduled again after its guard has gone.
+        CancelBeforeSchedule = "cancel-before-schedule-race-of-the-watchdog", "rule 11";
+        /// Who waits for a change does not see one that came just before.
+        ListenerChecksFirst = "listener-that-checks-before-it-registers", "rule 11";
+        /// The hub forgets an attempt that was given up before its end is acknowledged.
+        HubForgetsTooSoon = "hub-entry-removed-before-its-end", "rule 11";
+        /// A pushed grant stays in the mailbox when it is taken.
+        TwoTakersOfAGrant = "two-takers-of-one-pushed-grant", "rule 11";
         /// A renewal that fails once is not tried again.
         OneErrorEndsRenewal = "watchdog-not-restarted-after-reconnect", "rule 11";
         /// An attempt that is dropped is not ended.
@@ -159,6 +169,19 @@ mod planted {
                 .iter()
                 .copied()
                 .find(|mutant| mutant.name() == name)
+        }
+
+        /// Whether it shows only among threads: the models of what they share must find it, for
+        /// a run of one thread need not.
+        pub const fn needs_threads(self) -> bool {
+            matches!(
+                self,
+                Self::EndBeforeRenewalStops
+                    | Self::CancelBeforeSchedule
+                    | Self::ListenerChecksFirst
+                    | Self::HubForgetsTooSoon
+                    | Self::TwoTakersOfAGrant
+            )
         }
 
         /// Plants this one, instead of any other.

@@ -355,6 +355,9 @@ impl Drop for Attempt<'_> {
             }
             return;
         }
+        if mutant!(HubForgetsTooSoon) {
+            hub.remove(self.operation.sequence);
+        }
         hub.ending(self.operation.sequence);
         let waiter_lease = self.ask.options.waiter_lease;
         core.cleanup.push(EndJob {

@@ -108,7 +108,7 @@ impl Cleanup {
         self.changed.notify();
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.jobs.is_empty() && state.in_flight == 0 && state.busy == 0
     }
@@ -147,13 +147,15 @@ impl Cleanup {
     }
 }
 
-async fn run(core: Arc<Core>) {
+pub(super) async fn run(core: Arc<Core>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let version = core.cleanup.changed.version();
+        // Before the jobs: the last user may queue one, and go, between the two looks.
+        let orphaned = core.is_orphaned();
         let jobs = core.cleanup.take();
         if jobs.is_empty() {
-            if core.is_orphaned() {
+            if orphaned {
                 return;
             }
             core.cleanup.changed.changed(version).await;

@@ -16,7 +16,7 @@ use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
 use crate::mutants::mutant;
 use crate::reply::{EndReply, RenewReply, Why};
-use crate::request::{LockSpec, Renew};
+use crate::request::{End, LockSpec, Renew};
 use crate::runtime::Moment;
 use crate::sync::Arc;
 
@@ -166,7 +166,12 @@ impl Hold {
     pub(crate) async fn release(&self) -> Result<Release, Error> {
         {
             let _busy = Busy::begin(&self.anchor);
-            if let Some(job) = self.begin_end() {
+            if mutant!(EndBeforeRenewalStops) {
+                let end = End::new(self.tenure.key.clone(), self.operation);
+                self.anchor.backend.end(&[end]).await;
+            }
+            if let Some(mut job) = self.begin_end() {
+                job.in_doubt |= mutant!(EndBeforeRenewalStops);
                 cleanup::send(&self.anchor, vec![job]).await;
             }
         }

@@ -65,7 +65,11 @@ impl Mailbox {
             let version = self.changed.version();
             {
                 let mut mail = self.state.lock();
-                if let Some(grant) = mail.grant.take() {
+                let grant = match mutant!(TwoTakersOfAGrant) {
+                    true => mail.grant,
+                    false => mail.grant.take(),
+                };
+                if let Some(grant) = grant {
                     return Event::Granted(grant);
                 }
                 if std::mem::take(&mut mail.nudged) {
@@ -116,6 +120,11 @@ impl Hub {
         if let Some(entry) = self.entries.lock().get_mut(&sequence) {
             *entry = Entry::Ending;
         }
+    }
+
+    #[cfg(all(test, leasehold_loom))]
+    pub(crate) fn knows(&self, sequence: u64) -> bool {
+        self.entries.lock().contains_key(&sequence)
     }
 
     pub(crate) fn remove(&self, sequence: u64) {

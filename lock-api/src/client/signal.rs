@@ -8,6 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use crate::mutants::mutant;
 use crate::sync::Mutex;
 
 #[derive(Debug, Default)]
@@ -74,7 +75,8 @@ impl Future for Changed<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.signal.0.lock();
-        if state.version != self.seen {
+        let registered = self.registered.is_some() || !mutant!(ListenerChecksFirst);
+        if state.version != self.seen && registered {
             return Poll::Ready(());
         }
         let own = state.position(self.registered);
