@@ -69,6 +69,9 @@
 //! | `fred` | `fred::FredBackend` | the same, by the `fred` crate |
 //! | `sim` | `sim::SimServer` | tests: a server in memory and in virtual time, with faults |
 //!
+//! The feature `metrics` adds counters and histograms through the `metrics` facade. `tracing`
+//! events are always there; both are described in the repository's `docs/observability.md`.
+//!
 //! No feature is on by default, and all can be combined. To write a backend, depend on
 //! `leasehold-api` (here: [`api`]) and start at [`LockBackend`].
 //!
@@ -105,6 +108,8 @@ mod pages {
     mod readme {}
     #[doc = include_str!("../docs/guide.md")]
     mod guide {}
+    #[doc = include_str!("../docs/observability.md")]
+    mod observability {}
     #[doc = include_str!("../docs/testing.md")]
     mod testing {}
     #[doc = include_str!("../docs/backend-author.md")]

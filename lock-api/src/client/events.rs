@@ -17,6 +17,7 @@ use crate::client::core::Core;
 use crate::client::error::{Error, Loss, Outcome};
 use crate::client::hold::Hold;
 use crate::client::loss::{Hook, LossEvent};
+use crate::client::meter::{self, count, record, shift};
 use crate::client::settings::Settings;
 use crate::client::tenure::{HoldState, Tenure};
 use crate::client::wait::Ask;
@@ -69,6 +70,7 @@ impl Events {
     pub(crate) fn queued(&self, key: &Key, mode: Mode, place: &Queued) {
         let ahead = place.ahead;
         tell!(DEBUG, "queued", key = key.as_str(), mode = %Shown(mode), ahead);
+        count!(meter::QUEUED, "mode" => mode_name(mode));
     }
 
     /// A place in the queue was looked at.
@@ -81,12 +83,13 @@ impl Events {
         };
         let error = result.err().map(tracing::field::display);
         tell!(TRACE, "polled", key = key.as_str(), outcome, error);
+        count!(meter::POLLS, "outcome" => outcome);
     }
 
     /// A tenure was to be renewed; what fails is tried again until the deadline.
     pub(crate) fn renewal(&self, key: &Key, result: Result<&RenewReply, &BackendError>) {
         let key = key.as_str();
-        match result {
+        let outcome = match result {
             Ok(RenewReply::Renewed { token, remaining }) => {
                 let token = self.number(*token);
                 tell!(
@@ -96,12 +99,18 @@ impl Events {
                     token,
                     remaining_ms = millis(*remaining)
                 );
+                "renewed"
             }
             Ok(RenewReply::Lost(why)) => {
                 tell!(DEBUG, "not renewed", key, reason = why_name(*why));
+                "lost"
             }
-            Err(error) => tell!(DEBUG, "renewal failed", key, %error),
-        }
+            Err(error) => {
+                tell!(DEBUG, "renewal failed", key, %error);
+                "failed"
+            }
+        };
+        count!(meter::RENEWALS, "outcome" => outcome);
     }
 
     /// A call that was to renew `count` tenures failed for `failed` of them.
@@ -115,6 +124,11 @@ impl Events {
         tell!(DEBUG, "converted", key = key.as_str(), mode = %Shown(mode), token);
     }
 
+    /// A guard is about to be handed out.
+    pub(crate) fn guard_made(&self, mode: Mode) {
+        shift!(meter::GUARDS, 1.0, "mode" => mode_name(mode));
+    }
+
     /// The end of a hold that was not lost has begun.
     pub(crate) fn ending(&self, tenure: &Tenure, hold: &HoldState, now: Moment) {
         let held = now.saturating_since(hold.since);
@@ -126,6 +140,13 @@ impl Events {
             token = self.number(tenure.token()),
             held_ms = millis(held)
         );
+        Self::guard_over(hold.mode, held, "ended");
+    }
+
+    fn guard_over(mode: Mode, held: Duration, how: &'static str) {
+        let mode = mode_name(mode);
+        shift!(meter::GUARDS, -1.0, "mode" => mode);
+        record!(meter::HOLD, held, "mode" => mode, "outcome" => how);
     }
 
     /// A hold was handed off; this client keeps it no longer.
@@ -139,6 +160,7 @@ impl Events {
             token = self.number(tenure.token()),
             held_ms = millis(held)
         );
+        Self::guard_over(hold.mode, held, "handed_off");
     }
 
     /// A hold that was handed off was adopted by this client.
@@ -157,19 +179,22 @@ impl Events {
         let (outcome, reason) = match result {
             Ok(EndReply::Released { .. }) => ("released", None),
             Ok(EndReply::Left) => ("left", None),
-            Ok(EndReply::NotHeld(why)) => ("not held", Some(why_name(*why))),
-            Err(_) => ("given up", None),
+            Ok(EndReply::NotHeld(why)) => ("not_held", Some(why_name(*why))),
+            Err(_) => ("given_up", None),
         };
         let key = key.as_str();
         match result {
             Ok(_) => tell!(DEBUG, "ended", key, outcome, reason, background),
             Err(error) => tell!(INFO, "ended", key, outcome, %error, background),
         }
+        let by = if background { "background" } else { "release" };
+        count!(meter::ENDS, "outcome" => outcome, "by" => by);
     }
 
     /// An end got no answer; it is sent again.
     pub(crate) fn end_failed(&self, key: &Key, error: &BackendError) {
         tell!(DEBUG, "end failed", key = key.as_str(), %error);
+        count!(meter::END_RETRIES);
     }
 
     /// A guard is lost.
@@ -185,6 +210,8 @@ impl Events {
             reason = loss_name(reason),
             held_ms = millis(held)
         );
+        Self::guard_over(hold.mode, held, "lost");
+        count!(meter::LOSSES, "mode" => mode_name(hold.mode), "reason" => loss_name(reason));
         if self.on_loss.is_some() {
             self.losses.lock().push_back(LossEvent {
                 key: tenure.key.clone(),
@@ -216,6 +243,7 @@ impl Events {
     /// The server's clock did not go on as the local one did.
     pub(crate) fn clock_stepped(&self) {
         tell!(WARN, "server clock stepped");
+        count!(meter::CLOCK_STEPS);
     }
 
     /// Notices come from now on, or come no longer.
@@ -224,12 +252,14 @@ impl Events {
             tell!(DEBUG, "subscribed");
         } else {
             tell!(WARN, "subscription lost");
+            count!(meter::SUBSCRIPTION_FAILURES);
         }
     }
 
     /// The server does not let the client subscribe, or does not answer.
     pub(crate) fn not_subscribed(&self, error: &BackendError) {
         tell!(WARN, "subscription failed", %error);
+        count!(meter::SUBSCRIPTION_FAILURES);
     }
 
     fn asked(&self, ask: &Ask<'_>) {
@@ -282,7 +312,7 @@ impl<'a> Acquisition<'a> {
         match result {
             Ok(Outcome::Acquired(hold)) => self.tell("acquired", Some(hold), None),
             Ok(Outcome::Held(_)) => self.tell("held", None, None),
-            Ok(Outcome::TimedOut(_)) => self.tell("timed out", None, None),
+            Ok(Outcome::TimedOut(_)) => self.tell("timed_out", None, None),
             Err(error @ Error::Refused { .. }) => self.tell("refused", None, Some(error)),
             Err(error) => self.tell("failed", None, Some(error)),
         }
@@ -306,6 +336,9 @@ impl<'a> Acquisition<'a> {
             let error = error.map(tracing::field::display);
             tell!(DEBUG, "not granted", key, %mode, outcome, waited_ms, error);
         }
+        let mode = mode_name(self.ask.mode);
+        count!(meter::ACQUISITIONS, "mode" => mode, "outcome" => outcome);
+        record!(meter::WAIT, waited, "mode" => mode, "outcome" => outcome);
     }
 }
 
@@ -351,10 +384,17 @@ struct Shown(Mode);
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Mode::Exclusive => f.write_str("exclusive"),
-            Mode::Shared => f.write_str("shared"),
             Mode::Permits(count) => write!(f, "permits({count})"),
+            mode => f.write_str(mode_name(mode)),
         }
+    }
+}
+
+const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared => "shared",
+        Mode::Permits(_) => "permits",
     }
 }
 
@@ -373,12 +413,13 @@ const fn loss_name(loss: Loss) -> &'static str {
         Loss::Expired => "expired",
         Loss::Forced => "forced",
         Loss::Unknown => "unknown",
-        Loss::ClockStepped => "clock stepped",
-        Loss::MaxHold => "max hold",
-        Loss::ClientClosed => "client closed",
+        Loss::ClockStepped => "clock_stepped",
+        Loss::MaxHold => "max_hold",
+        Loss::ClientClosed => "client_closed",
     }
 }
 
 fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
+    // Whole microseconds, so that no digits come from the conversion.
+    duration.as_micros() as f64 / 1e3
 }

@@ -50,6 +50,7 @@ impl Hold {
         state: &HoldState,
         origin: Origin,
     ) -> Self {
+        anchor.events.guard_made(state.mode);
         Self {
             origin,
             anchor: Arc::clone(anchor),

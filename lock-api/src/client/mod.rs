@@ -27,6 +27,7 @@ mod loom_models;
 mod loss;
 mod many;
 mod many_guard;
+mod meter;
 mod mutex;
 mod ownership;
 mod polls;
@@ -351,6 +352,8 @@ impl LockClientBuilder {
     }
 
     fn open(self) -> LockClient {
+        #[cfg(feature = "metrics")]
+        meter::describe();
         let runtime = self.backend.runtime();
         LockClient {
             anchor: Core::anchored(self.backend, runtime, self.settings),

@@ -26,6 +26,8 @@ pub(crate) struct Wrapped {
     pub(crate) check_in: Option<Duration>,
     /// Subscriptions that the server refuses; it counts down.
     pub(crate) refusals: Arc<AtomicUsize>,
+    /// What was asked for.
+    pub(crate) acquires: Arc<Mutex<Vec<Acquire>>>,
 }
 
 impl Wrapped {
@@ -38,6 +40,7 @@ impl Wrapped {
             polls: Arc::default(),
             check_in: None,
             refusals: Arc::default(),
+            acquires: Arc::default(),
         }
     }
 }
@@ -74,6 +77,10 @@ impl LockBackend for Wrapped {
         if !self.capabilities.queue {
             request.wait = None;
         }
+        self.acquires
+            .lock()
+            .expect("no panic")
+            .push(request.clone());
         let mut reply = self.inner.acquire(&request).await;
         if let (Ok(reply), Some(check_in)) = (&mut reply, self.check_in)
             && let AcquireReply::Queued(place) = &mut reply.reply

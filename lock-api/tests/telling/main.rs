@@ -1,0 +1,412 @@
+//! What is told through `tracing`: each event at its level with its fields, and no secret.
+//!
+//! `tracing` remembers of each event whether anybody wants it. A thread that meets one for the
+//! first time while another thread begins to listen may remember wrongly, so all tests here have
+//! one subscriber, which is there before anything else and keeps apart what the threads tell. Each
+//! test runs in one thread.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a user's code spawns as it likes; on the simulator it is deterministic too"
+)]
+
+#[expect(dead_code, reason = "other tests use the rest of it")]
+#[path = "../client/support.rs"]
+mod support;
+#[path = "../client/wrapped.rs"]
+mod wrapped;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex, Once};
+
+use leasehold_api::{
+    Acquire, Error, ForceHow, Handoff, Label, LockBackend, LockClient, MutexGuard, Operation,
+    Outcome,
+};
+use leasehold_sim::{Call, Fault, SimBackend, SimServer};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::support::{client, held, ms, secs, server};
+use crate::wrapped::Wrapped;
+
+/// What was told in this thread, a line each: level, name, fields; indented if it was inside a
+/// span.
+#[derive(Debug, Default)]
+struct Told {
+    lines: Vec<String>,
+    /// Lines of spans, by their number.
+    spans: BTreeMap<u64, usize>,
+    inside: Vec<u64>,
+}
+
+thread_local! {
+    static TOLD: RefCell<Told> = RefCell::default();
+}
+
+fn lines() -> Vec<String> {
+    TOLD.with_borrow_mut(|told| std::mem::take(&mut told.lines))
+}
+
+/// All but what has no fixed place among the others.
+fn story() -> String {
+    let (others, rest): (Vec<_>, Vec<_>) = lines()
+        .into_iter()
+        .partition(|line| line.contains("TRACE polled") || line == "DEBUG subscribed");
+    assert!(others.len() > 2, "{others:?}");
+    rest.join("\n")
+}
+
+fn warnings() -> Vec<String> {
+    let lines = lines().into_iter();
+    lines.filter(|line| line.starts_with("WARN")).collect()
+}
+
+struct Fields<'a>(&'a mut String);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() != "message" {
+            write!(self.0, " {field}={value:?}").expect("a string takes all");
+        }
+    }
+}
+
+/// Writes down what each thread tells.
+struct Writer;
+
+impl Subscriber for Writer {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("leasehold")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut line = format!("SPAN {}", span.metadata().name());
+        span.record(&mut Fields(&mut line));
+        TOLD.with_borrow_mut(|told| {
+            told.lines.push(line);
+            let id = told.spans.len() as u64 + 1;
+            told.spans.insert(id, told.lines.len() - 1);
+            Id::from_u64(id)
+        })
+    }
+
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        TOLD.with_borrow_mut(|told| {
+            let index = told.spans[&span.into_u64()];
+            if let Some(line) = told.lines.get_mut(index) {
+                values.record(&mut Fields(line));
+            }
+        });
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        assert_eq!(metadata.target(), "leasehold");
+        let mut line = format!("{} {}", metadata.level(), metadata.name());
+        event.record(&mut Fields(&mut line));
+        TOLD.with_borrow_mut(|told| {
+            if !told.inside.is_empty() {
+                line.insert_str(0, "  ");
+            }
+            told.lines.push(line);
+        });
+    }
+
+    fn enter(&self, span: &Id) {
+        TOLD.with_borrow_mut(|told| told.inside.push(span.into_u64()));
+    }
+
+    fn exit(&self, span: &Id) {
+        let left = TOLD.with_borrow_mut(|told| told.inside.pop());
+        assert_eq!(left, Some(span.into_u64()));
+    }
+}
+
+/// Each test begins with this.
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Writer).expect("the first"));
+    TOLD.take();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_life_of_a_lock() {
+    listen();
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let lock = a.rw_lock("k").expect("valid").lease(secs(9));
+    let other = b.rw_lock("k").expect("valid");
+    let writing = lock.write().await.expect("free");
+    assert!(matches!(other.try_write().await, Ok(Outcome::Held(_))));
+    let waiting = tokio::spawn(async move { other.write().await });
+    server.advance(secs(4)).await;
+    let reading = writing.downgrade().await.expect("converted");
+    reading.release().await.expect("released");
+    let theirs = waiting.await.expect("no panic").expect("granted");
+    drop(theirs);
+    server.advance(ms(100)).await;
+    let lost = lock.read().await.expect("free");
+    network.isolate();
+    server.advance(secs(10)).await;
+    drop(lost);
+    insta::assert_snapshot!(story());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_did_not_work() {
+    listen();
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let lock = b.mutex("k").expect("valid");
+    let late = lock.lock_within(secs(1)).await.expect("answered");
+    assert!(matches!(late, Outcome::TimedOut(_)));
+    let dropped = tokio::time::timeout(ms(50), lock.lock()).await;
+    assert!(dropped.is_err());
+    let semaphore = b.semaphore("k", 3).expect("valid");
+    let refused = semaphore.try_acquire(2).await;
+    assert!(matches!(refused, Err(Error::Refused { .. })));
+    network.inject_into(Call::Renew, Fault::LoseReply);
+    server.advance(secs(15)).await;
+    network.inject_into(Call::End, Fault::LoseReply);
+    drop(guard);
+    server.advance(secs(5)).await;
+    insta::assert_snapshot!(story());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_should_look_at_is_a_warning() {
+    listen();
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let lock = a.mutex("k").expect("valid").lease(ms(900));
+    let guard = held(lock.try_lock().await);
+    guard.release().await.expect("released");
+    // Once for a client: who means it need not read it with every lock.
+    drop(held(lock.try_lock().await));
+    assert_eq!(warnings(), [r#"WARN short lease key="k" lease_ms=900.0"#]);
+
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    server.step_clock_forward(secs(100));
+    server.advance(secs(10)).await;
+    let stepped = warnings();
+    assert_eq!(stepped[0], "WARN server clock stepped");
+    assert!(
+        stepped[1].starts_with(r#"WARN lost key="k" mode=exclusive token="#)
+            && stepped[1].contains(r#"reason="clock_stepped" held_ms="#),
+        "{stepped:?}"
+    );
+    assert_eq!(stepped.len(), 2);
+    drop(guard);
+
+    // A waiter subscribes; then the connection is lost, and nothing answers for a while.
+    let (b, _) = client(&server, "b");
+    let _theirs = b.mutex("k").expect("valid").lock().await.expect("free");
+    let lock = a.mutex("k").expect("valid");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    server.advance(secs(3)).await;
+    assert_eq!(warnings(), [""; 0]);
+    network.drop_connection();
+    server.advance(secs(3)).await;
+    assert_eq!(warnings(), ["WARN subscription lost"]);
+    waiting.abort();
+
+    let (c, network) = client(&server, "c");
+    for _ in 0..2 {
+        network.inject_into(Call::Listen, Fault::LoseRequest);
+    }
+    let lock = c.mutex("k").expect("valid");
+    assert!(lock.lock_within(secs(5)).await.is_ok());
+    let warned = warnings();
+    assert!(
+        matches!(&warned[..], [one] if one.starts_with("WARN subscription failed error=")),
+        "{warned:?}"
+    );
+}
+
+/// What must never be told, in every form that it is written in.
+fn secrets(operations: &[Operation]) -> Vec<String> {
+    let mut secrets = Vec::new();
+    for operation in operations {
+        let bytes = operation.session.as_bytes();
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        // Half of it is too much.
+        secrets.push(hex[..16].to_owned());
+        secrets.push(hex[16..].to_owned());
+        secrets.push(
+            format!("{:?}", &bytes[..4])
+                .trim_matches(['[', ']'])
+                .to_owned(),
+        );
+        secrets.push(u128::from_be_bytes(*bytes).to_string());
+        secrets.push(u128::from_le_bytes(*bytes).to_string());
+        let owner = operation.owner.as_u64();
+        secrets.push(owner.to_string());
+        secrets.push(format!("{owner:x}"));
+        secrets.push(format!("{:x}", owner.swap_bytes()));
+    }
+    secrets.sort_unstable();
+    secrets.dedup();
+    secrets
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_secret_is_told_or_shown() {
+    listen();
+    let server = server();
+    let mut shown = String::new();
+    let requests: Arc<Mutex<Vec<Acquire>>> = Arc::default();
+    let clients: Vec<(LockClient, _)> = ["a", "b"]
+        .iter()
+        .map(|name| {
+            let backend = server.client(name);
+            let mut wrapped = Wrapped::new(backend.clone());
+            wrapped.acquires = Arc::clone(&requests);
+            let label = Label::new(name).expect("short");
+            let client = LockClient::builder(wrapped).label(label).on_loss(|_| {});
+            show(&mut shown, &client);
+            (client.build().expect("valid"), backend)
+        })
+        .collect();
+    let handoff = everything_happens(&server, &clients, &mut shown).await;
+    let requests = requests.lock().expect("no panic");
+    show(&mut shown, &*requests);
+    let operations: Vec<_> = requests.iter().map(|request| request.operation).collect();
+    assert!(operations.len() > 5, "{}", operations.len());
+    shown += &lines().join("\n");
+    for part in [
+        "granted", "queued", "renewed", "lost", "ended", "polled", "Guard", "Rw",
+    ] {
+        assert!(shown.contains(part), "{part} is not in\n{shown}");
+    }
+    let mut secrets = secrets(&operations);
+    // Its session and its owner.
+    secrets.extend(handoff.split(':').skip(2).take(2).map(String::from));
+    for secret in secrets {
+        assert!(!shown.contains(&secret), "{secret} is in\n{shown}");
+    }
+}
+
+/// The levels and the fields of each event, as the page has them.
+fn documented() -> BTreeMap<&'static str, (&'static str, Vec<&'static str>)> {
+    let page = include_str!("../../../docs/observability.md");
+    let table = page
+        .lines()
+        .skip_while(|line| !line.starts_with("| event |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let fields = cells[3].split(' ').map(|field| field.trim_matches('`'));
+        (cells[1].trim_matches('`'), (cells[2], fields.collect()))
+    })
+    .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_page_names_every_event_with_its_level_and_fields() {
+    let documented = documented();
+    assert!(documented.len() > 15, "{documented:?}");
+    listen();
+    let server = server();
+    let clients = [client(&server, "a"), client(&server, "b")];
+    everything_happens(&server, &clients, &mut String::new()).await;
+    let mut seen = BTreeSet::new();
+    for line in lines() {
+        let line = line.trim_start();
+        let Some((level, rest)) = line.split_once(' ').filter(|(it, _)| *it != "SPAN") else {
+            continue;
+        };
+        let event = documented.iter().find(|(name, _)| {
+            rest.strip_prefix(**name)
+                .is_some_and(|it| it.is_empty() || it.starts_with(' '))
+        });
+        let Some((name, (levels, fields))) = event else {
+            panic!("not on the page: {line}")
+        };
+        assert!(levels.contains(level), "{levels}, not {line}");
+        // Values may have spaces and equal signs; what comes before the first sign is a name.
+        let told_fields = rest[name.len()..].split('=').next().unwrap_or_default();
+        let first = told_fields.trim();
+        assert!(
+            first.is_empty() || fields.contains(&first),
+            "{fields:?}, not {line}"
+        );
+        seen.insert(*name);
+    }
+    assert!(seen.len() > 10, "{seen:?}");
+}
+
+fn show(shown: &mut String, what: &impl Debug) {
+    write!(shown, "{what:?}\n{what:#?}\n").expect("a string takes all");
+}
+
+/// Every kind of lock is taken, waited for, renewed, converted, lost and ended, and everything
+/// that a user gets hold of is shown. Returns the text of a hand-off.
+async fn everything_happens(
+    server: &SimServer,
+    clients: &[(LockClient, SimBackend)],
+    shown: &mut String,
+) -> String {
+    let [(a, network), (b, _)] = clients else {
+        panic!("two clients")
+    };
+    show(shown, a);
+    let mutex = a.reentrant_mutex("m").expect("valid").lease(secs(9));
+    let outer = mutex.lock().await.expect("free");
+    let inner = mutex.try_lock().await;
+    show(shown, &(&mutex, &outer, &inner));
+    let theirs = b.mutex("m").expect("valid");
+    show(shown, &theirs.try_lock().await);
+    show(shown, &theirs.lock_within(secs(1)).await);
+    drop(inner);
+    let waiting = tokio::spawn(async move { theirs.lock().await });
+    server.advance(secs(7)).await;
+    show(shown, &a.inspect("m").await);
+    show(shown, &outer.release().await);
+    let theirs = waiting.await.expect("no panic").expect("granted");
+    let tokens = vec![theirs.fencing_token()];
+    show(shown, &a.force_release("m", tokens, ForceHow::Now).await);
+    server.advance(ms(100)).await;
+    show(
+        shown,
+        &(&theirs, theirs.renew().await, theirs.release().await),
+    );
+    let rw_lock = a.rw_lock("rw").expect("valid");
+    let writing = rw_lock.write().await.expect("free");
+    show(shown, &(&rw_lock, &writing));
+    let reading = writing.downgrade().await.expect("converted");
+    show(shown, &reading.try_upgrade().await);
+    let semaphore = a.semaphore("s", 3).expect("valid");
+    let permit = semaphore.acquire(2).await.expect("free");
+    show(shown, &(&semaphore, &permit));
+    let refused = b.semaphore("s", 4).expect("valid").acquire(1).await;
+    show(shown, &refused);
+    let travelling = a.mutex("t").expect("valid").lock().await.expect("free");
+    let handoff = travelling.into_handoff().await.expect("handed off");
+    show(shown, &handoff);
+    let secret = handoff.to_secret_text();
+    let handoff: Handoff = secret.parse().expect("what was written");
+    let adopted: MutexGuard = b.adopt(handoff).await.expect("adopted");
+    show(shown, &(&adopted, "not a hand-off".parse::<Handoff>()));
+    let again = b
+        .adopt::<leasehold_api::kind::Exclusive>(secret.parse().expect("the same"))
+        .await;
+    show(shown, &again);
+    network.isolate();
+    server.advance(secs(40)).await;
+    show(shown, &(permit.renew().await, permit.release().await));
+    network.rejoin();
+    let shared: Arc<dyn LockBackend> = Arc::new(network.clone());
+    show(shown, &(shared, server));
+    server.advance(secs(1)).await;
+    show(shown, &a.shutdown().await);
+    secret
+}

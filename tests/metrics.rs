@@ -1,0 +1,260 @@
+//! The metrics of a client, as a recorder of the `metrics` facade sees them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::sim::SimServer;
+use leasehold::{LockClient, Outcome};
+use metrics::{
+    Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
+
+/// Keeps all metrics, by their names and labels.
+#[derive(Default)]
+struct Kept {
+    counters: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+    gauges: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+    histograms: Mutex<BTreeMap<String, Arc<Samples>>>,
+    described: Mutex<Vec<String>>,
+}
+
+#[derive(Default)]
+struct Samples(Mutex<Vec<f64>>);
+
+impl HistogramFn for Samples {
+    fn record(&self, value: f64) {
+        self.0.lock().expect("no panic").push(value);
+    }
+}
+
+/// `name{label=value,…}`, the labels in order.
+fn series(key: &Key) -> String {
+    let mut labels: Vec<_> = key
+        .labels()
+        .map(|label| format!("{}={}", label.key(), label.value()))
+        .collect();
+    labels.sort();
+    format!("{}{{{}}}", key.name(), labels.join(","))
+}
+
+fn entry<T: Default>(map: &Mutex<BTreeMap<String, Arc<T>>>, key: &Key) -> Arc<T> {
+    let mut map = map.lock().expect("no panic");
+    Arc::clone(map.entry(series(key)).or_default())
+}
+
+impl Recorder for &'static Kept {
+    fn describe_counter(&self, name: KeyName, _: Option<Unit>, _: SharedString) {
+        self.describe(&name);
+    }
+    fn describe_gauge(&self, name: KeyName, _: Option<Unit>, _: SharedString) {
+        self.describe(&name);
+    }
+    fn describe_histogram(&self, name: KeyName, _: Option<Unit>, _: SharedString) {
+        self.describe(&name);
+    }
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(entry(&self.counters, key))
+    }
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(entry(&self.gauges, key))
+    }
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(entry(&self.histograms, key))
+    }
+}
+
+impl Kept {
+    fn describe(&self, name: &KeyName) {
+        let mut described = self.described.lock().expect("no panic");
+        described.push(name.as_str().to_owned());
+    }
+
+    fn count(&self, series: &str) -> u64 {
+        let counters = self.counters.lock().expect("no panic");
+        counters
+            .get(series)
+            .map_or(0, |count| count.load(Ordering::SeqCst))
+    }
+
+    fn gauge(&self, series: &str) -> f64 {
+        let gauges = self.gauges.lock().expect("no panic");
+        f64::from_bits(gauges[series].load(Ordering::SeqCst))
+    }
+
+    fn samples(&self, series: &str) -> Vec<f64> {
+        let histograms = self.histograms.lock().expect("no panic");
+        let samples = histograms.get(series).expect(series);
+        let samples = samples.0.lock().expect("no panic");
+        samples.clone()
+    }
+
+    /// The names of all that was counted or measured.
+    fn names(&self) -> Vec<String> {
+        let counters = self.counters.lock().expect("no panic");
+        let gauges = self.gauges.lock().expect("no panic");
+        let histograms = self.histograms.lock().expect("no panic");
+        let all = counters
+            .keys()
+            .chain(gauges.keys())
+            .chain(histograms.keys());
+        all.cloned().collect()
+    }
+}
+
+/// Runs `body` in paused time with a recorder of its own.
+fn recorded(body: impl Future<Output = ()>) -> &'static Kept {
+    let kept: &'static Kept = Box::leak(Box::default());
+    metrics::with_local_recorder(&kept, || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime")
+            .block_on(body);
+    });
+    kept
+}
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// Two clients compete for a lock; one of them is cut off while it holds it.
+async fn story() {
+    let server = SimServer::new(7);
+    let network = server.client("a");
+    let (a, b) = (
+        LockClient::new(network.clone()),
+        LockClient::new(server.client("b")),
+    );
+    let lock = a.mutex("secret-key").expect("valid").lease(secs(9));
+    let theirs = b.mutex("secret-key").expect("valid");
+    let guard = lock.lock().await.expect("free");
+    assert!(matches!(theirs.try_lock().await, Ok(Outcome::Held(_))));
+    let late = theirs.lock_within(secs(2)).await;
+    assert!(matches!(late, Ok(Outcome::TimedOut(_))));
+    let refused = b
+        .semaphore("secret-key", 2)
+        .expect("valid")
+        .acquire(1)
+        .await;
+    assert!(refused.is_err());
+    let dropped = tokio::time::timeout(secs(1), theirs.lock()).await;
+    assert!(dropped.is_err());
+    tokio::time::sleep(secs(1)).await;
+    guard.release().await.expect("released");
+    let permit = b.semaphore("s", 2).expect("valid").acquire(1).await;
+    drop(permit.expect("free"));
+    let guard = lock.lock().await.expect("free");
+    network.isolate();
+    tokio::time::sleep(secs(20)).await;
+    assert!(!guard.is_valid());
+    drop(guard);
+    tokio::time::sleep(secs(2)).await;
+    network.rejoin();
+    tokio::time::sleep(secs(2)).await;
+    let _kept = b.rw_lock("rw").expect("valid").read().await.expect("free");
+    server.step_clock_back(secs(60));
+    tokio::time::sleep(secs(20)).await;
+}
+
+#[test]
+fn what_happens_is_counted_once() {
+    let kept = recorded(story());
+    let acquired = |mode: &str, outcome: &str| {
+        kept.count(&format!(
+            "leasehold_acquisitions_total{{mode={mode},outcome={outcome}}}"
+        ))
+    };
+    assert_eq!(acquired("exclusive", "acquired"), 2);
+    assert_eq!(acquired("exclusive", "held"), 1);
+    assert_eq!(acquired("exclusive", "timed_out"), 1);
+    assert_eq!(acquired("exclusive", "dropped"), 1);
+    assert_eq!(acquired("permits", "refused"), 1);
+    assert_eq!(acquired("permits", "acquired"), 1);
+    assert_eq!(acquired("shared", "acquired"), 1);
+    assert_eq!(kept.count("leasehold_queued_total{mode=exclusive}"), 2);
+    assert!(kept.count("leasehold_polls_total{outcome=queued}") >= 2);
+    assert!(kept.count("leasehold_renewals_total{outcome=renewed}") >= 1);
+    assert!(kept.count("leasehold_renewals_total{outcome=failed}") >= 1);
+    for (mode, reason) in [("exclusive", "deadline"), ("shared", "clock_stepped")] {
+        let series = format!("leasehold_losses_total{{mode={mode},reason={reason}}}");
+        assert_eq!(kept.count(&series), 1, "{series}");
+    }
+    // Each client notices for itself.
+    let steps = kept.count("leasehold_clock_steps_total{}");
+    assert!((1..=2).contains(&steps), "{steps}");
+    let ended = |by: &str, outcome: &str| {
+        kept.count(&format!(
+            "leasehold_ends_total{{by={by},outcome={outcome}}}"
+        ))
+    };
+    assert_eq!(ended("release", "released"), 1);
+    assert_eq!(ended("background", "released"), 1);
+    assert_eq!(ended("background", "left"), 1);
+    // The wait that timed out, and the guard that was lost.
+    assert_eq!(ended("background", "not_held"), 2);
+    assert!(kept.count("leasehold_end_retries_total{}") >= 1);
+    // Each guard that was made is over, and counted off once: the last one by its loss.
+    for mode in ["exclusive", "shared", "permits"] {
+        let guards = kept.gauge(&format!("leasehold_guards{{mode={mode}}}"));
+        assert!(guards.abs() < f64::EPSILON, "{mode}: {guards}");
+    }
+}
+
+#[test]
+fn times_are_measured_in_seconds_on_the_clock_of_the_backend() {
+    let kept = recorded(story());
+    let waits = kept.samples("leasehold_wait_seconds{mode=exclusive,outcome=timed_out}");
+    assert!(
+        matches!(waits[..], [wait] if (2.0..2.1).contains(&wait)),
+        "{waits:?}"
+    );
+    let held = kept.samples("leasehold_hold_seconds{mode=exclusive,outcome=ended}");
+    assert!(
+        matches!(held[..], [held] if (4.0..4.1).contains(&held)),
+        "{held:?}"
+    );
+    // Lost at its deadline: a lease less the allowance for drift.
+    let lost = kept.samples("leasehold_hold_seconds{mode=exclusive,outcome=lost}");
+    assert!(
+        matches!(lost[..], [held] if (8.8..9.0).contains(&held)),
+        "{lost:?}"
+    );
+}
+
+#[test]
+fn a_live_guard_shows_in_the_gauge() {
+    let kept = recorded(async {
+        let locks = LockClient::new(SimServer::new(7).client("a"));
+        let lock = locks.rw_lock("k").expect("valid");
+        let guards = (lock.read().await, lock.read().await);
+        std::mem::forget(guards);
+    });
+    let live = kept.gauge("leasehold_guards{mode=shared}");
+    assert!((live - 2.0).abs() < f64::EPSILON, "{live}");
+}
+
+#[test]
+fn all_are_described_and_none_carries_a_key() {
+    let kept = recorded(story());
+    let described = kept.described.lock().expect("no panic");
+    let names = kept.names();
+    assert!(names.len() > 10, "{names:?}");
+    for series in names {
+        let name = series.split('{').next().expect("a name");
+        assert!(described.iter().any(|it| it == name), "{name}");
+        assert!(!series.contains("secret-key"), "{series}");
+    }
+}
+
+#[test]
+fn the_table_of_metrics_is_complete() {
+    let page = include_str!("../docs/observability.md");
+    let kept = recorded(story());
+    for name in &*kept.described.lock().expect("no panic") {
+        assert!(page.contains(&format!("| `{name}` |")), "{name}");
+    }
+}
