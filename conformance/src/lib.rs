@@ -35,6 +35,7 @@ mod failure;
 mod families;
 mod harness;
 mod holding;
+mod line;
 mod rules;
 mod runner;
 mod world;

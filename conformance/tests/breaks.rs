@@ -33,18 +33,38 @@ breaks! {
     EndsNothing: "S3", "client_locks::drop_releases",
         "client_locks::lock_excludes_until_released",
         "client_care::shutdown_leaves_nothing_behind",
-        "client_waiting::dropped_wait_leaves_no_place";
+        "client_waiting::dropped_wait_leaves_no_place",
+        "client_cancel::dropped_wait_leaves_nothing",
+        "client_cancel::dropped_when_granted_leaves_nothing",
+        "client_cancel::dropped_try_leaves_nothing",
+        "client_cancel::dropped_release_goes_on",
+        "client_cancel::dropped_without_an_answer_leaves_nothing",
+        "client_cancel::dropped_conversion_leaves_nothing",
+        "client_cancel::dropped_handoff_leaves_nothing",
+        "client_many::all_are_held_until_released",
+        "client_many::held_key_is_named_and_the_rest_given_back",
+        "client_many::dropped_midway_gives_back",
+        "client_many::drop_gives_all_back";
     AnswersTwiceTheTime: "S2", "client_locks::deadline_lies_before_the_lease",
         "client_locks::guard_tells_its_validity";
-    RenewsNothing: "L4", "client_renewal::renewal_keeps_a_lock";
+    RenewsNothing: "L4", "client_renewal::renewal_keeps_a_lock",
+        "client_handoff::hold_is_adopted_elsewhere";
     GrantsWhatIsHeld: "S1", "client_waiting::counter_under_contention",
         "client_locks::handles_of_one_client_exclude_each_other",
-        "client_waiting::budget_bounds_the_wait";
-    TellsNobodyOfTheirTurn: "L2", "client_waiting::turn_comes_within_the_budget";
+        "client_waiting::budget_bounds_the_wait",
+        "client_many::one_budget_for_all",
+        "client_many::wait_ends_when_all_are_free",
+        "client_many::opposite_order_does_not_deadlock";
+    TellsNobodyOfTheirTurn: "L2", "client_waiting::turn_comes_within_the_budget",
+        "client_push::unheard_client_keeps_its_turn";
     ForcesNothing: "S3", "client_renewal::forced_now_is_noticed",
+        "client_many::loss_of_one_is_the_loss_of_all",
+        "client_many::loss_while_waiting_takes_all_anew",
+        "client_handoff::revoked_handoff_is_refused",
         "client_renewal::forced_end_stops_a_body";
     NeverExpires: "L1", "expiry::unattended_lease_frees_the_key",
-        "client_waiting::crashed_holder_is_waited_out";
+        "client_waiting::crashed_holder_is_waited_out",
+        "client_handoff::sender_renews_nothing";
     ExpiresLate: "rule 1", "expiry::not_a_moment_early";
     ClockOfEachReply: "rule 1", "exclusion::stamps_advance_on_one_clock";
     AnswersTheWholeLease: "rule 2", "redelivery::acquire_again_says_the_time_left";
@@ -52,7 +72,8 @@ breaks! {
     ChecksInTooLate: "rule 3", "waiting::advice_stays_within_the_poll_interval";
     OneReaderExpiresAll: "rule 4", "expiry::one_reader_of_several";
     OneEndFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted",
-        "client_sharing::reentrant_guards_are_counted";
+        "client_sharing::reentrant_guards_are_counted",
+        "client_handoff::sender_ends_nothing";
     ConvertsInAnyPeriod: "rule 6", "redelivery_queue::doubled_downgrade_undoes_no_upgrade";
     PrefersReaders: "rule 7", "starvation::writer_against_endless_readers",
         "client_waiting::writer_is_not_starved_by_readers";
@@ -60,7 +81,14 @@ breaks! {
         "client_waiting::reader_is_not_starved_by_writers";
     Barges: "rule 7", "waiting::nobody_overtakes_a_waiter";
     FairWhateverAsked: "rule 7", "starvation::reader_preference_starves_a_writer";
-    PushesNothing: "rule 8", "notices::grant_is_pushed";
+    PushesNothing: "rule 8", "notices::grant_is_pushed",
+        "client_push::grant_comes_without_another_call",
+        "client_push::push_may_come_before_the_reply";
+    DeafPollLosesThePlace: "rule 9", "client_push::places_outlive_a_lost_subscription";
+    EveryEndIsTheFirst: "S3", "ownership::double_end_is_told_so",
+        "client_handoff::copied_text_is_adopted_once";
+    SaysYesToAll: "S3", "client_handoff::spent_handoff_is_refused",
+        "client_handoff::late_copy_spares_the_next_holder";
     NeverAway: "rule 9", "away::unheard_waiter_is_passed_over";
     PollConfirms: "rule 10", "claims::poll_never_extends_a_claim";
     PlacesLastForEver: "rule 10", "claims::dead_waiter_costs_at_most_its_place";
@@ -79,8 +107,10 @@ breaks! {
     KeysFoldCase: "S1", "names::no_two_names_collide";
     KeysAreCut: "S1", "names::longest_names";
     OnePermitTooMany: "S1", "semaphores::permits_add_up_to_the_capacity",
-        "client_sharing::permits_are_shared";
+        "client_sharing::permits_are_shared",
+        "client_many::kinds_may_be_mixed";
     ReadersExclude: "S1", "readers_writers::readers_share",
+        "client_handoff::readers_and_writers_travel",
         "client_sharing::readers_share_and_writers_do_not";
     RevokesAtOnce: "S1", "forced::revoked_tenure_keeps_its_lease";
     ForcesAnyPeriod: "S3", "forced::never_a_later_period",
@@ -253,6 +283,11 @@ impl Broken {
                     place_remaining: Duration::from_secs(5),
                 });
             }
+            (PollReply::Queued(_), Break::DeafPollLosesThePlace) if !request.listening => {
+                let end = End::new(sent.key, request.operation);
+                first(self.inner.end(&[end]).await)?;
+                answer.reply = PollReply::Gone(leasehold_api::Why::Expired);
+            }
             (PollReply::Gone(_), Break::PollCreates) => {
                 if let Some(mut again) = self.noted(request.operation) {
                     again.operation.sequence += 1_000_000;
@@ -284,7 +319,7 @@ impl Broken {
         }
         let mut answer = first(self.inner.renew(&[sent]).await)?;
         match (&mut answer.reply, self.how) {
-            (RenewReply::Lost(_), Break::RenewalResurrects) => {
+            (RenewReply::Lost(_), Break::RenewalResurrects | Break::SaysYesToAll) => {
                 answer.reply = RenewReply::Renewed {
                     token: FencingToken::new(1),
                     remaining: request.lease,
@@ -338,7 +373,19 @@ impl Broken {
             }
             _ => {}
         }
-        first(self.inner.end(&[sent]).await)
+        let mut answer = first(self.inner.end(&[sent]).await)?;
+        let says_yes = matches!(self.how, Break::EveryEndIsTheFirst | Break::SaysYesToAll);
+        if says_yes && matches!(answer.reply, EndReply::NotHeld(_)) {
+            answer.reply = EndReply::Released {
+                holds_left: 1,
+                tenure: Some(leasehold_api::TenureView {
+                    mode: Mode::Exclusive,
+                    token: FencingToken::new(1),
+                    remaining: Duration::from_secs(1),
+                }),
+            };
+        }
+        Ok(answer)
     }
 
     /// The tokens of whoever holds now.

@@ -3,8 +3,12 @@
 mod away;
 mod batches;
 mod claims;
+mod client_cancel;
 mod client_care;
+mod client_handoff;
 mod client_locks;
+mod client_many;
+mod client_push;
 mod client_renewal;
 mod client_sharing;
 mod client_waiting;
@@ -58,6 +62,10 @@ const FAMILIES: &[&[Case]] = &[
     client_renewal::CASES,
     client_sharing::CASES,
     client_care::CASES,
+    client_push::CASES,
+    client_cancel::CASES,
+    client_many::CASES,
+    client_handoff::CASES,
 ];
 
 /// Every case of the suite.

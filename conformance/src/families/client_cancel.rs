@@ -1,0 +1,158 @@
+//! Futures that are dropped, at every point and in every state: nothing is left behind.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::future::join;
+use leasehold_api::LockClient;
+
+use crate::case::{Case, cases};
+use crate::failure::{Verdict, want_eq};
+use crate::holding::{got, released};
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_cancel";
+    dropped_wait_leaves_nothing: ["rule 11", "L1"], [Queue, Inspect];
+    dropped_when_granted_leaves_nothing: ["rule 11", "L1"], [Queue, Inspect];
+    dropped_try_leaves_nothing: ["rule 11", "L1"], [Inspect];
+    dropped_release_goes_on: ["S3", "L1"], [Inspect];
+    dropped_without_an_answer_leaves_nothing: ["rule 11", "rule 12"], [Inspect];
+    dropped_conversion_leaves_nothing: ["rule 6", "L1"], [RwLocks, Convert, Inspect];
+    dropped_handoff_leaves_nothing: ["S3", "L1"], [Reentrancy, Inspect];
+);
+
+/// Drops are tried after each of so many polls of the future.
+const POLLS: u32 = 8;
+
+/// Polls a future at most so often, and then drops it; whether it ended before.
+async fn dropped_after(polls: u32, future: impl Future) -> bool {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(false);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(true),
+            Poll::Pending if left == 0 => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Insists that within ten units the key has so many holders, and nobody waits.
+async fn left(world: &World, locks: &LockClient, holders: u32, when: &str) -> Verdict {
+    let mut came = (u32::MAX, u32::MAX);
+    for _ in 0..40 {
+        let view = locks.inspect("k").await?;
+        came = (view.holder_count(), view.waiter_count());
+        if came == (holders, 0) {
+            return Ok(());
+        }
+        world.pass_for(world.units(1) / 4).await;
+    }
+    want_eq!(
+        came,
+        (holders, 0),
+        "rule 11",
+        "what was dropped is given up in the background: {when}"
+    );
+    Ok(())
+}
+
+async fn dropped_wait_leaves_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let _held = a.mutex("k")?.lock().await?;
+    let mutex = b.mutex("k")?;
+    for polls in 0..POLLS {
+        // A wait is polled anew only when something happens; the last ones may not come about.
+        let dropped = dropped_after(polls, mutex.lock());
+        let _ended = world.within(12, dropped).await;
+        left(world, &a, 1, &format!("a wait after {polls} polls")).await?;
+    }
+    Ok(())
+}
+
+async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let mutex = b.mutex("k")?;
+    for polls in 0..POLLS {
+        let held = got(a.mutex("k")?.lock_within(world.units(60)).await, "L2")?;
+        let releases = async {
+            world.pass(1).await;
+            released(&held, "S3").await
+        };
+        let dropped = dropped_after(polls, mutex.lock());
+        let (done, _ended) = join(releases, world.within(12, dropped)).await;
+        done?;
+        left(world, &a, 0, &format!("a grant after {polls} polls")).await?;
+    }
+    Ok(())
+}
+
+async fn dropped_try_leaves_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    for polls in 0..POLLS {
+        let mutex = b.mutex("k")?;
+        dropped_after(polls, mutex.try_lock()).await;
+        left(world, &a, 0, &format!("a try after {polls} polls")).await?;
+    }
+    Ok(())
+}
+
+async fn dropped_release_goes_on(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    for polls in 0..POLLS {
+        let guard = b.mutex("k")?.lock().await?;
+        dropped_after(polls, guard.release()).await;
+        if polls > 0 {
+            left(world, &a, 0, &format!("a release after {polls} polls")).await?;
+        }
+        drop(guard);
+        left(world, &a, 0, "the guard").await?;
+    }
+    Ok(())
+}
+
+/// The lock was taken, and its taker does not know.
+async fn dropped_without_an_answer_leaves_nothing(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = world.client_on_line().await?;
+    let mutex = b.mutex("k")?;
+    line.keep_replies(true);
+    for units in 1..4 {
+        let waited = world.within(units, mutex.lock()).await;
+        want_eq!(waited.is_none(), true, "rule 11", "no reply came through");
+        left(world, &a, 0, "an attempt without an answer").await?;
+    }
+    Ok(())
+}
+
+async fn dropped_conversion_leaves_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    for polls in 0..POLLS {
+        let guard = b.rw_lock("k")?.write().await?;
+        dropped_after(polls, guard.downgrade()).await;
+        left(world, &a, 0, &format!("a downgrade after {polls} polls")).await?;
+        let guard = b.rw_lock("k")?.read().await?;
+        dropped_after(polls, guard.try_upgrade()).await;
+        left(world, &a, 0, &format!("an upgrade after {polls} polls")).await?;
+    }
+    Ok(())
+}
+
+async fn dropped_handoff_leaves_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    for polls in 0..POLLS {
+        let guard = b.mutex("k")?.lock().await?;
+        if dropped_after(polls, guard.into_handoff()).await {
+            // It came about, and only its lease ends it.
+            return Ok(());
+        }
+        left(world, &a, 0, &format!("a hand-off after {polls} polls")).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! Holds that travel from one client to another.
+
+use futures_util::future::join_all;
+use leasehold_api::{
+    Error, ForceHow, Handoff, HandoffFailed, InvalidInput, LockClient, MutexGuard, ReadGuard,
+    WriteGuard, kind,
+};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::holding::{busy, got, released};
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_handoff";
+    hold_is_adopted_elsewhere: ["S1", "L1"], [Reentrancy];
+    sender_ends_nothing: ["S3"], [Reentrancy];
+    sender_renews_nothing: ["L1"], [Reentrancy];
+    copied_text_is_adopted_once: ["S1"], [Reentrancy];
+    spent_handoff_is_refused: ["S1", "S3"], [Reentrancy];
+    late_copy_spares_the_next_holder: ["S3"], [Reentrancy];
+    revoked_handoff_is_refused: ["S1"], [Reentrancy, ForceRelease, Inspect];
+    readers_and_writers_travel: ["S1", "rule 6"], [Reentrancy, RwLocks];
+    other_kind_is_refused_before_any_io: ["trait contract"], [Reentrancy];
+    secret_is_not_shown: ["S3"], [Reentrancy];
+    guard_that_cannot_travel_is_given_back: ["trait contract"], [];
+);
+
+async fn send(world: &World, locks: &LockClient) -> Result<Handoff, Failure> {
+    let taken = locks.mutex("k")?.lock_within(world.units(60)).await;
+    Ok(got(taken, "S1")?
+        .into_handoff()
+        .await
+        .map_err(Error::from)?)
+}
+
+fn copy(handoff: &Handoff) -> Result<Handoff, Failure> {
+    let read = handoff.to_secret_text().parse::<Handoff>();
+    Ok(read.map_err(Error::from)?)
+}
+
+async fn adopt(locks: &LockClient, handoff: Handoff) -> Result<MutexGuard, HandoffFailed<Handoff>> {
+    locks.adopt(handoff).await
+}
+
+fn adopted(result: Result<MutexGuard, HandoffFailed<Handoff>>) -> Result<MutexGuard, Failure> {
+    Ok(result.map_err(Error::from)?)
+}
+
+fn spent<G: std::fmt::Debug>(
+    result: Result<G, HandoffFailed<Handoff>>,
+    rule: &'static str,
+    when: &str,
+) -> Verdict {
+    want!(
+        result.map_err(Error::from),
+        Err(Error::HandoffSpent(_)),
+        rule,
+        "a hand-off is refused {when}"
+    );
+    Ok(())
+}
+
+async fn hold_is_adopted_elsewhere(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
+    let token = guard.fencing_token();
+    let handoff = guard.into_handoff().await.map_err(Error::from)?;
+    world.pass(3).await;
+    busy(b.mutex("k")?.try_lock().await, "S1")?;
+    let guard = adopted(adopt(&b, copy(&handoff)?).await)?;
+    want_eq!(
+        guard.fencing_token(),
+        token,
+        "rule 15",
+        "sender and adopter are one period"
+    );
+    world.pass(25).await;
+    ensure!(guard.is_valid(), "L4", guard, "the adopter renews it");
+    busy(a.mutex("k")?.try_lock().await, "S1")?;
+    released(&guard, "S3").await?;
+    drop(got(a.mutex("k")?.try_lock().await, "S3")?);
+    Ok(())
+}
+
+async fn sender_ends_nothing(world: &World) -> Verdict {
+    let (a, b, c) = (
+        world.client().await?,
+        world.client().await?,
+        world.client().await?,
+    );
+    let handoff = send(world, &a).await?;
+    // Other locks of the sender come and go, and then the sender itself.
+    drop(a.mutex("other")?.lock().await?);
+    a.shutdown().await?;
+    drop(a);
+    world.pass(2).await;
+    busy(c.mutex("k")?.try_lock().await, "S3")?;
+    let guard = adopted(adopt(&b, handoff).await)?;
+    world.pass(3).await;
+    ensure!(guard.is_valid(), "S3", guard, "nothing ends it");
+    busy(c.mutex("k")?.try_lock().await, "S3")?;
+    released(&guard, "S3").await
+}
+
+async fn sender_renews_nothing(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
+    let handoff = guard.into_handoff().await.map_err(Error::from)?;
+    let next = b.mutex("k")?.lock_within(world.units(60)).await;
+    let next = got(next, "L1")?;
+    spent(adopt(&a, handoff).await, "S1", "after its lease")?;
+    ensure!(
+        next.is_valid(),
+        "S3",
+        next,
+        "the next holder is not touched"
+    );
+    released(&next, "S3").await
+}
+
+async fn copied_text_is_adopted_once(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(world.client().await?);
+    }
+    for _ in 0..5 {
+        let handoff = send(world, &a).await?;
+        let mut attempts = Vec::new();
+        for locks in &clients {
+            attempts.push(adopt(locks, copy(&handoff)?));
+        }
+        let mut guards = Vec::new();
+        for result in join_all(attempts).await {
+            match result {
+                Ok(guard) => guards.push(guard),
+                other => spent(other, "S1", "to all but one")?,
+            }
+        }
+        want_eq!(guards.len(), 1, "S1", "one of many copies is adopted");
+        spent(
+            adopt(&a, copy(&handoff)?).await,
+            "S1",
+            "once it was adopted",
+        )?;
+        ensure!(
+            guards[0].is_valid(),
+            "S3",
+            guards,
+            "other copies change nothing"
+        );
+        released(&guards[0], "S3").await?;
+    }
+    Ok(())
+}
+
+async fn spent_handoff_is_refused(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let handoff = send(world, &a).await?;
+    let text = copy(&handoff)?;
+    released(&adopted(adopt(&b, handoff).await)?, "S3").await?;
+    spent(adopt(&b, text).await, "S1", "after the release")?;
+    drop(got(a.mutex("k")?.try_lock().await, "S3")?);
+    Ok(())
+}
+
+async fn late_copy_spares_the_next_holder(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let handoff = send(world, &a).await?;
+    released(&adopted(adopt(&b, copy(&handoff)?).await)?, "S3").await?;
+    // The client that handed it off holds the key once more.
+    let next = a.mutex("k")?.lock().await?;
+    spent(adopt(&b, handoff).await, "S1", "in a later tenure")?;
+    world.pass(2).await;
+    busy(b.mutex("k")?.try_lock().await, "S3")?;
+    released(&next, "S3").await
+}
+
+async fn revoked_handoff_is_refused(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    for how in [ForceHow::Revoke, ForceHow::Now] {
+        let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
+        let handoff = guard.into_handoff().await.map_err(Error::from)?;
+        let tokens = b.inspect("k").await?.held_tokens();
+        b.force_release("k", tokens, how).await?;
+        spent(adopt(&b, handoff).await, "S1", "after a forced release")?;
+        drop(got(b.mutex("k")?.lock_within(world.units(60)).await, "L1")?);
+        world.pass(1).await;
+    }
+    Ok(())
+}
+
+async fn readers_and_writers_travel(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let (mine, other) = (a.rw_lock("k")?, b.rw_lock("k")?);
+    let beside = other.read().await?;
+    let reader = mine.read().await?;
+    let handoff = reader.into_handoff().await.map_err(Error::from)?;
+    let reader: ReadGuard = b.adopt(handoff).await.map_err(Error::from)?;
+    released(&beside, "S3").await?;
+    busy(other.try_write().await, "S1")?;
+    released(&reader, "S3").await?;
+
+    let handoff = mine.write().await?.into_handoff().await;
+    let handoff = handoff.map_err(Error::from)?;
+    let writer: WriteGuard = b.adopt(handoff).await.map_err(Error::from)?;
+    busy(other.try_read().await, "S1")?;
+    if world.capabilities().convert {
+        let reader = writer.downgrade().await?;
+        drop(got(other.try_read().await, "rule 6")?);
+        return released(&reader, "S3").await;
+    }
+    released(&writer, "S3").await
+}
+
+async fn other_kind_is_refused_before_any_io(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = world.client_on_line().await?;
+    let handoff = send(world, &a).await?;
+    let Err(refused) = b.adopt::<kind::Read>(handoff).await else {
+        let promise = "a mutex is not adopted as a read guard";
+        return Err(Failure::new("trait contract", promise, "an error", "none"));
+    };
+    let (error, handoff) = refused.into_parts();
+    want!(
+        error,
+        Error::InvalidInput(InvalidInput::HandoffKind { .. }),
+        "trait contract",
+        "a mutex is not adopted as a read guard"
+    );
+    want_eq!(line.calls(), 0, "trait contract", "nothing was sent");
+    released(&adopted(adopt(&b, handoff).await)?, "S3").await
+}
+
+async fn secret_is_not_shown(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let handoff = send(world, &a).await?;
+    let text = handoff.to_secret_text();
+    let token = handoff.fencing_token().to_string();
+    let failed = a.adopt::<kind::Read>(handoff).await;
+    let shown = match failed {
+        Err(failed) => {
+            let shown = format!("{failed:?} {failed}");
+            format!("{shown} {:?}", failed.given_back())
+        }
+        Ok(guard) => format!("{guard:?}"),
+    };
+    // The token is no secret, and as long as one.
+    let fields = text.split(':').skip(1).filter(|field| *field != token);
+    let secrets: Vec<&str> = fields.filter(|field| field.len() > 15).collect();
+    ensure!(secrets.len() > 1, "set-up", secrets, "there are secrets");
+    for secret in secrets {
+        ensure!(
+            !shown.contains(secret),
+            "S3",
+            shown,
+            "what authorises is not shown"
+        );
+    }
+    Ok(())
+}
+
+async fn guard_that_cannot_travel_is_given_back(world: &World) -> Verdict {
+    let (a, line) = world.client_on_line().await?;
+    let guard = if world.capabilities().reentrancy {
+        a.reentrant_mutex("k")?.lock().await?
+    } else {
+        a.mutex("k")?.lock().await?
+    };
+    let before = line.calls();
+    let Err(refused) = guard.into_handoff().await else {
+        let promise = "what cannot be handed off is not";
+        return Err(Failure::new("trait contract", promise, "an error", "none"));
+    };
+    want_eq!(line.calls(), before, "trait contract", "nothing was sent");
+    let (error, guard) = refused.into_parts();
+    want!(
+        error,
+        Error::Unsupported { .. },
+        "trait contract",
+        "what cannot be handed off is said"
+    );
+    ensure!(guard.is_valid(), "S3", guard, "and the guard is as before");
+    released(&guard, "S3").await
+}

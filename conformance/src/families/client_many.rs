@@ -1,0 +1,350 @@
+//! Several keys at once: in order, all or nothing, one guard.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::future::{join, join_all};
+use leasehold_api::{
+    Error, ForceHow, InvalidInput, LockClient, Loss, Many, ManyGuard, ManyOutcome, Release,
+};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::holding::{busy, got};
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_many";
+    keys_are_taken_in_order: ["L4"], [];
+    all_are_held_until_released: ["S1", "S3"], [];
+    kinds_may_be_mixed: ["S1"], [RwLocks, Semaphores];
+    bad_sets_of_keys: ["trait contract"], [];
+    held_key_is_named_and_the_rest_given_back: ["S3"], [];
+    one_budget_for_all: ["L4", "S3"], [];
+    wait_ends_when_all_are_free: ["S1", "L2"], [];
+    dropped_midway_gives_back: ["S3", "rule 11"], [];
+    opposite_order_does_not_deadlock: ["L4", "S1"], [];
+    loss_of_one_is_the_loss_of_all: ["S2"], [ForceRelease, Inspect];
+    loss_while_waiting_takes_all_anew: ["S2"], [ForceRelease, Inspect, Queue];
+    drop_gives_all_back: ["S3", "L1"], [];
+);
+
+fn mutexes(locks: &LockClient, keys: &[&str]) -> Result<Many, Failure> {
+    Ok(locks.many().mutexes(keys)?)
+}
+
+fn all(outcome: Result<ManyOutcome, Error>, rule: &'static str) -> Result<ManyGuard, Failure> {
+    Ok(want!(
+        outcome?,
+        ManyOutcome::Acquired(guard) => guard,
+        rule,
+        "keys that nobody else holds are taken together"
+    ))
+}
+
+/// Insists that every key is free by now, or soon: what is given up ends in the background.
+async fn free_soon(world: &World, locks: &LockClient, keys: &[&str]) -> Verdict {
+    for key in keys {
+        let within = locks.mutex(key)?.lock_within(world.units(5)).await;
+        drop(got(within, "S3")?);
+    }
+    Ok(())
+}
+
+async fn released_all(guard: &ManyGuard) -> Verdict {
+    for (key, release) in guard.release().await {
+        want!(
+            release?,
+            Release::Released { holds_left: 0 },
+            "S3",
+            "the release of {key} reports that it was held until then"
+        );
+    }
+    Ok(())
+}
+
+async fn keys_are_taken_in_order(world: &World) -> Verdict {
+    let (a, line) = world.client_on_line().await?;
+    let guard = mutexes(&a, &["c", "a", "ü", "B", "aa"])?.lock().await?;
+    let order = ["B", "a", "aa", "c", "ü"];
+    let sent: Vec<String> = line.acquired().iter().map(ToString::to_string).collect();
+    want_eq!(
+        sent,
+        order,
+        "L4",
+        "keys are taken one by one, in the order of their bytes"
+    );
+    let held: Vec<String> = guard.keys().map(ToString::to_string).collect();
+    want_eq!(held, order, "L4", "and the guard names them in that order");
+    released_all(&guard).await
+}
+
+async fn all_are_held_until_released(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let keys = ["k1", "k2", "k3"];
+    let guard = a.acquire_many(keys).await?;
+    for key in keys {
+        busy(b.mutex(key)?.try_lock().await, "S1")?;
+        let token = guard.fencing_token(key);
+        ensure!(token.is_some(), "rule 15", token, "each key has a token");
+    }
+    want_eq!(
+        guard.fencing_token("k4"),
+        None,
+        "rule 15",
+        "other keys have none"
+    );
+    ensure!(guard.is_valid(), "S2", guard, "all are held");
+    released_all(&guard).await?;
+    want!(
+        guard.renew().await,
+        Err(Error::Released),
+        "S3",
+        "after the release there is nothing to renew"
+    );
+    for key in keys {
+        drop(got(b.mutex(key)?.try_lock().await, "S3")?);
+    }
+    Ok(())
+}
+
+async fn kinds_may_be_mixed(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let many = a.many().write("w")?.read("r")?.permits("s", 3, 2)?;
+    let guard = many.mutex("m")?.lock().await?;
+    busy(b.mutex("m")?.try_lock().await, "S1")?;
+    busy(b.rw_lock("w")?.try_read().await, "S1")?;
+    busy(b.rw_lock("r")?.try_write().await, "S1")?;
+    drop(got(b.rw_lock("r")?.try_read().await, "S1")?);
+    busy(b.semaphore("s", 3)?.try_acquire(2).await, "S1")?;
+    drop(got(b.semaphore("s", 3)?.try_acquire(1).await, "S1")?);
+    released_all(&guard).await
+}
+
+async fn bad_sets_of_keys(world: &World) -> Verdict {
+    let (a, line) = world.client_on_line().await?;
+    let none = a.many().lock().await;
+    want!(
+        none,
+        Err(Error::InvalidInput(InvalidInput::KeyCount { asked: 0 })),
+        "trait contract",
+        "no key is no set of keys"
+    );
+    want!(
+        mutexes(&a, &["k", "j"])?.mutex("k").map(|_| ()),
+        Err(Error::InvalidInput(InvalidInput::RepeatedKey { .. })),
+        "trait contract",
+        "a key is named once"
+    );
+    let names: Vec<String> = (0..65).map(|n| format!("k{n}")).collect();
+    want!(
+        a.many().mutexes(&names).map(|_| ()),
+        Err(Error::InvalidInput(InvalidInput::KeyCount { asked: 65 })),
+        "trait contract",
+        "there is a limit to the number of keys"
+    );
+    want_eq!(
+        line.calls(),
+        0,
+        "trait contract",
+        "bad input is found before any I/O"
+    );
+    Ok(())
+}
+
+async fn held_key_is_named_and_the_rest_given_back(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = b.mutex("k2")?.lock().await?;
+    let tried = mutexes(&a, &["k1", "k2", "k3"])?.try_lock().await?;
+    want!(
+        tried,
+        ManyOutcome::Held { key, .. } if key.as_str() == "k2",
+        "S1",
+        "a try says which of the keys is held"
+    );
+    free_soon(world, &b, &["k1", "k3"]).await?;
+    drop(guard);
+    Ok(())
+}
+
+async fn one_budget_for_all(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let (first, second) = (b.mutex("k1")?.lock().await?, b.mutex("k2")?.lock().await?);
+    let many = mutexes(&a, &["k1", "k2"])?;
+    let releases = async {
+        world.pass(4).await;
+        first.release().await
+    };
+    let (outcome, release) = join(many.lock_within(world.units(8)), releases).await;
+    release?;
+    let timed_out = want!(
+        outcome?,
+        ManyOutcome::TimedOut { timed_out, .. } => timed_out,
+        "L4",
+        "the budget is for all keys together"
+    );
+    ensure!(
+        timed_out.waited < world.units(12),
+        "L4",
+        timed_out,
+        "the budget is for all keys together"
+    );
+    free_soon(world, &b, &["k1"]).await?;
+    drop(second);
+    free_soon(world, &b, &["k2"]).await
+}
+
+async fn wait_ends_when_all_are_free(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let (first, second) = (b.mutex("k1")?.lock().await?, b.mutex("k3")?.lock().await?);
+    let many = mutexes(&a, &["k1", "k2", "k3"])?;
+    let releases = async {
+        world.pass(2).await;
+        first.release().await?;
+        world.pass(2).await;
+        second.release().await
+    };
+    let (outcome, release) = join(many.lock_within(world.units(60)), releases).await;
+    release?;
+    let guard = all(outcome, "L2")?;
+    for key in ["k1", "k2", "k3"] {
+        busy(b.mutex(key)?.try_lock().await, "S1")?;
+    }
+    released_all(&guard).await
+}
+
+async fn dropped_midway_gives_back(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let held = b.mutex("k3")?.lock().await?;
+    let many = mutexes(&a, &["k1", "k2", "k3"])?;
+    let waited = world.within(4, many.lock()).await;
+    ensure!(waited.is_none(), "S1", waited, "one of them is held");
+    free_soon(world, &b, &["k1", "k2"]).await?;
+    held.release().await?;
+    free_soon(world, &b, &["k3"]).await
+}
+
+/// Clients that name the same keys in opposite order all come through, one after the other.
+async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
+    let inside = AtomicU32::new(0);
+    let orders = [["k1", "k2", "k3"], ["k3", "k2", "k1"], ["k2", "k3", "k1"]];
+    let mut workers = Vec::new();
+    for order in orders {
+        let many = mutexes(&world.client().await?, &order)?;
+        let inside = &inside;
+        workers.push(async move {
+            for _ in 0..4 {
+                let guard = many.lock().await?;
+                let others = inside.fetch_add(1, Ordering::SeqCst);
+                want_eq!(others, 0, "S1", "one at a time holds all keys");
+                world.pass_for(world.units(1) / 20).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                released_all(&guard).await?;
+            }
+            Ok::<_, Failure>(())
+        });
+    }
+    let Some(ended) = world.within(250, join_all(workers)).await else {
+        return Err(Failure::new(
+            "L4",
+            "clients that name the same keys in opposite order never block each other for ever",
+            "all to come through",
+            "none did, or not all",
+        ));
+    };
+    ended.into_iter().collect()
+}
+
+async fn force(locks: &LockClient, key: &str) -> Verdict {
+    let tokens = locks.inspect(key).await?.held_tokens();
+    locks.force_release(key, tokens, ForceHow::Now).await?;
+    Ok(())
+}
+
+async fn loss_of_one_is_the_loss_of_all(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let many = mutexes(&a, &["k1", "k2"])?.lease(world.units(10));
+    let guard = many.lock().await?;
+    let body = guard.protect(std::future::pending::<()>());
+    let forces = async {
+        world.pass(1).await;
+        force(&b, "k2").await
+    };
+    let ended = world.within(30, join(join(body, guard.lost()), forces));
+    let Some(((stopped, (key, loss)), forced)) = ended.await else {
+        return Err(Failure::new(
+            "S2",
+            "the loss of one key is told",
+            "its holder to be told",
+            "nothing",
+        ));
+    };
+    forced?;
+    want_eq!(key.as_str(), "k2", "S2", "the key that was lost is named");
+    ensure!(
+        matches!(loss, Loss::Forced | Loss::Unknown),
+        "S2",
+        loss,
+        "with the reason"
+    );
+    want!(
+        stopped,
+        Err(Error::AtKey { key, .. }) if key.as_str() == "k2",
+        "S2",
+        "what ran under the guard is stopped"
+    );
+    ensure!(
+        !guard.is_valid(),
+        "S2",
+        guard,
+        "the loss of one is the loss of all"
+    );
+    drop(guard);
+    free_soon(world, &b, &["k1", "k2"]).await
+}
+
+async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let last = b.mutex("k2")?.lock().await?;
+    let many = mutexes(&a, &["k1", "k2"])?.lease(world.units(10));
+    let interferes = async {
+        world.pass(3).await;
+        force(&b, "k1").await?;
+        let thief = b.mutex("k1")?.lock_within(world.units(20)).await;
+        let thief = got(thief, "S3")?;
+        world.pass(15).await;
+        last.release().await?;
+        // Had the loss not been noticed, all would count as held now.
+        world.pass(3).await;
+        let view = b.inspect("k2").await?;
+        want_eq!(
+            view.holder_count(),
+            0,
+            "S2",
+            "whoever lost one key while waiting for another begins anew"
+        );
+        thief.release().await?;
+        Ok::<_, Failure>(thief.fencing_token())
+    };
+    let (outcome, stolen) = join(many.lock_within(world.units(150)), interferes).await;
+    let guard = all(outcome, "L2")?;
+    let (token, stolen) = (guard.fencing_token("k1"), stolen?);
+    if world.capabilities().fencing_tokens {
+        ensure!(token > Some(stolen), "S4", token, "it was taken anew");
+    }
+    for key in ["k1", "k2"] {
+        busy(b.mutex(key)?.try_lock().await, "S1")?;
+    }
+    released_all(&guard).await
+}
+
+async fn drop_gives_all_back(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    drop(a.acquire_many(["k1", "k2", "k3"]).await?);
+    free_soon(world, &b, &["k3", "k2", "k1"]).await?;
+    let many = mutexes(&a, &["k1", "k2"])?;
+    let keys = many.with(async |guard| guard.keys().len()).await?;
+    want_eq!(keys, 2, "S3", "a body runs under all keys");
+    for key in ["k1", "k2"] {
+        drop(got(b.mutex(key)?.try_lock().await, "S3")?);
+    }
+    Ok(())
+}

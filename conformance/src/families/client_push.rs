@@ -1,0 +1,305 @@
+//! What a push does for those who wait: it is the grant, and nobody depends on it.
+
+use std::future::Future;
+use std::pin::pin;
+
+use futures_util::future::{join, join_all};
+use leasehold_api::{LockClient, MutexGuard, Notice};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want_eq};
+use crate::holding::{got, released};
+use crate::line::{Line, Pushes};
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_push";
+    one_subscription_carries_all_waiters: ["rule 8"], [Queue, Push];
+    grant_comes_without_another_call: ["rule 8"], [Queue, Push];
+    push_may_come_before_the_reply: ["rule 11"], [Queue, Push];
+    push_may_come_after_a_poll: ["rule 11"], [Queue, Push];
+    doubled_push_changes_nothing: ["rule 11"], [Queue, Push];
+    lost_subscription_makes_everyone_poll: ["rule 11", "L2"], [Queue, Push];
+    places_outlive_a_lost_subscription: ["rule 11", "rule 7"], [Queue, Push];
+    unheard_client_keeps_its_turn: ["rule 9", "L2"], [Queue, Push];
+);
+
+/// How often a hand-over is tried of which one must go as it should: a poll may always happen to
+/// come at the same moment.
+const ROUNDS: u32 = 5;
+
+/// Lets time pass until something has come about, for at most so many units.
+async fn until(world: &World, units: u32, mut done: impl FnMut() -> bool) -> bool {
+    for _ in 0..units * 4 {
+        if done() {
+            return true;
+        }
+        world.pass_for(world.units(1) / 4).await;
+    }
+    done()
+}
+
+/// A client with a line, whose subscription stands.
+async fn listening(world: &World) -> Result<(LockClient, Line), Failure> {
+    let holder = world.client().await?;
+    let (locks, line) = world.client_on_line().await?;
+    let held = holder.mutex("warm-up")?.lock().await?;
+    let mutex = locks.mutex("warm-up")?;
+    let waits = pin!(mutex.lock());
+    // A poll that comes after the subscription says that it stands.
+    let subscribed = until(world, 40, || line.listens() > 0 && line.polled() > 1);
+    let (guard, ready) = join(waits, async {
+        let ready = subscribed.await;
+        released(&held, "S3").await?;
+        Ok::<_, Failure>(ready)
+    })
+    .await;
+    ensure!(
+        ready?,
+        "rule 11",
+        line,
+        "a client whose subscription stands says so by a poll"
+    );
+    released(&guard?, "S3").await?;
+    Ok((locks, line))
+}
+
+/// `waits` beside what happens two units after its beginning.
+async fn meanwhile<T>(
+    world: &World,
+    waits: impl Future<Output = T>,
+    happens: impl AsyncFnOnce() -> Verdict,
+) -> Result<T, Failure> {
+    let happens = async {
+        world.pass(2).await;
+        happens().await
+    };
+    let (waited, happened) = join(waits, happens).await;
+    happened?;
+    Ok(waited)
+}
+
+async fn taken(world: &World, locks: &LockClient, key: &str) -> Result<MutexGuard, Failure> {
+    let outcome = locks.mutex(key)?.lock_within(world.units(60)).await;
+    got(outcome, "L2")
+}
+
+async fn one_subscription_carries_all_waiters(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = world.client_on_line().await?;
+    let keys = ["k1", "k2", "k3", "k4", "k5"];
+    let mut held = Vec::new();
+    for key in keys {
+        held.push(a.mutex(key)?.lock().await?);
+    }
+    let waits = join_all(keys.map(|key| taken(world, &b, key)));
+    let guards = meanwhile(world, waits, async || {
+        for guard in &held {
+            released(guard, "S3").await?;
+        }
+        Ok(())
+    });
+    for guard in guards.await? {
+        released(&guard?, "S3").await?;
+    }
+    want_eq!(
+        line.listens(),
+        1,
+        "rule 8",
+        "one subscription carries all waiters of a client"
+    );
+    Ok(())
+}
+
+async fn grant_comes_without_another_call(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = listening(world).await?;
+    let mut without = 0;
+    for _ in 0..ROUNDS {
+        let held = taken(world, &a, "k").await?;
+        let mut before = 0;
+        let waits = async {
+            let guard = taken(world, &b, "k").await;
+            (guard, line.asked())
+        };
+        let (guard, after) = meanwhile(world, waits, async || {
+            before = line.asked();
+            released(&held, "S3").await
+        })
+        .await?;
+        without += u32::from(before == after);
+        released(&guard?, "S3").await?;
+    }
+    ensure!(
+        without > 0,
+        "rule 8",
+        without,
+        "a pushed grant is handed over without asking the server again"
+    );
+    Ok(())
+}
+
+async fn push_may_come_before_the_reply(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = listening(world).await?;
+    let mut without = 0;
+    for _ in 0..ROUNDS {
+        let held = taken(world, &a, "k").await?;
+        let before = line.polled();
+        line.keep_replies(true);
+        let waits = async {
+            let guard = taken(world, &b, "k").await;
+            (guard, line.polled())
+        };
+        let (guard, after) = meanwhile(world, waits, async || {
+            released(&held, "S3").await?;
+            world.pass(2).await;
+            line.keep_replies(false);
+            Ok(())
+        })
+        .await?;
+        without += u32::from(before == after);
+        let guard = guard?;
+        ensure!(guard.is_valid(), "S2", guard, "it is handed out valid");
+        released(&guard, "rule 11").await?;
+    }
+    ensure!(
+        without > 0,
+        "rule 11",
+        without,
+        "a push that comes before the reply is found when the reply has come"
+    );
+    Ok(())
+}
+
+async fn push_may_come_after_a_poll(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = listening(world).await?;
+    let held = taken(world, &a, "k").await?;
+    line.set_pushes(Pushes::Keep);
+    let guard = meanwhile(world, taken(world, &b, "k"), async || {
+        released(&held, "S3").await
+    });
+    let guard = guard.await??;
+    line.let_pushes_through();
+    stays_held(world, &a, &guard).await
+}
+
+async fn doubled_push_changes_nothing(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = listening(world).await?;
+    let held = taken(world, &a, "k").await?;
+    line.set_pushes(Pushes::Double);
+    let guard = meanwhile(world, taken(world, &b, "k"), async || {
+        released(&held, "S3").await
+    });
+    stays_held(world, &a, &guard.await??).await
+}
+
+/// Insists that a push which comes too late, or again, leaves the hold as it is.
+async fn stays_held(world: &World, others: &LockClient, guard: &MutexGuard) -> Verdict {
+    world.pass(3).await;
+    ensure!(
+        guard.is_valid(),
+        "rule 11",
+        guard,
+        "what is told again changes nothing"
+    );
+    let tried = others.mutex("k")?.try_lock().await?;
+    ensure!(
+        !tried.is_acquired(),
+        "S1",
+        tried,
+        "and the lock is held once"
+    );
+    released(guard, "rule 11").await?;
+    drop(taken(world, others, "k").await?);
+    Ok(())
+}
+
+async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = listening(world).await?;
+    let (one, two) = (a.mutex("k1")?.lock().await?, a.mutex("k2")?.lock().await?);
+    let waits = join(taken(world, &b, "k1"), taken(world, &b, "k2"));
+    let guards = meanwhile(world, waits, async || {
+        for standing in [false, true] {
+            let before = line.polled();
+            line.push(Notice::Gap {
+                listening: standing,
+            });
+            let polled = until(world, 4, || line.polled() >= before + 2).await;
+            ensure!(
+                polled,
+                "rule 11",
+                line,
+                "when the subscription was lost, or stands again, every waiter polls at once"
+            );
+        }
+        released(&one, "S3").await?;
+        released(&two, "S3").await
+    });
+    let (one, two) = guards.await?;
+    released(&one?, "S3").await?;
+    released(&two?, "S3").await
+}
+
+async fn places_outlive_a_lost_subscription(world: &World) -> Verdict {
+    let (a, c) = (world.client().await?, world.client().await?);
+    let (b, line) = listening(world).await?;
+    let held = taken(world, &a, "k").await?;
+    let first = async {
+        let guard = taken(world, &b, "k").await?;
+        world.pass(2).await;
+        released(&guard, "S3").await?;
+        Ok::<_, Failure>(guard.fencing_token())
+    };
+    let second = async {
+        world.pass(2).await;
+        let guard = taken(world, &c, "k").await?;
+        released(&guard, "S3").await?;
+        Ok::<_, Failure>(guard.fencing_token())
+    };
+    let tokens = meanwhile(world, join(first, second), async || {
+        world.pass(2).await;
+        line.push(Notice::Gap { listening: false });
+        world.pass(1).await;
+        released(&held, "S3").await
+    });
+    let (first, second) = tokens.await?;
+    let (first, second) = (first?, second?);
+    if world.capabilities().fencing_tokens {
+        ensure!(
+            first < second,
+            "rule 7",
+            (first, second),
+            "a lost subscription costs nobody its place"
+        );
+    }
+    Ok(())
+}
+
+async fn unheard_client_keeps_its_turn(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (b, line) = world.client_on_line().await?;
+    line.be_deaf();
+    let (c, _) = listening(world).await?;
+    let held = taken(world, &a, "k").await?;
+    let unheard = async {
+        let guard = taken(world, &b, "k").await?;
+        released(&guard, "S3").await
+    };
+    let heard = async {
+        // Behind the other, which has said by then that it listens.
+        let polled = until(world, 30, || line.polled() > 1).await;
+        ensure!(polled, "rule 3", line, "a waiter polls");
+        let behind = taken(world, &c, "k");
+        let guard = meanwhile(world, behind, async || released(&held, "S3").await);
+        let guard = guard.await??;
+        let before = b.mutex("k")?.try_lock().await?;
+        ensure!(!before.is_acquired(), "S1", before, "it is held");
+        released(&guard, "S3").await
+    };
+    let (unheard, heard) = join(unheard, heard).await;
+    unheard?;
+    heard
+}

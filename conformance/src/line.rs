@@ -1,0 +1,242 @@
+//! A client's line to its server, watched and meddled with by a case.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll as Ready, Waker};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
+    ForceRelease, ForceReply, InspectReply, Key, LockBackend, LockClient, Notice, Notices, Poll,
+    PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+};
+
+use crate::failure::Failure;
+use crate::world::World;
+
+/// What becomes of the notices that the server pushes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pushes {
+    #[default]
+    Pass,
+    Double,
+    /// They are kept until [`Line::let_pushes_through`].
+    Keep,
+}
+
+/// A backend that passes everything on, counts it, and can hold it up.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    inner: Arc<dyn LockBackend>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    listens: u32,
+    calls: u32,
+    acquired: Vec<Key>,
+    /// Attempts whose places were polled, one by one.
+    polled: u32,
+    pushes: Pushes,
+    /// To be heard next.
+    heard: VecDeque<Notice>,
+    kept: Vec<Notice>,
+    deaf: bool,
+    keeps_replies: bool,
+    wakers: Vec<Waker>,
+}
+
+impl State {
+    fn take(&mut self, notice: Notice) {
+        match self.pushes {
+            Pushes::Pass => self.heard.push_back(notice),
+            Pushes::Double => self.heard.extend([notice, notice]),
+            Pushes::Keep => self.kept.push(notice),
+        }
+    }
+}
+
+impl World {
+    /// One more client, and its line.
+    pub(crate) async fn client_on_line(&self) -> Result<(LockClient, Line), Failure> {
+        let line = Line {
+            inner: self.backend().await?,
+            state: Arc::default(),
+        };
+        Ok((LockClient::new(line.clone()), line))
+    }
+}
+
+impl Line {
+    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut state);
+        let woken = std::mem::take(&mut state.wakers);
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// Subscriptions that were asked for.
+    pub(crate) fn listens(&self) -> u32 {
+        self.with(|state| state.listens)
+    }
+
+    /// All calls so far.
+    pub(crate) fn calls(&self) -> u32 {
+        self.with(|state| state.calls)
+    }
+
+    /// The keys of all attempts, in the order in which they were sent.
+    pub(crate) fn acquired(&self) -> Vec<Key> {
+        self.with(|state| state.acquired.clone())
+    }
+
+    /// Places that were asked for or polled.
+    pub(crate) fn asked(&self) -> usize {
+        self.with(|state| state.acquired.len() + state.polled as usize)
+    }
+
+    pub(crate) fn polled(&self) -> u32 {
+        self.with(|state| state.polled)
+    }
+
+    pub(crate) fn set_pushes(&self, pushes: Pushes) {
+        self.with(|state| state.pushes = pushes);
+    }
+
+    pub(crate) fn let_pushes_through(&self) {
+        self.with(|state| {
+            state.pushes = Pushes::Pass;
+            state.heard.extend(std::mem::take(&mut state.kept));
+        });
+    }
+
+    /// Makes the client hear something.
+    pub(crate) fn push(&self, notice: Notice) {
+        self.with(|state| state.heard.push_back(notice));
+    }
+
+    /// From now on subscriptions are not made, though the client is told that they are.
+    pub(crate) fn be_deaf(&self) {
+        self.with(|state| state.deaf = true);
+    }
+
+    /// Keeps the replies to acquires back, or lets them through again.
+    pub(crate) fn keep_replies(&self, keep: bool) {
+        self.with(|state| state.keeps_replies = keep);
+    }
+
+    async fn replies_pass(&self) {
+        poll_fn(|cx| self.ready(cx, |state| (!state.keeps_replies).then_some(()))).await;
+    }
+
+    /// Looks, and asks to be woken at the next change if there is nothing.
+    fn ready<T>(&self, cx: &Context<'_>, look: impl FnOnce(&mut State) -> Option<T>) -> Ready<T> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match look(&mut state) {
+            Some(found) => Ready::Ready(found),
+            None => {
+                state.wakers.push(cx.waker().clone());
+                Ready::Pending
+            }
+        }
+    }
+
+    fn called(&self) {
+        self.with(|state| state.calls += 1);
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl LockBackend for Line {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.inner.runtime()
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.called();
+        self.inner.hello().await
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        self.called();
+        let deaf = self.with(|state| {
+            state.listens += 1;
+            state.deaf
+        });
+        if deaf {
+            return Ok(stream::pending().boxed());
+        }
+        let mut pushed = self.inner.listen(session).await?;
+        let line = self.clone();
+        Ok(Box::pin(stream::poll_fn(move |cx| {
+            loop {
+                match pushed.poll_next_unpin(cx) {
+                    Ready::Ready(Some(notice)) => line.with(|state| state.take(notice)),
+                    Ready::Ready(None) => return Ready::Ready(None),
+                    Ready::Pending => break,
+                }
+            }
+            line.ready(cx, |state| state.heard.pop_front()).map(Some)
+        })))
+    }
+
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        self.with(|state| {
+            state.calls += 1;
+            state.acquired.push(request.key.clone());
+        });
+        let reply = self.inner.acquire(request).await;
+        self.replies_pass().await;
+        reply
+    }
+
+    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        self.with(|state| {
+            state.calls += 1;
+            state.polled += u32::try_from(batch.len()).unwrap_or(u32::MAX);
+        });
+        self.inner.poll(batch).await
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        self.called();
+        self.inner.renew(batch).await
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        self.called();
+        self.inner.end(batch).await
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        self.called();
+        self.inner.convert(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        self.called();
+        self.inner.inspect(key).await
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        self.called();
+        self.inner.force_release(request).await
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.inner.close().await
+    }
+}
