@@ -41,8 +41,7 @@ impl SimBackend {
     #[track_caller]
     pub fn resume(&self) {
         let client = self.runtime.client;
-        let killed = self.world().act(|inner, _| inner.clients[client].killed);
-        assert!(!killed, "client {:?} was killed", self.name());
+        assert!(!self.is_killed(), "client {:?} was killed", self.name());
         if self.gate().is_shut() {
             self.record(Event::Client(ClientEvent::Resumed));
             self.gate().open();
@@ -54,6 +53,11 @@ impl SimBackend {
     /// Whether the client is paused or killed.
     pub fn is_paused(&self) -> bool {
         self.gate().is_shut()
+    }
+
+    pub(crate) fn is_killed(&self) -> bool {
+        let client = self.runtime.client;
+        self.world().act(|inner, _| inner.clients[client].killed)
     }
 
     /// Ends the client as SIGKILL does: its connection is lost, and none of its code ever runs

@@ -100,6 +100,7 @@ mod client;
 mod clock;
 mod connection;
 mod control;
+mod explore;
 mod faults;
 mod gate;
 mod history;
@@ -123,6 +124,7 @@ mod world;
 
 pub use backend::SimBackend;
 pub use choices::{Divergence, Policy};
+pub use explore::{Exploration, Failure, Troubles, Verdict};
 pub use faults::Fault;
 pub use history::History;
 pub use join::JoinHandle;

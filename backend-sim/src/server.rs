@@ -90,6 +90,14 @@ impl SimServer {
         SimBackend::new(&self.world, index)
     }
 
+    /// The clients that were made so far.
+    pub(crate) fn clients(&self) -> Vec<SimBackend> {
+        let count = self.world.act(|inner, _| inner.clients.len());
+        (0..count)
+            .map(|client| SimBackend::new(&self.world, client))
+            .collect()
+    }
+
     /// Virtual time since the simulation began.
     pub fn elapsed(&self) -> Duration {
         self.world.clock.elapsed()

@@ -210,6 +210,26 @@ pub struct RunReport<T> {
 }
 
 impl<T> RunReport<T> {
+    /// The same, whatever its scenario returned.
+    pub(crate) fn without_output(self) -> RunReport<()> {
+        RunReport {
+            ending: match self.ending {
+                Ending::Completed(_) => Ending::Completed(()),
+                Ending::Deadlock => Ending::Deadlock,
+                Ending::TimeLimit => Ending::TimeLimit,
+                Ending::StepLimit => Ending::StepLimit,
+                Ending::Panicked(message) => Ending::Panicked(message),
+                Ending::Diverged(divergence) => Ending::Diverged(divergence),
+            },
+            trace: self.trace,
+            tape: self.tape,
+            elapsed: self.elapsed,
+            steps: self.steps,
+            clients: self.clients,
+            log: self.log,
+        }
+    }
+
     /// What happened, oldest first; as much of it as [`SimOptions::with_log_limit`] lets be kept.
     pub fn log(&self) -> impl ExactSizeIterator<Item = &Entry> {
         self.log.entries()

@@ -1,0 +1,138 @@
+//! A run that failed, and how it is told.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::explore::settings::{self, REPLAY};
+use crate::history::History;
+use crate::simulation::RunReport;
+use crate::tape::Tape;
+
+/// The simplest failing run that was found.
+///
+/// [`Display`](fmt::Display) writes all that one needs to understand and repeat it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Failure {
+    /// How many runs were made until one failed, that one included.
+    pub runs: u64,
+    /// The seed that failed.
+    pub seed: u64,
+    /// What failed: the message of a panic, an error, or why it did not end.
+    pub why: String,
+    /// The choices of the run, to be replayed.
+    pub tape: Tape,
+    /// What happened in it.
+    pub history: History,
+    /// How many choices the run had when it was found, and how many runs made it simpler.
+    shrunk: Option<(usize, u32)>,
+}
+
+impl Failure {
+    pub(super) fn new(
+        runs: u64,
+        seed: u64,
+        why: String,
+        report: &RunReport<()>,
+        shrunk: Option<(usize, u32)>,
+    ) -> Self {
+        let mut tape = report.tape.clone();
+        tape.trim();
+        let history = report.history();
+        let history = history
+            .with_title(test_name().unwrap_or_else(|| "leasehold simulation".to_owned()))
+            .with_verdict(&*why)
+            .with_replay(command(&tape));
+        Self {
+            runs,
+            seed,
+            why,
+            tape,
+            history,
+            shrunk,
+        }
+    }
+
+    /// The line that repeats the run.
+    pub fn replay(&self) -> String {
+        command(&self.tape)
+    }
+
+    /// Writes the page of the run and fails the test.
+    #[track_caller]
+    pub(super) fn panic(self) -> ! {
+        let page = match self.save() {
+            Ok(page) => format!("as a picture: {}", page.display()),
+            Err(error) => format!("no picture was written: {error}"),
+        };
+        panic!("{self}\n{page}\n");
+    }
+
+    fn save(&self) -> std::io::Result<PathBuf> {
+        let folder = settings::pages();
+        fs::create_dir_all(&folder)?;
+        let name: String = test_name()
+            .unwrap_or_else(|| "run".to_owned())
+            .chars()
+            .map(|c| {
+                if c.is_alphanumeric() || c == '_' {
+                    c
+                } else {
+                    '-'
+                }
+            })
+            .collect();
+        let page = folder.join(format!("{name}.html"));
+        self.history.save(&page)?;
+        Ok(page)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            runs,
+            seed,
+            why,
+            tape,
+            ..
+        } = self;
+        writeln!(
+            f,
+            "run {runs}, with seed {seed}, fails:\n\n  {}\n",
+            why.replace('\n', "\n  ")
+        )?;
+        if let Some((found, tried)) = self.shrunk {
+            let (set, left) = (
+                tape.draws.iter().filter(|draw| draw.value != 0).count(),
+                tape.draws.len(),
+            );
+            writeln!(
+                f,
+                "made simpler in {tried} runs: of {found} choices, {left} are left, {set} of them not the simplest"
+            )?;
+        }
+        writeln!(f, "{}", self.history.text())?;
+        write!(f, "to repeat it: {}", self.replay())
+    }
+}
+
+/// The name of the test that runs: libtest gives it to the test's thread.
+fn test_name() -> Option<String> {
+    let thread = std::thread::current();
+    thread
+        .name()
+        .filter(|name| *name != "main")
+        .map(str::to_owned)
+}
+
+fn command(tape: &Tape) -> String {
+    match test_name() {
+        Some(name) => format!("{REPLAY}={tape} cargo test -- --exact {name}"),
+        None => {
+            let program: Vec<String> = std::env::args().collect();
+            format!("{REPLAY}={tape} {}", program.join(" "))
+        }
+    }
+}

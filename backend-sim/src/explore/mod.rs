@@ -1,0 +1,378 @@
+//! Many runs of a scenario, each with choices of its own, until one fails.
+
+mod failure;
+mod quiet;
+pub(crate) mod settings;
+mod troubles;
+
+use std::fmt::Display;
+use std::future::Future;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::choices::Policy;
+use crate::explore::settings::Wish;
+use crate::options::{Latency, SimOptions};
+use crate::server::SimServer;
+use crate::shrink::{SHRINK_RUNS, Shrunk, shrink};
+use crate::simulation::{Ending, RunReport, Simulation};
+use crate::tape::{Site, Tape};
+
+pub use failure::Failure;
+pub use troubles::Troubles;
+
+/// Runs a scenario many times, each time with other latencies, another order of what happens at
+/// the same instant, another order of tasks, and other [`Troubles`]; looks for a run that fails.
+///
+/// The scenario makes clients of the [`SimServer`] that it is given, lets code under test work
+/// with them, and checks what it promises. A run fails if the scenario or a task of it panics (an
+/// `assert!` of yours), if it returns an error, if nothing can go on, or if it takes too long.
+///
+/// A failing run is made as simple as possible and printed: what failed, the timeline, and the line
+/// that repeats it. See the page `docs/simulation.md` of the repository.
+///
+/// **Nothing in the scenario may need a tokio runtime**: see [`Simulation`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+///
+/// use leasehold_api::LockClient;
+/// use leasehold_sim::{Exploration, SimServer};
+///
+/// async fn two_workers(sim: SimServer) {
+///     let inside = Arc::new(AtomicU32::new(0));
+///     let workers = ["a", "b"].map(|name| {
+///         let locks = LockClient::new(sim.client(name));
+///         let (sim_of_worker, inside) = (sim.clone(), Arc::clone(&inside));
+///         sim.spawn(async move {
+///             let guard = locks.mutex("job").unwrap().lock().await.unwrap();
+///             assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two at once");
+///             sim_of_worker.yield_now().await;
+///             inside.fetch_sub(1, Ordering::Relaxed);
+///             guard.release().await.unwrap();
+///         })
+///     });
+///     for worker in workers {
+///         worker.await;
+///     }
+/// }
+///
+/// Exploration::new().with_seeds(0..200).check(two_workers);
+/// ```
+///
+/// # Environment
+/// - `LEASEHOLD_SIM_REPLAY`: a tape; only the run that it says is made.
+/// - `LEASEHOLD_SIM_SEED`: a number; only this seed is run.
+/// - `LEASEHOLD_SIM_PAGES`: the folder for pages of failed runs, `leasehold-sim` in the folder for
+///   temporary files if it is not set.
+#[derive(Clone, Debug)]
+pub struct Exploration {
+    seeds: Range<u64>,
+    policy: Policy,
+    latency: Latency,
+    troubles: Troubles,
+    time_limit: Duration,
+    step_limit: u64,
+    run_limit: u64,
+    shrink_runs: u32,
+    sites: Vec<Site>,
+}
+
+impl Default for Exploration {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Exploration {
+    /// 1,000 seeds from 0 under [`Policy::Random`], latencies of 0 to 3 ms, no troubles; at most
+    /// an hour of virtual time and a million steps for each run.
+    pub fn new() -> Self {
+        Self {
+            seeds: 0..1_000,
+            policy: Policy::Random,
+            latency: Latency::between(Duration::ZERO, Duration::from_millis(3)),
+            troubles: Troubles::none(),
+            time_limit: Duration::from_secs(3_600),
+            step_limit: 1_000_000,
+            run_limit: 1_000_000,
+            shrink_runs: SHRINK_RUNS,
+            sites: vec![Site::Order, Site::ReplyFirst, Site::User],
+        }
+    }
+
+    /// The same with other seeds.
+    #[must_use]
+    pub const fn with_seeds(mut self, seeds: Range<u64>) -> Self {
+        self.seeds = seeds;
+        self
+    }
+
+    /// The same with choices made in another way.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The same with another latency of all messages.
+    #[must_use]
+    pub const fn with_latency(mut self, latency: Latency) -> Self {
+        self.latency = latency;
+        self
+    }
+
+    /// The same with things that go wrong.
+    #[must_use]
+    pub const fn with_troubles(mut self, troubles: Troubles) -> Self {
+        self.troubles = troubles;
+        self
+    }
+
+    /// The same with another limit to the virtual time of a run.
+    #[must_use]
+    pub const fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// The same with another limit to the steps of a run.
+    #[must_use]
+    pub const fn with_step_limit(mut self, steps: u64) -> Self {
+        self.step_limit = steps;
+        self
+    }
+
+    /// The same with another limit to the runs of [`check_all`](Self::check_all); a million if
+    /// nothing is said.
+    #[must_use]
+    pub const fn with_run_limit(mut self, runs: u64) -> Self {
+        self.run_limit = runs;
+        self
+    }
+
+    /// The same with another limit to the runs that make a failing one simpler; 0 leaves it as it
+    /// was found.
+    #[must_use]
+    pub const fn with_shrink_runs(mut self, runs: u32) -> Self {
+        self.shrink_runs = runs;
+        self
+    }
+
+    /// Runs the scenario with each seed.
+    ///
+    /// # Panics
+    /// At the first run that fails, with all that [`Failure`] prints; and if the first seed, run
+    /// twice, is not the same run.
+    #[track_caller]
+    pub fn check<F, S>(&self, scenario: S)
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        if let Some(failure) = self.find(scenario) {
+            failure.panic();
+        }
+    }
+
+    /// Runs the scenario with each seed, until a run fails.
+    ///
+    /// # Panics
+    /// If the environment asks for a seed or a tape that is none.
+    pub fn find<F, S>(&self, scenario: S) -> Option<Failure>
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        let seeds = match settings::wish() {
+            Wish::Nothing => self.seeds.clone(),
+            Wish::Seed(seed) => seed..seed.saturating_add(1),
+            Wish::Replay(tape) => return self.replay(tape, &scenario),
+        };
+        if let Some(failure) = self.canary(seeds.start, &scenario) {
+            return Some(failure);
+        }
+        seeds.enumerate_until(|runs, seed| {
+            let unlogged = self.options(seed).with_log_limit(0);
+            let quick = unlogged.with_recording(false);
+            self.run(quick, self.policy.clone(), &scenario).1.as_ref()?;
+            // The same once more, with its tape.
+            let (report, why) = self.run(unlogged, self.policy.clone(), &scenario);
+            Some(self.simplest(runs, seed, report.tape, &why?, &scenario))
+        })
+    }
+
+    /// Runs the scenario in every order: each choice that it has in every way, depth first. Only
+    /// for a small scope: a few clients with a few steps each, and with a latency of
+    /// [`ZERO`](Latency::ZERO), which this sets.
+    ///
+    /// Returns how many runs that were.
+    ///
+    /// # Panics
+    /// At the first run that fails; if there are more runs than the
+    /// [limit](Self::with_run_limit).
+    #[track_caller]
+    pub fn check_all<F, S>(&self, scenario: S) -> u64
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        let scope = self.clone().with_latency(Latency::ZERO);
+        if let Wish::Replay(tape) = settings::wish() {
+            if let Some(failure) = scope.replay(tape, &scenario) {
+                failure.panic();
+            }
+            return 1;
+        }
+        let mut tape = Tape::new(self.seeds.start);
+        let mut runs = 0;
+        loop {
+            assert!(
+                runs < self.run_limit,
+                "the scope has more than {} runs: make it smaller, or explore seeds",
+                self.run_limit
+            );
+            runs += 1;
+            let options = scope.options(tape.seed).with_log_limit(0);
+            let (report, why) = scope.run(options, Policy::Replay(tape), &scenario);
+            if let Some(why) = why {
+                let seed = report.tape.seed;
+                scope
+                    .simplest(runs, seed, report.tape, &why, &scenario)
+                    .panic();
+            }
+            tape = report.tape;
+            if !tape.advance(&self.sites) {
+                return runs;
+            }
+        }
+    }
+
+    fn options(&self, seed: u64) -> SimOptions {
+        SimOptions::new(seed).with_latency(self.latency)
+    }
+
+    /// One run, and why it failed, if it did.
+    fn run<F, S>(
+        &self,
+        options: SimOptions,
+        policy: Policy,
+        scenario: &S,
+    ) -> (RunReport<()>, Option<String>)
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        let _quiet = quiet::panics();
+        let troubles = self.troubles;
+        let report = Simulation::new(options)
+            .with_policy(policy)
+            .with_time_limit(self.time_limit)
+            .with_step_limit(self.step_limit)
+            .run(|sim| {
+                troubles.begin(&sim);
+                let body = scenario(sim);
+                async move { body.await.failure() }
+            });
+        let (limit, steps) = (self.time_limit, self.step_limit);
+        let why = match &report.ending {
+            Ending::Completed(why) => why.clone(),
+            Ending::Deadlock => Some("nothing can go on: every task waits for another".to_owned()),
+            Ending::TimeLimit => Some(format!("not done after {limit:?} of virtual time")),
+            Ending::StepLimit => Some(format!("not done after {steps} steps")),
+            Ending::Panicked(message) => Some(message.clone()),
+            Ending::Diverged(divergence) => Some(divergence.to_string()),
+        };
+        (report.without_output(), why)
+    }
+
+    /// Runs one seed twice: a difference comes from the scenario.
+    fn canary<F, S>(&self, seed: u64, scenario: &S) -> Option<Failure>
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        let (first, why) = self.run(self.options(seed), self.policy.clone(), scenario);
+        let (second, again) = self.run(self.options(seed), self.policy.clone(), scenario);
+        if first.trace == second.trace && why == again {
+            return None;
+        }
+        let texts = (first.timeline(), second.timeline());
+        let differs = texts.0.lines().zip(texts.1.lines()).find(|(a, b)| a != b);
+        let (a, b) = differs.unwrap_or(("the same events", "the same events, chosen otherwise"));
+        let why = format!(
+            "two runs of one seed differ: the scenario does something that the seed does not decide \
+             (select! without biased, the order of a HashMap, a real clock, a thread)\n  first: {a}\n  then:  {b}"
+        );
+        Some(Failure::new(1, seed, why, &second, None))
+    }
+
+    fn replay<F, S>(&self, tape: Tape, scenario: &S) -> Option<Failure>
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        let seed = tape.seed;
+        let (report, why) = self.run(self.options(seed), Policy::Replay(tape), scenario);
+        Some(Failure::new(1, seed, why?, &report, None))
+    }
+
+    /// The simplest run that fails as this one did.
+    fn simplest<F, S>(&self, runs: u64, seed: u64, tape: Tape, why: &str, scenario: &S) -> Failure
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        let found = tape.draws.len();
+        let wanted = sort(why);
+        let shrunk = shrink(tape, self.shrink_runs, |tape| {
+            let options = self.options(seed).with_log_limit(0);
+            let (report, why) = self.run(options, Policy::Guided(tape), scenario);
+            why.is_some_and(|why| sort(&why) == wanted)
+                .then_some(report.tape)
+        });
+        let Shrunk {
+            tape, runs: tried, ..
+        } = shrunk;
+        let options = self.options(seed);
+        let (report, shown) = self.run(options, Policy::Replay(tape), scenario);
+        let why = shown.unwrap_or_else(|| format!("{why}\n(but not when it was repeated)"));
+        Failure::new(runs, seed, why, &report, Some((found, tried)))
+    }
+}
+
+/// What sort of failure it is: the words without the numbers, which differ from run to run.
+fn sort(why: &str) -> String {
+    let line = why.lines().next().unwrap_or_default();
+    line.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// `enumerate().find_map()`, with runs counted from 1.
+trait EnumerateUntil {
+    fn enumerate_until<T>(self, each: impl FnMut(u64, u64) -> Option<T>) -> Option<T>;
+}
+
+impl EnumerateUntil for Range<u64> {
+    fn enumerate_until<T>(self, mut each: impl FnMut(u64, u64) -> Option<T>) -> Option<T> {
+        (1..).zip(self).find_map(|(runs, seed)| each(runs, seed))
+    }
+}
+
+/// What a scenario may return: nothing, or a result.
+pub trait Verdict {
+    /// What is wrong, if anything is.
+    fn failure(self) -> Option<String>;
+}
+
+impl Verdict for () {
+    fn failure(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E: Display> Verdict for Result<(), E> {
+    fn failure(self) -> Option<String> {
+        self.err().map(|error| error.to_string())
+    }
+}

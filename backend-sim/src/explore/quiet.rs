@@ -1,0 +1,33 @@
+//! Panics that are expected, and many of them: shrinking makes thousands of failing runs.
+
+use std::cell::Cell;
+use std::panic;
+use std::sync::Once;
+
+thread_local! {
+    static QUIET: Cell<u32> = const { Cell::new(0) };
+}
+
+static HOOK: Once = Once::new();
+
+/// Until it is dropped, panics of this thread are not printed. Others are, as before.
+pub(crate) struct Quiet;
+
+pub(crate) fn panics() -> Quiet {
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if QUIET.get() == 0 {
+                before(info);
+            }
+        }));
+    });
+    QUIET.set(QUIET.get() + 1);
+    Quiet
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        QUIET.set(QUIET.get() - 1);
+    }
+}
