@@ -54,8 +54,8 @@ pub const ALL: &[LuaMutant] = &[
     LuaMutant {
         name: "lua-full-lease-for-claim",
         rule: "rule 10",
-        instead_of: "place.floor, place.ends)\n",
-        text: "place.floor, S.now + 30000000)\n",
+        instead_of: "marks + 1, to, to_owner, claim_ends,",
+        text: "marks + 1, to, to_owner, now + 30000000,",
     },
     LuaMutant {
         name: "lua-error-after-a-write",

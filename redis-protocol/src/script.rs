@@ -55,16 +55,25 @@ impl Scripts {
         };
         Self {
             acquire: script(
-                include_str!("lua/quiet_acquire.lua"),
+                concat!(
+                    include_str!("lua/quiet_acquire.lua"),
+                    include_str!("lua/quiet_queue.lua")
+                ),
                 include_str!("lua/acquire.lua"),
             ),
-            poll: script("", include_str!("lua/poll.lua")),
+            poll: script(
+                include_str!("lua/quiet_poll.lua"),
+                include_str!("lua/poll.lua"),
+            ),
             renew: script(
                 include_str!("lua/quiet_renew.lua"),
                 include_str!("lua/renew.lua"),
             ),
             end: script(
-                include_str!("lua/quiet_end.lua"),
+                concat!(
+                    include_str!("lua/quiet_end.lua"),
+                    include_str!("lua/quiet_hand_over.lua")
+                ),
                 include_str!("lua/end.lua"),
             ),
             convert: script("", include_str!("lua/convert.lua")),
@@ -141,6 +150,7 @@ fn with_constants(settings: &Settings, text: String) -> String {
         ("SEMAPHORE", b'S'.to_string()),
         ("RW_LOCK", b'R'.to_string()),
         ("EXCLUSIVE", b'X'.to_string()),
+        ("FAIR", b'F'.to_string()),
         ("BARGING", b'B'.to_string()),
         ("READERS_FIRST", b'R'.to_string()),
         ("WRITERS_FIRST", b'W'.to_string()),
@@ -151,6 +161,8 @@ fn with_constants(settings: &Settings, text: String) -> String {
         // Flags of a place.
         ("LISTENING", "1".into()),
         ("AWAY", "2".into()),
+        // So many tenures, places and marks are kept in one string; each count is a byte of it.
+        ("THIN_RECORDS", "64".into()),
         // No ticket: tickets start at 1.
         ("NONE", "0".into()),
         ("FORCE_NOW", b'N'.to_string()),

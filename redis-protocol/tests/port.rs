@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ enum Action {
     Poll(u8, bool),
     Renew(u8, u8),
     End(u8),
+    /// End of the oldest attempt that has not been ended like this: in a fair queue, the holder's.
+    EndOldest,
     /// End, then the acquire that it ends.
     EndFirst(Attempt),
     Convert(u8, bool, bool),
@@ -103,6 +105,44 @@ fn owner(number: u8) -> OwnerId {
     OwnerId::from_u64([5, 1 << 32, 0x0100_0000_0000_0001][usize::from(number)])
 }
 
+/// A fair mutex, or a lock mostly for writing, with places and leases that last for the whole case:
+/// queues grow and are handed on.
+const CONTENDED: u8 = 32;
+
+fn contenders() -> impl Strategy<Value = Attempt> {
+    let who = (0..4_u8, 0..3_u8);
+    let how = (any::<u8>(), prop::sample::select(vec![3_u8, 30, 250]));
+    (who, how, any::<u8>(), 0..250_u8, any::<u8>()).prop_map(
+        |((session, owner), (mode, lease), wait, floor, limits)| Attempt {
+            key: 0,
+            session,
+            owner,
+            spec: CONTENDED,
+            mode,
+            lease,
+            // Mostly one that waits and listens.
+            wait: if wait < 144 { wait } else { 4 },
+            deliver: u8::MAX,
+            floor,
+            limits,
+        },
+    )
+}
+
+fn contention() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        12 => contenders().prop_map(Action::Acquire),
+        10 => Just(Action::EndOldest),
+        3 => any::<u8>().prop_map(Action::Again),
+        4 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
+        4 => (any::<u8>(), 0..200_u8).prop_map(|(a, b)| Action::Renew(a, b)),
+        2 => any::<u8>().prop_map(Action::End),
+        1 => Just(Action::Inspect(0)),
+        4 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),
+        2 => (0..16_u8).prop_map(Action::Sleep),
+    ]
+}
+
 /// Both sides, and what has been done so far.
 struct World<'a> {
     commands: &'a mut Connection,
@@ -110,19 +150,30 @@ struct World<'a> {
     protocol: &'a Protocol,
     keys: [Key; 2],
     spec: u8,
-    /// Records up to which a state is one string: 12 as it is in use, with the quiet way; fewer
+    /// Records up to which a state is one string: 64 as it is in use, with the quiet way; fewer
     /// without it, and so few that the state is a hash.
     thin: u8,
     states: BTreeMap<Key, State>,
     listening: BTreeSet<SessionId>,
     sequences: BTreeMap<SessionId, u64>,
     done: Vec<Acquire>,
+    line: VecDeque<Acquire>,
     tokens: Vec<FencingToken>,
     now: ServerTime,
 }
 
 impl World<'_> {
     fn spec(&self, choice: u8) -> LockSpec {
+        if choice >= CONTENDED {
+            let spec = if self.spec == CONTENDED {
+                LockSpec::mutex()
+            } else {
+                LockSpec::rw_lock()
+            };
+            return spec
+                .with_waiter_lease(Duration::from_secs(2))
+                .expect("a good lease");
+        }
         // Mostly the same one in a case, so that the key is shared.
         let choice = if choice < 28 { self.spec } else { choice };
         let plain = match choice % 4 {
@@ -209,6 +260,7 @@ impl World<'_> {
             Action::Acquire(attempt) => {
                 let request = self.request(attempt);
                 self.done.push(request.clone());
+                self.line.push_back(request.clone());
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
             Action::EndFirst(attempt) => {
@@ -236,7 +288,11 @@ impl World<'_> {
                 self.both(&key, &Command::ForceRelease(request))?;
             }
             Action::Again(choice) => {
-                if let Some(request) = pick(self, choice) {
+                if let Some(mut request) = pick(self, choice) {
+                    if *choice >= 128 {
+                        // As a client does that asks again, perhaps when the mark is gone.
+                        request.deliver_before = self.now.saturating_add(HORIZON / 2);
+                    }
                     self.both(&request.key.clone(), &Command::Acquire(request))?;
                 }
             }
@@ -255,6 +311,12 @@ impl World<'_> {
             }
             Action::End(choice) => {
                 if let Some(request) = pick(self, choice) {
+                    let end = End::new(request.key.clone(), request.operation);
+                    self.both(&request.key, &Command::End(end))?;
+                }
+            }
+            Action::EndOldest => {
+                if let Some(request) = self.line.pop_front() {
                     let end = End::new(request.key.clone(), request.operation);
                     self.both(&request.key, &Command::End(end))?;
                 }
@@ -349,8 +411,8 @@ impl World<'_> {
             Command::ForceRelease(request) => protocol.force_release(request),
         };
         let thin = format!("thin_records = {}", self.thin);
-        let mut changes = vec![("thin_records = 12", thin.as_str())];
-        if self.thin < 12 {
+        let mut changes = vec![("thin_records = 64", thin.as_str())];
+        if self.thin < 64 {
             changes.push(("quiet = #KEYS == 1", "quiet = false"));
         }
         let answer = self.commands.play_changed(&call, &changes);
@@ -430,6 +492,16 @@ fn unstamp<T>(
 
 #[test]
 fn scripts_do_what_the_state_machine_does() {
+    compare(0..32_u8, actions());
+}
+
+#[test]
+fn a_contended_key_is_handed_on_as_the_state_machine_does() {
+    compare(CONTENDED..CONTENDED + 2, contention());
+}
+
+/// Plays random cases of these actions.
+fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Action>) {
     let server = RedisServer::start();
     let mut commands = Connection::open(&server);
     let mut pushes = Connection::open(&server);
@@ -450,8 +522,8 @@ fn scripts_do_what_the_state_machine_does() {
         max_shrink_iters: 400,
         ..Config::default()
     });
-    let thin = prop::sample::select(vec![12_u8, 12, 11, 5, 2, 0]);
-    let script = (0..32_u8, thin, prop::collection::vec(actions(), 1..120));
+    let thin = prop::sample::select(vec![64_u8, 64, 63, 12, 5, 2, 0]);
+    let script = (specs, thin, prop::collection::vec(actions, 1..120));
     let outcome = runner.run(&script, |(spec, thin, actions)| {
         let mut cells = cells.borrow_mut();
         let (commands, pushes) = &mut *cells;
@@ -468,6 +540,7 @@ fn scripts_do_what_the_state_machine_does() {
             listening: BTreeSet::new(),
             sequences: BTreeMap::new(),
             done: Vec::new(),
+            line: VecDeque::new(),
             tokens: Vec::new(),
             now: ServerTime::default(),
         };

@@ -269,23 +269,49 @@ fn a_server_that_may_not_write_says_so_itself() {
 }
 
 #[test]
+fn a_place_that_has_outlived_its_mark_is_not_taken_twice() {
+    let mut bench = Bench::new();
+    let horizon = Duration::from_millis(500);
+    let settings = Settings::default().with_horizon(horizon);
+    bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
+    let request = |bench: &mut Bench, who| {
+        let mut request = bench.mutex("job", attempt(who, 1));
+        request.deliver_before = bench.now().saturating_add(horizon / 2);
+        request.wait = Some(Wait::new(false));
+        request
+    };
+    let holder = request(&mut bench, 1);
+    assert!(matches!(bench.acquire(&holder), AcquireReply::Acquired(_)));
+    let waiter = request(&mut bench, 2);
+    assert!(matches!(bench.acquire(&waiter), AcquireReply::Queued(_)));
+    std::thread::sleep(3 * horizon);
+    let again = request(&mut bench, 2);
+    assert!(matches!(bench.acquire(&again), AcquireReply::Queued(_)));
+    let third = request(&mut bench, 3);
+    let AcquireReply::Queued(queued) = bench.acquire(&third) else {
+        panic!("the key is held");
+    };
+    assert_eq!(queued.ahead, 1);
+}
+
+#[test]
 fn a_key_is_a_hash_while_it_is_crowded_and_a_string_otherwise() {
     let mut bench = Bench::new();
     let rw = LockSpec::rw_lock();
-    for session in 1..=40 {
+    for session in 1..=80 {
         let request = bench.request("shared", attempt(session, 1), rw, Mode::Shared);
         assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
-        let expected = if session <= 6 { "string" } else { "hash" };
+        let expected = if session <= 32 { "string" } else { "hash" };
         assert_eq!(bench.type_of("shared"), expected, "with {session} readers");
     }
-    for session in 1..=40 {
+    for session in 1..=80 {
         let reply = bench.end("shared", attempt(session, 1));
         assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
     }
-    // Forty marks are left. A short horizon forgets them while the key stays in use.
+    // Eighty marks are left. A short horizon forgets them while the key stays in use.
     let settings = Settings::default().with_horizon(Duration::from_secs(1));
     bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
-    for session in 1..=20 {
+    for session in 1..=70 {
         let mut request = bench.request("brief", attempt(session, 1), rw, Mode::Shared);
         request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
         assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
@@ -296,7 +322,7 @@ fn a_key_is_a_hash_while_it_is_crowded_and_a_string_otherwise() {
     }
     assert_eq!(bench.type_of("brief"), "hash");
     std::thread::sleep(Duration::from_millis(2_100));
-    for sequence in 2..=60 {
+    for sequence in 2..=90 {
         let mut request = bench.request("brief", attempt(1, sequence), rw, Mode::Shared);
         request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
         assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));

@@ -5,7 +5,7 @@
 -- Where a key's state lives
 --   thin      While it is small, a state is one string: a head, then the tenures, marks and places
 --             one behind the other. It is read whole and written whole.
---   crowded   With more than 12 records (S.thin_records) it is a hash: `head`, `h`HOLDER (a tenure),
+--   crowded   With more records than @THIN_RECORDS@ it is a hash: `head`, `h`HOLDER (a tenure),
 --             `s`SLOT (which tenure is the n-th, to find all without looking at anything else),
 --             `p`TICKET (a place; places are a linked list), `q`SESSION SEQUENCE (which ticket),
 --             `m`SESSION (a mark). It is read and written field by field, and becomes a string
@@ -33,7 +33,7 @@
 
 local S = {
   now = now,
-  thin_records = 12,
+  thin_records = @THIN_RECORDS@,
   strict = false, -- whether the command must fail when memory is short
   -- What the quiet way has read already.
   asked = first ~= nil, first = first or false,

@@ -4,11 +4,10 @@ if quiet then
 end
 local stored = first
 if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
-  and string.byte(stored, 50) == 0 and string.byte(stored, 51) == 0 -- no tenure, no place
+  and string.sub(stored, 50, 51) == '\0\0' -- no tenure, no place
 then
-  local argument = ARGV[1]
   local session, sequence, owner, wanted, mode, _, lease, _, _, deliver_before, floor, _, _, holders,
-    label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
+    label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', ARGV[1])
   local last, stored_end, last_scan, others, left, expires = 0, 0, 0, '', 0, true
   local usable = mode ~= 'P' and holders > 0
     and deliver_before >= now and deliver_before <= now + @HORIZON@
@@ -20,13 +19,18 @@ then
     else
       usable = marks <= QUIET_MARKS
       stored_end, last_scan, expires = ends, scanned, false
-      for at = 53, #stored, 33 do
-        if string.sub(stored, at, at + 15) ~= session then
-          others, left = others .. string.sub(stored, at, at + 32), left + 1
-        else
-          local seen, till = struct.unpack('<dd', stored, at + 16)
-          usable = usable and (sequence > seen or till <= now)
+      local own = marks > 0 and string.find(stored, session, 53, true)
+      if own and own % 33 ~= 20 then
+        usable = false -- not the beginning of a mark
+      elseif own then
+        local seen, till = struct.unpack('<dd', stored, own + 16)
+        usable = usable and (sequence > seen or till <= now)
+        left = marks - 1
+        if left > 0 then
+          others = string.sub(stored, 53, own - 1) .. string.sub(stored, own + 33)
         end
+      elseif marks > 0 then
+        others, left = string.sub(stored, 53), marks
       end
     end
   end
@@ -41,7 +45,7 @@ then
     local token = math.max(last + 1, now, floor + 1)
     local value = struct.pack('<c3c14ddddBBBc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
       stored_end, ends, last_scan, 1, 0, left + 1, session, owner, ends, 0, #label, label, 9, mode,
-      string.sub(argument, 17, 24), session, sequence, till, ' ') .. others
+      string.sub(ARGV[1], 17, 24), session, sequence, till, ' ') .. others
     local answer
     if expires then
       answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)

@@ -1,18 +1,23 @@
--- Renewal of the only tenure, while nobody waits.
+-- Renewal of the only tenure: while nobody waits, or exclusive and under the fair policy.
 if quiet then
   first = redis.pcall('GET', KEYS[1])
 end
 local stored = first
 if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
-  and string.byte(stored, 50) == 1 and string.byte(stored, 51) == 0 -- one tenure, no place
+  and string.byte(stored, 50) == 1
 then
   local argument = ARGV[1]
   local session, _, owner, lease = struct.unpack('<c16dc8d', argument)
-  local token, stored_end, _, _, _, _, _, holder, ends, flags, _, holds =
+  local token, stored_end, earliest, _, _, places, marks, holder, ends, flags, _, holds, at =
     struct.unpack('<ddddBBBc24dBBc0I4c0', stored, 18)
-  if stored_end > now and holder == session .. owner and ends > now
-    and flags % 2 ~= @REVOKED@ and flags < @OWN_TOKEN@
-    and #holds == 9 and string.sub(holds, 2) == string.sub(argument, 17, 24)
+  local usable = flags < @OWN_TOKEN@
+  if usable and places > 0 then
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * marks + 61)
+    usable = string.byte(stored, 5) == @FAIR@ and string.byte(holds) == @EXCLUSIVE@
+      and earliest > now and head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
+  end
+  if usable and stored_end > now and holder == session .. owner and ends > now
+    and flags % 2 ~= @REVOKED@ and #holds == 9 and string.sub(holds, 2) == string.sub(argument, 17, 24)
   then
     ends = math.max(ends, now + lease)
     local expires = stored_end < ends + @RETENTION@

@@ -10,6 +10,6 @@ local now = clock[1] * 1000000 + clock[2]
 -- below does, and leaves everything that is not as simple to it, a failed write included, before
 -- it has changed anything. Positions in a stored string are those of flush_thin().
 local quiet = #KEYS == 1
-local QUIET_MARKS = 4 -- more are swept by the general way
+local QUIET_MARKS = 16 -- more are swept by the general way
 local first -- what GET gave; nil if it was not asked
 

@@ -1,0 +1,59 @@
+-- Poll of a place, while one owner holds the key exclusively under the fair policy.
+if quiet then
+  first = redis.pcall('GET', KEYS[1])
+end
+if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 50) == 1
+  and string.byte(first, 51) > 0
+  and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
+then
+  local stored = first
+  local attempt, listening = struct.unpack('<c24xxxxxxxxB', ARGV[1])
+  local stored_end, earliest, _, _, places, marks, holder, ends, flags, _, holds, at =
+    struct.unpack('<dddBBBc24dBBc0I4c0', stored, 26)
+  local queue_at = at + 33 * marks
+  local found = string.find(stored, attempt, queue_at, true)
+  local usable = found and stored_end > now and earliest > now and ends > now
+    and flags < @OWN_TOKEN@ and #holds == 9 and string.byte(holds) == @EXCLUSIVE@
+    and string.sub(holder, 1, 16) ~= string.sub(attempt, 1, 16)
+  at = queue_at + 8 -- the next place
+  if usable and found ~= at + 8 then
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 53)
+    usable = head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
+  end
+  if usable then
+    local ticket, ahead = struct.unpack('<d', stored, found - 8), 0
+    -- Places differ in length: is it one, and the one with that ticket?
+    while ahead < places and at < found - 8 do
+      at, ahead = at + 72 + string.byte(stored, at + 71), ahead + 1
+    end
+    local till, place_flags
+    ends, till, place_flags = struct.unpack('<ddB', stored, found + 45)
+    if at == found - 8 and ends > now then
+      ends = math.min(now + struct.unpack('<d', stored, 10), till)
+      local expires = stored_end < ends + @RETENTION@
+      if expires then
+        stored_end = ends + @RETENTION@ + math.floor(@RETENTION@ / 8)
+      end
+      local value = string.sub(stored, 1, 25)
+        .. struct.pack('<d', stored_end) .. string.sub(stored, 34, found + 44)
+        .. struct.pack('<ddB', ends, till, listening) .. string.sub(stored, found + 62)
+      local answer
+      if expires then
+        answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+      else
+        answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+      end
+      if answer.ok then
+        ahead = math.min(ticket - struct.unpack('<d', stored, queue_at + 8), places - 1)
+        local poll = math.min(math.floor(struct.unpack('<d', stored, 10) / 3), @MAX_POLL_INTERVAL@)
+        local check_in = math.min(poll, math.max(earliest - now, 1000))
+        if ahead >= @CHECK_EARLY@ then
+          local half = math.floor(poll / 2)
+          check_in = half + math.floor(ahead % @STAGGER_STEPS@ * half / @STAGGER_STEPS@)
+        end
+        return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, check_in, ends - now)
+      end
+    end
+  end
+end
+

@@ -1,0 +1,81 @@
+-- Acquire of a key that one owner holds exclusively, under the fair policy: a place at the end of
+-- the queue, or who stands in the way.
+if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 50) == 1
+  and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
+then
+  local stored, argument = first, ARGV[1]
+  local session, sequence, owner, wanted, mode, permits, _, waits, till, deliver_before, floor, _,
+    limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
+  local token, stored_end, earliest, _, _, places, marks, holder, ends, flags, held_by, holds, at =
+    struct.unpack('<ddddBBBc24dBBc0I4c0', stored, 18)
+  local queue_at = at + 33 * marks
+  local usable = stored_end > now and earliest > now and ends > now and flags < @OWN_TOKEN@
+    and #holds == 9 and string.byte(holds) == @EXCLUSIVE@ and mode ~= 'P'
+    and string.sub(stored, 4, 17) == wanted and holder ~= session .. owner
+    and deliver_before >= now and deliver_before <= now + @HORIZON@
+    and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
+    and places + marks < @THIN_RECORDS@ - 2
+  local next_ticket, head = 1, 1
+  if usable and places > 0 then
+    next_ticket, head = struct.unpack('<dd', stored, queue_at)
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 61)
+    usable = head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
+      -- It may wait already: a place outlives the mark.
+      and not string.find(stored, session .. string.sub(argument, 17, 24), queue_at, true)
+  end
+  local own = usable and marks > 0 and string.find(stored, session, at, true)
+  local without = '' -- the marks of the other sessions
+  if own and own < queue_at and (own - at) % 33 ~= 0 then
+    usable = false -- not the beginning of a mark
+  elseif own and own < queue_at then
+    local seen, seen_till = struct.unpack('<dd', stored, own + 16)
+    usable = sequence > seen or seen_till <= now
+    marks = marks - 1
+    without = string.sub(stored, at, own - 1) .. string.sub(stored, own + 33, queue_at - 1)
+  elseif marks > 0 then
+    without = string.sub(stored, at, queue_at - 1)
+  end
+  local place, place_ends, waiting = '', 0, places
+  if usable and waits > 0 and till > now then
+    usable = places < limit
+    place_ends = math.min(now + struct.unpack('<d', wanted, 7), till)
+    place = struct.pack('<dc16c8c8c1I4dddBBBc0', next_ticket, session, string.sub(argument, 17, 24),
+      owner, mode, permits, floor, place_ends, till, waits - 1, 0, #label, label)
+    next_ticket, places = next_ticket + 1, places + 1
+  end
+  if usable then
+    local covered, expires = math.max(now + 2 * @HORIZON@, place_ends + @RETENTION@), false
+    if stored_end < covered then
+      stored_end, expires = covered + math.floor(@RETENTION@ / 8), true
+    end
+    local queue = ''
+    if places > 0 then
+      queue = struct.pack('<d', next_ticket) .. string.sub(stored, queue_at + 8) .. place
+    end
+    local value = string.sub(stored, 1, 25)
+      .. struct.pack('<dc17BB', stored_end, string.sub(stored, 34, 50), places, marks + 1)
+      .. string.sub(stored, 53, at - 1)
+      .. struct.pack('<c16ddc1', session, sequence, now + 2 * @HORIZON@, ' ') .. without .. queue
+    local answer
+    if expires then
+      answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+    else
+      answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+    end
+    if answer.ok then
+      local change_in = math.max(earliest - now, 1000)
+      if places == waiting then
+        return struct.pack('<c1dc1dBBc0', '=', now, 'H', change_in, 1, #held_by, held_by)
+      end
+      local ahead = math.min(next_ticket - 1 - head, waiting)
+      local poll = math.min(math.floor(struct.unpack('<d', wanted, 7) / 3), @MAX_POLL_INTERVAL@)
+      local check_in = math.min(poll, change_in)
+      if ahead >= @CHECK_EARLY@ then
+        local half = math.floor(poll / 2)
+        check_in = half + math.floor(ahead % @STAGGER_STEPS@ * half / @STAGGER_STEPS@)
+      end
+      return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, check_in, place_ends - now)
+    end
+  end
+end
+
