@@ -23,6 +23,8 @@ use crate::runtime::Moment;
 use crate::sync::Arc;
 use crate::time::{ServerTime, Stamp};
 
+/// How long after it was taken a claim is confirmed.
+const CONFIRM_AFTER: Duration = Duration::from_millis(50);
 /// In place of a number of holds that the server has not told.
 const HOLDS_UNKNOWN: u32 = 0;
 
@@ -277,11 +279,13 @@ impl<'a> Attempt<'a> {
             ended: Arc::default(),
         };
         core.floors.saw(self.ask.key, token);
-        let tenure = self.join_or_begin(standing, &state, holds == 1);
+        let tenure = self.join_or_begin(standing, &state, holds);
         Renewals::start(core);
         if state.renewed {
             let due = if self.may_be_claim {
-                core.now()
+                // A hold that is over before that needs no renewal.
+                let left = standing.deadline.saturating_since(core.now());
+                core.now().saturating_add(CONFIRM_AFTER.min(left / 10))
             } else {
                 // Of a grant that was made a while ago, and is only told now, little may be left.
                 core.renewals.due_after(sent, options.lease.min(remaining))
@@ -302,7 +306,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// A nested hold joins the cell of its owner's tenure.
-    fn join_or_begin(&self, standing: Standing, state: &HoldState, sole: bool) -> Arc<Tenure> {
+    fn join_or_begin(&self, standing: Standing, state: &HoldState, holds: u32) -> Arc<Tenure> {
         let core = self.ask.anchor;
         let begin = || {
             let watched = core.renewals.enrol();
@@ -319,15 +323,21 @@ impl<'a> Attempt<'a> {
             return begin();
         };
         let mut current = shared.tenure.lock();
-        let joined = current
-            .upgrade()
-            .filter(|it| it.join(core.now(), standing, state, sole));
-        let tenure = joined.unwrap_or_else(|| {
-            let begun = begin();
-            *current = Arc::downgrade(&begun);
-            begun
-        });
+        let before = current.upgrade();
+        let joins = |it: &&Arc<Tenure>| it.join(core.now(), standing, state, holds);
+        let tenure = match before.as_ref().filter(joins) {
+            Some(joined) => Arc::clone(joined),
+            None => {
+                let begun = begin();
+                *current = Arc::downgrade(&begun);
+                begun
+            }
+        };
         drop(current);
+        // Waking runs code of others: not under the lock.
+        if let Some(before) = before {
+            before.wake();
+        }
         shared.granted.notify();
         tenure
     }
@@ -367,6 +377,7 @@ impl Drop for Attempt<'_> {
             tenure: None,
             give_up: give_up_at(core.now(), self.ask.options.lease, waiter_lease),
             in_doubt: false,
+            failures: 0,
             background: true,
             done: Arc::default(),
         });

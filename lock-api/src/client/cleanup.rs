@@ -3,13 +3,16 @@
 //!
 //! Whoever gives something up queues its end here, which neither blocks nor spawns. The client's
 //! task sends the ends in batches and repeats each until the server acknowledges it, or until
-//! nothing can be left that a lease would not have ended.
+//! nothing can be left that a lease would not have ended. Each is repeated after a pause of its
+//! own, in batches and calls apart from those sent for the first time, so that a key that cannot
+//! be reached slows no other.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
 
 use crate::bounds::{HORIZON, MAX_BATCH};
 use crate::client::clock::local_deadline;
@@ -21,11 +24,13 @@ use crate::error::BackendError;
 use crate::id::{Key, Operation};
 use crate::reply::EndReply;
 use crate::request::End;
-use crate::runtime::Moment;
+use crate::runtime::{BoxFuture, Moment};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Calls under way at a time, of either sort: while they are, others come together in batches.
+const CALLS: usize = 8;
 
 /// An operation whose end has been decided.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub(crate) struct EndJob {
     pub(crate) give_up: Moment,
     /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,
+    /// How often the client's task has sent it in vain.
+    pub(crate) failures: u32,
     /// Whether the client's task sends it.
     pub(crate) background: bool,
     pub(crate) done: Arc<EndResult>,
@@ -94,9 +101,13 @@ pub(crate) struct Cleanup {
 
 #[derive(Debug, Default)]
 struct Queue {
-    jobs: VecDeque<EndJob>,
-    /// Jobs that the task has taken out and not finished.
-    in_flight: usize,
+    /// Not sent by the task yet.
+    fresh: VecDeque<EndJob>,
+    /// Those to be sent again, by when, and a number that tells those of one moment apart.
+    again: BTreeMap<(Moment, u64), EndJob>,
+    numbers: u64,
+    /// Calls of the task that are under way: of fresh ends, and of those sent again.
+    calls: [usize; 2],
     /// What is [busy](Busy).
     busy: usize,
 }
@@ -104,28 +115,50 @@ struct Queue {
 impl Cleanup {
     /// Queues an end. Never blocks, spawns or panics.
     pub(crate) fn push(&self, job: EndJob) {
-        self.state.lock().jobs.push_back(job);
+        self.state.lock().fresh.push_back(job);
         self.changed.notify();
     }
 
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.jobs.is_empty() && state.in_flight == 0 && state.busy == 0
+        state.is_empty() && state.busy == 0
     }
 
-    fn take(&self) -> Vec<EndJob> {
+    /// What is to be sent now, if anything.
+    fn take(&self, now: Moment) -> Option<(Sort, Vec<EndJob>)> {
         let mut state = self.state.lock();
-        let count = state.jobs.len().min(MAX_BATCH);
-        state.in_flight = count;
-        state.jobs.drain(..count).collect()
+        for sort in [Sort::Fresh, Sort::Again] {
+            let jobs = state.take(sort, now);
+            if !jobs.is_empty() {
+                state.calls[sort as usize] += 1;
+                return Some((sort, jobs));
+            }
+        }
+        None
     }
 
-    fn put_back(&self, jobs: Vec<EndJob>) {
+    /// A call has ended; these are to be sent again.
+    fn put_back(&self, core: &Core, sort: Sort, jobs: Vec<EndJob>) {
+        let now = core.now();
         let mut state = self.state.lock();
-        state.in_flight = 0;
-        state.jobs.extend(jobs);
+        state.calls[sort as usize] -= 1;
+        for mut job in jobs {
+            let pause = (FIRST_PAUSE * (1 << job.failures.min(10))).min(LONGEST_PAUSE);
+            let pause = core.random_between(pause / 2, pause);
+            job.failures += 1;
+            state.numbers += 1;
+            let number = state.numbers;
+            state.again.insert((now.saturating_add(pause), number), job);
+        }
         drop(state);
         self.changed.notify();
+    }
+
+    /// When the task has something to do by itself.
+    fn next(&self) -> Option<Moment> {
+        let state = self.state.lock();
+        let (at, _) = *state.again.keys().next()?;
+        (state.calls[Sort::Again as usize] < CALLS).then_some(at)
     }
 
     /// Ends when nothing is left to do.
@@ -147,30 +180,61 @@ impl Cleanup {
     }
 }
 
+/// What a batch is made of.
+#[derive(Clone, Copy, Debug)]
+enum Sort {
+    Fresh,
+    Again,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.again.is_empty() && self.calls == [0, 0]
+    }
+
+    fn take(&mut self, sort: Sort, now: Moment) -> Vec<EndJob> {
+        if self.calls[sort as usize] == CALLS {
+            return Vec::new();
+        }
+        match sort {
+            Sort::Fresh => {
+                let count = self.fresh.len().min(MAX_BATCH);
+                self.fresh.drain(..count).collect()
+            }
+            Sort::Again => {
+                let mut jobs = Vec::new();
+                while let Some(first) = self.again.first_entry()
+                    && first.key().0 <= now
+                    && jobs.len() < MAX_BATCH
+                {
+                    jobs.push(first.remove());
+                }
+                jobs
+            }
+        }
+    }
+}
+
 pub(super) async fn run(core: Arc<Core>) {
-    let mut pause = FIRST_PAUSE;
+    let cleanup = &core.cleanup;
+    let mut calls: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
-        let version = core.cleanup.changed.version();
+        let version = cleanup.changed.version();
         // Before the jobs: the last user may queue one, and go, between the two looks.
         let orphaned = core.is_orphaned();
-        let jobs = core.cleanup.take();
-        if jobs.is_empty() {
-            if orphaned {
-                return;
-            }
-            core.cleanup.changed.changed(version).await;
-            continue;
+        while let Some((sort, jobs)) = cleanup.take(core.now()) {
+            let core = Arc::clone(&core);
+            calls.push(Box::pin(async move {
+                let failed = end_batch(&core, jobs).await;
+                core.cleanup.put_back(&core, sort, failed);
+            }));
         }
-        let failed = end_batch(&core, jobs).await;
-        let outage = !failed.is_empty();
-        core.cleanup.put_back(failed);
-        if outage {
-            let pause_now = core.random_between(pause / 2, pause);
-            core.runtime.sleep(pause_now).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        } else {
-            pause = FIRST_PAUSE;
+        if orphaned && cleanup.state.lock().is_empty() {
+            return;
         }
+        let until = cleanup.next();
+        core.until_work(&cleanup.changed, version, until, &mut calls)
+            .await;
     }
 }
 
@@ -216,9 +280,7 @@ impl EndJob {
     /// The end of a hold that the tenure no longer counts.
     pub(crate) fn of_hold(core: &Core, tenure: &Arc<Tenure>, hold: HoldState) -> Self {
         tenure.session.hub.ending(hold.operation.sequence);
-        if tenure.is_over() {
-            core.renewals.remove(tenure.id);
-        }
+        core.renewals.remove_if_over(tenure);
         Self {
             key: tenure.key.clone(),
             operation: hold.operation,
@@ -226,6 +288,7 @@ impl EndJob {
             tenure: Some(Arc::clone(tenure)),
             give_up: give_up_at(core.now(), hold.lease, hold.waiter_lease),
             in_doubt: false,
+            failures: 0,
             background: true,
             done: hold.ended,
         }

@@ -2,9 +2,14 @@
 //!
 //! A tenure is due a third of its lease after its last renewal was sent. Due times are rounded
 //! down to a grid, so that tenures with the same lease fall due together and share a batch; the
-//! grid's origin is drawn for each client, so that clients do not fall due together. A renewal
-//! that fails is tried again after a short random pause, until the deadline. What is definite is
-//! final: the server's word that the tenure is lost, or the deadline.
+//! grid's origin is drawn for each client, so that clients do not fall due together. What is
+//! definite is final: the server's word that the tenure is lost, or the deadline.
+//!
+//! A renewal that fails is tried again after a short random pause, until the deadline. One that
+//! has no answer after the time of a try is tried again *beside* it: a call is given up only
+//! after the time-out of a call, and an answer counts whenever it comes, since it says how long
+//! the tenure lasts from the moment when its own request was sent. So a network that is slower
+//! than a try loses no lock.
 //!
 //! The same task notices losses and tells of them, whether anybody waits for one or not.
 
@@ -30,8 +35,8 @@ use crate::time::ClockId;
 /// The grid is this fraction of the interval between two renewals.
 const GRID_PARTS: u32 = 8;
 
-/// Longest renewal call for a lease.
-pub(crate) fn attempt_limit(lease: Duration) -> Duration {
+/// How long a try is waited for, before another is sent beside it.
+pub(crate) fn try_limit(lease: Duration) -> Duration {
     MAX_RENEW_ATTEMPT.min(lease / 10)
 }
 
@@ -55,8 +60,11 @@ struct Schedule {
 #[derive(Debug)]
 struct Entry {
     tenure: Arc<Tenure>,
-    /// When it is to be renewed; `None` while that is under way, and if nobody wants it.
+    /// When it is to be renewed; while that is under way, when that is tried again; `None` if
+    /// nobody wants it.
     renew: Option<Moment>,
+    /// Tries so far.
+    tries: u64,
     /// When it is looked at: to renew it, or to tell of a loss.
     due: Option<Moment>,
 }
@@ -76,6 +84,24 @@ impl Schedule {
         }
         self.queue.insert((by, id));
         self.armed.is_none_or(|armed| by < armed)
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Entry> {
+        let removed = self.tenures.remove(&id);
+        if let Some(due) = removed.as_ref().and_then(|entry| entry.due) {
+            self.queue.remove(&(due, id));
+        }
+        removed
+    }
+
+    /// Has a tenure looked at then and not before.
+    fn look_at(&mut self, id: u64, at: Moment) {
+        if let Some(entry) = self.tenures.get_mut(&id) {
+            if let Some(before) = entry.due.replace(at) {
+                self.queue.remove(&(before, id));
+            }
+            self.queue.insert((at, id));
+        }
     }
 }
 
@@ -152,6 +178,7 @@ impl Renewals {
             let entry = state.tenures.entry(tenure.id).or_insert_with(|| Entry {
                 tenure: Arc::clone(tenure),
                 renew: None,
+                tries: 0,
                 due: None,
             });
             entry.renew = renew.or(entry.renew);
@@ -185,11 +212,56 @@ impl Renewals {
         }
     }
 
-    pub(crate) fn remove(&self, id: u64) {
+    /// Counts a try that is sent now, and sets the time for another without its answer; the
+    /// number of this one.
+    fn begin_try(&self, tenure: &Tenure, again: Moment) -> u64 {
         let mut state = self.state.lock();
-        let due = state.tenures.remove(&id).and_then(|entry| entry.due);
-        if let Some(due) = due {
-            state.queue.remove(&(due, id));
+        let Some(entry) = state.tenures.get_mut(&tenure.id) else {
+            return 0;
+        };
+        entry.tries += 1;
+        let number = entry.tries;
+        if !mutant!(OneErrorEndsRenewal) {
+            entry.renew = Some(again);
+            state.look_by(tenure.id, again);
+        }
+        number
+    }
+
+    /// Takes what came of a try.
+    fn end_try(&self, tenure: &Tenure, number: u64, next: Next) {
+        let mut state = self.state.lock();
+        let Some(entry) = state.tenures.get_mut(&tenure.id) else {
+            return;
+        };
+        let by = match next {
+            Next::Never => return,
+            Next::Renewed(due) if entry.tries == number => due,
+            // A later try is under way, or was answered.
+            Next::Renewed(due) => entry.renew.map_or(due, |renew| renew.max(due)),
+            Next::Again(at) if entry.tries == number => {
+                entry.renew.map_or(at, |renew| renew.min(at))
+            }
+            Next::Again(_) => return,
+        };
+        entry.renew = Some(by);
+        // Under the lock, so that no alarm of a loss is put off.
+        let at = tenure.next_loss().map_or(by, |loss| loss.min(by));
+        state.look_at(tenure.id, at);
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        let removed = self.state.lock().remove(id);
+        drop(removed);
+    }
+
+    /// The same, unless a nested hold has joined the tenure again meanwhile.
+    pub(crate) fn remove_if_over(&self, tenure: &Tenure) {
+        let mut state = self.state.lock();
+        if tenure.is_over() {
+            let removed = state.remove(tenure.id);
+            drop(state);
+            drop(removed);
         }
     }
 
@@ -257,77 +329,95 @@ async fn run(core: Arc<Core>) {
     }
 }
 
-/// What is due, by the length of the call that it may take: a short lease must not cut the
-/// renewal of a long one short.
-pub(super) fn batches(core: &Core) -> Vec<Batch> {
+/// One tenure's part in a call.
+pub(super) struct Member {
+    tenure: Arc<Tenure>,
+    plan: Plan,
+    /// The number of the try.
+    number: u64,
+}
+
+/// What is due.
+pub(super) fn batches(core: &Core) -> Vec<Vec<Member>> {
     let now = core.now();
-    let mut by_limit: BTreeMap<Duration, Vec<(Arc<Tenure>, Plan)>> = BTreeMap::new();
+    let mut members = Vec::new();
     for (tenure, renew) in core.renewals.take_due(now) {
         core.tell_losses(&tenure, now);
         core.renewals.look_again(&tenure);
         if renew && let Some(plan) = tenure.plan(now) {
-            by_limit
-                .entry(attempt_limit(plan.lease))
-                .or_default()
-                .push((tenure, plan));
+            let again = now.saturating_add(try_limit(plan.lease) + pause(core, plan.lease));
+            let number = core.renewals.begin_try(&tenure, again);
+            members.push(Member {
+                tenure,
+                plan,
+                number,
+            });
         }
     }
     let mut batches = Vec::new();
-    for (limit, mut rest) in by_limit {
-        while !rest.is_empty() {
-            let later = rest.split_off(rest.len().min(MAX_BATCH));
-            batches.push(Batch {
-                limit,
-                members: rest,
-            });
-            rest = later;
-        }
+    while !members.is_empty() {
+        let later = members.split_off(members.len().min(MAX_BATCH));
+        batches.push(std::mem::replace(&mut members, later));
     }
     batches
 }
 
-pub(super) struct Batch {
-    limit: Duration,
-    members: Vec<(Arc<Tenure>, Plan)>,
+/// The pause before a renewal is tried again.
+fn pause(core: &Core, lease: Duration) -> Duration {
+    let limit = try_limit(lease);
+    core.random_between(limit / 4, limit / 2)
 }
 
-pub(super) async fn renew(core: Arc<Core>, batch: Batch) {
+pub(super) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
     let requests: Vec<Renew> = batch
-        .members
         .iter()
-        .map(|(tenure, plan)| Renew {
+        .map(|Member { tenure, plan, .. }| Renew {
             key: tenure.key.clone(),
             operation: plan.operation,
             lease: plan.lease,
         })
         .collect();
     let call = core.backend.renew(&requests);
-    let answers = core.exchange_batch(batch.limit, requests.len(), call).await;
+    let limit = core.settings.call_timeout;
+    let answers = core.exchange_batch(limit, requests.len(), call).await;
     let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
     if let Some(error) = errors.next() {
         let failed = 1 + errors.count();
         core.events.renewals_failed(failed, answers.len(), error);
     }
-    for ((tenure, plan), answer) in batch.members.iter().zip(answers) {
-        core.events.renewal(&tenure.key, reply_of(&answer));
-        if let Some(due) = apply(&core, tenure, *plan, &answer) {
-            core.renewals.schedule(tenure, due);
+    for (member, answer) in batch.iter().zip(answers) {
+        core.events.renewal(&member.tenure.key, reply_of(&answer));
+        let next = apply(&core, &member.tenure, member.plan, &answer);
+        if let Next::Renewed(due) = next
+            && mutant!(CancelBeforeSchedule)
+        {
+            // Its end may have begun, and taken it out of the schedule.
+            core.renewals.schedule(&member.tenure, due);
+            continue;
         }
-        // Its end may have begun before it was scheduled again.
-        if tenure.is_over() && !mutant!(CancelBeforeSchedule) {
-            core.renewals.remove(tenure.id);
-        }
+        core.renewals.end_try(&member.tenure, member.number, next);
     }
 }
 
-/// Takes the answer to a renewal; when the next one is due, if ever.
+/// What follows from the answer to a try.
+enum Next {
+    /// It stands; when it is to be renewed again.
+    Renewed(Moment),
+    /// Nothing is known yet; when to try again.
+    Again(Moment),
+    /// It is lost.
+    Never,
+}
+
+/// Takes the answer to a renewal.
 fn apply(
     core: &Core,
     tenure: &Tenure,
     plan: Plan,
     answer: &Result<Answer<RenewReply>, BackendError>,
-) -> Option<Moment> {
+) -> Next {
     let now = core.now();
+    let unless_lost = |lost: bool| if lost { Next::Never } else { Next::Again(now) };
     match answer {
         Ok(Answer {
             sent,
@@ -340,30 +430,28 @@ fn apply(
                 clock: stamp.clock,
             };
             let stands = core.extend(tenure, standing);
-            stands.then(|| core.renewals.due_after(*sent, plan.lease))
+            if stands {
+                Next::Renewed(core.renewals.due_after(*sent, plan.lease))
+            } else {
+                Next::Never
+            }
         }
         Ok(Answer {
             reply: RenewReply::Lost(why),
             ..
         }) => {
             // If its end has begun, another hold may keep the tenure: renew through that one.
-            let lost = tenure.lose_through(plan.operation.sequence, *why);
-            (!lost).then_some(now)
+            unless_lost(tenure.lose_through(plan.operation.sequence, *why))
         }
         Err(BackendError::ForeignValue { .. }) => {
             // Somebody wrote over the key, and the hold with it.
-            let lost = tenure.lose_through(plan.operation.sequence, Why::Unknown);
-            (!lost).then_some(now)
+            unless_lost(tenure.lose_through(plan.operation.sequence, Why::Unknown))
         }
         Err(BackendError::Closed) => {
             tenure.lose(Loss::ClientClosed);
-            None
+            Next::Never
         }
-        Err(_) if mutant!(OneErrorEndsRenewal) => None,
-        Err(_) => {
-            let limit = attempt_limit(plan.lease);
-            let pause = core.random_between(limit / 4, limit / 2);
-            Some(now.saturating_add(pause).min(tenure.deadline()))
-        }
+        Err(_) if mutant!(OneErrorEndsRenewal) => Next::Never,
+        Err(_) => Next::Again(now.saturating_add(pause(core, plan.lease))),
     }
 }

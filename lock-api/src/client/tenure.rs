@@ -151,35 +151,41 @@ impl Tenure {
         }
     }
 
-    /// Adds a nested hold, unless the tenure is over or lost.
+    /// Adds a nested hold, unless the tenure is lost, or over.
     ///
-    /// If the server counts the hold as the `sole` one, in a later period, it has lost those
-    /// known here.
+    /// It is not over while the server counts other `holds` of it: the end of its last one is
+    /// under way. If the server counts this hold as the only one, in a later period, it has lost
+    /// those known here. Wakes nobody, so that it may be called under a lock: call
+    /// [`wake`](Self::wake) after it.
     pub(crate) fn join(
         &self,
         now: Moment,
         standing: Standing,
         hold: &HoldState,
-        sole: bool,
+        holds: u32,
     ) -> bool {
         let mut state = self.state.lock();
         state.settle(now);
-        if state.lost.is_some() || state.holds.is_empty() {
+        let is_over = state.holds.is_empty() && holds < 2;
+        if state.lost.is_some() || is_over {
             return false;
         }
-        let replaced = sole && standing.token > state.standing.token;
+        let replaced = holds == 1 && standing.token > state.standing.token;
         if replaced {
             state.lost = Some(Loss::Unknown);
         } else {
             state.improve(standing);
             state.holds.push(hold.clone());
         }
-        drop(state);
+        !replaced
+    }
+
+    /// Wakes those who wait for a change, after one that was made in silence.
+    pub(crate) fn wake(&self) {
         self.changed.notify();
-        if replaced {
+        if self.state.lock().lost.is_some() {
             self.watched.alarm();
         }
-        !replaced
     }
 
     /// Takes what a reply says about the tenure, if it still matters; whether it does.
@@ -349,6 +355,7 @@ impl Tenure {
         self.state.lock().standing.token
     }
 
+    #[cfg(test)]
     pub(crate) fn deadline(&self) -> Moment {
         self.state.lock().standing.deadline
     }
@@ -490,8 +497,8 @@ pub(crate) mod tests {
         fixed.renewed = false;
         let mut limited = hold(3, 5_000);
         limited.max_until = Some(at(500));
-        assert!(tenure.join(at(0), standing(7, 9_000), &fixed, false));
-        assert!(tenure.join(at(0), standing(7, 9_000), &limited, false));
+        assert!(tenure.join(at(0), standing(7, 9_000), &fixed, 2));
+        assert!(tenure.join(at(0), standing(7, 9_000), &limited, 3));
         assert_eq!(
             tenure.plan(at(499)).map(|plan| plan.operation.sequence),
             Some(3)
@@ -508,7 +515,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_said_of_an_ended_hold_is_not_said_of_the_others() {
         let tenure = tenure(hold(1, 1_000));
-        assert!(tenure.join(at(0), standing(7, 1_000), &hold(2, 1_000), false));
+        assert!(tenure.join(at(0), standing(7, 1_000), &hold(2, 1_000), 2));
         assert!(tenure.begin_end(at(1), 1).is_some());
         assert!(tenure.begin_end(at(1), 1).is_none(), "an end has one owner");
         assert!(!tenure.lose_through(1, Why::Ended));
@@ -521,8 +528,8 @@ pub(crate) mod tests {
     #[test]
     fn a_sole_hold_of_a_later_period_shows_that_the_others_are_gone() {
         let other = tenure(hold(1, 1_000));
-        assert!(other.join(at(0), standing(7, 1_000), &hold(2, 1_000), true));
-        assert!(!other.join(at(0), standing(8, 1_000), &hold(3, 1_000), true));
+        assert!(other.join(at(0), standing(7, 1_000), &hold(2, 1_000), 1));
+        assert!(!other.join(at(0), standing(8, 1_000), &hold(3, 1_000), 1));
         assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
         assert!(!other.is_live(3));
     }

@@ -309,6 +309,7 @@ impl Drop for Baton<'_> {
                 tenure: None,
                 give_up: give_up_at(core.now(), hold.lease, waiter_lease),
                 in_doubt: false,
+                failures: 0,
                 background: true,
                 done: Arc::default(),
             });
@@ -492,6 +493,7 @@ impl Drop for Arrival<'_> {
                 tenure: None,
                 give_up: give_up_at(core.now(), handoff.lease, handoff.waiter_lease),
                 in_doubt: false,
+                failures: 0,
                 background: true,
                 done: Arc::default(),
             });

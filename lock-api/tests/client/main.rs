@@ -15,6 +15,7 @@ mod losses;
 mod many;
 mod outages;
 mod polls;
+mod renewing;
 mod support;
 mod waiting;
 mod wrapped;

@@ -28,6 +28,8 @@ pub(crate) struct Wrapped {
     pub(crate) refusals: Arc<AtomicUsize>,
     /// What was asked for.
     pub(crate) acquires: Arc<Mutex<Vec<Acquire>>>,
+    /// A key whose ends fail, after so long, and with them the whole call.
+    pub(crate) stuck: Option<(Key, Duration)>,
 }
 
 impl Wrapped {
@@ -41,6 +43,7 @@ impl Wrapped {
             check_in: None,
             refusals: Arc::default(),
             acquires: Arc::default(),
+            stuck: None,
         }
     }
 }
@@ -105,6 +108,13 @@ impl LockBackend for Wrapped {
         self.inner.renew(batch).await
     }
     async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        if let Some((key, after)) = &self.stuck
+            && batch.iter().any(|end| end.key == *key)
+        {
+            self.inner.runtime().sleep(*after).await;
+            let failed = || Err(BackendError::unavailable("stuck"));
+            return batch.iter().map(|_| failed()).collect();
+        }
         self.inner.end(batch).await
     }
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {

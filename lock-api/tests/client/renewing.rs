@@ -1,0 +1,153 @@
+//! When renewals and ends are sent, and which answers count.
+
+use std::time::Duration;
+
+use leasehold_api::machine::Command;
+use leasehold_api::{Key, LockClient};
+use leasehold_sim::{Call, Event, Fault, Latency, SimServer};
+
+use crate::support::{client, held, ms, secs, server};
+use crate::wrapped::Wrapped;
+
+/// When the server executed renewals.
+fn renewals(server: &SimServer) -> Vec<Duration> {
+    let log = server.log();
+    let at = log.iter().filter_map(|entry| match &entry.event {
+        Event::Executed { command, .. } if matches!(**command, Command::Renew(_)) => Some(entry.at),
+        _ => None,
+    });
+    at.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_slower_than_a_try_loses_no_lock() {
+    // A try of a lease of 2 s is 200 ms.
+    for one_way in [ms(1), ms(99), ms(120), ms(250), ms(400)] {
+        let server = server();
+        let (a, network) = client(&server, "a");
+        let mutex = a.mutex("k").expect("valid").lease(secs(2));
+        let guard = held(mutex.try_lock().await);
+        network.set_latency(Latency::fixed(one_way));
+        server.advance(secs(60)).await;
+        assert!(guard.is_valid(), "{one_way:?} each way");
+        let count = renewals(&server).len();
+        // Each 583 to 667 ms; every 250 ms at most where each answer comes after the next try.
+        let most = if one_way < ms(100) { 104 } else { 250 };
+        assert!((60..=most).contains(&count), "{one_way:?}: {count}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_an_earlier_try_counts_from_its_own_sending() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid").lease(secs(2));
+    let guard = held(mutex.try_lock().await);
+    network.inject_into(Call::Renew, Fault::DelayReply(ms(700)));
+    // Tries beside it, 250 to 300 ms and 500 to 600 ms after it.
+    network.inject_into(Call::Renew, Fault::LoseRequest);
+    network.inject_into(Call::Renew, Fault::LoseRequest);
+    while renewals(&server).is_empty() {
+        server.advance(ms(1)).await;
+    }
+    let sent = renewals(&server)[0] - ms(1);
+    server.advance(sent + ms(701) - server.elapsed()).await;
+    assert_eq!(network.pending_faults(), 0, "two more tries were made");
+    let before = guard.valid_for();
+    server.advance(ms(1)).await;
+    assert_eq!(server.elapsed(), sent + ms(702));
+    // The lease, less 1 % and 10 ms for drift, from when the request was sent.
+    assert_eq!(guard.valid_for(), ms(2_000 - 20 - 10 - 702));
+    assert!(before < guard.valid_for());
+    server.advance(secs(60)).await;
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_answered_is_not_tried_again() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid").lease(secs(3));
+    let guard = held(mutex.try_lock().await);
+    server.advance(secs(60)).await;
+    for pair in renewals(&server).windows(2) {
+        let between = pair[1] - pair[0];
+        assert!(ms(875) <= between && between <= ms(1_000), "{between:?}");
+    }
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_confirmed_a_moment_after_it_was_taken_unless_it_is_over_by_then() {
+    for (hold, expected) in [(ms(0), 0), (ms(48), 0), (ms(60), 1)] {
+        let server = server();
+        let (a, _) = client(&server, "a");
+        let (b, _) = client(&server, "b");
+        let guard = held(a.mutex("k").expect("valid").try_lock().await);
+        let mutex = b.mutex("k").expect("valid");
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        server.advance(ms(500)).await;
+        guard.release().await.expect("answered");
+        let second = waiting.await.expect("no panic").expect("granted");
+        let taken = server.elapsed();
+        server.advance(hold).await;
+        assert!(second.is_valid());
+        second.release().await.expect("answered");
+        server.advance(ms(500)).await;
+        let renewals = renewals(&server);
+        assert_eq!(renewals.len(), expected, "held for {hold:?}");
+        if let Some(at) = renewals.first() {
+            assert_eq!(*at, taken + ms(51));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_that_fail_slow_no_others() {
+    // The server says so at once, or does not answer about this key.
+    for hangs in [Duration::ZERO, ms(900)] {
+        let server = server();
+        let mut backend = Wrapped::new(server.client("a"));
+        let stuck = Key::new("stuck").expect("valid");
+        backend.stuck = Some((stuck, hangs));
+        let a = LockClient::new(backend);
+        let (b, _) = client(&server, "b");
+        drop(held(a.mutex("stuck").expect("valid").try_lock().await));
+        server.advance(secs(5)).await;
+        for n in 0..40 {
+            let key = format!("k{n}");
+            let guard = held(a.mutex(&key).expect("valid").try_lock().await);
+            server.advance(ms(37)).await;
+            drop(guard);
+            server.advance(ms(1)).await;
+            let seen = b.inspect(&key).await.expect("answered");
+            assert!(seen.holders().is_empty(), "{key} {hangs:?}");
+        }
+    }
+}
+
+/// The end of its last hold is under way: for the server the tenure goes on.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_nested_while_the_last_one_ends_shares_its_tenure() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let rw = a.reentrant_rw_lock("k").expect("valid");
+    let writer = rw.write().await.expect("free");
+    let written = writer.fencing_token();
+    network.inject_into(Call::End, Fault::DelayRequest(ms(100)));
+    drop(writer);
+    server.advance(ms(10)).await;
+    let reader = rw.read().await.expect("nested");
+    assert_eq!(reader.fencing_token(), written);
+    server.advance(ms(100)).await;
+    // Dropping the write hold was a downgrade, which the answer to that end has told.
+    let shown = b.inspect("k").await.expect("answered");
+    assert_eq!(shown.held_tokens(), [reader.fencing_token()]);
+    assert!(reader.fencing_token() > written);
+    server.advance(secs(100)).await;
+    assert!(reader.is_valid(), "it is renewed");
+    reader.release().await.expect("answered");
+    server.advance(ms(100)).await;
+    server.assert_idle();
+}
