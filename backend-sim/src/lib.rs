@@ -95,11 +95,13 @@
 
 mod backend;
 mod calls;
+mod canary;
 mod choices;
 mod client;
 mod clock;
 mod connection;
 mod control;
+mod exhaustive;
 mod explore;
 mod faults;
 mod gate;
@@ -123,7 +125,9 @@ mod timeline;
 mod world;
 
 pub use backend::SimBackend;
+pub use canary::assert_deterministic;
 pub use choices::{Divergence, Policy};
+pub use exhaustive::try_only;
 pub use explore::{Exploration, Failure, Troubles, Verdict};
 pub use faults::Fault;
 pub use history::History;

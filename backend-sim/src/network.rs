@@ -118,6 +118,11 @@ impl Inner {
         late: Option<Duration>,
         message: ToServer,
     ) {
+        if late.is_none() && self.options.atomic_calls {
+            self.clients[client].to_server.send(now, message);
+            self.queue.insert(now, Happening::ToServer(client));
+            return;
+        }
         let at = now + self.latency(client);
         match late {
             Some(late) => {
@@ -139,6 +144,10 @@ impl Inner {
         late: Option<Duration>,
         message: ToClient,
     ) {
+        if late.is_none() && self.options.atomic_calls {
+            self.reach_client(now, client, message);
+            return;
+        }
         let at = now + self.latency(client);
         match late {
             Some(late) => {
@@ -165,11 +174,11 @@ impl Inner {
         }
         let number = self.queue.number();
         let id = self.calls.begin(client, number);
+        let fault = self.clients[client].faults.for_call(call);
         let timeout = self.clients[client].clock.true_span(CALL_TIMEOUT);
         let timeout = now.saturating_add(timeout);
         let timeout = self.queue.insert(timeout, Happening::Timeout(id));
         self.calls.limit(id, timeout);
-        let fault = self.clients[client].faults.for_call(call);
         let again = false;
         let message = self.note_sent(now, client, Content::Request { call, again });
         let process = self.server_of(client).process;

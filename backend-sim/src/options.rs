@@ -56,6 +56,7 @@ pub struct SimOptions {
     pub(crate) log_limit: usize,
     pub(crate) recording: bool,
     pub(crate) journal: usize,
+    pub(crate) atomic_calls: bool,
 }
 
 impl SimOptions {
@@ -69,6 +70,7 @@ impl SimOptions {
             log_limit: 100_000,
             recording: true,
             journal: 0,
+            atomic_calls: false,
         }
     }
 
@@ -108,6 +110,15 @@ impl SimOptions {
     #[must_use]
     pub const fn with_journal(mut self, commands: usize) -> Self {
         self.journal = commands;
+        self
+    }
+
+    /// The same with calls that take no time and are one event each: the request arrives, is
+    /// executed, and the reply and all pushes are there, unless a fault is injected. For
+    /// [exhaustive](crate::Simulation::run_all) searches; latencies do not matter then.
+    #[must_use]
+    pub const fn with_atomic_calls(mut self, atomic: bool) -> Self {
+        self.atomic_calls = atomic;
         self
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::{Key, SessionId};
+use leasehold_api::{Key, ServerTime, SessionId};
 
 use crate::backend::SimBackend;
 use crate::choices::Policy;
@@ -228,6 +228,12 @@ impl SimServer {
 
     fn change(&self, event: ServerEvent) {
         self.world.act(|inner, now| inner.change_server(now, event));
+    }
+
+    /// What the server's clock shows.
+    pub(crate) fn server_time(&self) -> ServerTime {
+        self.world
+            .act(|inner, now| inner.servers.primary.store.stamp(now).at)
     }
 
     /// How many subscriptions to the channel of a session the server counts.

@@ -71,6 +71,10 @@ impl Simulation {
         }
     }
 
+    pub(crate) const fn seed(&self) -> u64 {
+        self.options.seed
+    }
+
     /// The same with its choices made in another way.
     #[must_use]
     pub fn with_policy(mut self, policy: Policy) -> Self {

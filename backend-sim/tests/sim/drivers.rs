@@ -11,7 +11,7 @@ use leasehold_sim::{
 use crate::support::{ms, secs};
 
 /// A closed scenario: all its tasks belong to the simulation, and it needs nothing else.
-async fn scenario(sim: SimServer) -> (u32, u64) {
+pub(crate) async fn scenario(sim: SimServer) -> (u32, u64) {
     let backends = ["a", "b", "c"].map(|name| sim.client(name));
     let workers = backends
         .clone()
@@ -70,7 +70,7 @@ async fn chaos(sim: SimServer, clients: [SimBackend; 3]) {
     }
 }
 
-fn options(seed: u64) -> SimOptions {
+pub(crate) fn options(seed: u64) -> SimOptions {
     SimOptions::new(seed).with_latency(Latency::between(ms(0), ms(3)))
 }
 

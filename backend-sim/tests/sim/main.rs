@@ -6,6 +6,7 @@
 )]
 
 mod basics;
+mod canary;
 mod controls;
 mod drivers;
 mod drops;
