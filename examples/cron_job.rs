@@ -9,7 +9,7 @@ mod common;
 use std::time::Duration;
 
 use common::Result;
-use leasehold::{LockClient, Outcome};
+use leasehold::{FencingToken, LockClient, Outcome};
 use tokio::time::sleep;
 
 /// More than the timers of two machines can differ.
@@ -20,11 +20,10 @@ async fn at_midnight(locks: LockClient, machine: u64) -> Result<bool> {
     match locks.mutex("cron:nightly-report")?.try_lock().await? {
         Outcome::Acquired(guard) => {
             let keep = sleep(AT_LEAST);
-            println!(
-                "machine {machine} writes the report, under token {}",
-                guard.fencing_token()
-            );
-            sleep(Duration::from_millis(20)).await;
+            // Stopped if the lock is lost: somebody else may be at it by then.
+            guard
+                .protect(write_report(machine, guard.fencing_token()?))
+                .await?;
             keep.await;
             guard.release().await?;
             Ok(true)
@@ -34,6 +33,11 @@ async fn at_midnight(locks: LockClient, machine: u64) -> Result<bool> {
             Ok(false)
         }
     }
+}
+
+async fn write_report(machine: u64, token: FencingToken) {
+    println!("machine {machine} writes the report, under token {token}");
+    sleep(Duration::from_millis(20)).await;
 }
 
 fn main() -> Result<()> {

@@ -65,7 +65,7 @@ async fn add(
         let written = if !guard.is_valid() {
             false
         } else if fenced {
-            let token = guard.fencing_token();
+            let token = guard.fencing_token()?;
             account.write_fenced(runtime, balance + 1, token).await
         } else {
             // The guard was valid just now. Is it still when the write arrives?

@@ -18,20 +18,20 @@ async fn stand(locks: LockClient, name: &'static str, leaders: Arc<AtomicU32>) -
         .mutex("election:scheduler")?
         .lease(Duration::from_secs(10));
     let led = election
-        .with(async |guard| lead(name, guard.fencing_token(), &leaders).await)
+        .with(async |guard| lead(name, guard.fencing_token()?, &leaders).await)
         .await;
     match led {
-        Ok(()) => println!("{name} resigns"),
+        Ok(Ok(())) => println!("{name} resigns"),
         // Not an emergency: somebody else leads now, and our commands carry an older term.
-        Err(Error::Lost(why)) => println!("{name} is deposed: {why}"),
-        Err(other) => return Err(other.into()),
+        Err(Error::Lost { reason, .. }) => println!("{name} is deposed: {reason}"),
+        Ok(Err(other)) | Err(other) => return Err(other.into()),
     }
     locks.shutdown().await?;
     Ok(())
 }
 
 /// The token is the leader's term: whoever obeys it ignores commands of a lower one.
-async fn lead(name: &str, term: FencingToken, leaders: &AtomicU32) {
+async fn lead(name: &str, term: FencingToken, leaders: &AtomicU32) -> Result<(), Error> {
     println!("{name} leads, term {term}");
     assert_eq!(
         leaders.fetch_add(1, Ordering::SeqCst),
@@ -40,6 +40,7 @@ async fn lead(name: &str, term: FencingToken, leaders: &AtomicU32) {
     );
     sleep(Duration::from_secs(3)).await;
     leaders.fetch_sub(1, Ordering::SeqCst);
+    Ok(())
 }
 
 fn main() -> Result<()> {

@@ -12,7 +12,7 @@
 //! async fn work(locks: LockClient) -> Result<(), Error> {
 //!     // Wait for as long as it takes; then write under the lock, with its fencing token.
 //!     let guard = locks.mutex("invoice:42")?.lock().await?;
-//!     println!("UPDATE … WHERE fence <= {}", guard.fencing_token());
+//!     println!("UPDATE … WHERE fence <= {}", guard.fencing_token()?);
 //!     guard.release().await?; // or drop it
 //!
 //!     // Now or never. Contention is a value, not an error.

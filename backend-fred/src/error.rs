@@ -21,7 +21,7 @@ pub enum ConnectError {
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     text: String,
-    source: Option<Error>,
+    cause: Option<Error>,
 }
 
 /// How far the command came.
@@ -43,7 +43,7 @@ impl Failure {
         Self {
             kind: FailureKind::Lost,
             text: text.into(),
-            source: None,
+            cause: None,
         }
     }
 
@@ -52,7 +52,7 @@ impl Failure {
         Self {
             kind: FailureKind::Misconfigured,
             text: text.into(),
-            source: None,
+            cause: None,
         }
     }
 
@@ -61,7 +61,7 @@ impl Failure {
         Self {
             kind: FailureKind::Refused,
             text: "the client is not connected".into(),
-            source: None,
+            cause: None,
         }
     }
 
@@ -91,8 +91,8 @@ impl Failure {
             None => self.text,
         };
         let error = make(text);
-        match self.source {
-            Some(source) => error.with_source(source),
+        match self.cause {
+            Some(cause) => error.with_cause(cause),
             None => error,
         }
     }
@@ -115,7 +115,7 @@ impl From<Error> for Failure {
         Self {
             kind,
             text,
-            source: Some(error),
+            cause: Some(error),
         }
     }
 }

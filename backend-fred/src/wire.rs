@@ -13,7 +13,7 @@ use fred::types::{
 };
 use futures_util::future::{Either, select};
 use leasehold_api::{InvalidInput, ServerTime};
-use leasehold_redis_protocol::{Call, ErrorClass, Options};
+use leasehold_redis_protocol::{Call, ErrorClass, Options, check_url};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -63,6 +63,7 @@ pub(crate) enum User {
 impl Source {
     /// Connections to the server that `url` names.
     pub(crate) fn from_url(url: &str, options: &Options) -> Result<Self, ConnectError> {
+        check_url(url)?;
         let config = Config::from_url(url).map_err(|error| unusable("URL", &error))?;
         Self::own(&Builder::from_config(config), options)
     }
@@ -94,6 +95,16 @@ impl Source {
     /// Whether connections are opened here: then each is new, and known to be open or not.
     pub(crate) const fn is_own(&self) -> bool {
         matches!(self, Self::Own(_))
+    }
+
+    /// Where the connections lead, if they are opened here: no user and no password.
+    pub(crate) fn address(&self) -> Option<String> {
+        let Self::Own(builder) = self else {
+            return None;
+        };
+        let hosts = builder.get_config()?.server.hosts();
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        Some(hosts.join(", "))
     }
 
     /// Opens a connection, with no time limit of its own. Must run on the runtime that shall

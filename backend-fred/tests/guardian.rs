@@ -137,7 +137,10 @@ async fn watch(direct: &Backend, held: &[Held], time: Duration) -> Seen {
         for (Held { name, guard, .. }, renewals) in held.iter().zip(&mut renewals) {
             let seen = direct.inspect(&key(name)).await.expect("an answer");
             assert_eq!(seen.reply.holder_count, 1, "{name}");
-            assert_eq!(seen.reply.holders[0].token, guard.fencing_token());
+            assert_eq!(
+                seen.reply.holders[0].token,
+                guard.fencing_token().expect("tokens")
+            );
             // A renewal moves it to one lease later than itself.
             let end = seen
                 .stamp

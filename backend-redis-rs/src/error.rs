@@ -21,7 +21,7 @@ pub enum ConnectError {
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     text: String,
-    source: Option<RedisError>,
+    cause: Option<RedisError>,
 }
 
 /// How far the command came.
@@ -43,7 +43,7 @@ impl Failure {
         Self {
             kind: FailureKind::Lost,
             text: text.into(),
-            source: None,
+            cause: None,
         }
     }
 
@@ -52,7 +52,7 @@ impl Failure {
         Self {
             kind: FailureKind::Misconfigured,
             text: text.into(),
-            source: None,
+            cause: None,
         }
     }
 
@@ -82,8 +82,8 @@ impl Failure {
             None => self.text,
         };
         let error = make(text);
-        match self.source {
-            Some(source) => error.with_source(source),
+        match self.cause {
+            Some(cause) => error.with_cause(cause),
             None => error,
         }
     }
@@ -112,7 +112,7 @@ impl From<RedisError> for Failure {
         Self {
             kind,
             text,
-            source: Some(error),
+            cause: Some(error),
         }
     }
 }

@@ -77,12 +77,16 @@ impl Shared {
             shared.within(limit, opening).await
         });
         let prefix = &self.options.key_prefix;
-        match task.await {
-            Ok(Some(Ok((wire, info)))) => Ok((wire, check_server(&info)?)),
+        let connected = match task.await {
+            Ok(Some(Ok((wire, info)))) => check_server(&info).map(|info| (wire, info)),
             Ok(Some(Err(failure))) => Err(Failure::at_connect(failure, prefix)),
             Ok(None) => Err(no_connection(limit)),
             Err(_) => Err(shutting_down()),
-        }
+        };
+        connected.map_err(|error| match self.source.address() {
+            Some(address) => error.with_context(format_args!("connecting to {address}")),
+            None => error,
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold_api::{InvalidInput, ServerTime};
-use leasehold_redis_protocol::{Call, ErrorClass};
+use leasehold_redis_protocol::{Call, ErrorClass, check_url};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, Value,
@@ -47,6 +47,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> UserConnection for C {
 impl Source {
     /// Connections to the server that `url` names.
     pub(crate) fn from_url(url: &str) -> Result<Self, ConnectError> {
+        check_url(url)?;
         let client = Client::open(url).map_err(|error| unusable("URL", &error))?;
         Self::own(&client)
     }
@@ -67,6 +68,14 @@ impl Source {
     /// Whether connections are opened here: then each is new, and known to be open or not.
     pub(crate) const fn is_own(&self) -> bool {
         matches!(self, Self::Own(_))
+    }
+
+    /// Where the connections lead, if they are opened here: no user and no password.
+    pub(crate) fn address(&self) -> Option<String> {
+        match self {
+            Self::Own(client) => Some(client.get_connection_info().addr().to_string()),
+            Self::User(_) => None,
+        }
     }
 
     /// Opens a connection, with no time limit of its own. Must run on the runtime that shall

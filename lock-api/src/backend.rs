@@ -38,7 +38,7 @@ pub struct Capabilities {
     pub inspect: bool,
     /// [`LockBackend::force_release`].
     pub force_release: bool,
-    /// Tokens increase over the periods of a key. Without it they must not be used for fencing.
+    /// Tokens increase over the periods of a key. Without it, no guard gives one.
     pub fencing_tokens: bool,
     /// Renewals can run on a connection and a thread of their own.
     pub independent_renewal: bool,

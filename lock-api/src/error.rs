@@ -1,9 +1,11 @@
 //! Errors of input and of backends.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bounds::{MAX_CALL_TIMEOUT, MIN_CALL_TIMEOUT};
 use crate::id::Key;
 use crate::request::{Kind, Mode, Policy};
 
@@ -102,8 +104,25 @@ pub enum InvalidInput {
     },
 }
 
-/// The error below a [`BackendError`], if there is one.
-type Source = Arc<dyn StdError + Send + Sync>;
+impl InvalidInput {
+    /// Checks a limit to the time of a call or of a part of one: a client's and a backend's have
+    /// the same range.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`] that names `what` was set.
+    pub fn check_time_limit(what: &'static str, asked: Duration) -> Result<(), Self> {
+        if (MIN_CALL_TIMEOUT..=MAX_CALL_TIMEOUT).contains(&asked) {
+            return Ok(());
+        }
+        Err(Self::Setting {
+            what,
+            problem: format!("{asked:?} is outside the limits (10 ms to 5 s)"),
+        })
+    }
+}
+
+/// The error of a client library.
+type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// Why a backend could not answer; its variants say what the caller may do next.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -114,27 +133,27 @@ pub enum BackendError {
     Unavailable {
         /// What happened.
         reason: String,
-        /// The error below.
-        #[source]
-        source: Option<Source>,
+        /// The client library's error, whose words are in `reason`: for programs, and no
+        /// [`source`](StdError::source), or reports would say everything twice.
+        cause: Option<Cause>,
     },
     /// The command may or may not have been executed; retry the same operation, or end it.
     #[error("outcome unknown: {reason}")]
     OutcomeUnknown {
         /// What happened.
         reason: String,
-        /// The error below.
-        #[source]
-        source: Option<Source>,
+        /// The client library's error, whose words are in `reason`: for programs, and no
+        /// [`source`](StdError::source), or reports would say everything twice.
+        cause: Option<Cause>,
     },
     /// The server refuses for good; the configuration must be changed.
     #[error("rejected by the server: {reason}")]
     Rejected {
         /// What the server said.
         reason: String,
-        /// The error below.
-        #[source]
-        source: Option<Source>,
+        /// The client library's error, whose words are in `reason`: for programs, and no
+        /// [`source`](StdError::source), or reports would say everything twice.
+        cause: Option<Cause>,
     },
     /// Something else lives under the key; it was not touched.
     #[error("the key holds a foreign value ({found})")]
@@ -158,7 +177,7 @@ impl BackendError {
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable {
             reason: reason.into(),
-            source: None,
+            cause: None,
         }
     }
 
@@ -166,7 +185,7 @@ impl BackendError {
     pub fn outcome_unknown(reason: impl Into<String>) -> Self {
         Self::OutcomeUnknown {
             reason: reason.into(),
-            source: None,
+            cause: None,
         }
     }
 
@@ -174,18 +193,31 @@ impl BackendError {
     pub fn rejected(reason: impl Into<String>) -> Self {
         Self::Rejected {
             reason: reason.into(),
-            source: None,
+            cause: None,
         }
     }
 
-    /// The same with the error below it, where the variant has room for one.
+    /// The same with the client library's error, where the variant has room for one. The
+    /// `reason` must have its words already.
     #[must_use]
-    pub fn with_source(mut self, below: impl StdError + Send + Sync + 'static) -> Self {
-        if let Self::Unavailable { source, .. }
-        | Self::OutcomeUnknown { source, .. }
-        | Self::Rejected { source, .. } = &mut self
+    pub fn with_cause(mut self, below: impl StdError + Send + Sync + 'static) -> Self {
+        if let Self::Unavailable { cause, .. }
+        | Self::OutcomeUnknown { cause, .. }
+        | Self::Rejected { cause, .. } = &mut self
         {
-            *source = Some(Arc::new(below));
+            *cause = Some(Arc::new(below));
+        }
+        self
+    }
+
+    /// The same with what was being done in front of the reason, where there is one.
+    #[must_use]
+    pub fn with_context(mut self, doing: impl fmt::Display) -> Self {
+        if let Self::Unavailable { reason, .. }
+        | Self::OutcomeUnknown { reason, .. }
+        | Self::Rejected { reason, .. } = &mut self
+        {
+            *reason = format!("{doing}: {reason}");
         }
         self
     }

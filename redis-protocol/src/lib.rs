@@ -34,7 +34,7 @@ pub use access::missing_access;
 pub use call::{Call, Protocol, Settings};
 pub use class::{ErrorClass, classify};
 pub use clock::ClockWatch;
-pub use options::Options;
+pub use options::{Options, check_url};
 pub use reply::decode_notice;
 pub use script::Script;
 pub use server::ServerInfo;

@@ -27,8 +27,6 @@ pub struct Options {
 
 /// Half a call, so that a call that finds the connection lost can still be answered.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(60);
 
 impl Default for Options {
     fn default() -> Self {
@@ -56,7 +54,8 @@ impl Options {
     }
 
     /// How long a single call may take, connecting included; by default
-    /// [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 10 ms to 60 s.
+    /// [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 10 ms to 5 s, as the
+    /// client's own. The shorter of the two counts.
     #[must_use]
     pub const fn with_call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
@@ -64,7 +63,7 @@ impl Options {
     }
 
     /// How long one attempt to connect may take, with authentication and the checks that
-    /// follow; by default 500 ms, 10 ms to 60 s. What is longer than a call is cut to it.
+    /// follow; by default 500 ms, 10 ms to 5 s. What is longer than a call is cut to it.
     #[must_use]
     pub const fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -76,19 +75,30 @@ impl Options {
     /// # Errors
     /// [`InvalidInput::Setting`] that names the setting.
     pub fn check(&self) -> Result<(), InvalidInput> {
-        for (what, value) in [
-            ("call time-out", self.call_timeout),
-            ("connect time-out", self.connect_timeout),
-        ] {
-            if value < SHORTEST || value > LONGEST {
-                return Err(InvalidInput::Setting {
-                    what,
-                    problem: format!("{value:?} is outside the limits (10 ms to 60 s)"),
-                });
-            }
-        }
-        Ok(())
+        InvalidInput::check_time_limit("call time-out", self.call_timeout)?;
+        InvalidInput::check_time_limit("connect time-out", self.connect_timeout)
     }
+}
+
+/// Checks what a URL of a server must have before a client library parses it: theirs say little
+/// about the mistake that is made most.
+///
+/// # Errors
+/// [`InvalidInput::Setting`] that says what is missing.
+pub fn check_url(url: &str) -> Result<(), InvalidInput> {
+    if url.contains("://") {
+        return Ok(());
+    }
+    // What has an at sign may have a password.
+    let example = match url {
+        "" => "redis://localhost".into(),
+        _ if url.contains('@') => "redis://user:password@host".into(),
+        _ => format!("redis://{url}"),
+    };
+    Err(InvalidInput::Setting {
+        what: "URL",
+        problem: format!("it has no scheme; write {example}"),
+    })
 }
 
 #[cfg(test)]
@@ -101,10 +111,7 @@ mod tests {
         assert_eq!(Options::new().check(), Ok(()));
         for (options, name) in [
             (Options::new().with_call_timeout(ms(9)), "call time-out"),
-            (
-                Options::new().with_call_timeout(ms(60_001)),
-                "call time-out",
-            ),
+            (Options::new().with_call_timeout(ms(5_001)), "call time-out"),
             (
                 Options::new().with_connect_timeout(ms(0)),
                 "connect time-out",
@@ -113,5 +120,17 @@ mod tests {
             let error = options.check().expect_err("outside");
             assert!(error.to_string().contains(name), "{error}");
         }
+    }
+
+    #[test]
+    fn a_url_without_a_scheme_is_told_what_it_should_be_and_shows_no_password() {
+        let told = |url| check_url(url).expect_err("no scheme").to_string();
+        assert_eq!(
+            told("localhost:6379"),
+            "URL: it has no scheme; write redis://localhost:6379"
+        );
+        assert!(told("").ends_with("redis://localhost"));
+        assert!(!told("me:hunter2@localhost").contains("hunter2"));
+        assert_eq!(check_url("rediss://localhost"), Ok(()));
     }
 }

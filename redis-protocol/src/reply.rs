@@ -261,7 +261,7 @@ fn element<T>(
 }
 
 fn garbage(error: &Malformed) -> BackendError {
-    BackendError::outcome_unknown(error.to_string()).with_source(error.clone())
+    BackendError::outcome_unknown(error.to_string()).with_cause(error.clone())
 }
 
 fn why(from: &mut Reader<'_>) -> Result<Why, Malformed> {

@@ -39,7 +39,10 @@ async fn a_lock_is_valid_from_the_moment_it_was_asked_for() {
     let guard = hold(&locks).await;
     assert_eq!(server.elapsed(), ms(4));
     assert_eq!(guard.valid_for(), VALIDITY - ms(2));
-    assert_eq!(guard.fencing_token().get(), 1_000_000_000_003_000);
+    assert_eq!(
+        guard.fencing_token().expect("tokens").get(),
+        1_000_000_000_003_000
+    );
     assert!(released(&guard.release().await));
     assert_eq!(server.elapsed(), ms(6));
     server.assert_idle();
@@ -75,12 +78,12 @@ async fn a_hand_over_takes_one_round_trip_and_keeps_the_order() {
             let got = time.elapsed();
             time.advance(ms(98)).await;
             assert!(released(&guard.release().await));
-            (got, guard.fencing_token())
+            (got, guard.fencing_token().expect("tokens"))
         }));
         server.advance(ms(50)).await;
     }
     let mut expected = server.elapsed();
-    let mut token = guard.fencing_token();
+    let mut token = guard.fencing_token().expect("tokens");
     assert!(released(&guard.release().await));
     for waiter in waiters {
         let (got, its_token) = waiter.await.expect("no panic");
@@ -126,13 +129,13 @@ async fn a_fixed_lease_is_lost_at_its_local_deadline() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let guard = job(&a).fixed_lease().lock().await.expect("no failure");
-    let token = guard.fencing_token();
+    let token = guard.fencing_token().expect("tokens");
     assert_eq!(guard.lost().await, Loss::Deadline);
     // Asked for at 2 ms; the server lets it go at 30.003 s.
     assert_eq!(server.elapsed(), ms(2) + VALIDITY);
     assert!(!guard.is_valid());
     assert_eq!(guard.valid_for(), Duration::ZERO);
-    assert_eq!(guard.fencing_token(), token);
+    assert_eq!(guard.fencing_token().expect("tokens"), token);
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +154,7 @@ async fn a_paused_holder_loses_its_lock_and_cannot_end_the_next_one() {
     let (second, _b) = waiting.await.expect("no panic");
     // The lease ended at 30.003 s; the waiter is told when it next polls.
     assert!(server.elapsed() <= ms(31_010), "{}", server.timeline());
-    assert!(second.fencing_token() > first.fencing_token());
+    assert!(second.fencing_token().expect("tokens") > first.fencing_token().expect("tokens"));
     process.resume();
     assert!(matches!(first.release().await, Ok(Release::NotHeld(_))));
     server.advance(secs(60)).await;
@@ -331,7 +334,7 @@ async fn a_restart_without_its_data_is_noticed_at_the_next_renewal() {
     assert_eq!(guard.lost().await, Loss::Unknown);
     assert!(server.elapsed() <= secs(11), "{:?}", server.elapsed());
     let again = hold(&a).await;
-    assert!(again.fencing_token() > guard.fencing_token());
+    assert!(again.fencing_token().expect("tokens") > guard.fencing_token().expect("tokens"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -535,7 +538,13 @@ async fn a_body_is_stopped_when_its_lock_is_lost() {
         })
         .await;
     assert!(
-        matches!(result, Err(Error::Lost(Loss::Deadline))),
+        matches!(
+            result,
+            Err(Error::Lost {
+                reason: Loss::Deadline,
+                ..
+            })
+        ),
         "{result:?}"
     );
     // The release then had no answer within its own limit of three calls.
@@ -552,6 +561,6 @@ async fn a_foreign_value_is_an_error_and_stays() {
     let (_, a) = client(&server, "a");
     server.plant_foreign(&key(), "string");
     let result = job(&a).lock().await;
-    assert!(matches!(&result, Err(Error::ForeignValue { found }) if found == "string"));
+    assert!(matches!(&result, Err(Error::ForeignValue { found, .. }) if found == "string"));
     assert_eq!(server.foreign(&key()).as_deref(), Some("string"));
 }

@@ -72,7 +72,7 @@ async fn a_replica_that_lags_grants_again_with_a_higher_token() {
     assert!(server.elapsed() - before < secs(1));
     // Two valid guards: the reason for fencing tokens.
     assert!(first.is_valid() && second.is_valid());
-    assert!(second.fencing_token() > first.fencing_token());
+    assert!(second.fencing_token().expect("tokens") > first.fencing_token().expect("tokens"));
     assert_eq!(first.lost().await, Loss::Unknown);
     assert_replays(&server);
 }

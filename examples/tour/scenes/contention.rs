@@ -33,7 +33,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
         "a time-out is a value too",
     )?;
 
-    let token = anns.fencing_token();
+    let token = anns.fencing_token()?;
     let waiting = tokio::spawn(async move { bobs_mutex.lock().await });
     tokio::time::sleep(Duration::from_millis(500)).await;
     stage.claim(
@@ -49,7 +49,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
         "a release says what it did",
     )?;
     stage.claim(
-        bobs.fencing_token() > token,
+        bobs.fencing_token()? > token,
         "the next holder's fencing token is greater",
     )?;
     bobs.release().await?;

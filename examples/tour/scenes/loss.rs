@@ -42,7 +42,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let steps_done = steps.load(Ordering::Relaxed);
     stage.tell_then(&ann, "is stopped")?;
     stage.claim(
-        matches!(result, Err(Error::Lost(_))) && stopped <= lease,
+        matches!(result, Err(Error::Lost { .. })) && stopped <= lease,
         "the body is stopped before its lease is over, with no word from the server",
     )?;
 
@@ -99,16 +99,16 @@ pub(crate) async fn play_fencing(stage: &mut Stage) -> Result<()> {
         "has the lock, reads 100, and is suspended before she writes 110",
     )?;
     let bobs = bob.locks.mutex(key)?.lock().await?;
-    let written = account.write(bobs.fencing_token(), account.balance + 50);
+    let written = account.write(bobs.fencing_token()?, account.balance + 50);
     stage.tell(&bob, "has the lock, reads 100, writes 150")?;
     stage.claim(written.is_ok(), "the account takes bob's token")?;
     stage.tell(
         &ann,
         "wakes up and writes 110, without looking at her guard",
     )?;
-    let late = account.write(anns.fencing_token(), read + 10);
+    let late = account.write(anns.fencing_token()?, read + 10);
     stage.claim(
-        late == Err(bobs.fencing_token()) && account.balance == 150,
+        late == Err(bobs.fencing_token()?) && account.balance == 150,
         "the account refuses her older token; bob's 150 stands",
     )?;
     bobs.release().await?;

@@ -19,7 +19,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let bobs = bob.locks.rw_lock(KEY)?.read().await?;
     stage.tell(&ann, "reads, and so does bob")?;
     stage.claim(
-        anns.fencing_token() == bobs.fencing_token(),
+        anns.fencing_token()? == bobs.fencing_token()?,
         "readers that overlap share one token",
     )?;
     let writing = eve.locks.rw_lock(KEY)?.try_write().await?;

@@ -17,9 +17,9 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
         &ann,
         "locks the tree three times, through one reentrant handle",
     )?;
-    let token = outer.fencing_token();
+    let token = outer.fencing_token()?;
     stage.claim(
-        token == middle.fencing_token() && token == inner.fencing_token(),
+        token == middle.fencing_token()? && token == inner.fencing_token()?,
         "a nested hold keeps the token: the holder does not fence itself off",
     )?;
     let other_owner = ann.locks.mutex(key)?.try_lock().await?;

@@ -67,11 +67,14 @@ pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> 
                 }
                 ConvertReply::Lost(why) => {
                     hold.tenure.lose_through(hold.operation.sequence, why);
-                    return Err(hold.check().err().unwrap_or(Error::Lost(Loss::from(why))));
+                    return Err(hold
+                        .check()
+                        .err()
+                        .unwrap_or_else(|| hold.loss_error(Loss::from(why))));
                 }
             },
             Err(error) if error.is_transient() => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error.on(&hold.tenure.key)),
         }
         let wait = core.random_between(pause / 2, pause);
         core.runtime.sleep(wait).await;

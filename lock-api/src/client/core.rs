@@ -321,8 +321,8 @@ impl Core {
 /// A `hello` changes nothing, so if it got no answer nothing is in doubt.
 pub(crate) fn not_executed(error: BackendError) -> BackendError {
     match error {
-        BackendError::OutcomeUnknown { reason, source } => {
-            BackendError::Unavailable { reason, source }
+        BackendError::OutcomeUnknown { reason, cause } => {
+            BackendError::Unavailable { reason, cause }
         }
         other => other,
     }

@@ -9,8 +9,8 @@ use crate::id::Key;
 use crate::reply::{Held, Refused, Why};
 use crate::request::{Kind, LockSpec};
 
-/// The error below an [`Error`], if there is one.
-type Source = Arc<dyn StdError + Send + Sync>;
+/// The error of a client library.
+type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// Why a call failed; the variants say what to do next.
 ///
@@ -27,9 +27,9 @@ pub enum Error {
     Unavailable {
         /// What happened.
         reason: String,
-        /// The error below.
-        #[source]
-        source: Option<Source>,
+        /// The client library's error, whose words are in `reason`: for programs, and no
+        /// [`source`](StdError::source), or reports would say everything twice.
+        cause: Option<Cause>,
     },
     /// No answer came. What the call may have left on the server is being ended in the
     /// background, or ends with its lease. Try again later.
@@ -37,25 +37,34 @@ pub enum Error {
     OutcomeUnknown {
         /// What happened.
         reason: String,
-        /// The error below.
-        #[source]
-        source: Option<Source>,
+        /// The client library's error, whose words are in `reason`: for programs, and no
+        /// [`source`](StdError::source), or reports would say everything twice.
+        cause: Option<Cause>,
     },
     /// The server refuses for good. Fix its configuration, or the client's.
     #[error("the lock service rejects the client: {reason}")]
     Rejected {
         /// What the server said.
         reason: String,
-        /// The error below.
-        #[source]
-        source: Option<Source>,
+        /// The client library's error, whose words are in `reason`: for programs, and no
+        /// [`source`](StdError::source), or reports would say everything twice.
+        cause: Option<Cause>,
     },
     /// The key's state does not allow it; waiting would not help. Read the reason.
-    #[error("refused: {}", refusal(.0))]
-    Refused(Refused),
+    #[error("key {key:?}: refused: {}", refusal(asked, reason))]
+    Refused {
+        /// The key.
+        key: Key,
+        /// What the key was asked for as.
+        asked: LockSpec,
+        /// Why not.
+        reason: Refused,
+    },
     /// Something that is no lock of this library lives under the key. It was not touched.
-    #[error("the key holds a foreign value ({found}), which was not touched")]
+    #[error("key {key:?} holds a foreign value ({found}), which was not touched")]
     ForeignValue {
+        /// The key.
+        key: Key,
         /// Its type, or its format version.
         found: String,
     },
@@ -69,55 +78,46 @@ pub enum Error {
     #[error("the lock client is closed")]
     Closed,
     /// The guard was released before. Take the lock anew.
-    #[error("the guard was released already")]
-    Released,
-    /// The lock was lost. Stop the work that it protected; the fencing token keeps a late write
-    /// out.
-    #[error("the lock was lost: {0}")]
-    Lost(Loss),
-    /// The hand-off cannot be adopted any more: somebody has adopted it, or its hold is over.
-    /// Take the lock anew.
-    #[error("the hand-off is spent: {}", spent(.0))]
-    HandoffSpent(Why),
-    /// One of several keys that are taken, or held, together is to blame.
-    #[error("key {key:?}: {error}")]
-    AtKey {
+    #[error("key {key:?}: the guard was released already")]
+    Released {
         /// The key.
         key: Key,
-        /// What is wrong there.
-        error: Box<Error>,
+    },
+    /// The lock was lost. Stop the work that it protected; the fencing token keeps a late write
+    /// out.
+    #[error("key {key:?}: the lock was lost: {reason}")]
+    Lost {
+        /// The key.
+        key: Key,
+        /// Why.
+        reason: Loss,
+    },
+    /// The hand-off cannot be adopted any more: somebody has adopted it, or its hold is over.
+    /// Take the lock anew.
+    #[error("key {key:?}: the hand-off is spent: {}", spent(reason))]
+    HandoffSpent {
+        /// The key.
+        key: Key,
+        /// What became of its hold.
+        reason: Why,
     },
 }
 
+/// The backend has none.
+pub(crate) const NO_TOKENS: Error = Error::Unsupported {
+    what: "fencing tokens",
+};
+
 impl Error {
-    /// Which of several keys it is about, if it is about one.
+    /// Which key it is about, if it is about one.
     pub const fn key(&self) -> Option<&Key> {
         match self {
-            Self::AtKey { key, .. } => Some(key),
+            Self::Refused { key, .. }
+            | Self::ForeignValue { key, .. }
+            | Self::Released { key }
+            | Self::Lost { key, .. }
+            | Self::HandoffSpent { key, .. } => Some(key),
             _ => None,
-        }
-    }
-
-    /// The same error, without the key that it is about.
-    #[must_use]
-    pub fn without_key(self) -> Self {
-        match self {
-            Self::AtKey { error, .. } => *error,
-            other => other,
-        }
-    }
-
-    /// Names the key, if the error is about one.
-    pub(crate) fn at(self, key: &Key) -> Self {
-        match self {
-            Self::Refused(_)
-            | Self::Rejected { .. }
-            | Self::ForeignValue { .. }
-            | Self::Lost(_) => Self::AtKey {
-                key: key.clone(),
-                error: Box::new(self),
-            },
-            other => other,
         }
     }
 
@@ -134,31 +134,32 @@ impl From<InvalidInput> for Error {
     }
 }
 
-impl From<BackendError> for Error {
-    fn from(error: BackendError) -> Self {
-        match error {
-            BackendError::Unavailable { reason, source } => Self::Unavailable { reason, source },
-            BackendError::OutcomeUnknown { reason, source } => {
-                Self::OutcomeUnknown { reason, source }
-            }
-            BackendError::Rejected { reason, source } => Self::Rejected { reason, source },
-            BackendError::ForeignValue { found } => Self::ForeignValue { found },
-            BackendError::Unsupported { what } => Self::Unsupported { what },
-            BackendError::Closed => Self::Closed,
+impl BackendError {
+    /// As the user of a client sees it, of a call about a key.
+    pub(crate) fn on(self, key: &Key) -> Error {
+        match self {
+            Self::Unavailable { reason, cause } => Error::Unavailable { reason, cause },
+            Self::OutcomeUnknown { reason, cause } => Error::OutcomeUnknown { reason, cause },
+            Self::Rejected { reason, cause } => Error::Rejected { reason, cause },
+            Self::ForeignValue { found } => Error::ForeignValue {
+                key: key.clone(),
+                found,
+            },
+            Self::Unsupported { what } => Error::Unsupported { what },
+            Self::Closed => Error::Closed,
         }
     }
 }
 
 /// Says a refusal in words.
-fn refusal(refused: &Refused) -> String {
-    match refused {
+fn refusal(asked: &LockSpec, reason: &Refused) -> String {
+    match reason {
         Refused::Stale => "an attempt was older than another of this client".into(),
         Refused::TooLate => "the attempt reached the server too late".into(),
         Refused::Mismatch { lives_with } => format!(
-            "the key is in use as a {}, with policy {:?} and a waiter lease of {:?}",
-            kind(lives_with),
-            lives_with.policy(),
-            lives_with.waiter_lease()
+            "asked for as a {}, while it is in use as a {}",
+            described(asked),
+            described(lives_with)
         ),
         Refused::QueueFull => "the key has as many waiters as are allowed".into(),
         Refused::HoldersFull => "the key has as many holders as are allowed".into(),
@@ -179,6 +180,16 @@ const fn spent(why: &Why) -> &'static str {
         Why::Forced => "its lock was released by force",
         Why::Ended | Why::Unknown => "it was adopted before, or its lock is gone",
     }
+}
+
+/// Says all that must be the same for those who share a key.
+fn described(spec: &LockSpec) -> String {
+    format!(
+        "{} (policy {:?}, waiter lease {:?})",
+        kind(spec),
+        spec.policy(),
+        spec.waiter_lease()
+    )
 }
 
 /// Says what a key is in use as.
@@ -293,53 +304,61 @@ mod tests {
 
     #[test]
     fn messages_say_what_happened() {
+        let key = || Key::new("invoice:42").expect("valid");
+        let refused = |reason| Error::Refused {
+            key: key(),
+            asked: LockSpec::mutex(),
+            reason,
+        };
+        let lost = |reason| Error::Lost { key: key(), reason };
+        let foreign = BackendError::ForeignValue {
+            found: "list".into(),
+        };
         let errors = [
             Error::InvalidInput(InvalidInput::KeyLength { bytes: 0 }),
-            BackendError::unavailable("connection refused").into(),
-            BackendError::outcome_unknown("no answer within 1s").into(),
-            BackendError::rejected("NOAUTH Authentication required").into(),
-            Error::Refused(Refused::Stale),
-            Error::Refused(Refused::TooLate),
-            Error::Refused(Refused::Mismatch {
+            BackendError::unavailable("connection refused").on(&key()),
+            BackendError::outcome_unknown("no answer within 1s").on(&key()),
+            BackendError::rejected("NOAUTH Authentication required").on(&key()),
+            refused(Refused::Stale),
+            refused(Refused::TooLate),
+            refused(Refused::Mismatch {
                 lives_with: LockSpec::rw_lock(),
             }),
-            Error::Refused(Refused::QueueFull),
-            Error::Refused(Refused::HoldersFull),
-            Error::Refused(Refused::HoldLimit),
-            Error::Refused(Refused::WouldDeadlock),
-            Error::Refused(Refused::FloorTooHigh),
-            BackendError::ForeignValue {
-                found: "list".into(),
-            }
-            .into(),
+            refused(Refused::QueueFull),
+            refused(Refused::HoldersFull),
+            refused(Refused::HoldLimit),
+            refused(Refused::WouldDeadlock),
+            refused(Refused::FloorTooHigh),
+            foreign.on(&key()),
             Error::Unsupported { what: "convert" },
             Error::Closed,
-            Error::Released,
-            Error::Lost(Loss::Deadline),
-            Error::Lost(Loss::Expired),
-            Error::Lost(Loss::Forced),
-            Error::Lost(Loss::Unknown),
-            Error::Lost(Loss::ClockStepped),
-            Error::Lost(Loss::MaxHold),
-            Error::Lost(Loss::ClientClosed),
-            Error::Lost(Loss::Deadline).at(&Key::new("b").expect("valid")),
-            Error::HandoffSpent(Why::Expired),
-            Error::HandoffSpent(Why::Forced),
-            Error::HandoffSpent(Why::Ended),
+            Error::Released { key: key() },
+            lost(Loss::Deadline),
+            lost(Loss::Expired),
+            lost(Loss::Forced),
+            lost(Loss::Unknown),
+            lost(Loss::ClockStepped),
+            lost(Loss::MaxHold),
+            lost(Loss::ClientClosed),
+            Error::HandoffSpent {
+                key: key(),
+                reason: Why::Ended,
+            },
             Error::InvalidInput(InvalidInput::KeyCount { asked: 65 }),
-            Error::InvalidInput(InvalidInput::RepeatedKey {
-                key: Key::new("b").expect("valid"),
-            }),
+            Error::InvalidInput(InvalidInput::RepeatedKey { key: key() }),
         ];
+        // What a report of the whole chain says.
+        assert!(errors.iter().all(|error| error.source().is_none()));
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(lines.join("\n"));
     }
 
     #[test]
     fn only_an_outage_is_transient() {
-        assert!(Error::from(BackendError::unavailable("x")).is_transient());
-        assert!(Error::from(BackendError::outcome_unknown("x")).is_transient());
-        assert!(!Error::from(BackendError::rejected("x")).is_transient());
+        let key = Key::new("k").expect("valid");
+        assert!(BackendError::unavailable("x").on(&key).is_transient());
+        assert!(BackendError::outcome_unknown("x").on(&key).is_transient());
+        assert!(!BackendError::rejected("x").on(&key).is_transient());
         assert!(!Error::Closed.is_transient());
     }
 }

@@ -97,7 +97,7 @@ impl<K> fmt::Debug for Guard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("key", self.key())
-            .field("token", &self.fencing_token())
+            .field("token", &self.fencing_token().ok())
             .field("valid_for", &self.valid_for())
             .finish_non_exhaustive()
     }
@@ -122,10 +122,12 @@ impl<K> Guard<K> {
     /// held: by a conversion, or for a reader when a later group of readers had to be numbered
     /// anew.
     ///
-    /// A backend without [`fencing_tokens`](crate::Capabilities::fencing_tokens) gives a number
-    /// that orders nothing and fences nobody off. All of leasehold's own backends have them.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.hold.token()
+    /// # Errors
+    /// [`Error::Unsupported`] if the backend has no
+    /// [`fencing_tokens`](crate::Capabilities::fencing_tokens), and never otherwise. All of
+    /// leasehold's own backends have them.
+    pub fn fencing_token(&self) -> Result<FencingToken, Error> {
+        self.hold.fencing_token()
     }
 
     /// Whether the lock is certainly held now.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::bounds::{MAX_HANDOFF_TEXT, MAX_LEASE, MAX_WAITER_LEASE};
-use crate::client::error::Error;
+use crate::client::error::{Error, NO_TOKENS};
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key, Operation, OwnerId, SessionId};
 use crate::request::{Kind, Mode};
@@ -50,7 +50,8 @@ pub struct Handoff {
     pub(crate) operation: Operation,
     /// Sequence of the hold beside it, which only one can end.
     pub(crate) baton: u64,
-    pub(crate) token: FencingToken,
+    /// `None` if the backend has no fencing tokens; in the text a 0.
+    pub(crate) token: Option<FencingToken>,
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
     pub(crate) fixed_lease: bool,
@@ -104,8 +105,11 @@ impl Handoff {
     }
 
     /// The token of the hold when it was handed off.
-    pub const fn fencing_token(&self) -> FencingToken {
-        self.token
+    ///
+    /// # Errors
+    /// As [`Guard::fencing_token`](crate::Guard::fencing_token).
+    pub fn fencing_token(&self) -> Result<FencingToken, Error> {
+        self.token.ok_or(NO_TOKENS)
     }
 
     /// The hand-off as a line of ASCII, at most
@@ -125,7 +129,7 @@ impl Handoff {
             self.operation.owner.as_u64(),
             self.operation.sequence,
             self.baton,
-            self.token,
+            self.token.map_or(0, FencingToken::get),
             micros(self.lease),
             micros(self.waiter_lease),
             u8::from(self.fixed_lease),
@@ -197,7 +201,7 @@ fn read<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handoff> {
             owner: OwnerId::from_u64(owner),
         },
         baton,
-        token: FencingToken::new(token),
+        token: (token > 0).then_some(FencingToken::new(token)),
         lease,
         waiter_lease,
         fixed_lease,
@@ -290,7 +294,7 @@ mod tests {
                 owner: OwnerId::from_u64(0xdead_beef),
             },
             baton: 32,
-            token: FencingToken::new(77),
+            token: Some(FencingToken::new(77)),
             lease: Duration::from_secs(30),
             waiter_lease: Duration::from_secs(5),
             fixed_lease: true,
@@ -338,7 +342,7 @@ mod tests {
         let text = format!("{:?}", handoff("k"));
         assert_eq!(
             text,
-            "Handoff { key: \"k\", holds: \"read guard\", token: Token(77), .. }"
+            "Handoff { key: \"k\", holds: \"read guard\", token: Some(Token(77)), .. }"
         );
     }
 }

@@ -10,7 +10,7 @@ use futures_util::future::select;
 use crate::client::cleanup::{self, Busy, EndJob, EndResult, Ended, await_end};
 use crate::client::clock::local_deadline;
 use crate::client::core::{Anchor, Answer, reply_of};
-use crate::client::error::{Error, Loss, Release};
+use crate::client::error::{Error, Loss, NO_TOKENS, Release};
 use crate::client::tenure::{HoldState, Standing, Tenure, Validity};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
@@ -66,8 +66,18 @@ impl Hold {
         self.operation.sequence
     }
 
+    /// What the backend calls it, be it a fencing token or not.
     pub(crate) fn token(&self) -> FencingToken {
         self.tenure.token()
+    }
+
+    /// The token, if it fences anybody off.
+    pub(crate) fn fencing_token(&self) -> Result<FencingToken, Error> {
+        if self.anchor.capabilities.fencing_tokens {
+            Ok(self.token())
+        } else {
+            Err(NO_TOKENS)
+        }
     }
 
     pub(crate) fn validity(&self) -> Validity {
@@ -106,7 +116,8 @@ impl Hold {
         let call = core.backend.renew(&request);
         let answer = core.exchange_batch(limit, 1, call).await.pop();
         if let Some(answer) = answer {
-            self.take_renewal(answer)?;
+            let taken = self.take_renewal(answer);
+            taken.map_err(|error| error.on(&self.tenure.key))?;
         }
         self.check()
     }
@@ -150,8 +161,26 @@ impl Hold {
     pub(crate) fn check(&self) -> Result<Duration, Error> {
         match self.validity() {
             Validity::ValidUntil(until) => Ok(until.saturating_since(self.anchor.now())),
-            Validity::Lost(loss) => Err(Error::Lost(loss)),
-            Validity::Ended => Err(Error::Released),
+            Validity::Lost(loss) => Err(self.loss_error(loss)),
+            Validity::Ended => Err(self.released_error()),
+        }
+    }
+
+    pub(crate) fn loss_error(&self, reason: Loss) -> Error {
+        let key = self.tenure.key.clone();
+        Error::Lost { key, reason }
+    }
+
+    pub(crate) fn released_error(&self) -> Error {
+        let key = self.tenure.key.clone();
+        Error::Released { key }
+    }
+
+    /// The error of a hold that is lost.
+    pub(crate) fn lost_by_now(&self) -> Option<Error> {
+        match self.validity() {
+            Validity::Lost(loss) => Some(self.loss_error(loss)),
+            Validity::ValidUntil(_) | Validity::Ended => None,
         }
     }
 
@@ -181,7 +210,9 @@ impl Hold {
 
     /// What the end came to, once it has begun.
     pub(crate) async fn end_result(&self) -> Result<Release, Error> {
-        let Ended { reply, in_doubt } = await_end(&self.anchor, &self.ended).await?;
+        let Ended { reply, in_doubt } = await_end(&self.anchor, &self.ended)
+            .await
+            .map_err(|error| error.on(&self.tenure.key))?;
         Ok(match reply {
             EndReply::Released { holds_left, .. } => Release::Released { holds_left },
             EndReply::Left => Release::Released { holds_left: 0 },
@@ -202,12 +233,8 @@ impl Hold {
     /// Runs `body`, and drops it as soon as the hold is lost.
     pub(crate) async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
         self.check()?;
-        let lost = async { Error::Lost(self.lost().await) };
-        let lost_by_now = || match self.validity() {
-            Validity::Lost(loss) => Some(Error::Lost(loss)),
-            Validity::ValidUntil(_) | Validity::Ended => None,
-        };
-        run_until_lost(lost, lost_by_now, body).await
+        let lost = async { self.loss_error(self.lost().await) };
+        run_until_lost(lost, || self.lost_by_now(), body).await
     }
 }
 

@@ -118,7 +118,7 @@ impl Lock {
             // Without a deadline neither can be; saying so is better than a panic.
             Outcome::Held(_) | Outcome::TimedOut(_) => Err(Error::Unavailable {
                 reason: "the wait ended without the lock".into(),
-                source: None,
+                cause: None,
             }),
         }
     }

@@ -19,7 +19,7 @@ use crate::client::lock::Lock;
 use crate::client::many_guard::{ManyGuard, first_lost};
 use crate::client::settings::{Options, option_setters};
 use crate::client::wait::{Ask, Patience, obtain};
-use crate::error::{BackendError, InvalidInput};
+use crate::error::InvalidInput;
 use crate::id::Key;
 use crate::mutants::mutant;
 use crate::reply::Held;
@@ -195,7 +195,7 @@ impl Many {
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`] if no key was named.
-    /// What is about one key comes in an [`Error::AtKey`] that names it.
+    /// What is about one key names it: [`Error::key`].
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue and releases what was taken so far,
@@ -205,8 +205,7 @@ impl Many {
             ManyOutcome::Acquired(guard) => Ok(guard),
             // Without a deadline neither can be; saying so is better than a panic.
             ManyOutcome::Held { .. } | ManyOutcome::TimedOut { .. } => {
-                let why = "the wait ended without the locks";
-                Err(BackendError::unavailable(why).into())
+                Err(unavailable("the wait ended without the locks"))
             }
         }
     }
@@ -257,7 +256,7 @@ impl Many {
     /// dropped at the await point where it stands.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Lost`], in an [`Error::AtKey`] that names the key,
+    /// As [`lock`](Self::lock), and [`Error::Lost`], which names the key,
     /// if one was lost before the body ended.
     ///
     /// # Cancel safety
@@ -339,7 +338,7 @@ impl<'a> Gathering<'a> {
             if pause >= self.left() {
                 if matches!(self.patience, Patience::Try) {
                     let why = format!("key {key:?} was lost before the others were taken");
-                    return Err(BackendError::unavailable(why).into());
+                    return Err(unavailable(why));
                 }
                 return Ok(self.timed_out(&key, None));
             }
@@ -362,7 +361,7 @@ impl<'a> Gathering<'a> {
             };
             let lost = pin!(first_lost(watched));
             let outcome = match select(pin!(obtain(*ask, patience)), lost).await {
-                Either::Left((outcome, _)) => outcome.map_err(|error| error.at(ask.key))?,
+                Either::Left((outcome, _)) => outcome?,
                 Either::Right(((key, _), _)) => return Ok(Round::Lost(key)),
             };
             match outcome {
@@ -393,5 +392,12 @@ impl<'a> Gathering<'a> {
             }
             same => Some(same),
         }
+    }
+}
+
+fn unavailable(reason: impl Into<String>) -> Error {
+    Error::Unavailable {
+        reason: reason.into(),
+        cause: None,
     }
 }

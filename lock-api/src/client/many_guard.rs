@@ -11,7 +11,6 @@ use futures_util::stream::FuturesUnordered;
 use crate::client::cleanup::{self, Busy, EndJob};
 use crate::client::error::{Error, Loss, Release};
 use crate::client::hold::{Hold, run_until_lost};
-use crate::client::tenure::Validity;
 use crate::id::{FencingToken, Key};
 use crate::request::Renew;
 
@@ -33,7 +32,8 @@ pub struct ManyGuard {
 impl fmt::Debug for ManyGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ManyGuard")
-            .field("tokens", &self.fencing_tokens().collect::<Vec<_>>())
+            .field("keys", &self.keys().collect::<Vec<_>>())
+            .field("tokens", &self.fencing_tokens().ok())
             .field("valid_for", &self.valid_for())
             .finish()
     }
@@ -51,20 +51,28 @@ impl ManyGuard {
 
     /// The token to send with every write to what `key` protects; `None` if the guard does not
     /// hold that key.
-    pub fn fencing_token(&self, key: impl AsRef<str>) -> Option<FencingToken> {
+    ///
+    /// # Errors
+    /// As [`Guard::fencing_token`](crate::Guard::fencing_token).
+    pub fn fencing_token(&self, key: impl AsRef<str>) -> Result<Option<FencingToken>, Error> {
         let name = key.as_ref();
         let held = self
             .holds
             .iter()
             .find(|hold| hold.tenure.key.as_str() == name);
-        held.map(Hold::token)
+        held.map(Hold::fencing_token).transpose()
     }
 
-    /// The keys with their tokens.
-    pub fn fencing_tokens(&self) -> impl ExactSizeIterator<Item = (&Key, FencingToken)> {
-        self.holds
+    /// The keys with their tokens, in the order in which they were taken.
+    ///
+    /// # Errors
+    /// As [`Guard::fencing_token`](crate::Guard::fencing_token).
+    pub fn fencing_tokens(&self) -> Result<Vec<(&Key, FencingToken)>, Error> {
+        let tokens = self
+            .holds
             .iter()
-            .map(|hold| (&hold.tenure.key, hold.token()))
+            .map(|hold| Ok((&hold.tenure.key, hold.fencing_token()?)));
+        tokens.collect()
     }
 
     /// Whether all keys are certainly held now.
@@ -82,7 +90,7 @@ impl ManyGuard {
     fn check(&self) -> Result<Duration, Error> {
         let mut least = Duration::MAX;
         for hold in &self.holds {
-            let left = hold.check().map_err(|error| error.at(&hold.tenure.key))?;
+            let left = hold.check()?;
             least = least.min(left);
         }
         Ok(least)
@@ -102,7 +110,7 @@ impl ManyGuard {
     /// Renews all leases now, in one batch, and returns [`valid_for`](Self::valid_for).
     ///
     /// # Errors
-    /// [`Error::Lost`] if a key is lost, in an [`Error::AtKey`] that names it;
+    /// [`Error::Lost`] if a key is lost, which it names;
     /// [`Error::Released`] if the guard was released. A transient error is no loss: the guard is
     /// valid as long as it was before, or longer.
     ///
@@ -121,7 +129,7 @@ impl ManyGuard {
         let mut failed = None;
         for (hold, answer) in self.holds.iter().zip(answers) {
             if let Err(error) = hold.take_renewal(answer) {
-                failed = failed.or(Some(Error::from(error).at(&hold.tenure.key)));
+                failed = failed.or(Some(error.on(&hold.tenure.key)));
             }
         }
         let left = self.check()?;
@@ -160,7 +168,7 @@ impl ManyGuard {
     /// dropped at the await point where it stands.
     ///
     /// # Errors
-    /// [`Error::Lost`] in an [`Error::AtKey`] that names the key, if one was lost before the
+    /// [`Error::Lost`], which names the key, if one was lost before the
     /// future ended; [`Error::Released`] if the guard was released before the call.
     ///
     /// # Cancel safety
@@ -169,15 +177,9 @@ impl ManyGuard {
         self.check()?;
         let lost = async {
             let (key, loss) = self.lost().await;
-            Error::Lost(loss).at(&key)
+            Error::Lost { key, reason: loss }
         };
-        let lost_by_now = || {
-            let mut lost = self.holds.iter().filter_map(|hold| match hold.validity() {
-                Validity::Lost(loss) => Some(Error::Lost(loss).at(&hold.tenure.key)),
-                Validity::ValidUntil(_) | Validity::Ended => None,
-            });
-            lost.next()
-        };
+        let lost_by_now = || self.holds.iter().find_map(Hold::lost_by_now);
         run_until_lost(lost, lost_by_now, body).await
     }
 

@@ -63,7 +63,6 @@ use crate::client::core::{Anchor, Core};
 use crate::client::lock::Lock;
 use crate::client::loss::Hook;
 use crate::client::settings::Settings;
-use crate::error::BackendError;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::ForceReply;
 use crate::request::{ForceHow, ForceRelease, Kind, Limits, Policy};
@@ -218,7 +217,9 @@ impl LockClient {
         core.ensure_open()?;
         let call = core.backend.inspect(&key);
         let answer = core.exchange(core.settings.call_timeout, call).await;
-        let reply = answer.map_err(core::not_executed)?.reply;
+        let reply = answer
+            .map_err(|error| core::not_executed(error).on(&key))?
+            .reply;
         Ok(Inspection::new(key, reply))
     }
 
@@ -244,7 +245,8 @@ impl LockClient {
         let core = &self.anchor;
         core.ensure_open()?;
         let call = core.backend.force_release(&request);
-        Ok(core.exchange(core.settings.call_timeout, call).await?.reply)
+        let answer = core.exchange(core.settings.call_timeout, call).await;
+        Ok(answer.map_err(|error| error.on(&request.key))?.reply)
     }
 
     /// Ends everything of this client: waits fail with [`Error::Closed`], guards still in use
@@ -272,7 +274,10 @@ impl LockClient {
             Either::Left(_) => Ok(()),
             Either::Right(_) => {
                 let why = "not all releases were acknowledged; leases end what is left";
-                Err(BackendError::outcome_unknown(why).into())
+                Err(Error::OutcomeUnknown {
+                    reason: why.into(),
+                    cause: None,
+                })
             }
         }
     }

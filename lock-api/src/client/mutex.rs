@@ -20,7 +20,7 @@ use crate::request::Mode;
 /// ```no_run
 /// # async fn example(locks: leasehold_api::LockClient) -> Result<(), leasehold_api::Error> {
 /// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// println!("held under token {}", guard.fencing_token());
+/// println!("held under token {}", guard.fencing_token()?);
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -140,8 +140,9 @@ impl<O: Ownership> Mutex<O> {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let sum = locks.mutex("job")?.with(async |guard| guard.fencing_token().get() + 1).await?;
-    /// # let _ = sum;
+    /// let job = locks.mutex("job")?;
+    /// let token = job.with(async |guard| guard.fencing_token()).await??;
+    /// # let _ = token;
     /// # Ok(())
     /// # }
     /// ```

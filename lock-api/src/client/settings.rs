@@ -40,17 +40,7 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), InvalidInput> {
         check_lease(self.lease)?;
         check_waiter_lease(self.waiter_lease)?;
-        if self.call_timeout < bounds::MIN_CALL_TIMEOUT
-            || self.call_timeout > bounds::MAX_CALL_TIMEOUT
-        {
-            return Err(InvalidInput::Setting {
-                what: "call time-out",
-                problem: format!(
-                    "{:?} is outside the limits (10 ms to 5 s)",
-                    self.call_timeout
-                ),
-            });
-        }
+        InvalidInput::check_time_limit("call time-out", self.call_timeout)?;
         let limits = self.limits;
         if limits.holds == 0 || limits.waiters == 0 || limits.holders == 0 {
             return Err(InvalidInput::Setting {

@@ -25,7 +25,7 @@ use crate::client::renewal::Renewals;
 use crate::client::session::Session;
 use crate::client::tenure::{HoldState, Standing, Tenure};
 use crate::error::{BackendError, InvalidInput};
-use crate::id::Operation;
+use crate::id::{Key, Operation};
 use crate::mutants::mutant;
 use crate::reply::{AcquireReply, EndReply, Refused, RenewReply, Why};
 use crate::request::{Acquire, End, Kind, Limits, LockSpec, Mode, Renew};
@@ -119,17 +119,19 @@ impl LockClient {
 /// Until when a step is tried, and how long it pauses in between.
 struct Patience<'a> {
     core: &'a Core,
+    key: &'a Key,
     until: Moment,
     pause: Duration,
 }
 
 impl<'a> Patience<'a> {
-    fn new(core: &'a Core) -> Self {
+    fn new(core: &'a Core, key: &'a Key) -> Self {
         let until = core
             .now()
             .saturating_add(core.settings.call_timeout * CALLS);
         Self {
             core,
+            key,
             until,
             pause: FIRST_PAUSE,
         }
@@ -146,7 +148,7 @@ impl<'a> Patience<'a> {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         let left = self.until.saturating_since(self.core.now());
         if !error.is_transient() || pause >= left {
-            return Err(error.into());
+            return Err(error.on(self.key));
         }
         self.core.runtime.sleep(pause).await;
         Ok(())
@@ -163,13 +165,13 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
     let now = core.now();
     hold.check()?;
     let Some((state, lost)) = hold.tenure.begin_end(now, hold.operation.sequence) else {
-        return Err(Error::Released);
+        return Err(hold.released_error());
     };
     if let Some(loss) = lost {
         core.tell_ending(&hold.tenure, &state, lost, now);
         core.cleanup
             .push(EndJob::of_hold(core, &hold.tenure, state));
-        return Err(Error::Lost(loss));
+        return Err(hold.loss_error(loss));
     }
     baton.live = false;
     stop_keeping(hold);
@@ -186,7 +188,7 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
         mode,
         operation: hold.operation,
         baton: baton.operation.sequence,
-        token: hold.token(),
+        token: hold.fencing_token().ok(),
         lease: state.lease,
         waiter_lease: state.waiter_lease,
         fixed_lease: state.fixed_until.is_some(),
@@ -241,7 +243,7 @@ impl<'a> Baton<'a> {
     /// Takes it; the stamp of the reply. It gives the tenure a whole lease from then on.
     async fn place(&mut self) -> Result<Stamp, Error> {
         let core = &self.hold.anchor;
-        let mut patience = Patience::new(core);
+        let mut patience = Patience::new(core, &self.hold.tenure.key);
         loop {
             let left = self.hold.check()?;
             let again = match self.send(patience.limit().min(left)).await {
@@ -253,7 +255,7 @@ impl<'a> Baton<'a> {
                     AcquireReply::Acquired(_) | AcquireReply::Held(_) | AcquireReply::Queued(_) => {
                         let (sequence, why) = (self.hold.operation.sequence, Why::Unknown);
                         self.hold.tenure.lose_through(sequence, why);
-                        let lost = || Error::Lost(Loss::Unknown);
+                        let lost = || self.hold.loss_error(Loss::Unknown);
                         return Err(self.hold.check().err().unwrap_or_else(lost));
                     }
                     AcquireReply::Refused(Refused::Stale) => {
@@ -263,7 +265,13 @@ impl<'a> Baton<'a> {
                     AcquireReply::Refused(Refused::TooLate) => {
                         BackendError::unavailable("the call came too late")
                     }
-                    AcquireReply::Refused(refused) => return Err(Error::Refused(refused)),
+                    AcquireReply::Refused(reason) => {
+                        return Err(Error::Refused {
+                            key: self.hold.tenure.key.clone(),
+                            asked: self.spec,
+                            reason,
+                        });
+                    }
                 },
                 Err(error) => error,
             };
@@ -361,9 +369,10 @@ impl Arrival<'_> {
         }
         self.handoff.claim = Claim::Yes;
         let core = self.anchor;
-        let mut patience = Patience::new(core);
+        let key = self.handoff.key.clone();
+        let mut patience = Patience::new(core, &key);
         let request = [Renew {
-            key: self.handoff.key.clone(),
+            key: key.clone(),
             operation: self.handoff.operation,
             lease: self.handoff.lease,
         }];
@@ -379,7 +388,7 @@ impl Arrival<'_> {
                         }
                         BackendError::unavailable("the renewal was answered too late")
                     }
-                    RenewReply::Lost(why) => return Err(Error::HandoffSpent(why)),
+                    RenewReply::Lost(why) => return Err(self.spent(why)),
                 },
                 Err(error) => error,
             };
@@ -390,12 +399,13 @@ impl Arrival<'_> {
     /// Ends the baton: whoever is told that it stood until then is the adopter.
     async fn take_baton(&mut self) -> Result<(), Error> {
         let core = self.anchor;
-        let mut patience = Patience::new(core);
+        let key = self.handoff.key.clone();
+        let mut patience = Patience::new(core, &key);
         let baton = Operation {
             sequence: self.handoff.baton,
             ..self.handoff.operation
         };
-        let request = [End::new(self.handoff.key.clone(), baton)];
+        let request = [End::new(key.clone(), baton)];
         loop {
             // A call that is dropped before its answer leaves the same doubt as a lost one.
             let before = std::mem::replace(&mut self.handoff.claim, Claim::InDoubt);
@@ -412,6 +422,11 @@ impl Arrival<'_> {
         }
     }
 
+    fn spent(&self, reason: Why) -> Error {
+        let key = self.handoff.key.clone();
+        Error::HandoffSpent { key, reason }
+    }
+
     /// What the end of the baton says; `before` is what was known before it was sent.
     fn baton_taken(&mut self, reply: EndReply, before: Claim) -> Result<(), Error> {
         match reply {
@@ -421,16 +436,16 @@ impl Arrival<'_> {
             EndReply::NotHeld(_) if mutant!(HandoffAdoptedTwice) => Ok(()),
             EndReply::NotHeld(_) if before == Claim::InDoubt => {
                 let why = "an earlier call may have adopted the hand-off, or another adopter has";
-                Err(BackendError::outcome_unknown(why).into())
+                Err(BackendError::outcome_unknown(why).on(&self.handoff.key))
             }
             EndReply::NotHeld(why) => {
                 self.handoff.claim = Claim::No;
-                Err(Error::HandoffSpent(why))
+                Err(self.spent(why))
             }
             // The baton stood alone: what it was to pass on is gone.
             EndReply::Released { tenure: None, .. } | EndReply::Left => {
                 self.handoff.claim = Claim::No;
-                Err(Error::HandoffSpent(Why::Unknown))
+                Err(self.spent(Why::Unknown))
             }
         }
     }

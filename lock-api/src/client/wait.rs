@@ -167,11 +167,11 @@ impl<'a> WaitLoop<'a> {
     /// The end of a wait: by contention a value, by an outage an error.
     fn out_of_time(&mut self) -> Result<Outcome<Hold>, Error> {
         if let Some(trouble) = self.trouble.take() {
-            return Err(trouble.into());
+            return Err(trouble.on(self.ask.key));
         }
         if matches!(self.patience, Patience::Try) {
             let why = "no attempt came through in time";
-            return Err(BackendError::unavailable(why).into());
+            return Err(BackendError::unavailable(why).on(self.ask.key));
         }
         Ok(Outcome::TimedOut(TimedOut {
             waited: self.ask.anchor.now().saturating_since(self.began),
@@ -182,7 +182,7 @@ impl<'a> WaitLoop<'a> {
     /// Notes a failed call; fails if trying again is no use.
     fn note(&mut self, error: BackendError) -> Result<(), Error> {
         if !error.is_transient() {
-            return Err(error.into());
+            return Err(error.on(self.ask.key));
         }
         // A call that only the caller's own deadline cut short is no sign of an outage, if the
         // one before it was answered.
@@ -284,7 +284,13 @@ impl<'a> WaitLoop<'a> {
                         return self.out_of_time().map(Step::Done);
                     }
                 }
-                AcquireReply::Refused(refused) => return Err(Error::Refused(refused)),
+                AcquireReply::Refused(reason) => {
+                    return Err(Error::Refused {
+                        key: self.ask.key.clone(),
+                        asked: self.ask.spec,
+                        reason,
+                    });
+                }
             }
         }
     }

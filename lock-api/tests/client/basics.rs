@@ -17,7 +17,7 @@ async fn a_mutex_is_held_by_one_and_free_after_release() {
     assert_eq!(released, Release::Released { holds_left: 0 });
     assert!(!guard.is_valid());
     let second = held(b.mutex("k").expect("valid").try_lock().await);
-    assert!(second.fencing_token() > guard.fencing_token());
+    assert!(second.fencing_token().expect("tokens") > guard.fencing_token().expect("tokens"));
     assert_eq!(guard.release().await.expect("the same again"), released);
 }
 
@@ -79,7 +79,10 @@ async fn nested_holds_share_a_tenure_and_end_in_any_order() {
     let mutex = a.reentrant_mutex("k").expect("valid");
     let outer = mutex.lock().await.expect("free");
     let inner = held(mutex.try_lock().await);
-    assert_eq!(outer.fencing_token(), inner.fencing_token());
+    assert_eq!(
+        outer.fencing_token().expect("tokens"),
+        inner.fencing_token().expect("tokens")
+    );
     assert_eq!(
         outer.release().await.expect("answered"),
         Release::Released { holds_left: 1 }
@@ -100,21 +103,24 @@ async fn readers_share_and_convert() {
     let (b, _) = client(&server, "b");
     let one = held(a.rw_lock("k").expect("valid").try_read().await);
     let two = held(b.rw_lock("k").expect("valid").try_read().await);
-    assert_eq!(one.fencing_token(), two.fencing_token());
+    assert_eq!(
+        one.fencing_token().expect("tokens"),
+        two.fencing_token().expect("tokens")
+    );
     contended(&b.rw_lock("k").expect("valid").try_write().await);
     let Upgrade::NotSole(one) = one.try_upgrade().await.expect("answered") else {
         panic!("upgraded beside another reader");
     };
-    let read = one.fencing_token();
+    let read = one.fencing_token().expect("tokens");
     drop(two.release().await);
     let Upgrade::Upgraded(writer) = one.try_upgrade().await.expect("answered") else {
         panic!("the sole reader");
     };
-    assert!(writer.fencing_token() > read);
+    assert!(writer.fencing_token().expect("tokens") > read);
     contended(&b.rw_lock("k").expect("valid").try_read().await);
-    let written = writer.fencing_token();
+    let written = writer.fencing_token().expect("tokens");
     let reader = writer.downgrade().await.expect("answered");
-    assert!(reader.fencing_token() > written);
+    assert!(reader.fencing_token().expect("tokens") > written);
     let _joined = held(b.rw_lock("k").expect("valid").try_read().await);
 }
 
@@ -139,11 +145,11 @@ async fn with_runs_a_body_and_releases() {
     let seen = tokio::spawn(async move {
         let body = async |guard: &leasehold_api::MutexGuard| {
             tokio::task::yield_now().await;
-            guard.fencing_token()
+            guard.fencing_token().expect("tokens")
         };
         mutex.with(body).await
     });
     let token = seen.await.expect("no panic").expect("held");
     let next = held(a2.mutex("k").expect("valid").try_lock().await);
-    assert!(next.fencing_token() > token);
+    assert!(next.fencing_token().expect("tokens") > token);
 }

@@ -35,16 +35,16 @@ async fn a_hold_travels_and_its_sender_ends_nothing() {
     let (a, sender) = client(&server, "a");
     let (b, _) = client(&server, "b");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    let (token, lost) = (guard.fencing_token(), guard.lost());
+    let (token, lost) = (guard.fencing_token().expect("tokens"), guard.lost());
     let handoff = guard.into_handoff().await.expect("answered");
-    assert_eq!(handoff.fencing_token(), token);
+    assert_eq!(handoff.fencing_token().expect("tokens"), token);
     contended(&b.mutex("k").expect("valid").try_lock().await);
     a.shutdown().await.expect("answered");
     drop(a);
     server.advance(secs(20)).await;
 
     let guard = adopt(&b, copy(&handoff)).await.expect("answered");
-    assert_eq!(guard.fencing_token(), token, "one period");
+    assert_eq!(guard.fencing_token().expect("tokens"), token, "one period");
     sender.kill();
     server.advance(secs(100)).await;
     assert!(guard.is_valid(), "renewed by the adopter");
@@ -71,7 +71,7 @@ async fn nobody_renews_it_on_the_way() {
         "a whole lease: {took:?}"
     );
     let late = adopt(&a, handoff).await.expect_err("its lease is over");
-    assert!(matches!(late.error(), Error::HandoffSpent(_)), "{late}");
+    assert!(matches!(late.error(), Error::HandoffSpent { .. }), "{late}");
     assert!(next.is_valid());
 }
 
@@ -85,14 +85,20 @@ async fn a_copied_text_is_adopted_once() {
     let guards: Vec<_> = [one, other].into_iter().flatten().collect();
     assert_eq!(guards.len(), 1);
     let spent = adopt(&b, copy(&handoff)).await.expect_err("adopted");
-    assert!(matches!(spent.error(), Error::HandoffSpent(_)), "{spent}");
+    assert!(
+        matches!(spent.error(), Error::HandoffSpent { .. }),
+        "{spent}"
+    );
     server.advance(secs(60)).await;
     assert!(guards[0].is_valid(), "the others changed nothing");
     guards[0].release().await.expect("answered");
     let spent = adopt(&b, handoff).await.expect_err("adopted and released");
     assert!(matches!(
         spent.error(),
-        Error::HandoffSpent(Why::Unknown | Why::Ended)
+        Error::HandoffSpent {
+            reason: Why::Unknown | Why::Ended,
+            ..
+        }
     ));
     assert!(is_free(&b).await);
 }
@@ -168,7 +174,7 @@ async fn what_is_given_back_can_be_adopted_again() {
     let spent = adopt(&a, text.parse().expect("valid")).await;
     assert!(matches!(
         spent.expect_err("b has it").error(),
-        Error::HandoffSpent(_)
+        Error::HandoffSpent { .. }
     ));
     let guard = adopt(&b, failed.given_back()).await.expect("answered");
     server.advance(secs(100)).await;
@@ -226,10 +232,10 @@ async fn readers_and_writers_travel_too() {
     let guard = rw.write().await.expect("free");
     let handoff = guard.into_handoff().await.expect("answered");
     let guard: WriteGuard = b.adopt(copy(&handoff)).await.expect("answered");
-    let token = guard.fencing_token();
+    let token = guard.fencing_token().expect("tokens");
     contended(&other.try_read().await);
     let guard = guard.downgrade().await.expect("answered");
-    assert!(guard.fencing_token() > token);
+    assert!(guard.fencing_token().expect("tokens") > token);
     drop(held(other.try_read().await));
     let spent: Result<WriteGuard, _> = a.adopt(handoff).await;
     assert!(spent.is_err());
@@ -321,7 +327,7 @@ async fn what_cannot_travel_is_given_back() {
     let guard = mutex.lock().await.expect("free");
     guard.release().await.expect("answered");
     let failed = guard.into_handoff().await.expect_err("released");
-    assert!(matches!(failed.error(), Error::Released));
+    assert!(matches!(failed.error(), Error::Released { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -367,7 +373,13 @@ async fn a_hold_that_is_gone_is_not_handed_off() {
             .await
             .expect_err("the server forgot it");
         assert!(
-            matches!(failed.error(), Error::Lost(Loss::Unknown)),
+            matches!(
+                failed.error(),
+                Error::Lost {
+                    reason: Loss::Unknown,
+                    ..
+                }
+            ),
             "{failed}"
         );
         assert!(!failed.given_back().is_valid());
@@ -393,7 +405,13 @@ async fn a_revoked_hold_is_not_adopted() {
     forced.expect("answered");
     let spent = adopt(&b, handoff).await.expect_err("revoked");
     assert!(
-        matches!(spent.error(), Error::HandoffSpent(Why::Forced)),
+        matches!(
+            spent.error(),
+            Error::HandoffSpent {
+                reason: Why::Forced,
+                ..
+            }
+        ),
         "{spent}"
     );
 }

@@ -41,7 +41,10 @@ async fn an_inspection_says_who_holds_and_who_waits() {
     let mutex = held(a.mutex("m").expect("valid").try_lock().await);
     let locked = a.inspect("m").await.expect("answered");
     assert!(locked.is_held() && !locked.is_read_locked() && !locked.is_write_locked());
-    assert_eq!(locked.held_tokens(), [mutex.fencing_token()]);
+    assert_eq!(
+        locked.held_tokens(),
+        [mutex.fencing_token().expect("tokens")]
+    );
 
     let (c, _) = client(&server, "c");
     let _permits = c

@@ -48,7 +48,7 @@ async fn a_missed_deadline_is_told_at_its_moment_though_nobody_waits_for_it() {
     let a = builder.label(label.clone()).build().expect("valid");
     let mutex = a.mutex("k").expect("valid").lease(secs(10));
     let guard = mutex.lock().await.expect("free");
-    let token = guard.fencing_token();
+    let token = guard.fencing_token().expect("tokens");
     let granted = server.elapsed();
     network.isolate();
     let valid = guard.valid_for();
@@ -82,7 +82,7 @@ async fn each_reason_is_told_once_and_soon() {
 
     // By force: a push tells it.
     let forced = lock("forced").lock().await.expect("free");
-    let tokens = vec![forced.fencing_token()];
+    let tokens = vec![forced.fencing_token().expect("tokens")];
     operator
         .force_release("forced", tokens, ForceHow::Revoke)
         .await

@@ -134,17 +134,20 @@ async fn a_hold_that_is_nested_while_the_last_one_ends_shares_its_tenure() {
     let (b, _) = client(&server, "b");
     let rw = a.reentrant_rw_lock("k").expect("valid");
     let writer = rw.write().await.expect("free");
-    let written = writer.fencing_token();
+    let written = writer.fencing_token().expect("tokens");
     network.inject_into(Call::End, Fault::DelayRequest(ms(100)));
     drop(writer);
     server.advance(ms(10)).await;
     let reader = rw.read().await.expect("nested");
-    assert_eq!(reader.fencing_token(), written);
+    assert_eq!(reader.fencing_token().expect("tokens"), written);
     server.advance(ms(100)).await;
     // Dropping the write hold was a downgrade, which the answer to that end has told.
     let shown = b.inspect("k").await.expect("answered");
-    assert_eq!(shown.held_tokens(), [reader.fencing_token()]);
-    assert!(reader.fencing_token() > written);
+    assert_eq!(
+        shown.held_tokens(),
+        [reader.fencing_token().expect("tokens")]
+    );
+    assert!(reader.fencing_token().expect("tokens") > written);
     server.advance(secs(100)).await;
     assert!(reader.is_valid(), "it is renewed");
     reader.release().await.expect("answered");

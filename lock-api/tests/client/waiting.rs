@@ -97,10 +97,10 @@ async fn a_doubled_or_late_push_changes_nothing() {
         network.inject(fault);
         guard.release().await.expect("answered");
         let second = waiting.await.expect("no panic").expect("granted");
-        let token = second.fencing_token();
+        let token = second.fencing_token().expect("tokens");
         server.advance(secs(10)).await;
         assert!(second.is_valid());
-        assert_eq!(second.fencing_token(), token);
+        assert_eq!(second.fencing_token().expect("tokens"), token);
         second.release().await.expect("answered");
         let _third = held(b.mutex("k").expect("valid").try_lock().await);
     }
@@ -193,7 +193,8 @@ async fn what_else_an_owner_has_in_the_queue_becomes_a_nested_hold() {
     assert!(
         guards
             .iter()
-            .all(|guard| guard.fencing_token() == guards[0].fencing_token())
+            .all(|guard| guard.fencing_token().expect("tokens")
+                == guards[0].fencing_token().expect("tokens"))
     );
     server.advance(secs(100)).await;
     assert!(guards.iter().all(MutexGuard::is_valid));
@@ -213,14 +214,26 @@ async fn a_refusal_is_an_error_with_its_reason_in_all_forms() {
         rw.try_write().await.map(drop),
         rw.read_within(secs(1)).await.map(drop),
     ] {
-        let mismatch = matches!(&result, Err(Error::Refused(Refused::Mismatch { .. })));
+        let mismatch = matches!(
+            &result,
+            Err(Error::Refused {
+                reason: Refused::Mismatch { .. },
+                ..
+            })
+        );
         assert!(mismatch, "{result:?}");
     }
     let rw = a.reentrant_rw_lock("r").expect("valid");
     let _read = rw.read().await.expect("free");
     let deadlock = rw.write().await;
     assert!(
-        matches!(deadlock, Err(Error::Refused(Refused::WouldDeadlock))),
+        matches!(
+            deadlock,
+            Err(Error::Refused {
+                reason: Refused::WouldDeadlock,
+                ..
+            })
+        ),
         "{deadlock:?}"
     );
     contended(&a.rw_lock("r").expect("valid").try_write().await);
@@ -278,7 +291,7 @@ async fn an_attempt_that_was_overtaken_goes_on_as_a_new_one() {
     quick.release().await.expect("answered");
     assert!(!late.is_finished());
     let guard = held(late.await.expect("no panic"));
-    assert!(guard.fencing_token() > quick.fencing_token());
+    assert!(guard.fencing_token().expect("tokens") > quick.fencing_token().expect("tokens"));
 }
 
 #[tokio::test(start_paused = true)]

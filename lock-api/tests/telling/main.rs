@@ -372,7 +372,7 @@ async fn everything_happens(
     show(shown, &a.inspect("m").await);
     show(shown, &outer.release().await);
     let theirs = waiting.await.expect("no panic").expect("granted");
-    let tokens = vec![theirs.fencing_token()];
+    let tokens = vec![theirs.fencing_token().expect("tokens")];
     show(shown, &a.force_release("m", tokens, ForceHow::Now).await);
     server.advance(ms(100)).await;
     show(
