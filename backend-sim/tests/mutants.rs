@@ -23,6 +23,64 @@ fn first_failure(harness: &Arc<dyn Harness>) -> Option<String> {
         .or_else(|| scenario().map(|scenario| format!("directed::{}", scenario.name)))
 }
 
+/// Faults of the client, and cases that were made to notice them.
+const NOTICED_BY: &[(Mutant, &str)] = &[
+    (
+        Mutant::ResubscribeWithoutRecheck,
+        "client_push::lost_subscription_makes_everyone_poll",
+    ),
+    (
+        Mutant::DuplicatePushEndsHold,
+        "client_push::doubled_push_changes_nothing",
+    ),
+    (
+        Mutant::DuplicatePushEndsHold,
+        "client_push::push_may_come_after_a_poll",
+    ),
+    (
+        Mutant::SubscribesForEachWaiter,
+        "client_push::one_subscription_carries_all_waiters",
+    ),
+    (
+        Mutant::DroppedAttemptLeaks,
+        "client_cancel::dropped_wait_leaves_nothing",
+    ),
+    (
+        Mutant::DroppedAttemptLeaks,
+        "client_many::dropped_midway_gives_back",
+    ),
+    (Mutant::KeysAsNamed, "client_many::keys_are_taken_in_order"),
+    (
+        Mutant::KeysAsNamed,
+        "client_many::opposite_order_does_not_deadlock",
+    ),
+    (
+        Mutant::LossWhileGathering,
+        "client_many::loss_while_waiting_takes_all_anew",
+    ),
+    (
+        Mutant::HandoffAdoptedTwice,
+        "client_handoff::copied_text_is_adopted_once",
+    ),
+    (
+        Mutant::SenderEndsHandoff,
+        "client_handoff::sender_ends_nothing",
+    ),
+];
+
+/// Those of [`NOTICED_BY`] that are not noticed.
+fn unnoticed(harness: &Arc<dyn Harness>) -> Vec<String> {
+    let passes = |(mutant, name): &&(Mutant, &str)| {
+        mutant.plant();
+        let case = cases().find(|case| case.name() == *name);
+        case.is_none_or(|case| run_case(harness, case).is_ok())
+    };
+    let passed = NOTICED_BY.iter().filter(passes);
+    passed
+        .map(|(mutant, name)| format!("{} by {name}", mutant.name()))
+        .collect()
+}
+
 #[test]
 fn every_mutant_fails_a_case() {
     for scenario in SCENARIOS {
@@ -41,6 +99,8 @@ fn every_mutant_fails_a_case() {
             None => missed.push(mutant.name()),
         }
     }
+    let unnoticed = unnoticed(&harness);
     let _ = panic::take_hook();
+    assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
     assert!(missed.is_empty(), "no case noticed {missed:?}");
 }

@@ -112,6 +112,8 @@ mod planted {
         CancelledWaiterKeepsGrant = "wake-up-sent-to-a-cancelled-waiter-is-swallowed", "rule 11";
         /// A subscription that was lost makes nobody poll.
         ResubscribeWithoutRecheck = "re-subscribe-without-a-re-check", "rule 11";
+        /// Each waiter has a subscription of its own.
+        SubscribesForEachWaiter = "subscribes-for-each-waiter", "rule 8";
         /// A grant that is pushed to a holder takes its hold away.
         DuplicatePushEndsHold = "duplicate-push-ends-a-live-hold", "rule 11";
         /// An acquire whose reply was lost counts as not executed.

@@ -13,6 +13,7 @@ use crate::backend::{Notice, Notices};
 use crate::client::core::Core;
 use crate::client::session::Session;
 use crate::error::BackendError;
+use crate::mutants::mutant;
 use crate::sync::{Arc, Ordering};
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -20,7 +21,8 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
 /// Starts the task for a session, once, if the backend pushes.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
-    if core.capabilities.push && !session.hub.started.swap(true, Ordering::AcqRel) {
+    let started = session.hub.started.swap(true, Ordering::AcqRel);
+    if core.capabilities.push && (!started || mutant!(SubscribesForEachWaiter)) {
         core.runtime
             .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
     }

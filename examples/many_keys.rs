@@ -1,0 +1,95 @@
+//! Money goes from account to account, on many machines at once: both accounts are held together,
+//! in whatever order they are named, and each refuses a write that comes too late.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use common::Result;
+use leasehold::{Error, FencingToken, LockClient, ManyGuard};
+use tokio::time::sleep;
+
+const ACCOUNTS: [&str; 3] = ["account:ann", "account:bob", "account:cleo"];
+
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    balance: i64,
+    /// The greatest token that has written.
+    fence: Option<FencingToken>,
+}
+
+/// The database. Both rows are compared and written in one transaction, as in SQL.
+#[derive(Debug)]
+struct Bank(Mutex<BTreeMap<&'static str, Account>>);
+
+impl Bank {
+    fn new() -> Self {
+        let account = Account {
+            balance: 100,
+            fence: None,
+        };
+        Self(Mutex::new(ACCOUNTS.map(|name| (name, account)).into()))
+    }
+
+    fn transfer(&self, from: &str, to: &str, amount: i64, guard: &ManyGuard) -> bool {
+        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = |name: &str| {
+            let fence = rows.get(name).and_then(|account| account.fence);
+            guard.fencing_token(name) < fence
+        };
+        if late(from) || late(to) {
+            return false;
+        }
+        for (name, change) in [(from, -amount), (to, amount)] {
+            if let Some(account) = rows.get_mut(name) {
+                account.balance += change;
+                account.fence = guard.fencing_token(name);
+            }
+        }
+        true
+    }
+
+    fn total(&self) -> i64 {
+        let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.values().map(|account| account.balance).sum()
+    }
+}
+
+/// One machine: ten transfers around the circle, to the left or to the right.
+async fn machine(locks: LockClient, bank: Arc<Bank>, left: bool) -> Result<u32, Error> {
+    let mut done = 0;
+    for n in 0..10 {
+        let (from, to) = (ACCOUNTS[n % 3], ACCOUNTS[(n + 1) % 3]);
+        let (from, to) = if left { (to, from) } else { (from, to) };
+        let both = locks.many().mutex(from)?.mutex(to)?;
+        let written = both.with(async |guard| {
+            sleep(Duration::from_millis(20)).await; // looks at this and that
+            bank.transfer(from, to, 5, guard)
+        });
+        done += u32::from(written.await?);
+    }
+    locks.shutdown().await?;
+    Ok(done)
+}
+
+fn main() -> Result<()> {
+    common::run(async |service| {
+        let bank = Arc::new(Bank::new());
+        let mut machines = Vec::new();
+        for number in 0..6 {
+            let locks = service.client(&format!("machine-{number}")).await?;
+            let left = number % 2 == 0;
+            machines.push(tokio::spawn(machine(locks, Arc::clone(&bank), left)));
+        }
+        let mut done = 0;
+        for machine in machines {
+            done += machine.await??;
+        }
+        let total = bank.total();
+        println!("{done} transfers by 6 machines, {total} in all accounts together");
+        assert_eq!((done, total), (60, 300));
+        Ok(())
+    })
+}
