@@ -21,6 +21,7 @@ use crate::world::World;
 pub(crate) enum Pushes {
     #[default]
     Pass,
+    /// They are heard twice, and once more at [`Line::let_pushes_through`].
     Double,
     /// They are kept until [`Line::let_pushes_through`].
     Keep,
@@ -53,7 +54,10 @@ impl State {
     fn take(&mut self, notice: Notice) {
         match self.pushes {
             Pushes::Pass => self.heard.push_back(notice),
-            Pushes::Double => self.heard.extend([notice, notice]),
+            Pushes::Double => {
+                self.heard.extend([notice, notice]);
+                self.kept.push(notice);
+            }
             Pushes::Keep => self.kept.push(notice),
         }
     }

@@ -192,7 +192,9 @@ async fn doubled_push_changes_nothing(world: &World) -> Verdict {
     let guard = meanwhile(world, taken(world, &b, "k"), async || {
         released(&held, "S3").await
     });
-    stays_held(world, &a, &guard.await??).await
+    let guard = guard.await??;
+    line.let_pushes_through();
+    stays_held(world, &a, &guard).await
 }
 
 /// Insists that a push which comes too late, or again, leaves the hold as it is.

@@ -248,7 +248,8 @@ impl<'a> Baton<'a> {
             let left = self.hold.check()?;
             let again = match self.send(patience.limit().min(left)).await {
                 Ok(Answer { stamp, reply, .. }) => match reply {
-                    AcquireReply::Acquired(acquired) if acquired.holds == BOTH => {
+                    // More than both: the baton of an attempt that failed is not ended yet.
+                    AcquireReply::Acquired(acquired) if acquired.holds >= BOTH => {
                         return Ok(stamp);
                     }
                     // The hold is gone: this one stands alone, or somebody else's does.

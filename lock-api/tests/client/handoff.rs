@@ -356,6 +356,35 @@ async fn in_an_outage_the_guard_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_failure_it_is_handed_off_at_once() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    for _ in 0..3 {
+        network.inject_into(Call::Acquire, Fault::LoseReply);
+    }
+    // The baton of the first attempt outlives it.
+    network.inject_into(Call::End, Fault::LoseRequest);
+    let failed = guard.into_handoff().await.expect_err("no answer came");
+    assert!(
+        matches!(failed.error(), Error::OutcomeUnknown { .. }),
+        "{failed}"
+    );
+    assert_eq!(network.pending_faults(), 1);
+    let handoff = failed.given_back().into_handoff().await.expect("answered");
+    let guard = adopt(&b, handoff).await.expect("answered");
+    server.advance(secs(60)).await;
+    assert_eq!(network.pending_faults(), 0);
+    let release = guard.release().await.expect("answered");
+    assert_eq!(
+        release,
+        Release::Released { holds_left: 0 },
+        "no baton is left"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hold_that_is_gone_is_not_handed_off() {
     let server = server();
     let (a, _) = client(&server, "a");
