@@ -1,6 +1,6 @@
 //! Where every choice of a simulation comes from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use crate::tape::{Draw, Site, Tape};
@@ -27,9 +27,10 @@ pub enum Policy {
     /// As a tape says; its seed replaces that of the options. Where the run asks another question
     /// than the tape answers, it has diverged, which is a failure.
     Replay(Tape),
-    /// As a tape says as far as it fits: an answer out of bounds becomes the highest that there is.
-    /// For a tape that was changed. What the run recorded is a tape to
-    /// [`Replay`](Self::Replay).
+    /// As a tape says as far as it fits: each [site](Site) takes the next answer that the tape has
+    /// for it, so that a choice more or less of one site does not shift those of the others; an
+    /// answer out of bounds becomes the highest that there is. For a tape that was changed. What
+    /// the run recorded is a tape to [`Replay`](Self::Replay).
     Guided(Tape),
 }
 
@@ -90,12 +91,22 @@ enum Mode {
     Random(SplitMix),
     Pct(Box<Pct>),
     Replay,
-    Guided,
+    /// The answers that are left, for each site.
+    Guided([VecDeque<u32>; Site::ALL.len()]),
+}
+
+/// The answers of a tape for each site.
+fn answers(tape: &Tape) -> [VecDeque<u32>; Site::ALL.len()] {
+    Site::ALL.map(|site| {
+        let draws = tape.draws.iter().filter(|draw| draw.site == site);
+        draws.map(|draw| draw.value).collect()
+    })
 }
 
 impl Choices {
     /// `recording` is whether drawn choices are kept; those of a tape always are.
     pub(crate) fn new(seed: u64, policy: Policy, recording: bool) -> Self {
+        let recording = recording || matches!(policy, Policy::Guided(_));
         let (seed, mode, draws) = match policy {
             Policy::Random => (seed, Mode::Random(SplitMix(seed)), Vec::new()),
             Policy::Pct { depth, length } => {
@@ -103,7 +114,7 @@ impl Choices {
                 (seed, Mode::Pct(Box::new(pct)), Vec::new())
             }
             Policy::Replay(tape) => (tape.seed, Mode::Replay, tape.draws),
-            Policy::Guided(tape) => (tape.seed, Mode::Guided, tape.draws),
+            Policy::Guided(tape) => (tape.seed, Mode::Guided(answers(&tape)), Vec::new()),
         };
         Self {
             seed,
@@ -130,7 +141,12 @@ impl Choices {
                 let value = pct.random.below(bound);
                 self.keep(site, bound, value)
             }
-            Mode::Replay | Mode::Guided => self.follow(site, bound),
+            Mode::Replay => self.follow(site, bound),
+            Mode::Guided(answers) => {
+                let answer = answers[site as usize].pop_front();
+                let value = answer.unwrap_or(0).min(bound - 1);
+                self.keep(site, bound, value)
+            }
         }
     }
 

@@ -83,6 +83,11 @@ impl Clock {
 
     /// Whether somebody must be told that something is to happen earlier than before: the driver
     /// sleeps.
+    /// Whether this is the clock of a tokio runtime.
+    pub(crate) const fn is_tokio(&self) -> bool {
+        self.tokio.is_some()
+    }
+
     pub(crate) fn driver_may_sleep(&self) -> bool {
         !self.working.load(Ordering::Relaxed)
     }

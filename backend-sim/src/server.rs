@@ -8,6 +8,7 @@ use leasehold_api::{Key, ServerTime, SessionId};
 
 use crate::backend::SimBackend;
 use crate::choices::Policy;
+use crate::explore::settings::{self, Wish};
 use crate::history::History;
 use crate::log::{Entry, Message, ServerEvent};
 use crate::observer::Observer;
@@ -38,6 +39,10 @@ pub struct SimServer {
 impl SimServer {
     /// A running server, with no clients, and the default [`SimOptions`].
     ///
+    /// Two environment variables change which run it is: `LEASEHOLD_SIM_SEED`, a number, replaces
+    /// the seed; `LEASEHOLD_SIM_REPLAY`, a [`Tape`](crate::Tape), makes the choices. A test that
+    /// panics prints its timeline and the line that repeats it.
+    ///
     /// # Panics
     /// Outside a tokio runtime, or in one whose clock is not paused: write the test as
     /// `#[tokio::test(start_paused = true)]`.
@@ -52,7 +57,11 @@ impl SimServer {
     /// As [`new`](Self::new).
     #[track_caller]
     pub fn with_options(options: SimOptions) -> Self {
-        Self::with_policy(options, Policy::Random)
+        match settings::wish() {
+            Wish::Nothing => Self::with_policy(options, Policy::Random),
+            Wish::Seed(seed) => Self::with_policy(SimOptions { seed, ..options }, Policy::Random),
+            Wish::Replay(tape) => Self::with_policy(options, Policy::Replay(tape)),
+        }
     }
 
     /// A running server whose choices are made in another way: to replay a run, for example.

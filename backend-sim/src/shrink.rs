@@ -137,19 +137,31 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
-    /// Takes out ever smaller parts of the tape before a choice: that one and what comes after it
-    /// happen earlier.
+    /// Takes out ever smaller groups of choices before one of the same site: that one and what
+    /// comes after it happen earlier.
     fn delete_chunks(&mut self) {
-        let mut size = 64;
-        while size > 0 {
+        // What belongs together, such as the choices of one incident, is a handful.
+        for size in (1..=12).rev() {
             let mut index = 0;
             while let Some(&at) = self.set().get(index) {
-                let earlier =
-                    at >= size && self.attempt(|tape| drop(tape.draws.drain(at - size..at)));
+                let before = self.before(at, size);
+                let remove = |tape: &mut Tape| {
+                    for &at in &before {
+                        tape.draws.remove(at);
+                    }
+                };
+                let earlier = before.len() == size && self.attempt(remove);
                 index += usize::from(!earlier);
             }
-            size /= 2;
         }
+    }
+
+    /// The last so many choices of the same site before one, the latest first.
+    fn before(&self, at: usize, count: usize) -> Vec<usize> {
+        let draws = &self.best.draws;
+        let earlier = (0..at).rev();
+        let of_site = earlier.filter(|&index| draws[index].site == draws[at].site);
+        of_site.take(count).collect()
     }
 
     /// The lowest of each choice's answers, as if those above a failing one failed too.

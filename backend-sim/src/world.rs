@@ -16,6 +16,8 @@ use crate::calls::Calls;
 use crate::choices::{Choices, Policy};
 use crate::client::Client;
 use crate::clock::{Clock, start_pump};
+use crate::explore::failure::command_with_seed;
+use crate::history::History;
 use crate::log::{Content, Entry, Event, Log};
 use crate::observer::Observer;
 use crate::options::SimOptions;
@@ -197,8 +199,34 @@ impl World {
     }
 }
 
+/// How much of its timeline a test prints that panics, in lines.
+const PRINTED: usize = 300;
+
+impl World {
+    /// What helps who has to find out why a test failed.
+    fn print(&self) {
+        let inner = self.lock();
+        let seed = inner.choices.tape().seed;
+        let text = History::of(&inner.log, inner.client_names()).text();
+        let lines: Vec<&str> = text.lines().collect();
+        let hidden = lines.len().saturating_sub(PRINTED);
+        eprintln!("\nwhat happened in the simulation with seed {seed}:");
+        if hidden > 0 {
+            eprintln!("({hidden} lines before these)");
+        }
+        for line in &lines[hidden..] {
+            eprintln!("{line}");
+        }
+        eprintln!("\nto repeat it: {}", command_with_seed(seed));
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
+        // An own executor reports its runs itself.
+        if std::thread::panicking() && self.clock.is_tokio() {
+            self.print();
+        }
         self.ready.wake_driver();
     }
 }

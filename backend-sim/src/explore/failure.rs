@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::explore::settings::{self, REPLAY};
+use crate::explore::settings::{self, REPLAY, SEED};
 use crate::history::History;
 use crate::simulation::RunReport;
 use crate::tape::Tape;
@@ -128,11 +128,17 @@ fn test_name() -> Option<String> {
 }
 
 fn command(tape: &Tape) -> String {
+    format!("{REPLAY}={tape} {}", this_program())
+}
+
+/// The line that repeats a test with its seed.
+pub(crate) fn command_with_seed(seed: u64) -> String {
+    format!("{SEED}={seed} {}", this_program())
+}
+
+fn this_program() -> String {
     match test_name() {
-        Some(name) => format!("{REPLAY}={tape} cargo test -- --exact {name}"),
-        None => {
-            let program: Vec<String> = std::env::args().collect();
-            format!("{REPLAY}={tape} {}", program.join(" "))
-        }
+        Some(name) => format!("cargo test -- --exact {name}"),
+        None => std::env::args().collect::<Vec<_>>().join(" "),
     }
 }

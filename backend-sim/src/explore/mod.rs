@@ -1,6 +1,6 @@
 //! Many runs of a scenario, each with choices of its own, until one fails.
 
-mod failure;
+pub(crate) mod failure;
 mod quiet;
 pub(crate) mod settings;
 mod troubles;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::tape::Tape;
 
 pub(crate) const REPLAY: &str = "LEASEHOLD_SIM_REPLAY";
-const SEED: &str = "LEASEHOLD_SIM_SEED";
+pub(crate) const SEED: &str = "LEASEHOLD_SIM_SEED";
 const PAGES: &str = "LEASEHOLD_SIM_PAGES";
 
 /// Which run is wanted.

@@ -12,7 +12,7 @@ use leasehold_api::{
 
 use crate::history::History;
 use crate::log::{Answer, ClientEvent, Content, Entry, Event, Fate, Message, ServerEvent};
-use crate::store::Data;
+use crate::store::{Data, Tail};
 
 /// A stretch of time in which one operation waited, or held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +53,17 @@ impl Span {
         self.mode == Mode::Exclusive
     }
 
-    pub(crate) fn covers(&self, at: Duration) -> bool {
-        self.from <= at && (at < self.to || self.end == SpanEnd::Open)
+    /// Whether it goes on when an entry, of this time, has happened.
+    pub(crate) fn covers(&self, row: usize, at: Duration) -> bool {
+        let begun = match self.rows.0 {
+            Some(first) => first <= row,
+            None => self.from <= at,
+        };
+        let over = match self.rows.1 {
+            Some(last) => last <= row,
+            None => self.to <= at && self.end != SpanEnd::Open,
+        };
+        begun && !over
     }
 }
 
@@ -67,6 +76,8 @@ struct Spans {
     done: Vec<Span>,
     /// The entry that is looked at.
     row: Option<usize>,
+    /// When commands were executed.
+    executed: Vec<Duration>,
 }
 
 /// All spans, by their beginnings.
@@ -128,7 +139,10 @@ impl Spans {
                     ..
                 },
                 Some(client),
-            ) => self.executed(entry.at, client, key, command, reply),
+            ) => {
+                self.executed.push(entry.at);
+                self.executed(entry.at, client, key, command, reply);
+            }
             (Event::Server(event), _) => self.server(entry.at, event),
             _ => {}
         }
@@ -277,6 +291,19 @@ impl Spans {
         match event {
             ServerEvent::Started { data: Data::Lost } => {
                 self.close_all(at, SpanEnd::Forgotten, |_| true);
+            }
+            ServerEvent::Started {
+                data: Data::AllBut(lost),
+            }
+            | ServerEvent::FailedOver { lost } => {
+                let since = match *lost {
+                    Tail::Last(time) => at.saturating_sub(time),
+                    Tail::Commands(n) => {
+                        let first = self.executed.len().saturating_sub(n);
+                        self.executed.get(first).copied().unwrap_or(at)
+                    }
+                };
+                self.close_all(at, SpanEnd::Forgotten, |span| since <= span.from);
             }
             ServerEvent::KeyRemoved { key } | ServerEvent::ForeignPlanted { key, .. } => {
                 self.close_all(at, SpanEnd::Forgotten, |span| span.key == *key);

@@ -31,7 +31,7 @@ pub(crate) fn render(history: &History) -> String {
         let _ = write!(text, "{heading}  ");
     }
     let _ = writeln!(text, "server");
-    for entry in &history.entries {
+    for (row, entry) in history.entries.iter().enumerate() {
         let _ = write!(text, "{:>10.3}  ", entry.at.as_secs_f64());
         for (name, heading) in &columns {
             let mark = if entry.client.as_ref() == Some(name) {
@@ -39,7 +39,7 @@ pub(crate) fn render(history: &History) -> String {
             } else {
                 ' '
             };
-            let state = state(name, entry.at, &spans, &absences);
+            let state = state(name, (row, entry.at), &spans, &absences);
             let width = heading.chars().count().saturating_sub(1);
             let _ = write!(text, "{state}{mark:<width$}  ");
         }
@@ -63,7 +63,12 @@ fn shorten(name: &str) -> String {
 }
 
 /// How a client stands at a time.
-fn state(name: &Arc<str>, at: Duration, spans: &[Span], absences: &[Absence]) -> char {
+fn state(
+    name: &Arc<str>,
+    (row, at): (usize, Duration),
+    spans: &[Span],
+    absences: &[Absence],
+) -> char {
     let away = absences
         .iter()
         .filter(|absence| absence.client.as_ref() == Some(name))
@@ -78,7 +83,7 @@ fn state(name: &Arc<str>, at: Duration, spans: &[Span], absences: &[Absence]) ->
     }
     let mine = spans
         .iter()
-        .filter(|span| span.client == *name && span.covers(at));
+        .filter(|span| span.client == *name && span.covers(row, at));
     let strength = |span: &Span| match (span.is_hold(), span.is_exclusive()) {
         (true, true) => (3, '#'),
         (true, false) => (2, '='),

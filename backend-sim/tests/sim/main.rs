@@ -10,6 +10,7 @@ mod canary;
 mod controls;
 mod drivers;
 mod drops;
+mod explore;
 mod faults;
 mod histories;
 mod locks;

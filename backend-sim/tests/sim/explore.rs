@@ -1,0 +1,286 @@
+//! Explorations, as users write them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold_api::{LockBackend as _, LockClient};
+use leasehold_sim::{Exploration, Latency, SimOptions, SimServer, Troubles};
+
+use crate::support::{ms, secs};
+
+/// Two workers under one lock; the second version looks, waits and then writes without it.
+async fn count(sim: SimServer, locked: bool) -> Result<(), String> {
+    let counter = Arc::new(AtomicU32::new(0));
+    let workers = ["a", "b", "c"].map(|name| {
+        let (sim_then, machine, counter) = (sim.clone(), sim.client(name), Arc::clone(&counter));
+        sim.spawn(async move {
+            let locks = LockClient::new(machine.clone());
+            for _ in 0..2 {
+                let mutex = locks.mutex("counter").expect("a valid key").lease(secs(3));
+                let guard = mutex.lock().await.expect("it rides out what happens");
+                if !locked {
+                    // A mistake: the lock is given back before the work.
+                    drop(guard);
+                    sim_then.sleep(ms(1)).await;
+                    let seen = counter.load(Ordering::Relaxed);
+                    sim_then.sleep(ms(u64::from(sim_then.draw(3)))).await;
+                    counter.store(seen + 1, Ordering::Relaxed);
+                    continue;
+                }
+                counter.fetch_add(1, Ordering::Relaxed);
+                drop(guard);
+            }
+        })
+    });
+    for worker in workers {
+        worker.await;
+    }
+    match counter.load(Ordering::Relaxed) {
+        6 => Ok(()),
+        other => Err(format!("{other} of 6 were counted")),
+    }
+}
+
+fn exploration() -> Exploration {
+    Exploration::new()
+        .with_seeds(0..300)
+        .with_troubles(Troubles::all())
+}
+
+#[test]
+fn right_code_passes() {
+    exploration().check(|sim| count(sim, true));
+}
+
+#[test]
+fn a_failure_is_found_and_made_simple() {
+    let failure = exploration().find(|sim| count(sim, false)).expect("found");
+    assert!(failure.why.contains("of 6 were counted"), "{failure}");
+    let set = failure.tape.draws.iter().filter(|draw| draw.value != 0);
+    assert!(set.count() <= 8, "{failure}");
+    // No trouble is needed for it, so none is left.
+    let text = failure.history.text();
+    assert!(!text.contains(['!', '~']), "{text}");
+}
+
+/// Runs a test of this file again, by itself, with something in its environment.
+fn again(test: &str, variable: &str, value: &str) -> (bool, String) {
+    let program = std::env::current_exe().expect("this test's program");
+    let output = std::process::Command::new(program)
+        .args([
+            "--exact",
+            "--include-ignored",
+            "--nocapture",
+            &format!("explore::{test}"),
+        ])
+        .env(variable, value)
+        .env_remove("RUST_BACKTRACE")
+        .output()
+        .expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let text = text(&output.stdout) + &text(&output.stderr);
+    (output.status.success(), text)
+}
+
+#[test]
+#[ignore = "fails on purpose: other tests run it"]
+fn wrong_code_fails() {
+    exploration().check(|sim| count(sim, false));
+}
+
+#[test]
+fn the_line_that_a_failing_check_prints_repeats_it() {
+    let pages = env!("CARGO_TARGET_TMPDIR");
+    let (passed, first) = again("wrong_code_fails", "LEASEHOLD_SIM_PAGES", pages);
+    assert!(!passed, "{first}");
+    let line = first
+        .lines()
+        .find_map(|line| line.strip_prefix("to repeat it: "))
+        .expect("a line");
+    assert!(
+        line.ends_with(" cargo test -- --exact explore::wrong_code_fails"),
+        "{line}"
+    );
+    let tape = line.split(['=', ' ']).nth(1).expect("a tape");
+    let (passed, second) = again("wrong_code_fails", "LEASEHOLD_SIM_REPLAY", tape);
+    assert!(!passed && second.contains("run 1, with seed"), "{second}");
+    // The same timeline, between the same lines.
+    let timeline = |text: &str| -> Vec<String> {
+        let lines = text.lines().skip_while(|line| !line.contains("  server"));
+        lines
+            .take_while(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
+    assert!(timeline(&first).len() > 5, "{first}");
+    assert_eq!(timeline(&first), timeline(&second));
+    let page = std::path::Path::new(pages).join("explore--wrong_code_fails.html");
+    let page = std::fs::read_to_string(page).expect("a page was written");
+    assert!(page.contains("of 6 were counted") && page.contains(tape));
+}
+
+#[test]
+fn the_environment_is_obeyed_or_refused() {
+    let (passed, text) = again("right_code_passes", "LEASEHOLD_SIM_SEED", "7");
+    assert!(passed, "{text}");
+    let (passed, text) = again("right_code_passes", "LEASEHOLD_SIM_SEED", "seven");
+    assert!(
+        !passed && text.contains("LEASEHOLD_SIM_SEED: \"seven\" is no seed"),
+        "{text}"
+    );
+    let (passed, text) = again("right_code_passes", "LEASEHOLD_SIM_REPLAY", "2.u9:3.A");
+    assert!(
+        !passed && text.contains("the replay diverges at draw 0: the tape has User 3 of 9"),
+        "{text}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "fails on purpose: other tests run it"]
+async fn a_tokio_test_that_fails() {
+    let latency = Latency::between(ms(0), ms(3));
+    let server = SimServer::with_options(SimOptions::new(1).with_latency(latency));
+    let client = server.client("a");
+    for _ in 0..2 {
+        client.hello().await.expect("an answer");
+    }
+    panic!("on purpose");
+}
+
+#[test]
+fn a_failing_tokio_test_prints_its_timeline_and_how_to_repeat_it() {
+    let (passed, text) = again("a_tokio_test_that_fails", "LEASEHOLD_SIM_SEED", "9");
+    assert!(!passed, "{text}");
+    assert!(text.contains("the simulation with seed 9:"), "{text}");
+    assert!(text.contains("  .*          hello"), "{text}");
+    let line =
+        "to repeat it: LEASEHOLD_SIM_SEED=9 cargo test -- --exact explore::a_tokio_test_that_fails";
+    assert!(text.contains(line), "{text}");
+    let (passed, text) = again(
+        "a_tokio_test_that_fails",
+        "LEASEHOLD_SIM_REPLAY",
+        "2.u9:3.A",
+    );
+    assert!(
+        !passed && text.contains("the replay diverges at draw 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_same_exploration_finds_the_same_failure() {
+    let find = || exploration().find(|sim| count(sim, false)).expect("found");
+    assert_eq!(find().to_string(), find().to_string());
+}
+
+#[test]
+fn panics_deadlocks_and_endless_runs_are_failures() {
+    let find = |exploration: Exploration,
+                what: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
+        let failure = exploration.find(what).expect("it fails");
+        failure.why
+    };
+    let few = Exploration::new().with_seeds(0..3);
+    let why = find(few.clone(), |sim| {
+        Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") })
+    });
+    assert!(why.contains("of mine"), "{why}");
+    let why = find(few.clone(), |_| Box::pin(std::future::pending()));
+    assert!(why.contains("nothing can go on"), "{why}");
+    let why = find(few.clone().with_time_limit(secs(9)), |sim| {
+        Box::pin(async move { sim.sleep(secs(10)).await })
+    });
+    assert!(why.contains("not done after 9s"), "{why}");
+    let why = find(few.with_step_limit(100), |sim| {
+        Box::pin(async move {
+            loop {
+                sim.yield_now().await;
+            }
+        })
+    });
+    assert!(why.contains("not done after 100 steps"), "{why}");
+}
+
+/// Something that the seed does not decide: as a HashMap's order, or an unbiased select!, are.
+#[test]
+fn what_the_seed_does_not_decide_is_noticed() {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let failure = Exploration::new().with_seeds(0..3).find(|sim| async move {
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        sim.client("a").hello().await.expect("an answer");
+        sim.sleep(ms(u64::from(run % 2))).await;
+        sim.client("b").hello().await.expect("an answer");
+    });
+    let why = failure.expect("it is noticed").why;
+    assert!(why.contains("two runs of one seed differ"), "{why}");
+    assert!(why.contains("first:") && why.contains("hello"), "{why}");
+}
+
+/// All orders of two clients with three commands each: 6! / (3! 3!) = 20, if nothing else is left
+/// open.
+#[test]
+fn a_small_scope_is_covered() {
+    let mut orders = std::collections::BTreeSet::new();
+    let seen = std::sync::Mutex::new(&mut orders);
+    let runs = Exploration::new().check_all(|sim| {
+        let seen = &seen;
+        async move {
+            let order = Arc::new(std::sync::Mutex::new(String::new()));
+            let clients = ["a", "b"].map(|name| {
+                let (machine, order) = (sim.client(name), Arc::clone(&order));
+                sim.spawn(async move {
+                    for _ in 0..3 {
+                        machine.hello().await.expect("an answer");
+                        order.lock().expect("unpoisoned").push_str(name);
+                    }
+                })
+            });
+            for client in clients {
+                client.await;
+            }
+            let order = order.lock().expect("unpoisoned").clone();
+            seen.lock().expect("unpoisoned").insert(order);
+        }
+    });
+    assert_eq!(orders.len(), 20, "{orders:?}");
+    assert!(runs < 2_000, "{runs} runs");
+}
+
+#[test]
+#[should_panic(expected = "the scope has more than 10 runs")]
+fn a_scope_that_is_too_large_is_refused() {
+    Exploration::new()
+        .with_run_limit(10)
+        .check_all(|sim| async move {
+            for _ in 0..10 {
+                sim.draw(2);
+            }
+        });
+}
+
+/// How long it takes to make a failing run simple, and how simple it gets.
+#[test]
+#[ignore = "measures; run it in release: cargo test --release -p leasehold-sim --test sim -- --ignored --nocapture shrinking"]
+#[expect(clippy::disallowed_types, reason = "this measures real time")]
+fn shrinking_takes_little_time() {
+    let mut times = Vec::new();
+    for from in (0..3_000).step_by(100) {
+        let found = exploration().with_seeds(from..from + 100);
+        let (raw, full) = (found.clone().with_shrink_runs(0), found);
+        let time = |exploration: &Exploration| -> (Duration, bool) {
+            let start = std::time::Instant::now();
+            let failure = exploration.find(|sim| count(sim, false));
+            (start.elapsed(), failure.is_some())
+        };
+        let (without, _) = time(&raw);
+        let (with, found) = time(&full);
+        if found {
+            times.push(with.saturating_sub(without));
+        }
+    }
+    times.sort();
+    let median = times[times.len() / 2];
+    println!("shrinking: median {median:?}, {} failures", times.len());
+    assert!(median < ms(500), "{times:?}");
+}
