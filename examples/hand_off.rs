@@ -41,7 +41,7 @@ async fn work(locks: LockClient, mut jobs: mpsc::Receiver<Job>) -> Result<u32> {
             }
         };
         guard.protect(sleep(Duration::from_millis(300))).await?;
-        println!("report {report} made, token {}", guard.fencing_token());
+        println!("report {report} made, token {}", guard.fencing_token()?);
         guard.release().await?;
         made += 1;
     }

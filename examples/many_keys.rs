@@ -33,22 +33,28 @@ impl Bank {
         Self(Mutex::new(ACCOUNTS.map(|name| (name, account)).into()))
     }
 
-    fn transfer(&self, from: &str, to: &str, amount: i64, guard: &ManyGuard) -> bool {
+    fn transfer(
+        &self,
+        from: &str,
+        to: &str,
+        amount: i64,
+        guard: &ManyGuard,
+    ) -> Result<bool, Error> {
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let late = |name: &str| {
+        let changes = [(from, -amount), (to, amount)];
+        for (name, _) in changes {
             let fence = rows.get(name).and_then(|account| account.fence);
-            guard.fencing_token(name) < fence
-        };
-        if late(from) || late(to) {
-            return false;
-        }
-        for (name, change) in [(from, -amount), (to, amount)] {
-            if let Some(account) = rows.get_mut(name) {
-                account.balance += change;
-                account.fence = guard.fencing_token(name);
+            if guard.fencing_token(name)? < fence {
+                return Ok(false);
             }
         }
-        true
+        for (name, change) in changes {
+            if let Some(account) = rows.get_mut(name) {
+                account.balance += change;
+                account.fence = guard.fencing_token(name)?;
+            }
+        }
+        Ok(true)
     }
 
     fn total(&self) -> i64 {
@@ -68,7 +74,7 @@ async fn machine(locks: LockClient, bank: Arc<Bank>, left: bool) -> Result<u32, 
             sleep(Duration::from_millis(20)).await; // looks at this and that
             bank.transfer(from, to, 5, guard)
         });
-        done += u32::from(written.await?);
+        done += u32::from(written.await??);
     }
     locks.shutdown().await?;
     Ok(done)
