@@ -1,11 +1,10 @@
-//! Futures that are dropped: at every await point, on either side of it, nothing is left behind.
+//! Futures and guards that are dropped at special moments.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
 use futures_util::future::join;
-use leasehold_api::LockClient;
 use leasehold_sim::{Call, Fault, SimServer};
 
 use crate::locks::{client, hold, job, released};
@@ -13,7 +12,7 @@ use crate::support::{ms, secs};
 
 /// Where a future is dropped.
 #[derive(Clone, Copy, Debug)]
-enum Drop {
+pub(crate) enum Drop {
     /// After so many polls, each of which did not end it.
     After(u32),
     /// When it was woken for the poll after so many, before that poll: what woke it is there, but
@@ -22,7 +21,7 @@ enum Drop {
 }
 
 /// Polls a future until it ends, or until it is to be dropped; `None` if it was dropped.
-async fn dropped<F: Future>(at: Drop, future: F) -> Option<F::Output> {
+pub(crate) async fn dropped<F: Future>(at: Drop, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polls = 0;
     poll_fn(|cx| {
@@ -39,116 +38,6 @@ async fn dropped<F: Future>(at: Drop, future: F) -> Option<F::Output> {
         }
     })
     .await
-}
-
-/// What surrounds an attempt.
-#[derive(Clone, Copy, Debug)]
-enum Case {
-    Free,
-    /// Somebody holds the lock for 2.5 s more.
-    Held,
-    /// The same, and the push of the grant is lost.
-    PushLost,
-    /// The server executes the acquire, but its reply is lost.
-    ReplyLost,
-    RequestLost,
-    /// The acquire arrives after 300 ms.
-    RequestLate,
-    /// It arrives again after 300 ms.
-    RequestDoubled,
-}
-
-/// Drops an attempt in one way, in one case; true if it ended before it was dropped.
-async fn attempt(case: Case, at: Drop, first_use: bool) -> bool {
-    let server = SimServer::new(7);
-    let (_, other) = client(&server, "other");
-    let (process, locks) = client(&server, "dropper");
-    if !first_use {
-        assert!(released(&hold(&locks).await.release().await));
-    }
-    match case {
-        Case::Free => {}
-        Case::Held => hold_for_a_while(&server, other).await,
-        Case::PushLost => {
-            hold_for_a_while(&server, other).await;
-            process.inject(Fault::LosePush);
-        }
-        Case::ReplyLost => process.inject_into(Call::Acquire, Fault::LoseReply),
-        Case::RequestLost => process.inject_into(Call::Acquire, Fault::LoseRequest),
-        Case::RequestLate => process.inject_into(Call::Acquire, Fault::DelayRequest(ms(300))),
-        Case::RequestDoubled => {
-            process.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(300)));
-        }
-    }
-    let mutex = job(&locks);
-    let ended = dropped(at, mutex.lock()).await;
-    let done = ended.is_some();
-    drop(ended);
-    // The other's hold, a call time-out for a lost reply, and its retry.
-    server.advance(ms(2_500 + 1_500)).await;
-    let left = server.left_behind();
-    assert_eq!(left, "", "{case:?} {at:?}\n{}", server.timeline());
-    done
-}
-
-async fn hold_for_a_while(server: &SimServer, other: LockClient) {
-    let guard = hold(&other).await;
-    let time = server.clone();
-    tokio::spawn(async move {
-        time.advance(ms(2_500)).await;
-        assert!(released(&guard.release().await));
-        drop(other);
-    });
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_attempt_that_is_dropped_anywhere_leaves_nothing() {
-    let mut drops = 0;
-    for case in [
-        Case::Free,
-        Case::Held,
-        Case::PushLost,
-        Case::ReplyLost,
-        Case::RequestLost,
-        Case::RequestLate,
-        Case::RequestDoubled,
-    ] {
-        for first_use in [true, false] {
-            for at in [Drop::After as fn(u32) -> Drop, Drop::Before] {
-                // From 1: a future that was never polled has done nothing.
-                let mut polls = 1;
-                while !attempt(case, at(polls), first_use).await {
-                    polls += 1;
-                    drops += 1;
-                    assert!(polls < 1_000, "{case:?} never ends");
-                }
-            }
-        }
-    }
-    assert!(drops > 60, "only {drops} await points");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_release_that_is_dropped_anywhere_goes_on() {
-    for lost in [None, Some(Fault::LoseReply), Some(Fault::LoseRequest)] {
-        for at in [Drop::After as fn(u32) -> Drop, Drop::Before] {
-            for polls in 1.. {
-                let server = SimServer::new(7);
-                let (process, locks) = client(&server, "a");
-                let guard = hold(&locks).await;
-                if let Some(fault) = lost {
-                    process.inject_into(Call::End, fault);
-                }
-                let ended = dropped(at(polls), guard.release()).await;
-                drop(guard);
-                server.advance(ms(1_500)).await;
-                assert_eq!(server.left_behind(), "", "{lost:?} {:?}", at(polls));
-                if ended.is_some() {
-                    break;
-                }
-            }
-        }
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,9 @@
 
 mod basics;
 mod canary;
+mod cancelled;
 mod controls;
+mod counted;
 mod drivers;
 mod drops;
 mod explore;
