@@ -205,6 +205,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// there is.
     ///
     /// - An end that arrives before its acquire makes that acquire `Stale`.
+    /// - `Released` is answered to one execution only, the one that ended the hold. Clients decide
+    ///   by it who has taken a hand-off over.
     async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>>;
 
     /// Turns one hold of a reader/writer lock into the other kind.
