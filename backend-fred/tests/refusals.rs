@@ -13,6 +13,7 @@ use common::{
     time_to_success,
 };
 use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply};
+use leasehold_fred::FredBackend;
 use leasehold_test_servers::RedisServer;
 
 /// Keeps the server busy for a good part of a second, or more.
@@ -243,5 +244,40 @@ async fn many_callers_share_one_attempt_to_connect() {
             .expect("more lines");
         let count: u32 = count[..digits].parse().expect("a number");
         assert!(count < 12, "{}: {count} connections", way.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_connect_names_the_server_and_no_password() {
+    let server = RedisServer::start();
+    let url = server.url();
+    admin(&url, &["CONFIG", "SET", "requirepass", "hunter2"]).await;
+    let address = url.rsplit('/').next().expect("an address").to_owned();
+    let wrong = format!("redis://me:swordfish@{address}");
+    let refused = FredBackend::connect(&wrong)
+        .await
+        .expect_err("a wrong password");
+    drop(server);
+    let gone = FredBackend::connect(&wrong)
+        .await
+        .expect_err("nobody there");
+    for error in [refused, gone] {
+        let told = format!("{error} {error:?}");
+        assert!(told.contains(&address), "{told}");
+        assert!(!told.contains("swordfish"), "{told}");
+        // What a report of the whole chain shows says nothing twice.
+        let mut below = std::error::Error::source(&error);
+        while let Some(error) = below {
+            assert!(!told.contains(&error.to_string()), "{error} in {told}");
+            below = error.source();
+        }
+    }
+    for url in ["localhost:6379", "me:swordfish@localhost"] {
+        let told = FredBackend::connect(url)
+            .await
+            .expect_err("no scheme")
+            .to_string();
+        assert!(told.contains("it has no scheme; write redis://"), "{told}");
+        assert!(!told.contains("swordfish"), "{told}");
     }
 }

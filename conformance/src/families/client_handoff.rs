@@ -236,7 +236,8 @@ async fn secret_is_not_shown(world: &World) -> Verdict {
     let a = world.client().await?;
     let handoff = send(world, &a).await?;
     let text = handoff.to_secret_text();
-    let token = format!("{:?}", handoff.fencing_token().ok());
+    let token = handoff.fencing_token().map(|token| token.to_string());
+    let token = token.unwrap_or_default();
     let failed = a.adopt::<kind::Read>(handoff).await;
     let shown = match failed {
         Err(failed) => {
