@@ -119,6 +119,10 @@ fn main() {
         .find(|sim| scenario(sim, false))
         .expect("forgetting the token is found");
     println!("{failure}");
+    match failure.save() {
+        Ok(page) => println!("as a picture: {}", page.display()),
+        Err(error) => println!("no picture: {error}"),
+    }
     exploration().check(|sim| scenario(sim, true));
     println!("\nwith the token, {SEEDS} runs are right");
 }

@@ -69,7 +69,13 @@ impl Failure {
         panic!("{self}\n{page}\n");
     }
 
-    fn save(&self) -> std::io::Result<PathBuf> {
+    /// Writes the [page](History::html) of the run, and the [JSON](History::perfetto) beside it, to
+    /// the folder that `LEASEHOLD_SIM_PAGES` names, or `leasehold-sim` in the folder for temporary
+    /// files; returns where the page is. It is named after the test.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn save(&self) -> std::io::Result<PathBuf> {
         let folder = settings::pages();
         fs::create_dir_all(&folder)?;
         let name: String = test_name()

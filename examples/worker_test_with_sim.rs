@@ -1,0 +1,87 @@
+//! A unit test of a worker that must stop when its lock is lost.
+//!
+//! The worker is ordinary code on tokio. The test gives it a simulated machine, and pauses that.
+//!
+//! ```sh
+//! cargo test --example worker_test_with_sim
+//! ```
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use leasehold::sim::SimServer;
+use leasehold::{Error, LockClient};
+
+/// What a worker did, for whoever checks it.
+type Sent = Mutex<Vec<(String, u32)>>;
+
+/// The code under test: sends the letters of a queue, one a second, as long as it has the lock.
+/// Returns how many it sent.
+async fn send_letters(locks: &LockClient, name: &str, sent: &Sent) -> Result<u32, Error> {
+    let guard = locks.mutex("letters")?.lock().await?;
+    let mut mine = 0;
+    loop {
+        let next = sent.lock().expect("nobody panics inside").len();
+        let Ok(letter) = u32::try_from(next) else {
+            break;
+        };
+        if letter >= 50 {
+            break;
+        }
+        tokio::select! {
+            biased; // without it, tokio polls in a random order of its own
+            _ = guard.lost() => break,
+            () = tokio::time::sleep(Duration::from_secs(1)) => {
+                let mut sent = sent.lock().expect("nobody panics inside");
+                sent.push((name.to_owned(), letter));
+                mine += 1;
+            }
+        }
+    }
+    drop(guard);
+    Ok(mine)
+}
+
+#[tokio::main(flavor = "current_thread", start_paused = true)]
+async fn main() -> Result<(), Error> {
+    let (server, sent) = (SimServer::new(1), Sent::default());
+    let locks = LockClient::new(server.client("ann"));
+    let mine = send_letters(&locks, "ann", &sent).await?;
+    println!(
+        "ann sent {mine} letters in {:?} of virtual time",
+        server.elapsed()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_hangs_sends_nothing_after_it_lost_the_lock() {
+        let (server, sent) = (SimServer::new(1), Sent::default());
+        let machines = ["ann", "bob"].map(|name| server.client(name));
+        let [ann, bob] = machines.clone().map(LockClient::new);
+
+        let hang = async {
+            server.advance(Duration::from_secs(10)).await;
+            machines[0].pause();
+            server.advance(Duration::from_secs(60)).await; // her lease is 30 s
+            machines[0].resume();
+        };
+        // `run` makes the worker's own code stand still with its machine.
+        let (anns, bobs, ()) = tokio::join!(
+            machines[0].run(send_letters(&ann, "ann", &sent)),
+            machines[1].run(send_letters(&bob, "bob", &sent)),
+            hang,
+        );
+
+        assert_eq!(anns.expect("no failure"), 9, "{}", server.timeline());
+        assert_eq!(bobs.expect("no failure"), 41);
+        let sent = sent.lock().expect("unpoisoned");
+        // Every letter once, and none by Ann after Bob's first.
+        assert!(sent.iter().map(|(_, letter)| *letter).eq(0..50), "{sent:?}");
+        assert!(sent.is_sorted_by_key(|(name, _)| name.as_str()), "{sent:?}");
+    }
+}
