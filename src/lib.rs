@@ -112,6 +112,8 @@ mod pages {
     mod observability {}
     #[doc = include_str!("../docs/testing.md")]
     mod testing {}
+    #[doc = include_str!("../docs/simulation.md")]
+    mod simulation {}
     #[doc = include_str!("../docs/backend-author.md")]
     mod backend_author {}
 }
