@@ -39,7 +39,7 @@ pub fn assert_deterministic<T: PartialEq + Debug>(mut run: impl FnMut() -> (SimS
         (server.trace(), server.timeline(), verdict)
     };
     let (first, second) = (record(), record());
-    compare(first, second);
+    compare(&first, &second);
 }
 
 impl Simulation {
@@ -60,15 +60,15 @@ impl Simulation {
         let first = self.clone().run(&scenario);
         let second = self.run(&scenario);
         compare(
-            (first.trace, first.timeline(), &first.ending),
-            (second.trace, second.timeline(), &second.ending),
+            &(first.trace, first.timeline(), &first.ending),
+            &(second.trace, second.timeline(), &second.ending),
         );
         first
     }
 }
 
 #[track_caller]
-fn compare<T: PartialEq + Debug>(first: (u64, String, T), second: (u64, String, T)) {
+fn compare<T: PartialEq + Debug>(first: &(u64, String, T), second: &(u64, String, T)) {
     let (mut left, mut right) = (first.1.lines(), second.1.lines());
     loop {
         let (one, other) = (left.next(), right.next());
