@@ -1,4 +1,8 @@
 //! Runs that do not come from their seed alone are noticed.
+#![expect(
+    clippy::disallowed_types,
+    reason = "the order of a hash map is what must be noticed"
+)]
 
 use std::collections::HashMap;
 
