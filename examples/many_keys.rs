@@ -17,7 +17,7 @@ const ACCOUNTS: [&str; 3] = ["account:ann", "account:bob", "account:cleo"];
 struct Account {
     balance: i64,
     /// The greatest token that has written.
-    fence: Option<FencingToken>,
+    fence: FencingToken,
 }
 
 /// The database. Both rows are compared and written in one transaction, as in SQL.
@@ -28,7 +28,7 @@ impl Bank {
     fn new() -> Self {
         let account = Account {
             balance: 100,
-            fence: None,
+            fence: FencingToken::new(0),
         };
         Self(Mutex::new(ACCOUNTS.map(|name| (name, account)).into()))
     }
@@ -41,17 +41,18 @@ impl Bank {
         guard: &ManyGuard,
     ) -> Result<bool, Error> {
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let changes = [(from, -amount), (to, amount)];
-        for (name, _) in changes {
-            let fence = rows.get(name).and_then(|account| account.fence);
-            if guard.fencing_token(name)? < fence {
-                return Ok(false);
-            }
+        let late = |name: &str, token: FencingToken| {
+            let account = rows.get(name);
+            account.is_some_and(|account| token < account.fence)
+        };
+        let (token_from, token_to) = (guard.fencing_token(from)?, guard.fencing_token(to)?);
+        if late(from, token_from) || late(to, token_to) {
+            return Ok(false);
         }
-        for (name, change) in changes {
+        for (name, change, token) in [(from, -amount, token_from), (to, amount, token_to)] {
             if let Some(account) = rows.get_mut(name) {
                 account.balance += change;
-                account.fence = guard.fencing_token(name)?;
+                account.fence = token;
             }
         }
         Ok(true)

@@ -24,7 +24,7 @@ use crate::simulation::{RunReport, Simulation};
 ///         let server = SimServer::new(1);
 ///         let locks = LockClient::new(server.client("a"));
 ///         let guard = locks.mutex("job").unwrap().lock().await.unwrap();
-///         let token = guard.fencing_token()?;
+///         let token = guard.fencing_token().unwrap();
 ///         (server, token)
 ///     })
 /// });

@@ -11,6 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use crate::client::cleanup::{self, Busy, EndJob};
 use crate::client::error::{Error, Loss, Release};
 use crate::client::hold::{Hold, run_until_lost};
+use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
 use crate::request::Renew;
 
@@ -49,18 +50,21 @@ impl ManyGuard {
         self.holds.iter().map(|hold| &hold.tenure.key)
     }
 
-    /// The token to send with every write to what `key` protects; `None` if the guard does not
-    /// hold that key.
+    /// The token to send with every write to what `key` protects.
     ///
     /// # Errors
-    /// As [`Guard::fencing_token`](crate::Guard::fencing_token).
-    pub fn fencing_token(&self, key: impl AsRef<str>) -> Result<Option<FencingToken>, Error> {
+    /// As [`Guard::fencing_token`](crate::Guard::fencing_token), and [`Error::InvalidInput`] for a
+    /// key that the guard does not hold.
+    pub fn fencing_token(&self, key: impl AsRef<str>) -> Result<FencingToken, Error> {
         let name = key.as_ref();
-        let held = self
-            .holds
-            .iter()
-            .find(|hold| hold.tenure.key.as_str() == name);
-        held.map(Hold::fencing_token).transpose()
+        let mut holds = self.holds.iter();
+        match holds.find(|hold| hold.tenure.key.as_str() == name) {
+            Some(hold) => hold.fencing_token(),
+            None => Err(Error::InvalidInput(InvalidInput::Setting {
+                what: "key",
+                problem: format!("the guard does not hold {name:?}"),
+            })),
+        }
     }
 
     /// The keys with their tokens, in the order in which they were taken.
