@@ -7,6 +7,7 @@
 //! own, in batches and calls apart from those sent for the first time, so that a key that cannot
 //! be reached slows no other.
 
+use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::time::Duration;
@@ -124,17 +125,22 @@ impl Cleanup {
         state.is_empty() && state.busy == 0
     }
 
-    /// What is to be sent now, if anything.
-    fn take(&self, now: Moment) -> Option<(Sort, Vec<EndJob>)> {
+    /// Takes out what is to be sent now.
+    fn take(&self, now: Moment) -> Work {
         let mut state = self.state.lock();
+        let mut batches = Vec::new();
         for sort in [Sort::Fresh, Sort::Again] {
-            let jobs = state.take(sort, now);
-            if !jobs.is_empty() {
+            while let Some(jobs) = state.take(sort, now) {
                 state.calls[sort as usize] += 1;
-                return Some((sort, jobs));
+                batches.push((sort, jobs));
             }
         }
-        None
+        let first = state.again.keys().next().map(|(at, _)| *at);
+        Work {
+            batches,
+            next: first.filter(|_| state.calls[Sort::Again as usize] < CALLS),
+            is_empty: state.is_empty(),
+        }
     }
 
     /// A call has ended; these are to be sent again.
@@ -152,13 +158,6 @@ impl Cleanup {
         }
         drop(state);
         self.changed.notify();
-    }
-
-    /// When the task has something to do by itself.
-    fn next(&self) -> Option<Moment> {
-        let state = self.state.lock();
-        let (at, _) = *state.again.keys().next()?;
-        (state.calls[Sort::Again as usize] < CALLS).then_some(at)
     }
 
     /// Ends when nothing is left to do.
@@ -187,31 +186,37 @@ enum Sort {
     Again,
 }
 
+/// What the task has to do.
+struct Work {
+    batches: Vec<(Sort, Vec<EndJob>)>,
+    /// When there is more to do by itself.
+    next: Option<Moment>,
+    /// Whether nothing is left, not even a call.
+    is_empty: bool,
+}
+
 impl Queue {
     fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.again.is_empty() && self.calls == [0, 0]
     }
 
-    fn take(&mut self, sort: Sort, now: Moment) -> Vec<EndJob> {
-        if self.calls[sort as usize] == CALLS {
-            return Vec::new();
-        }
-        match sort {
-            Sort::Fresh => {
-                let count = self.fresh.len().min(MAX_BATCH);
-                self.fresh.drain(..count).collect()
-            }
-            Sort::Again => {
-                let mut jobs = Vec::new();
-                while let Some(first) = self.again.first_entry()
-                    && first.key().0 <= now
-                    && jobs.len() < MAX_BATCH
-                {
-                    jobs.push(first.remove());
+    fn take(&mut self, sort: Sort, now: Moment) -> Option<Vec<EndJob>> {
+        let mut jobs = Vec::new();
+        while self.calls[sort as usize] < CALLS && jobs.len() < MAX_BATCH {
+            let job = match sort {
+                Sort::Fresh => self.fresh.pop_front(),
+                Sort::Again => {
+                    let first = self.again.first_entry();
+                    let due = first.filter(|job| job.key().0 <= now);
+                    due.map(OccupiedEntry::remove)
                 }
-                jobs
-            }
+            };
+            let Some(job) = job else {
+                break;
+            };
+            jobs.push(job);
         }
+        (!jobs.is_empty()).then_some(jobs)
     }
 }
 
@@ -222,18 +227,18 @@ pub(super) async fn run(core: Arc<Core>) {
         let version = cleanup.changed.version();
         // Before the jobs: the last user may queue one, and go, between the two looks.
         let orphaned = core.is_orphaned();
-        while let Some((sort, jobs)) = cleanup.take(core.now()) {
+        let work = cleanup.take(core.now());
+        if orphaned && work.is_empty {
+            return;
+        }
+        for (sort, jobs) in work.batches {
             let core = Arc::clone(&core);
             calls.push(Box::pin(async move {
                 let failed = end_batch(&core, jobs).await;
                 core.cleanup.put_back(&core, sort, failed);
             }));
         }
-        if orphaned && cleanup.state.lock().is_empty() {
-            return;
-        }
-        let until = cleanup.next();
-        core.until_work(&cleanup.changed, version, until, &mut calls)
+        core.until_work(&cleanup.changed, version, work.next, &mut calls)
             .await;
     }
 }

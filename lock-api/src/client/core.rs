@@ -146,7 +146,7 @@ impl Core {
         if calls.is_empty() {
             woken.await;
         } else {
-            select(woken, calls.next()).await;
+            select(calls.next(), woken).await;
         }
     }
 

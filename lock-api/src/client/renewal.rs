@@ -400,7 +400,7 @@ pub(super) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
 }
 
 /// What follows from the answer to a try.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Next {
     /// It stands; when it is to be renewed again.
     Renewed(Moment),
