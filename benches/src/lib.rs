@@ -4,8 +4,12 @@
 //! It has no queue, no fencing token, no reentrancy, no renewal, and it forgets a lock whose reply
 //! was lost. Whatever leasehold costs above its floor is the price of those.
 
+pub mod contend;
+pub mod counting;
 pub mod fred_floor;
+pub mod push_floor;
 pub mod redis_rs_floor;
+pub mod samples;
 
 /// The lease of every lock here.
 pub const LEASE_MS: i64 = 30_000;

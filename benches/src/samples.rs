@@ -1,0 +1,67 @@
+//! Durations that were measured, and what is said of them.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Measured durations.
+#[derive(Clone, Debug, Default)]
+pub struct Samples(Vec<Duration>);
+
+impl Samples {
+    /// Takes one in.
+    pub fn add(&mut self, sample: Duration) {
+        self.0.push(sample);
+    }
+
+    /// Takes all of another in.
+    pub fn merge(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The smallest that is not smaller than so many per cent of them; zero if there are none.
+    #[must_use]
+    pub fn percentile(&self, percent: usize) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let rank = (sorted.len() * percent).div_ceil(100).max(1);
+        sorted.get(rank - 1).copied().unwrap_or_default()
+    }
+
+    /// The arithmetic mean; zero if there are none.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX).max(1);
+        self.0.iter().sum::<Duration>() / count
+    }
+}
+
+impl fmt::Display for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = |percent| self.percentile(percent).as_micros();
+        write!(f, "p50 {} µs, p99 {} µs", micros(50), micros(99))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_samples() {
+        let mut samples = Samples::default();
+        assert_eq!(samples.percentile(50), Duration::ZERO);
+        (1..=200)
+            .rev()
+            .for_each(|n| samples.add(Duration::from_micros(n)));
+        assert_eq!(samples.percentile(50), Duration::from_micros(100));
+        assert_eq!(samples.percentile(99), Duration::from_micros(198));
+        assert_eq!(samples.percentile(100), Duration::from_micros(200));
+        assert_eq!(samples.mean(), Duration::from_nanos(100_500));
+    }
+}
