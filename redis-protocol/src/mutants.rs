@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// 0, or one more than the place in [`ALL`] of the one that is planted.
 static PLANTED: AtomicUsize = AtomicUsize::new(0);
 
-/// A fault in the scripts: one piece of text instead of another.
+/// A fault in the scripts: pieces of text instead of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LuaMutant {
     /// What tests call it.
     pub name: &'static str,
     /// The rule that it breaks.
     pub rule: &'static str,
-    instead_of: &'static str,
-    text: &'static str,
+    changes: &'static [(&'static str, &'static str)],
 }
 
 /// All of them.
@@ -23,46 +22,60 @@ pub const ALL: &[LuaMutant] = &[
     LuaMutant {
         name: "lua-remaining-is-doubled",
         rule: "rule 2",
-        instead_of: "'A', token, 1, lease)",
-        text: "'A', token, 1, lease * 2)",
+        changes: &[("'A', token, 1, lease)", "'A', token, 1, lease * 2)")],
     },
     LuaMutant {
         name: "lua-bound-of-expiry-too-late",
         rule: "rule 4",
-        instead_of: "S.earliest, S.last_scan, S.dirty = least or 0,",
-        text: "S.earliest, S.last_scan, S.dirty = S.now + 1e12,",
+        changes: &[(
+            "S.earliest, S.last_scan, S.dirty = least or 0,",
+            "S.earliest, S.last_scan, S.dirty = S.now + 1e12,",
+        )],
     },
     LuaMutant {
         name: "lua-conversion-ignores-the-period",
         rule: "rule 6",
-        instead_of: "if expected ~= S.token then",
-        text: "if expected == nil then",
+        changes: &[("if expected ~= S.token then", "if expected == nil then")],
     },
     LuaMutant {
         name: "lua-wrong-channel",
         rule: "rule 8",
-        instead_of: "string.sub(redis.sha1hex(to), 1, 16)",
-        text: "string.sub(redis.sha1hex(to), 1, 15)",
+        changes: &[(
+            "string.sub(redis.sha1hex(to), 1, 16)",
+            "string.sub(redis.sha1hex(to), 1, 15)",
+        )],
     },
     LuaMutant {
         name: "lua-nobody-counts-as-somebody",
         rule: "rule 9",
-        instead_of: "type(listeners) == 'table' or listeners > 0",
-        // The tutorials' mistake: in Lua 0 is true.
-        text: "listeners and true or false",
+        changes: &[(
+            "type(listeners) == 'table' or listeners > 0",
+            // The tutorials' mistake: in Lua 0 is true.
+            "listeners and true or false",
+        )],
     },
     LuaMutant {
         name: "lua-full-lease-for-claim",
         rule: "rule 10",
-        instead_of: "marks + 1, to, to_owner, claim_ends,",
-        text: "marks + 1, to, to_owner, now + 30000000,",
+        changes: &[
+            (
+                "marks + 1, to, to_owner, claim_ends,",
+                "marks + 1, to, to_owner, now + 30000000,",
+            ),
+            (
+                "place.floor, place.ends)\n",
+                "place.floor, S.now + 30000000)\n",
+            ),
+        ],
     },
     LuaMutant {
         name: "lua-error-after-a-write",
         rule: "rule 13",
-        instead_of: "local set, gone = { 'head', '' }, S:drop_fields()",
-        text: "redis.call('HSET', S.key, 'x', 'x') redis.call('GET', S.key)\n  \
-               local set, gone = { 'head', '' }, S:drop_fields()",
+        changes: &[(
+            "if S.form == 'thin' and not S.moved then",
+            "redis.call('SET', S.key, S.stored or 'x') redis.call('HGET', S.key, 'x')\n    \
+             if S.form == 'thin' and not S.moved then",
+        )],
     },
 ];
 
@@ -77,7 +90,10 @@ impl LuaMutant {
 /// The text with the planted fault in it, if it is one that the fault is for.
 pub(crate) fn spoil(text: String) -> String {
     match PLANTED.load(Ordering::SeqCst).checked_sub(1) {
-        Some(index) => text.replace(ALL[index].instead_of, ALL[index].text),
+        Some(index) => ALL[index]
+            .changes
+            .iter()
+            .fold(text, |text, (right, wrong)| text.replace(right, wrong)),
         None => text,
     }
 }
@@ -89,8 +105,11 @@ mod tests {
 
     #[test]
     fn each_fault_has_its_place_in_the_scripts() {
+        let right = Scripts::new(&crate::Settings::default()).all_text();
         for mutant in ALL {
-            let right = Scripts::new(&crate::Settings::default()).all_text();
+            for (text, _) in mutant.changes {
+                assert!(right.contains(text), "{}: {text}", mutant.name);
+            }
             mutant.plant();
             let wrong = Scripts::new(&crate::Settings::default()).all_text();
             PLANTED.store(0, Ordering::SeqCst);

@@ -13,6 +13,7 @@ use crate::world::{Attempt, Lock, Session, World};
 pub(super) const CASES: &[Case] = cases!("notices";
     grant_is_pushed: ["rule 8"], [Queue, Push, FencingTokens];
     pushed_grant_is_the_claim: ["rule 8", "rule 10", "S2"], [Queue, Push];
+    pushed_claim_ends_unless_confirmed: ["rule 10", "L1"], [Queue, Push];
     only_the_head_wakes: ["rule 8"], [Queue, Push];
     group_is_told_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];
     leaving_tells_the_next: ["rule 8"], [Queue, Push];
@@ -92,6 +93,19 @@ async fn grant_is_pushed(world: &World) -> Verdict {
         "rule 8",
         "push and poll tell the same period"
     );
+    Ok(())
+}
+
+async fn pushed_claim_ends_unless_confirmed(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, mut notices) = listener(world).await?;
+    let waiter = listening(&b, &lock).await?;
+    held.released("S3").await?;
+    granted(world, &mut notices, &waiter).await?;
+    world.pass(7).await;
+    let c = world.session().await?;
+    c.ask(&lock).acquired("rule 10").await?;
     Ok(())
 }
 

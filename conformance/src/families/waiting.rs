@@ -1,5 +1,7 @@
 //! The queue: places, their order, their end, and whose turn it is.
 
+use std::time::Duration;
+
 use leasehold_api::{AcquireReply, EndReply, PollReply, Wait, Why};
 
 use crate::case::{Case, cases};
@@ -11,6 +13,7 @@ pub(super) const CASES: &[Case] = cases!("waiting";
     places_count_who_is_ahead: ["rule 7"], [Queue];
     place_lasts_one_waiter_lease: ["rule 10"], [Queue];
     first_come_first_served: ["rule 7", "L3"], [Queue];
+    crowd_is_served_in_order: ["rule 7", "L3"], [Queue];
     nobody_overtakes_a_waiter: ["rule 7", "L3"], [Queue];
     release_grants_in_the_same_step: ["rule 8"], [Queue, FencingTokens];
     polls_alone_bring_the_turn: ["L2", "rule 3"], [Queue];
@@ -58,6 +61,29 @@ async fn place_lasts_one_waiter_lease(world: &World) -> Verdict {
         "rule 10",
         "a place lasts one waiter lease from the acquire on"
     );
+    Ok(())
+}
+
+/// More than a backend may want to keep together with the key.
+const CROWD: usize = 80;
+
+async fn crowd_is_served_in_order(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(Duration::from_secs(60));
+    let (a, b) = (world.session().await?, world.session().await?);
+    let mut holder = a.ask(&lock).acquired("S1").await?;
+    let mut crowd = Vec::new();
+    for n in 0..CROWD {
+        let session = if n % 2 == 0 { &a } else { &b };
+        let (waiter, queued) = session.ask(&lock).wait().queued("rule 7").await?;
+        let ahead = usize::try_from(queued.ahead).unwrap_or(usize::MAX);
+        want_eq!(ahead, n, "rule 7", "everyone before is ahead");
+        crowd.push(waiter);
+    }
+    for waiter in crowd {
+        holder.released("S3").await?;
+        waiter.poll_granted("rule 7").await?;
+        holder = waiter;
+    }
     Ok(())
 }
 
