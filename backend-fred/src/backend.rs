@@ -78,7 +78,7 @@ impl FredBackend {
     /// Uses the user's configuration to open connections; the first call does so.
     ///
     /// Everything works as with a URL. The builder's server, user, database and TLS settings
-    /// hold; the protocol is always RESP3, each command is sent once, and connections are
+    /// hold; the protocol is that of the options, each command is sent once, and connections are
     /// replaced by the backend, not by a reconnect policy. For a [`Config`] use
     /// [`Builder::from_config`].
     ///

@@ -22,12 +22,13 @@
 //! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | of all keys and channels; the same for all who share locks |
 //! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | longest single call, connecting included |
 //! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | longest attempt to connect, checks included |
+//! | [`with_resp`](Options::with_resp) | RESP3 | what the connections speak that the backend opens |
 //!
 //! # Connections
 //! Made from a URL or a `Builder`, a backend opens a connection for commands, one for renewals
 //! (driven by a thread of its own, so that a program that blocks its runtime keeps its locks),
-//! and one for each session that listens. Each is a client of its own that speaks RESP3 and has
-//! no reconnect policy. They are opened when they are first needed and replaced when they break:
+//! and one for each session that listens. Each is a client of its own that has no reconnect
+//! policy, and speaks RESP3 unless the options say RESP2. They are opened when they are first needed and replaced when they break:
 //! when the server closes them at once, and when they go silent as soon as another one works. No
 //! call is ever sent twice by the backend, save with `EVAL` after the server has said that it
 //! does not know the script.
@@ -80,4 +81,4 @@ mod wire;
 
 pub use backend::FredBackend;
 pub use error::ConnectError;
-pub use leasehold_redis_protocol::Options;
+pub use leasehold_redis_protocol::{Options, RespVersion};

@@ -13,7 +13,7 @@ use fred::types::{
 };
 use futures_util::future::{Either, select};
 use leasehold_api::{InvalidInput, ServerTime};
-use leasehold_redis_protocol::{Call, ErrorClass, Options, check_url};
+use leasehold_redis_protocol::{Call, ErrorClass, Options, RespVersion as Resp, check_url};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -68,9 +68,9 @@ impl Source {
         Self::own(&Builder::from_config(config), options)
     }
 
-    /// Connections as `builder` makes them, but with RESP3, which delivers messages over a
-    /// connection that also takes commands, and each for one use: a client that reconnected by
-    /// itself would send again what it had sent, and hide which server it speaks to.
+    /// Connections as `builder` makes them, but with the given protocol, and each for one use: a
+    /// client that reconnected by itself would send again what it had sent, and hide which
+    /// server it speaks to.
     pub(crate) fn own(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let Some(config) = builder.get_config() else {
             let error = Error::new(ErrorKind::Config, "it has no client configuration");
@@ -81,7 +81,10 @@ impl Source {
         own.set_connection_config(builder.get_connection_config().clone())
             .set_performance_config(builder.get_performance_config().clone())
             .with_config(|config| {
-                config.version = RespVersion::RESP3;
+                config.version = match options.resp {
+                    Resp::Resp2 => RespVersion::RESP2,
+                    Resp::Resp3 => RespVersion::RESP3,
+                };
                 config.fail_fast = true;
             })
             .with_connection_config(|config| {
@@ -295,13 +298,33 @@ impl Wire {
         // too, or taken for the answer to the next command. So the server is asked, over the
         // same connection, where commands are answered in their order.
         client.subscribe(channel).await?;
+        let subscribed = match client.protocol_version() {
+            RespVersion::RESP3 => self.is_listed_as_subscribed().await?,
+            RespVersion::RESP2 => self.takes_only_subscriptions().await?,
+        };
+        if subscribed {
+            return Ok(());
+        }
+        Err(Failure::misconfigured(
+            "SUBSCRIBE was refused: no access to the channel, or not to the command",
+        ))
+    }
+
+    async fn is_listed_as_subscribed(&self) -> Result<bool, Failure> {
         let arguments = vec![Value::from("INFO")];
         match self.send("CLIENT", ClusterHash::Random, arguments).await? {
-            Value::String(text) if text.contains(" sub=1 ") => Ok(()),
-            Value::String(_) => Err(Failure::misconfigured(
-                "SUBSCRIBE was refused: no access to the channel, or not to the command",
-            )),
+            Value::String(text) => Ok(text.contains(" sub=1 ")),
             other => Err(garbled("CLIENT INFO", &other)),
+        }
+    }
+
+    /// With RESP2 a connection that is subscribed takes little else, and answers a PING in the
+    /// form of a message.
+    async fn takes_only_subscriptions(&self) -> Result<bool, Failure> {
+        match self.send("PING", ClusterHash::Random, Vec::new()).await? {
+            Value::Array(_) => Ok(true),
+            Value::String(_) => Ok(false),
+            other => Err(garbled("PING", &other)),
         }
     }
 

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Backend, WAYS, Way, admin, eventually, publish, session};
+use common::{Backend, RECOVERY, WAYS, Way, admin, eventually, publish, session, time_to_success};
 use futures_util::StreamExt;
 use leasehold_api::{BackendError, ClockId, Notice, Notices, bounds};
 use leasehold_redis_protocol::{Protocol, Settings};
@@ -148,6 +148,7 @@ async fn a_restarted_server_is_a_gap_and_another_clock() {
         let (sequence, clock) = hint(next(&mut stream).await);
         assert_eq!(sequence, 9, "{}", way.name);
         assert_ne!(clock, before, "{}", way.name);
+        time_to_success(&backend, RECOVERY).await;
         assert_eq!(clock, backend.hello().await.expect("an answer").clock);
     }
 }

@@ -68,7 +68,7 @@ impl RedisBackend {
     /// # Cancel safety
     /// Dropping the future gives the connection up.
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let source = Source::from_url(url)?;
+        let source = Source::from_url(url, options.resp)?;
         let backend = Self::new(source, options)?;
         backend.link.warm_up().await?;
         Ok(backend)
@@ -77,7 +77,7 @@ impl RedisBackend {
     /// Uses the user's client to open connections; the first call does so.
     ///
     /// Everything works as with a URL. The client's server, user, database and TLS settings
-    /// hold; the protocol is always RESP3.
+    /// hold; the protocol is that of the options.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range, or a client that cannot be used.
@@ -85,7 +85,7 @@ impl RedisBackend {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn from_client(client: &redis::Client, options: Options) -> Result<Self, ConnectError> {
-        Self::new(Source::own(client)?, options)
+        Self::new(Source::own(client, options.resp)?, options)
     }
 
     /// Uses one connection of the user's: a `ConnectionManager`, a `MultiplexedConnection`, or

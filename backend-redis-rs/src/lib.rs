@@ -22,14 +22,19 @@
 //! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | of all keys and channels; the same for all who share locks |
 //! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | longest single call, connecting included |
 //! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | longest attempt to connect, checks included |
+//! | [`with_resp`](Options::with_resp) | RESP3 | what the connections speak that the backend opens |
 //!
 //! # Connections
 //! Made from a URL or a `redis::Client`, a backend opens a connection for commands, one for
 //! renewals (driven by a thread of its own, so that a program that blocks its runtime keeps its
-//! locks), and one for each session that listens. They speak RESP3. They are opened when they
+//! locks), and one for each session that listens. They are opened when they
 //! are first needed and replaced when they break: when the server closes them at once, and when
 //! they go silent as soon as another one works. No call is ever sent twice by the backend, save
 //! with `EVAL` after the server has said that it does not know the script.
+//!
+//! They speak RESP3 unless the options say RESP2. With that a session that listens takes two
+//! connections, and the library does not tell when a connection ends: the first call after that
+//! has an unknown outcome, the next goes over a new connection.
 //!
 //! # Bringing your own client
 //! | what | constructor | push | independent renewal | finds its way back from |
@@ -80,4 +85,4 @@ mod wire;
 
 pub use backend::RedisBackend;
 pub use error::ConnectError;
-pub use leasehold_redis_protocol::Options;
+pub use leasehold_redis_protocol::{Options, RespVersion};

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::StreamExt;
 use leasehold_api::{InvalidInput, ServerTime};
-use leasehold_redis_protocol::{Call, ErrorClass, check_url};
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use leasehold_redis_protocol::{Call, ErrorClass, NO_NOTICES, RespVersion, check_url};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, Value,
 };
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
 
 use crate::error::{ConnectError, Failure, FailureKind};
 
@@ -27,7 +29,7 @@ pub(crate) enum Event {
 /// Where connections come from.
 pub(crate) enum Source {
     /// A client that opens them.
-    Own(Client),
+    Own(Client, RespVersion),
     /// One connection of the user's, which cannot be replaced.
     User(Arc<dyn UserConnection>),
 }
@@ -46,34 +48,35 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> UserConnection for C {
 
 impl Source {
     /// Connections to the server that `url` names.
-    pub(crate) fn from_url(url: &str) -> Result<Self, ConnectError> {
+    pub(crate) fn from_url(url: &str, resp: RespVersion) -> Result<Self, ConnectError> {
         check_url(url)?;
         let client = Client::open(url).map_err(|error| unusable("URL", &error))?;
-        Self::own(&client)
+        Self::own(&client, resp)
     }
 
-    /// Connections as `client` opens them, but with RESP3: only then does the library tell when
-    /// one ends, and deliver messages over one that also takes commands.
-    pub(crate) fn own(client: &Client) -> Result<Self, ConnectError> {
+    /// Connections as `client` opens them, but with the given protocol: only with RESP3 does the
+    /// library tell when one ends, and deliver messages over one that also takes commands.
+    pub(crate) fn own(client: &Client, resp: RespVersion) -> Result<Self, ConnectError> {
         let info = client.get_connection_info().clone();
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
+        let protocol = match resp {
+            RespVersion::Resp2 => ProtocolVersion::RESP2,
+            RespVersion::Resp3 => ProtocolVersion::RESP3,
+        };
+        let settings = info.redis_settings().clone().set_protocol(protocol);
         let client = Client::open(info.set_redis_settings(settings))
             .map_err(|error| unusable("client", &error))?;
-        Ok(Self::Own(client))
+        Ok(Self::Own(client, resp))
     }
 
     /// Whether connections are opened here: then each is new, and known to be open or not.
     pub(crate) const fn is_own(&self) -> bool {
-        matches!(self, Self::Own(_))
+        matches!(self, Self::Own(..))
     }
 
     /// Where the connections lead, if they are opened here: no user and no password.
     pub(crate) fn address(&self) -> Option<String> {
         match self {
-            Self::Own(client) => Some(client.get_connection_info().addr().to_string()),
+            Self::Own(client, _) => Some(client.get_connection_info().addr().to_string()),
             Self::User(_) => None,
         }
     }
@@ -84,22 +87,45 @@ impl Source {
         &self,
         events: Option<UnboundedSender<Event>>,
     ) -> Result<Wire, Failure> {
-        let client = match self {
+        let (client, resp) = match self {
             Self::User(connection) => return Ok(Wire::User(Arc::clone(connection))),
-            Self::Own(client) => client,
+            Self::Own(client, resp) => (client, *resp),
         };
         let closed = Arc::new(AtomicBool::new(false));
-        let noticed = Arc::clone(&closed);
-        let config = AsyncConnectionConfig::new()
+        let mut config = AsyncConnectionConfig::new()
             // The callers' own limits hold; these would be second ones, of other lengths.
             .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_push_sender(move |push| notice(push, &noticed, events.as_ref()));
+            .set_response_timeout(None);
+        let mut ear = None;
+        if resp == RespVersion::Resp3 {
+            let noticed = Arc::clone(&closed);
+            config = config.set_push_sender(move |push| notice(push, &noticed, events.as_ref()));
+        } else if let Some(events) = events {
+            let (sink, messages) = client.get_async_pubsub().await?.split();
+            let pump = tokio::spawn(pump(messages, events)).abort_handle();
+            ear = Some(Ear { sink, pump });
+        }
         let connection = client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
-        Ok(Wire::Own { connection, closed })
+        Ok(Wire::Own {
+            connection,
+            closed,
+            ear,
+        })
     }
+}
+
+/// Passes messages on, and tells when their connection ends.
+async fn pump(mut messages: PubSubStream, events: UnboundedSender<Event>) {
+    while let Some(message) = messages.next().await {
+        let payload = message.get_payload_bytes().to_vec();
+        if events.send(Event::Message(payload)).is_err() {
+            return;
+        }
+    }
+    // Fails when nobody listens any more.
+    let _ = events.send(Event::Closed);
 }
 
 fn unusable(what: &'static str, error: &RedisError) -> ConnectError {
@@ -137,11 +163,25 @@ pub(crate) enum Wire {
     /// Opened here.
     Own {
         connection: MultiplexedConnection,
-        /// Set when it has ended.
+        /// Set when it has ended, if the library tells.
         closed: Arc<AtomicBool>,
+        /// Where messages come in, if that is another connection.
+        ear: Option<Ear>,
     },
     /// The user's.
     User(Arc<dyn UserConnection>),
+}
+
+/// A connection that takes no commands but those of subscriptions, as RESP2 has it.
+pub(crate) struct Ear {
+    sink: PubSubSink,
+    pump: AbortHandle,
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
 }
 
 impl Wire {
@@ -196,16 +236,37 @@ impl Wire {
         }
     }
 
-    /// Asks for a sign of life.
+    /// Asks for a sign of life, where messages come in.
     pub(crate) async fn ping(&self) -> Result<(), Failure> {
-        self.send(&redis::cmd("PING")).await.map(drop)
+        match self {
+            Self::Own { ear: Some(ear), .. } => {
+                let pong: Result<Value, _> = ear.sink.clone().ping().await;
+                Ok(pong.map(drop)?)
+            }
+            _ => self.send(&redis::cmd("PING")).await.map(drop),
+        }
     }
 
     /// Subscribes, and waits until the server has confirmed it.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
         match self {
+            Self::Own { ear: Some(ear), .. } => {
+                ear.sink.clone().subscribe(channel).await?;
+                self.is_heard(channel).await
+            }
             Self::Own { connection, .. } => Ok(connection.clone().subscribe(channel).await?),
             Self::User(_) => Err(Failure::lost("a shared connection cannot subscribe")),
+        }
+    }
+
+    /// Makes sure that who listens on the other connection listens to the server that this one
+    /// has asked for its name: the notices' stamps are of that server's clock.
+    async fn is_heard(&self, channel: &str) -> Result<(), Failure> {
+        let nothing = redis::cmd("PUBLISH").arg(channel).arg(&NO_NOTICES).clone();
+        match self.send(&nothing).await? {
+            Value::Int(1..) => Ok(()),
+            Value::Int(_) => Err(Failure::lost("it is another server that was subscribed to")),
+            other => Err(garbled("PUBLISH", &other)),
         }
     }
 

@@ -52,7 +52,7 @@ async fn a_killed_server_that_starts_again_is_found_again_and_has_another_clock(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_that_nobody_called_into_goes_unnoticed() {
     let mut server = RedisServer::start();
-    for way in WAYS.iter().filter(|way| way.push) {
+    for way in WAYS.iter().filter(|way| way.told_of_ends) {
         let backend = way.open(&server.url()).await;
         let before = backend.hello().await.expect("the server answers");
         tokio::task::block_in_place(|| server.restart(Data::Lost));

@@ -4,6 +4,16 @@ use std::time::Duration;
 
 use leasehold_api::{InvalidInput, bounds};
 
+/// A version of the protocol between a client library and the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RespVersion {
+    /// The old one, for servers and proxies without `HELLO 3`.
+    Resp2,
+    /// Messages come over a connection that also takes commands.
+    #[default]
+    Resp3,
+}
+
 /// Settings of a Redis backend.
 ///
 /// ```
@@ -23,6 +33,8 @@ pub struct Options {
     pub call_timeout: Duration,
     /// Longest attempt to connect; see [`with_connect_timeout`](Self::with_connect_timeout).
     pub connect_timeout: Duration,
+    /// What connections speak; see [`with_resp`](Self::with_resp).
+    pub resp: RespVersion,
 }
 
 /// Half a call, so that a call that finds the connection lost can still be answered.
@@ -34,6 +46,7 @@ impl Default for Options {
             key_prefix: bounds::DEFAULT_KEY_PREFIX.into(),
             call_timeout: bounds::CALL_TIMEOUT,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            resp: RespVersion::default(),
         }
     }
 }
@@ -67,6 +80,14 @@ impl Options {
     #[must_use]
     pub const fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
+        self
+    }
+
+    /// Which protocol the connections speak that the backend opens; by default RESP3, whatever
+    /// the URL or the user's client says.
+    #[must_use]
+    pub const fn with_resp(mut self, resp: RespVersion) -> Self {
+        self.resp = resp;
         self
     }
 

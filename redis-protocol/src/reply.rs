@@ -160,6 +160,10 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
     })
 }
 
+/// A message for a session's channel that carries nothing: how many received it tells whether
+/// the session is subscribed.
+pub const NO_NOTICES: [u8; 8] = [0; 8];
+
 /// Decodes a message from a session's channel.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use leasehold_api::{
     Acquire, BackendError, BoxFuture, Key, LockBackend, LockSpec, Mode, Operation, OwnerId,
     ServerTime, SessionId,
 };
-use leasehold_fred::{FredBackend, Options};
+use leasehold_fred::{FredBackend, Options, RespVersion};
 
 pub(crate) type Backend = Arc<dyn LockBackend>;
 
@@ -36,6 +36,8 @@ pub(crate) struct Way {
     pub(crate) replaces_silent: bool,
     /// Can listen.
     pub(crate) push: bool,
+    /// Learns that a connection has ended before anything is sent into it.
+    pub(crate) told_of_ends: bool,
 }
 
 impl Way {
@@ -49,7 +51,7 @@ impl Way {
 }
 
 /// All ways to make a backend.
-pub(crate) const WAYS: [Way; 5] = [
+pub(crate) const WAYS: [Way; 6] = [
     Way {
         name: "URL",
         make: |url, options| {
@@ -61,6 +63,21 @@ pub(crate) const WAYS: [Way; 5] = [
         reconnects: true,
         replaces_silent: true,
         push: true,
+        told_of_ends: true,
+    },
+    Way {
+        name: "URL with RESP2",
+        make: |url, options| {
+            Box::pin(async move {
+                let options = options.with_resp(RespVersion::Resp2);
+                let backend = FredBackend::connect_with(&url, options).await;
+                Arc::new(backend.expect("connected")) as Backend
+            })
+        },
+        reconnects: true,
+        replaces_silent: true,
+        push: true,
+        told_of_ends: true,
     },
     Way {
         name: "Builder",
@@ -73,6 +90,7 @@ pub(crate) const WAYS: [Way; 5] = [
         reconnects: true,
         replaces_silent: true,
         push: true,
+        told_of_ends: true,
     },
     Way {
         name: "Client with default attempts",
@@ -87,6 +105,7 @@ pub(crate) const WAYS: [Way; 5] = [
         reconnects: true,
         replaces_silent: true,
         push: false,
+        told_of_ends: false,
     },
     Way {
         name: "Pool",
@@ -103,6 +122,7 @@ pub(crate) const WAYS: [Way; 5] = [
         reconnects: true,
         replaces_silent: true,
         push: false,
+        told_of_ends: false,
     },
     Way {
         name: "Client without a policy",
@@ -118,6 +138,7 @@ pub(crate) const WAYS: [Way; 5] = [
         reconnects: false,
         replaces_silent: false,
         push: false,
+        told_of_ends: false,
     },
 ];
 

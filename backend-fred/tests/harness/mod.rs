@@ -9,7 +9,7 @@ use fred::types::config::Config;
 use fred::types::{Builder, ClusterHash, CustomCommand, FromValue, Value};
 use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
-use leasehold_fred::{FredBackend, Options};
+use leasehold_fred::{FredBackend, Options, RespVersion};
 use leasehold_redis_protocol::{Protocol, Settings};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
@@ -29,6 +29,15 @@ impl Redis {
         let rights = user.into_iter().chain(documented_rights());
         let server = ServerOptions::default().with_config("user", rights).start();
         Self { server }
+    }
+}
+
+/// What the connections speak: `LEASEHOLD_RESP`, `2` or `3`.
+fn resp() -> RespVersion {
+    match std::env::var("LEASEHOLD_RESP").as_deref() {
+        Ok("2") => RespVersion::Resp2,
+        Ok("3") | Err(_) => RespVersion::Resp3,
+        Ok(other) => panic!("LEASEHOLD_RESP is {other:?}, not 2 or 3"),
     }
 }
 
@@ -67,7 +76,7 @@ impl Harness for Redis {
             url: self.server.url(),
             backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
             protocol: Protocol::new(&prefix, Settings::default())?,
-            options: Options::new().with_key_prefix(prefix),
+            options: Options::new().with_key_prefix(prefix).with_resp(resp()),
         }))
     }
 }

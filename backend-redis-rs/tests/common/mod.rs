@@ -10,7 +10,7 @@ use leasehold_api::{
     Acquire, BackendError, BoxFuture, Key, LockBackend, LockSpec, Mode, Operation, OwnerId,
     ServerTime, SessionId,
 };
-use leasehold_redis_rs::{Options, RedisBackend};
+use leasehold_redis_rs::{Options, RedisBackend, RespVersion};
 
 pub(crate) type Backend = Arc<dyn LockBackend>;
 
@@ -33,6 +33,8 @@ pub(crate) struct Way {
     pub(crate) replaces_silent: bool,
     /// Can listen.
     pub(crate) push: bool,
+    /// Learns that a connection has ended before anything is sent into it.
+    pub(crate) told_of_ends: bool,
 }
 
 impl Way {
@@ -46,7 +48,7 @@ impl Way {
 }
 
 /// All ways to make a backend.
-pub(crate) const WAYS: [Way; 4] = [
+pub(crate) const WAYS: [Way; 5] = [
     Way {
         name: "URL",
         make: |url, options| {
@@ -58,6 +60,21 @@ pub(crate) const WAYS: [Way; 4] = [
         reconnects: true,
         replaces_silent: true,
         push: true,
+        told_of_ends: true,
+    },
+    Way {
+        name: "URL with RESP2",
+        make: |url, options| {
+            Box::pin(async move {
+                let options = options.with_resp(RespVersion::Resp2);
+                let backend = RedisBackend::connect_with(&url, options).await;
+                Arc::new(backend.expect("connected")) as Backend
+            })
+        },
+        reconnects: true,
+        replaces_silent: true,
+        push: true,
+        told_of_ends: false,
     },
     Way {
         name: "Client",
@@ -71,6 +88,7 @@ pub(crate) const WAYS: [Way; 4] = [
         reconnects: true,
         replaces_silent: true,
         push: true,
+        told_of_ends: true,
     },
     Way {
         name: "ConnectionManager",
@@ -86,6 +104,7 @@ pub(crate) const WAYS: [Way; 4] = [
         reconnects: true,
         replaces_silent: false,
         push: false,
+        told_of_ends: false,
     },
     Way {
         name: "MultiplexedConnection",
@@ -101,6 +120,7 @@ pub(crate) const WAYS: [Way; 4] = [
         reconnects: false,
         replaces_silent: false,
         push: false,
+        told_of_ends: false,
     },
 ];
 

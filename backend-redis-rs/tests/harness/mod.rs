@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_redis_protocol::{Protocol, Settings};
-use leasehold_redis_rs::{Options, RedisBackend};
+use leasehold_redis_rs::{Options, RedisBackend, RespVersion};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
 /// Who the backends are: a user with few rights.
@@ -26,6 +26,15 @@ impl Redis {
         let rights = user.into_iter().chain(documented_rights());
         let server = ServerOptions::default().with_config("user", rights).start();
         Self { server }
+    }
+}
+
+/// What the connections speak: `LEASEHOLD_RESP`, `2` or `3`.
+fn resp() -> RespVersion {
+    match std::env::var("LEASEHOLD_RESP").as_deref() {
+        Ok("2") => RespVersion::Resp2,
+        Ok("3") | Err(_) => RespVersion::Resp3,
+        Ok(other) => panic!("LEASEHOLD_RESP is {other:?}, not 2 or 3"),
     }
 }
 
@@ -64,7 +73,7 @@ impl Harness for Redis {
             url: self.server.url(),
             backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
             protocol: Protocol::new(&prefix, Settings::default())?,
-            options: Options::new().with_key_prefix(prefix),
+            options: Options::new().with_key_prefix(prefix).with_resp(resp()),
         }))
     }
 }
