@@ -9,9 +9,12 @@
 //!   a call, given up by their callers or not, and nothing at all has come over the connection, a
 //!   second one is opened beside it. If that works and the first is still silent, it takes over,
 //!   and the calls that wait on the first end at once with an unknown outcome.
+//! - A server that says that it has become a replica is left: the same name or address may lead to
+//!   the new primary by now. Until it does, connections are not opened faster than one after
+//!   each [`PAUSE`].
 //! - A user's connection cannot be replaced. When it has been silent for the time of a whole
-//!   call, its library is told to connect anew. After that, and after an error, the `run_id` is
-//!   read anew, because the library may have connected somewhere else.
+//!   call, its library is told to connect anew (see `wire`). After that, and after an error, the
+//!   `run_id` is read anew, because the library may have connected somewhere else.
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,7 +24,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp, TokioRuntime};
-use leasehold_redis_protocol::{Call, ClockWatch, Options, ServerInfo, reply};
+use leasehold_redis_protocol::{Call, ClockWatch, ErrorClass, Options, ServerInfo, reply};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -34,6 +37,9 @@ const PATIENCE: u32 = 4;
 /// answers on both at about the same time.
 const GRACE: Duration = Duration::from_millis(20);
 
+/// The shortest time between two connections to a server that has become a replica.
+const PAUSE: Duration = Duration::from_millis(250);
+
 /// Where connections come from, and the limits that hold for them.
 #[derive(Clone)]
 pub(crate) struct Shared {
@@ -42,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) runtime: TokioRuntime,
     /// Drives the connections.
     pub(crate) handle: Handle,
+    /// Changes when the server was left because it has become a replica.
+    pub(crate) moved: Arc<watch::Sender<()>>,
 }
 
 impl Shared {
@@ -119,6 +127,7 @@ pub(crate) struct Link {
 struct Live {
     wire: Wire,
     clock: ClockId,
+    opened: Moment,
     /// Answers that have come over it.
     answers: AtomicU64,
     /// When the first call was sent that nothing has come after.
@@ -177,6 +186,11 @@ impl Link {
     /// Connects, if that was not done yet.
     pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<(), BackendError> {
         self.live().await.map(drop)
+    }
+
+    /// Drives its connections.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.shared.handle
     }
 
     /// Closes the connection for good.
@@ -248,6 +262,11 @@ impl Link {
                 *lock(&live.silent_since) = None;
             }
         }
+        if let Err(failure) = &result
+            && failure.kind == FailureKind::Answered(ErrorClass::Demoted)
+        {
+            self.leave(live);
+        }
         result
     }
 
@@ -264,10 +283,6 @@ impl Link {
             }
         } else if silence >= call {
             *lock(&live.silent_since) = None;
-            let silent = Arc::clone(live);
-            self.shared
-                .handle
-                .spawn(async move { silent.wire.revive().await });
             self.retire(live);
         }
     }
@@ -283,7 +298,8 @@ impl Link {
             if let Ok((wire, info)) = link.shared.connect(None).await {
                 link.shared.runtime.sleep(GRACE).await;
                 if live.answers.load(Ordering::Relaxed) == heard {
-                    link.replace(&live, Some(Live::new(wire, &info)));
+                    let new = Live::new(wire, &info, link.shared.now());
+                    link.replace(&live, Some(new));
                 }
             }
             live.doubted.store(false, Ordering::Relaxed);
@@ -293,6 +309,19 @@ impl Link {
     /// Gives a connection up; the next call opens another, or asks a user's anew who is there.
     fn retire(&self, live: &Arc<Live>) {
         self.replace(live, None);
+    }
+
+    /// Leaves a server that has become a replica, subscriptions too: other calls on the
+    /// connection are answered yet.
+    fn leave(&self, live: &Arc<Live>) {
+        let age = self.shared.now().saturating_since(live.opened);
+        if self.shared.source.is_own() && age >= PAUSE {
+            let mut current = lock(&self.current);
+            if current.as_ref().is_some_and(|it| Arc::ptr_eq(it, live)) {
+                *current = None;
+                self.shared.moved.send_replace(());
+            }
+        }
     }
 
     fn replace(&self, old: &Arc<Live>, new: Option<Arc<Live>>) {
@@ -336,7 +365,7 @@ impl Link {
         self.attempts.fetch_add(1, Ordering::Release);
         match connected {
             Ok((wire, info)) => {
-                let live = Live::new(wire, &info);
+                let live = Live::new(wire, &info, self.shared.now());
                 self.connected_to(&info);
                 *lock(&self.current) = Some(Arc::clone(&live));
                 *last = None;
@@ -380,10 +409,11 @@ impl Link {
 }
 
 impl Live {
-    fn new(wire: Wire, info: &ServerInfo) -> Arc<Self> {
+    fn new(wire: Wire, info: &ServerInfo, opened: Moment) -> Arc<Self> {
         Arc::new(Self {
             wire,
             clock: info.clock,
+            opened,
             answers: AtomicU64::new(0),
             silent_since: Mutex::default(),
             doubted: AtomicBool::new(false),

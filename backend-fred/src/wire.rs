@@ -1,6 +1,8 @@
 //! One connection, and the few commands that are sent over it.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fred::bytes::Bytes;
@@ -203,6 +205,8 @@ pub(crate) struct Wire {
     /// library sends it whenever it can.
     handle: Handle,
     limits: fred::types::config::Options,
+    /// How often something came back, for each connection.
+    heard: Vec<Arc<AtomicU64>>,
 }
 
 enum Line {
@@ -214,7 +218,12 @@ enum Line {
 
 impl Wire {
     fn new(line: Line, options: &Options) -> Self {
+        let connections = match &line {
+            Line::User(User::Pool(pool)) => pool.clients().len(),
+            Line::Own { .. } | Line::User(User::Client(_)) => 1,
+        };
         Self {
+            heard: (0..connections).map(|_| Arc::default()).collect(),
             line,
             handle: Handle::current(),
             limits: fred::types::config::Options {
@@ -334,40 +343,54 @@ impl Wire {
         hash: ClusterHash,
         arguments: Vec<Value>,
     ) -> Result<Value, Failure> {
-        let client = match &self.line {
-            Line::Own { client, .. } | Line::User(User::Client(client)) => client,
-            Line::User(User::Pool(pool)) => pool.next_connected(),
+        let (client, member) = match &self.line {
+            Line::Own { client, .. } | Line::User(User::Client(client)) => (client, 0),
+            Line::User(User::Pool(pool)) => {
+                let client = pool.next_connected();
+                let is_it = |member: &Client| std::ptr::eq(member, client);
+                let member = pool.clients().iter().position(is_it);
+                (client, member.unwrap_or_default())
+            }
         };
         if !client.is_connected() {
             return Err(Failure::not_connected());
         }
-        // `custom` is the one way of sending that these limits hold for.
-        let client = client.with_options(&self.limits);
+        let (client, heard) = (client.clone(), Arc::clone(&self.heard[member]));
+        let (limits, is_users) = (self.limits.clone(), matches!(self.line, Line::User(_)));
         let command = CustomCommand::new_static(name, hash, false);
-        let sent = async move { client.custom::<Value, Value>(command, arguments).await };
+        // To its end, though its caller may give up before.
+        let sent = async move {
+            let before = heard.load(Ordering::Relaxed);
+            // `custom` is the one way of sending that these limits hold for.
+            let limited = client.with_options(&limits);
+            let answer = limited.custom::<Value, Value>(command, arguments).await;
+            match &answer {
+                Err(error) if *error.kind() == ErrorKind::Timeout => {
+                    if is_users {
+                        revive(&client, &heard, before).await;
+                    }
+                }
+                _ => {
+                    heard.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            answer
+        };
         match self.handle.spawn(sent).await {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(Failure::lost("the runtime is shutting down")),
         }
     }
+}
 
-    /// Makes a user's client, which does not do so by itself, replace a connection that does
-    /// not answer.
-    pub(crate) async fn revive(&self) {
-        let Line::User(user) = &self.line else {
-            return;
-        };
-        let clients = match user {
-            User::Client(client) => std::slice::from_ref(client),
-            User::Pool(pool) => pool.clients(),
-        };
-        for client in clients {
-            // Without a policy it would give up for good.
-            if client.has_reconnect_policy() {
-                // Its failure shows in the next call.
-                let _ = client.force_reconnection().await;
-            }
-        }
+/// Makes a user's client that did not answer in time connect anew, which it does not do by
+/// itself; but not if anything else came from it meanwhile.
+async fn revive(client: &Client, heard: &AtomicU64, before: u64) {
+    let silent = heard.compare_exchange(before, before + 1, Ordering::Relaxed, Ordering::Relaxed);
+    // Without a policy it would give up for good.
+    if silent.is_ok() && client.has_reconnect_policy() {
+        // Its failure shows in the next call.
+        let _ = client.force_reconnection().await;
     }
 }
 

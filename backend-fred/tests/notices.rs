@@ -87,6 +87,18 @@ async fn a_subscription_stands_when_listen_returns_and_ends_with_its_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unix_socket_serves_as_well() {
+    let server = RedisServer::start();
+    for way in listeners() {
+        let backend = way.open(&server.unix_url()).await;
+        backend.hello().await.expect("an answer");
+        let mut stream = listen(&backend, 1).await;
+        publish(&server.url(), &channel(1), vec![hints(&[7])]).await;
+        assert_eq!(hint(next(&mut stream).await).0, 7, "{}", way.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_that_nobody_reads_yet_loses_nothing() {
     const MESSAGES: u32 = 3_000;
     let server = RedisServer::start();

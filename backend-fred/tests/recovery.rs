@@ -7,8 +7,14 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Backend, RECOVERY, WAYS, Way, admin, connect, hello_in_time, time_to_success};
-use leasehold_api::BackendError;
+use common::{
+    Backend, RECOVERY, WAYS, Way, admin, connect, hello_in_time, key, mutex, operation,
+    reconnecting, session, soon, time_to_success,
+};
+use fred::interfaces::ClientLike;
+use futures_util::StreamExt;
+use leasehold_api::{BackendError, Notice};
+use leasehold_fred::{FredBackend, Options};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer, ServerOptions};
 
 /// Calls for so long, each of which must end in its time.
@@ -111,6 +117,25 @@ async fn a_connection_that_went_silent_for_ever_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_dead_member_of_a_pool_is_revived() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    let pool = reconnecting(&proxy.url()).build_pool(3).expect("a pool");
+    pool.clients()[0].init().await.expect("connected");
+    proxy.strand_connections();
+    for member in &pool.clients()[1..] {
+        member.init().await.expect("connected");
+    }
+    let backend = FredBackend::from_pool(pool, Options::new()).expect("usable");
+    let backend: Backend = std::sync::Arc::new(backend);
+    let results = keep_calling(&backend, RECOVERY * 4).await;
+    let (first, later) = results.split_at(results.len() / 2);
+    let failed = |results: &[Result<(), BackendError>]| results.iter().any(Result::is_err);
+    assert!(failed(first), "the dead member was not seen");
+    assert!(!failed(later), "the dead member is still in use");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
@@ -151,6 +176,43 @@ async fn callers_who_give_up_early_get_a_connection_in_the_end() {
             );
         }
         proxy.delay(Duration::ZERO);
+    }
+}
+
+/// A fail-over behind one name: the old primary is a replica now, and still reachable over the
+/// connections that it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_become_a_replica_is_left() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    for (way, number) in WAYS.iter().filter(|way| way.push).zip(1..) {
+        let proxy = FaultProxy::start(old.address()).await;
+        let backend = way.open(&proxy.url()).await;
+        let mut notices = backend.listen(session(number)).await.expect("listening");
+        let name = key(way.name);
+        let before = soon(&backend).await;
+        let ours = |sequence| mutex(&name, operation(session(number), sequence), before);
+        let first = backend.acquire(&ours(1)).await.expect("an answer");
+        admin(&old.url(), &["REPLICAOF", "127.0.0.1", "1"]).await;
+        proxy.lead_to(new.address());
+        let began = Instant::now();
+        let moved = loop {
+            match backend.acquire(&ours(2)).await {
+                Ok(answer) => break answer,
+                Err(error) => assert!(error.is_transient(), "{}: {error}", way.name),
+            }
+            assert!(began.elapsed() < RECOVERY * 5, "{}: still there", way.name);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        assert_ne!(first.stamp.clock, moved.stamp.clock, "{}", way.name);
+        assert!(began.elapsed() <= RECOVERY, "{}", way.name);
+        for listening in [false, true] {
+            let notice = tokio::time::timeout(RECOVERY * 5, notices.next()).await;
+            let gap = Some(Notice::Gap { listening });
+            assert_eq!(notice.expect("it is told"), gap, "{}", way.name);
+        }
+        let listed = admin(&new.url(), &["PUBSUB", "CHANNELS"]).await;
+        assert!(listed.contains("leasehold:"), "{}: {listed}", way.name);
+        admin(&old.url(), &["REPLICAOF", "NO", "ONE"]).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use leasehold_api::{
@@ -29,6 +30,8 @@ pub struct RedisBackend {
     /// For renewals: a connection of their own, driven where a blocked program cannot starve it.
     /// The same as `link` where no other can be opened.
     renewals: Arc<Link>,
+    /// Whether the connection for renewals has been made ready for the first of them.
+    warmed: AtomicBool,
     closed: watch::Sender<bool>,
 }
 
@@ -115,11 +118,12 @@ impl RedisBackend {
             options,
             runtime: TokioRuntime::current(),
             handle: Handle::current(),
+            moved: Arc::default(),
         };
         let link = Link::new(Arc::new(shared.clone()));
         let renewals = match TokioRuntime::guardian() {
             Some(guardian) if shared.source.is_own() => Link::new(Arc::new(Shared {
-                handle: guardian.clone(),
+                handle: guardian,
                 ..shared.clone()
             })),
             _ => Arc::clone(&link),
@@ -129,12 +133,25 @@ impl RedisBackend {
             shared: Arc::new(shared),
             link,
             renewals,
+            warmed: AtomicBool::new(false),
             closed: watch::Sender::new(false),
         })
     }
 
     async fn run(&self, call: &Call) -> Result<Answer, BackendError> {
         self.link.script(call).await
+    }
+
+    /// Connects where renewals go, and has the server load their script: the first renewal of a
+    /// short lease has little time, and is to need one round trip only.
+    fn warm_renewals(&self) {
+        if Arc::ptr_eq(&self.link, &self.renewals) || self.warmed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (link, nothing) = (Arc::clone(&self.renewals), self.protocol.renew(&[]));
+        let handle = self.renewals.handle().clone();
+        // What fails here is done by the first renewal.
+        handle.spawn(async move { link.script(&nothing).await.map(drop) });
     }
 
     /// A batch in one call; an error of the call is the error of each of its elements.
@@ -185,7 +202,11 @@ impl LockBackend for RedisBackend {
 
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         let answer = self.run(&self.protocol.acquire(request)).await?;
-        reply::acquire(&answer.body, answer.clock)
+        let answer = reply::acquire(&answer.body, answer.clock)?;
+        if let AcquireReply::Acquired(_) | AcquireReply::Queued(_) = answer.reply {
+            self.warm_renewals();
+        }
+        Ok(answer)
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

@@ -28,6 +28,8 @@ struct Subscription {
     wire: Wire,
     clock: ClockId,
     events: UnboundedReceiver<Event>,
+    /// Changes when the server was left.
+    moved: watch::Receiver<()>,
 }
 
 /// Why a subscription is no longer read.
@@ -66,6 +68,7 @@ pub(crate) async fn listen(
 impl Subscription {
     async fn open(shared: &Arc<Shared>, channel: &str) -> Result<Self, BackendError> {
         let (sender, events) = mpsc::unbounded_channel();
+        let moved = shared.moved.subscribe();
         let (wire, info) = shared.connect(Some(sender)).await?;
         match shared
             .within(shared.options.connect_timeout, wire.subscribe(channel))
@@ -75,6 +78,7 @@ impl Subscription {
                 wire,
                 clock: info.clock,
                 events,
+                moved,
             }),
             Some(Err(failure)) => Err(failure.at_connect(&shared.options.key_prefix)),
             None => Err(BackendError::unavailable("SUBSCRIBE was not answered")),
@@ -117,16 +121,19 @@ impl Keeper {
         loop {
             let event = pin!(subscription.events.recv());
             let unwanted = pin!(self.notices.closed());
+            let moved = pin!(subscription.moved.changed());
             match self
                 .shared
-                .within(PING_EVERY, select(event, unwanted))
+                .within(PING_EVERY, select(select(event, moved), unwanted))
                 .await
             {
-                Some(Either::Left((Some(Event::Message(payload)), _))) => {
-                    self.deliver(&payload, clock);
-                }
-                Some(Either::Left((Some(Event::Missed), _))) => self.missed(),
-                Some(Either::Left((Some(Event::Closed) | None, _))) => return Ended::Lost,
+                Some(Either::Left((Either::Left((event, _)), _))) => match event {
+                    Some(Event::Message(payload)) => self.deliver(&payload, clock),
+                    Some(Event::Missed) => self.missed(),
+                    Some(Event::Closed) | None => return Ended::Lost,
+                },
+                // An error would mean that its sender is gone, which `self` keeps.
+                Some(Either::Left((Either::Right(_), _))) => return Ended::Lost,
                 Some(Either::Right(_)) => return Ended::Unwanted,
                 None if self.is_alive(&subscription.wire).await => {}
                 None => return Ended::Lost,

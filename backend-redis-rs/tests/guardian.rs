@@ -5,8 +5,9 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use common::{Backend, WAYS, connect, key};
+use common::{Backend, WAYS, admin, connect, eventually, key};
 use leasehold_api::{LockClient, MutexGuard, Outcome, ServerTime, bounds};
+use leasehold_redis_protocol::{Protocol, Settings};
 use leasehold_test_servers::{FaultProxy, RedisServer};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -179,4 +180,35 @@ async fn a_lock_outlives_the_death_of_the_connection_that_renews_it() {
         guard.release().await.expect("released");
         locks.shutdown().await.expect("shut down");
     }
+}
+
+/// A short lease leaves no time to connect, nor for a second round trip with the script's source.
+#[tokio::test]
+async fn the_way_of_the_first_renewal_is_made_ready_when_a_hold_begins() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let protocol = Protocol::new(bounds::DEFAULT_KEY_PREFIX, Settings::default());
+    let renewal = protocol.expect("a good prefix").renew(&[]);
+    for way in WAYS.iter().filter(|way| way.push) {
+        admin(&url, &["SCRIPT", "FLUSH"]).await;
+        let backend = way.open(&url).await;
+        backend.hello().await.expect("connected");
+        let before = connections(&url).await;
+        let locks = LockClient::new(backend);
+        let mutex = locks.mutex("ready").expect("a good key");
+        let guard = mutex.lock().await.expect("acquired");
+        eventually("it is connected, and the script is there", async || {
+            let known = admin(&url, &["SCRIPT", "EXISTS", renewal.script.sha1()]).await;
+            known.contains('1') && connections(&url).await > before
+        })
+        .await;
+        guard.release().await.expect("released");
+        locks.shutdown().await.expect("shut down");
+    }
+}
+
+/// Those that take commands.
+async fn connections(url: &str) -> usize {
+    let listed = admin(url, &["CLIENT", "LIST", "TYPE", "normal"]).await;
+    listed.matches(" addr=").count()
 }

@@ -6,7 +6,7 @@
 )]
 
 use std::cell::Cell;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::bounds::MAX_LABEL_BYTES;
@@ -40,9 +40,36 @@ impl TokioRuntime {
 
     /// The guardian's tokio runtime, for connections that its tasks depend on; `None` if no
     /// thread for it could be had.
-    pub fn guardian() -> Option<&'static tokio::runtime::Handle> {
-        static GUARDIAN: OnceLock<Option<tokio::runtime::Handle>> = OnceLock::new();
-        GUARDIAN.get_or_init(start_guardian).as_ref()
+    ///
+    /// A thread does not come along into a forked child, which gets a guardian of its own.
+    pub fn guardian() -> Option<tokio::runtime::Handle> {
+        static GUARDIAN: Mutex<Guardian> = Mutex::new(Guardian::NONE);
+        let mut guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
+        guardian.of_process(std::process::id())
+    }
+}
+
+/// The guardian's runtime, and whose it is.
+struct Guardian {
+    process: Option<u32>,
+    handle: Option<tokio::runtime::Handle>,
+}
+
+impl Guardian {
+    const NONE: Self = Self {
+        process: None,
+        handle: None,
+    };
+
+    /// That of this process, started if it has none.
+    fn of_process(&mut self, process: u32) -> Option<tokio::runtime::Handle> {
+        if self.process != Some(process) {
+            *self = Self {
+                process: Some(process),
+                handle: start_guardian(),
+            };
+        }
+        self.handle.clone()
     }
 }
 
@@ -96,7 +123,9 @@ impl Runtime for TokioRuntime {
     }
 
     fn spawn_guardian(&self, future: BoxFuture<'static, ()>) {
-        Self::guardian().unwrap_or(&self.handle).spawn(future);
+        Self::guardian()
+            .unwrap_or_else(|| self.handle.clone())
+            .spawn(future);
     }
 
     /// `host:pid`, the host's name cut to what fits.
@@ -114,5 +143,19 @@ impl Runtime for TokioRuntime {
 
     fn fill_random(&self, bytes: &mut [u8]) {
         getrandom::fill(bytes).expect("the operating system's random source works");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_gets_a_guardian_of_its_own() {
+        let mut guardian = Guardian::NONE;
+        let mut of = |process| guardian.of_process(process).expect("a thread").id();
+        let parents = of(1);
+        assert_eq!(of(1), parents, "started once");
+        assert_ne!(of(2), parents, "its thread stayed with the parent");
     }
 }

@@ -9,6 +9,9 @@ pub enum ErrorClass {
     NoScript,
     /// Not executed; the same may be tried again later.
     Unavailable,
+    /// Not executed: the server has become a replica. Whoever is the primary now is found by
+    /// connecting anew, where the name or the proxy moves with it.
+    Demoted,
     /// Not executed, and it will not be before somebody changes the configuration.
     Rejected,
     /// Nothing is known.
@@ -19,7 +22,7 @@ impl ErrorClass {
     /// The error that a backend answers with.
     pub fn into_error(self, reason: impl Into<String>) -> BackendError {
         match self {
-            Self::NoScript | Self::Unavailable => BackendError::unavailable(reason),
+            Self::NoScript | Self::Unavailable | Self::Demoted => BackendError::unavailable(reason),
             Self::Rejected => BackendError::rejected(reason),
             Self::OutcomeUnknown => BackendError::outcome_unknown(reason),
         }
@@ -34,8 +37,9 @@ impl ErrorClass {
 pub fn classify(code: &str, message: &str) -> ErrorClass {
     match code {
         "NOSCRIPT" => ErrorClass::NoScript,
-        "READONLY" | "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK"
-        | "BUSY" | "OOM" | "NOREPLICAS" | "MISCONF" | "EXECABORT" => ErrorClass::Unavailable,
+        "READONLY" => ErrorClass::Demoted,
+        "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK" | "BUSY"
+        | "OOM" | "NOREPLICAS" | "MISCONF" | "EXECABORT" => ErrorClass::Unavailable,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "CROSSSLOT" | "WRONGTYPE" | "NOPROTO" | "DENIED" => {
             ErrorClass::Rejected
         }
@@ -60,7 +64,7 @@ mod tests {
     fn error_words_are_classified_as_documented() {
         let table = [
             ("NOSCRIPT", "No matching script.", ErrorClass::NoScript),
-            ("READONLY", "You can't write", ErrorClass::Unavailable),
+            ("READONLY", "You can't write", ErrorClass::Demoted),
             ("OOM", "command not allowed", ErrorClass::Unavailable),
             ("NOPERM", "no permission", ErrorClass::Rejected),
             ("ERR", "unknown command 'EVALSHA'", ErrorClass::Rejected),

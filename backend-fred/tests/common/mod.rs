@@ -143,7 +143,7 @@ pub(crate) const WAYS: [Way; 6] = [
 ];
 
 /// A user's configuration: reconnecting quickly and for ever, the rest as the library has it.
-fn reconnecting(url: &str) -> Builder {
+pub(crate) fn reconnecting(url: &str) -> Builder {
     let mut builder = Builder::from_config(Config::from_url(url).expect("a good URL"));
     let mut policy = ReconnectPolicy::new_constant(0, 1);
     policy.set_jitter(1);

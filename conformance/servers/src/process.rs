@@ -5,14 +5,15 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Waits for the end of its input, then kills the process whose number is its first argument.
-pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0""#;
+/// Waits for the end of its input, then kills the process whose number is its first argument and
+/// removes the folder that is its second.
+pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$1""#;
 
 /// A running child process, killed with `SIGKILL` when dropped.
 ///
 /// A destructor does not run when the test process is killed, nor for a value in a static. So a
-/// shell waits beside each child on a pipe that only this process holds open, and kills the
-/// child when the pipe closes.
+/// shell waits beside each child on a pipe that only this process holds open. It kills the child
+/// and removes the folder when the pipe closes.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -22,7 +23,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn spawn(command: &mut Command) -> std::io::Result<Self> {
+    pub(crate) fn spawn(command: &mut Command, folder: &Path) -> std::io::Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -30,6 +31,7 @@ impl Process {
             .spawn()?;
         let watcher = Command::new("sh")
             .args(["-c", WATCH, &child.id().to_string()])
+            .arg(folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

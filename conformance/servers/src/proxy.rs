@@ -51,7 +51,7 @@ struct Weather {
 }
 
 struct Shared {
-    upstream: SocketAddr,
+    upstream: Mutex<SocketAddr>,
     weather: watch::Sender<Weather>,
     menu: Mutex<Menu>,
 }
@@ -65,6 +65,10 @@ struct Menu {
 }
 
 impl Shared {
+    fn upstream(&self) -> SocketAddr {
+        *self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn menu(&self) -> MutexGuard<'_, Menu> {
         self.menu.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +103,7 @@ impl fmt::Debug for FaultProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FaultProxy")
             .field("address", &self.address)
-            .field("upstream", &self.shared.upstream)
+            .field("upstream", &self.shared.upstream())
             .finish_non_exhaustive()
     }
 }
@@ -117,7 +121,7 @@ impl FaultProxy {
             .local_addr()
             .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
-            upstream,
+            upstream: Mutex::new(upstream),
             weather: watch::Sender::new(Weather::default()),
             menu: Mutex::default(),
         });
@@ -212,6 +216,13 @@ impl FaultProxy {
         self.shared.weather.send_modify(|w| w.cut_below = next);
     }
 
+    /// From now on connections lead to another server, as a name does after a fail-over; those
+    /// that are open stay where they are.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        let current = self.shared.upstream.lock();
+        *current.unwrap_or_else(PoisonError::into_inner) = upstream;
+    }
+
     /// Ends every fault that is still to come: nothing more is eaten, delayed or held back.
     /// Stranded connections stay so.
     pub fn heal(&self) {
@@ -255,7 +266,7 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
         if gate.pass().await.is_none() {
             return;
         }
-        let Ok(server) = TcpStream::connect(shared.upstream).await else {
+        let Ok(server) = TcpStream::connect(shared.upstream()).await else {
             return;
         };
         for stream in [&client, &server] {

@@ -151,7 +151,7 @@ impl RedisServer {
             .args(["--save", ""])
             .args(&self.options.arguments)
             .current_dir(self.folder.path());
-        let mut process = Process::spawn(&mut command)
+        let mut process = Process::spawn(&mut command, self.folder.path())
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.program, &error)));
         let begun = Instant::now();
         while !self.answers() {

@@ -97,16 +97,19 @@ fn a_missing_program_says_how_to_get_one() {
 #[test]
 fn a_server_does_not_outlive_its_test_process() {
     // What the watching shell does when this process dies, without dying: only the lifeline goes.
+    let folder = tempfile::tempdir().expect("a folder").keep();
     let mut command = Command::new("sleep");
     let mut child = command.arg("60").spawn().expect("sleep runs");
     let mut watcher = Command::new("sh")
         .args(["-c", crate::process::WATCH, &child.id().to_string()])
+        .arg(&folder)
         .stdin(std::process::Stdio::piped())
         .spawn()
         .expect("sh runs");
     drop(watcher.stdin.take());
     assert!(!child.wait().expect("it ends").success());
     watcher.wait().expect("it ends");
+    assert!(!folder.exists(), "its folder goes too");
 }
 
 #[test]
