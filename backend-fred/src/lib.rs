@@ -28,10 +28,16 @@
 //! Made from a URL or a `Builder`, a backend opens a connection for commands, one for renewals
 //! (driven by a thread of its own, so that a program that blocks its runtime keeps its locks),
 //! and one for each session that listens. Each is a client of its own that has no reconnect
-//! policy, and speaks RESP3 unless the options say RESP2. They are opened when they are first needed and replaced when they break:
+//! policy, and speaks RESP3 unless the options say RESP2. The first is opened when it is first
+//! needed, that for renewals when the first lock is taken. They are replaced when they break:
 //! when the server closes them at once, and when they go silent as soon as another one works. No
 //! call is ever sent twice by the backend, save with `EVAL` after the server has said that it
 //! does not know the script.
+//!
+//! Where the server says that it has become a replica, its connections are left for new ones
+//! under the same name: that is all there is for a fail-over behind one name.
+//!
+//! Nothing of a backend works in a forked child: make another there, on a runtime of the child's.
 //!
 //! # Bringing your own client
 //! | what | constructor | push | independent renewal | finds its way back from |
