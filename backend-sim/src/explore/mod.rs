@@ -7,8 +7,11 @@ mod troubles;
 
 use std::fmt::Display;
 use std::future::Future;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::Map;
 
 use crate::choices::Policy;
 use crate::explore::settings::Wish;
@@ -76,8 +79,13 @@ pub struct Exploration {
     step_limit: u64,
     run_limit: u64,
     shrink_runs: u32,
-    sites: Vec<Site>,
 }
+
+/// What [`Exploration::check_all`] varies. Not the order of tasks: in which order messages of no
+/// latency arrive is drawn anyway.
+const EVERY: [Site; 3] = [Site::Order, Site::ReplyFirst, Site::User];
+
+type Judged<F> = Map<F, fn(<F as Future>::Output) -> Option<String>>;
 
 impl Default for Exploration {
     fn default() -> Self {
@@ -98,7 +106,6 @@ impl Exploration {
             step_limit: 1_000_000,
             run_limit: 1_000_000,
             shrink_runs: SHRINK_RUNS,
-            sites: vec![Site::Order, Site::ReplyFirst, Site::User],
         }
     }
 
@@ -203,9 +210,9 @@ impl Exploration {
         })
     }
 
-    /// Runs the scenario in every order: each choice that it has in every way, depth first. Only
-    /// for a small scope: a few clients with a few steps each, and with a latency of
-    /// [`ZERO`](Latency::ZERO), which this sets.
+    /// Runs the scenario in every order in which messages can arrive and timers run out, with every
+    /// answer of [`SimServer::draw`]. Only for a small scope: a few clients with a few steps each,
+    /// and with a latency of [`ZERO`](Latency::ZERO), which this sets.
     ///
     /// Returns how many runs that were.
     ///
@@ -225,28 +232,30 @@ impl Exploration {
             }
             return 1;
         }
-        let mut tape = Tape::new(self.seeds.start);
-        let mut runs = 0;
-        loop {
-            assert!(
-                runs < self.run_limit,
-                "the scope has more than {} runs: make it smaller, or explore seeds",
-                self.run_limit
-            );
+        let limit = self.run_limit;
+        let (mut runs, mut failed) = (0, None);
+        let options = scope.options(self.seeds.start).with_log_limit(0);
+        let quiet = quiet::panics();
+        let all = scope.simulation(options);
+        all.run_all(&EVERY, scope.troubled(&scenario), |report| {
             runs += 1;
-            let options = scope.options(tape.seed).with_log_limit(0);
-            let (report, why) = scope.run(options, Policy::Replay(tape), &scenario);
-            if let Some(why) = why {
-                let seed = report.tape.seed;
-                scope
-                    .simplest(runs, seed, report.tape, &why, &scenario)
-                    .panic();
+            failed = scope.why(report).map(|why| (report.tape.clone(), why));
+            match failed.is_some() || runs > limit {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
-            tape = report.tape;
-            if !tape.advance(&self.sites) {
-                return runs;
-            }
+        });
+        drop(quiet);
+        if let Some((tape, why)) = failed {
+            scope
+                .simplest(runs, tape.seed, tape, &why, &scenario)
+                .panic();
         }
+        assert!(
+            runs <= limit,
+            "the scope has more than {limit} runs: make it smaller, or explore seeds"
+        );
+        runs
     }
 
     fn options(&self, seed: u64) -> SimOptions {
@@ -265,26 +274,42 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let _quiet = quiet::panics();
-        let troubles = self.troubles;
-        let report = Simulation::new(options)
-            .with_policy(policy)
+        let simulation = self.simulation(options).with_policy(policy);
+        let report = simulation.run(self.troubled(scenario));
+        let why = self.why(&report);
+        (report.without_output(), why)
+    }
+
+    const fn simulation(&self, options: SimOptions) -> Simulation {
+        Simulation::new(options)
             .with_time_limit(self.time_limit)
             .with_step_limit(self.step_limit)
-            .run(|sim| {
-                troubles.begin(&sim);
-                let body = scenario(sim);
-                async move { body.await.failure() }
-            });
+    }
+
+    /// The scenario, with what goes wrong by itself, and what it says is wrong.
+    fn troubled<F, S>(&self, scenario: &S) -> impl Fn(SimServer) -> Judged<F>
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        let troubles = self.troubles;
+        move |sim| {
+            troubles.begin(&sim);
+            scenario(sim).map(Verdict::failure as fn(F::Output) -> Option<String>)
+        }
+    }
+
+    /// Why a run failed, if it did.
+    fn why(&self, report: &RunReport<Option<String>>) -> Option<String> {
         let (limit, steps) = (self.time_limit, self.step_limit);
-        let why = match &report.ending {
+        match &report.ending {
             Ending::Completed(why) => why.clone(),
             Ending::Deadlock => Some("nothing can go on: every task waits for another".to_owned()),
             Ending::TimeLimit => Some(format!("not done after {limit:?} of virtual time")),
             Ending::StepLimit => Some(format!("not done after {steps} steps")),
             Ending::Panicked(message) => Some(message.clone()),
             Ending::Diverged(divergence) => Some(divergence.to_string()),
-        };
-        (report.without_output(), why)
+        }
     }
 
     /// Runs one seed twice: a difference comes from the scenario.

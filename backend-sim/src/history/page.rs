@@ -252,10 +252,9 @@ fn write_lines(out: &mut String, layout: &Layout) -> fmt::Result {
 fn write_absence(out: &mut String, layout: &Layout, absence: &Absence) -> fmt::Result {
     let who = absence.client.as_deref();
     let x = layout.x(who) - 18;
-    let (top, bottom) = (
-        layout.instant(absence.from).last,
-        layout.instant(absence.to).first,
-    );
+    let over = absence.rows.1.map(|row| layout.rows[row]);
+    let bottom = over.unwrap_or(layout.instant(absence.to).first);
+    let top = layout.rows[absence.rows.0];
     let (height, name) = ((bottom - top).max(4), absence.kind.name());
     let who = Escaped(who.unwrap_or("the server"));
     let (from, to) = (seconds(absence.from), seconds(absence.to));

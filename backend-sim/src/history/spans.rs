@@ -372,6 +372,8 @@ pub(crate) struct Absence {
     pub(crate) kind: AbsenceKind,
     pub(crate) from: Duration,
     pub(crate) to: Duration,
+    /// The entries with which it began, and ended.
+    pub(crate) rows: (usize, Option<usize>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,7 +398,7 @@ pub(crate) fn absences(history: &History) -> Vec<Absence> {
     let mut open: Vec<Absence> = Vec::new();
     let mut done = Vec::new();
     let end = history.end();
-    for entry in &history.entries {
+    for (row, entry) in history.entries.iter().enumerate() {
         let (kind, begins) = match &entry.event {
             Event::Client(ClientEvent::Paused) => (AbsenceKind::Paused, true),
             Event::Client(ClientEvent::Resumed) => (AbsenceKind::Paused, false),
@@ -414,16 +416,15 @@ pub(crate) fn absences(history: &History) -> Vec<Absence> {
                 kind,
                 from: entry.at,
                 to: end,
+                rows: (row, None),
             });
         } else if let Some(index) = open
             .iter()
             .position(|absence| absence.client == entry.client && absence.kind == kind)
         {
-            let to = entry.at;
-            done.push(Absence {
-                to,
-                ..open.remove(index)
-            });
+            let mut over = open.remove(index);
+            (over.to, over.rows.1) = (entry.at, Some(row));
+            done.push(over);
         }
     }
     done.extend(open);
