@@ -84,7 +84,7 @@ mod planted {
         InnerLeaseShortens = "inner-lease-shortens", "rule 5";
         /// A reader that asks to write waits for itself.
         UpgradeSelfDeadlock = "upgrade-self-deadlock", "rule 5";
-        /// Each nested hold adds a renewal that goes on with the tenure.
+        /// Each nested hold adds a renewal of its own.
         RenewalLeakedPerReentry = "one-renewal-task-leaked-per-re-entry", "rule 5";
         /// A conversion acts whatever period it names.
         DuplicateConversionActs = "duplicate-conversion-acts", "rule 6";

@@ -326,7 +326,13 @@ impl<'a> Attempt<'a> {
         let before = current.upgrade();
         let joins = |it: &&Arc<Tenure>| it.join(core.now(), standing, state, holds);
         let tenure = match before.as_ref().filter(joins) {
-            Some(joined) => Arc::clone(joined),
+            Some(joined) => {
+                if mutant!(RenewalLeakedPerReentry) {
+                    let due = core.now().saturating_add(state.lease / 3);
+                    core.renewals.schedule(&begin(), due);
+                }
+                Arc::clone(joined)
+            }
             None => {
                 let begun = begin();
                 *current = Arc::downgrade(&begun);

@@ -183,11 +183,6 @@ impl Renewals {
             });
             entry.renew = renew.or(entry.renew);
             let by = entry.renew.into_iter().chain(loss).min();
-            if mutant!(RenewalLeakedPerReentry)
-                && let Some(due) = renew
-            {
-                state.queue.insert((due, tenure.id));
-            }
             by.is_some_and(|by| state.look_by(tenure.id, by))
         };
         if wake {
@@ -289,8 +284,7 @@ impl Renewals {
             state.queue.remove(&(at, id));
             if let Some(entry) = state.tenures.get_mut(&id) {
                 entry.due = None;
-                let renew = entry.renew.take_if(|at| *at <= now).is_some()
-                    || mutant!(RenewalLeakedPerReentry);
+                let renew = entry.renew.take_if(|at| *at <= now).is_some();
                 due.push((Arc::clone(&entry.tenure), renew));
             }
         }
