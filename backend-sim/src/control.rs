@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::backend::SimBackend;
-use crate::faults::Fault;
+use crate::faults::{Fault, Faults};
 use crate::local_clock::LocalClock;
 use crate::log::{Call, ClientEvent, Event};
 use crate::options::Latency;
@@ -156,6 +156,13 @@ impl SimBackend {
         let client = self.runtime.client;
         self.world()
             .act(|inner, _| inner.clients[client].faults.pending())
+    }
+
+    /// Takes back the injected faults that have not befallen anything yet.
+    pub fn clear_faults(&self) {
+        let client = self.runtime.client;
+        self.world()
+            .act(|inner, _| inner.clients[client].faults = Faults::default());
     }
 
     /// Changes the latency of this client's messages.

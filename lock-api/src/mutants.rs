@@ -191,6 +191,11 @@ mod planted {
             PLANTED.store(self as usize + 1, Ordering::SeqCst);
         }
 
+        /// Takes out whichever is planted.
+        pub fn clear() {
+            PLANTED.store(0, Ordering::SeqCst);
+        }
+
         /// Whether this is the one that is planted.
         pub fn is_planted(self) -> bool {
             PLANTED.load(Ordering::Relaxed) == self as usize + 1

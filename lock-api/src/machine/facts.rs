@@ -51,6 +51,8 @@ pub struct PlaceFacts {
     pub operation: Operation,
     /// For what.
     pub mode: Mode,
+    /// The highest token that its client has seen.
+    pub floor: Option<FencingToken>,
     /// When it expires.
     pub end: ServerTime,
     /// The waiter's own deadline.
@@ -82,6 +84,7 @@ impl State {
             ticket,
             operation: place.operation,
             mode: place.mode,
+            floor: place.floor,
             end: place.end,
             until: place.until,
             listening: place.listening,

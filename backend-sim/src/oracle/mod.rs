@@ -1,0 +1,215 @@
+//! The judge of a run, on the true timeline.
+//!
+//! No search is needed: the simulation knows the truth. Each step of a server is judged by the
+//! states before and after it ([`tenures`], [`order`], [`replies`]), which is a second, declarative
+//! reading of docs/semantics.md that shares no code with the state machine. What the clients'
+//! guards say is judged against those states and against each other ([`guards`]).
+//!
+//! Every finding names the promise that it breaks: S1 to S5, L1 to L4, or the rule.
+
+mod coverage;
+mod duties;
+mod events;
+mod guards;
+mod history;
+mod order;
+mod rare;
+mod replies;
+mod step;
+mod tenures;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::machine::Reply;
+use leasehold_api::{AcquireReply, Key, Mode, PollReply};
+
+pub use coverage::{Coverage, Situation};
+pub(crate) use guards::{GuardId, Holding, Said, Watched};
+pub(crate) use step::Step;
+
+use crate::log::Event;
+use duties::Duties;
+use guards::Guards;
+use history::History;
+
+/// More findings than these of one run tell nothing new.
+const FINDINGS: usize = 8;
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Violation {
+    /// Which: S1 to S5, L1 to L4, a rule of docs/semantics.md.
+    pub promise: &'static str,
+    /// When, on the true timeline.
+    pub at: Duration,
+    /// What happened.
+    pub text: String,
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    at: Duration,
+    violations: Vec<Violation>,
+}
+
+impl Findings {
+    pub(crate) fn add(&mut self, promise: &'static str, text: String) {
+        if self.violations.len() < FINDINGS {
+            let at = self.at;
+            self.violations.push(Violation { promise, at, text });
+        }
+    }
+}
+
+/// What is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Model {
+    /// The assumptions A1 to A4 hold: everything.
+    Within,
+    /// One of them does not: S3, S4 under its condition, S5, and after healing L1 to L4.
+    Outside,
+}
+
+/// The judge of one run.
+///
+/// It is called under the lock of the simulation, and never calls back.
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    model: Model,
+    found: Findings,
+    pub(crate) seen: Coverage,
+    history: History,
+    guards: Guards,
+    duties: Duties,
+    /// The client whose last acquire was granted.
+    granted: Option<usize>,
+}
+
+impl Oracle {
+    pub(crate) fn new(model: Model) -> Self {
+        Self {
+            model,
+            found: Findings::default(),
+            seen: Coverage::default(),
+            history: History::default(),
+            guards: Guards::default(),
+            duties: Duties::default(),
+            granted: None,
+        }
+    }
+
+    /// Judges one step of a server.
+    pub(crate) fn step(&mut self, step: &Step<'_>) {
+        self.found.at = step.at;
+        rare::note(step, &mut self.seen);
+        tenures::check(step, &mut self.found);
+        order::check(step, &mut self.found);
+        order::kept_out(step, &mut self.found);
+        replies::check(step, &mut self.found);
+        self.history
+            .step(step, self.model, &mut self.seen, &mut self.found);
+        self.guards.step(step, &mut self.found);
+        if self.model == Model::Within {
+            self.duties.step(step, &mut self.found);
+        }
+        let granted = matches!(
+            step.reply,
+            Reply::Acquire(AcquireReply::Acquired(_)) | Reply::Poll(PollReply::Acquired(_))
+        );
+        self.granted = granted.then_some(step.client);
+    }
+
+    /// Notes what else happens.
+    pub(crate) fn event(&mut self, at: Duration, client: Option<usize>, event: &Event) {
+        self.found.at = at;
+        events::note(self, at, client, event);
+        self.guards.event(client, event);
+        self.duties.event(at, client, event, self.guards.waiting());
+    }
+
+    /// Calls may take longer than a renewal waits for.
+    pub(crate) const fn slow_network(&mut self) {
+        self.duties.slow_network();
+    }
+
+    /// Something is done to a client by its own user that its duties must not be judged by.
+    pub(crate) fn excuse(&mut self, at: Duration, client: usize) {
+        self.duties.trouble(client, at);
+    }
+
+    /// A guard was handed to a user.
+    pub(crate) fn hold(&mut self, at: Duration, holding: Holding) -> GuardId {
+        self.guards.hold(at, holding)
+    }
+
+    /// Its user converted it.
+    pub(crate) fn set_mode(&mut self, id: GuardId, mode: Mode) {
+        self.guards.set_mode(id, mode);
+    }
+
+    /// Its user ends it, or lets go of it.
+    pub(crate) fn end(&mut self, id: GuardId) {
+        self.guards.end(id);
+    }
+
+    /// All guards in users' hands, with their clients; what they [say](Said) is then to be
+    /// [judged](Self::judge).
+    pub(crate) fn in_use(&self) -> Vec<(GuardId, usize, Arc<dyn Watched>)> {
+        self.guards.in_use()
+    }
+
+    /// Judges what all guards say at one instant.
+    pub(crate) fn judge(&mut self, at: Duration, said: &[Said]) {
+        self.found.at = at;
+        self.guards
+            .judge(at, said, self.model, &mut self.seen, &mut self.found);
+        if self.model == Model::Within {
+            self.guards.kept(at, said, &self.duties, &mut self.found);
+        }
+    }
+
+    /// A write took effect at the protected resource.
+    pub(crate) fn written(&mut self, at: Duration, key: &Key, token: u64) {
+        self.found.at = at;
+        self.history.written(key, token, &mut self.found);
+    }
+
+    /// What stands at the server, by the client that left it there.
+    pub(crate) fn left_by(&self, at: Duration) -> Vec<(usize, String)> {
+        self.guards.left_by(at)
+    }
+
+    /// A client's user has had nothing on a key for `time`: if the client was well for as long,
+    /// nothing is there.
+    pub(crate) fn left_nothing(&mut self, at: Duration, client: usize, key: &Key, time: Duration) {
+        let healthy = self.duties.healthy_since(client);
+        if self.model == Model::Outside || healthy.is_none_or(|since| since + time > at) {
+            return;
+        }
+        self.found.at = at;
+        let hold = self.guards.leaked(client, key, at);
+        let place = self.guards.waits(client, key, at);
+        if let Some((_, sequence)) = hold.or(place) {
+            let text = format!("client {client} left {sequence} at {key:?}");
+            self.found.add("no orphans", text);
+        }
+    }
+
+    pub(crate) const fn model(&self) -> Model {
+        self.model
+    }
+
+    /// A promise was broken that is judged elsewhere.
+    pub(crate) fn broken(&mut self, at: Duration, promise: &'static str, text: String) {
+        self.found.at = at;
+        self.found.add(promise, text);
+    }
+
+    /// The verdict.
+    pub(crate) fn verdict(self) -> (Vec<Violation>, Coverage) {
+        (self.found.violations, self.seen)
+    }
+}

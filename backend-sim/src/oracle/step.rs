@@ -1,0 +1,179 @@
+//! One step of a server, as the oracle sees it: what was asked, what was answered, and the state
+//! before and after.
+
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Facts, PlaceFacts, Reply, TenureFacts};
+use leasehold_api::{Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
+
+/// A step that a server executed.
+pub(crate) struct Step<'a> {
+    /// When it was sent and when it was executed, on the true timeline.
+    pub(crate) sent: Duration,
+    pub(crate) at: Duration,
+    /// Index of the client that sent it.
+    pub(crate) client: usize,
+    pub(crate) key: &'a Key,
+    pub(crate) command: &'a Command,
+    pub(crate) reply: &'a Reply,
+    /// The server's clock.
+    pub(crate) now: ServerTime,
+    /// Whether it was a second delivery.
+    pub(crate) again: bool,
+    pub(crate) before: &'a Facts,
+    pub(crate) after: &'a Facts,
+    /// How long a token is remembered.
+    pub(crate) retention: Duration,
+}
+
+/// The operation that a command names.
+pub(crate) fn operation(command: &Command) -> Option<Operation> {
+    match command {
+        Command::Acquire(request) => Some(request.operation),
+        Command::Poll(request) => Some(request.operation),
+        Command::Renew(request) => Some(request.operation),
+        Command::End(request) => Some(request.operation),
+        Command::Convert(request) => Some(request.operation),
+        Command::Inspect | Command::ForceRelease(_) => None,
+    }
+}
+
+/// What a command is called in a finding.
+pub(crate) fn name(command: &Command) -> &'static str {
+    match command {
+        Command::Acquire(_) => "acquire",
+        Command::Poll(_) => "poll",
+        Command::Renew(_) => "renew",
+        Command::End(_) => "end",
+        Command::Convert(_) => "convert",
+        Command::Inspect => "inspect",
+        Command::ForceRelease(_) => "force_release",
+    }
+}
+
+impl Step<'_> {
+    pub(crate) fn operation(&self) -> Option<Operation> {
+        operation(self.command)
+    }
+
+    /// Whether it is this hold's own command.
+    pub(crate) fn is_of(&self, session: SessionId, sequence: u64) -> bool {
+        self.operation()
+            .is_some_and(|own| own.session == session && own.sequence == sequence)
+    }
+
+    /// Tenures that had not expired when the step came.
+    pub(crate) fn stood(&self) -> impl Iterator<Item = &TenureFacts> {
+        let now = self.now;
+        self.before.tenures.iter().filter(move |t| t.end > now)
+    }
+
+    /// Tenures that stand after it.
+    pub(crate) fn stands(&self) -> impl Iterator<Item = &TenureFacts> {
+        let now = self.now;
+        self.after.tenures.iter().filter(move |t| t.end > now)
+    }
+
+    /// Places that had not expired when the step came.
+    pub(crate) fn waited(&self) -> impl Iterator<Item = &PlaceFacts> {
+        let now = self.now;
+        self.before.places.iter().filter(move |p| p.end > now)
+    }
+
+    /// Places that stand after it.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &PlaceFacts> {
+        let now = self.now;
+        self.after.places.iter().filter(move |p| p.end > now)
+    }
+
+    /// What the key is in use as.
+    pub(crate) fn spec(&self) -> Option<LockSpec> {
+        self.after.spec.or(self.before.spec)
+    }
+
+    pub(crate) fn policy(&self) -> Option<Policy> {
+        self.spec().map(|spec| spec.policy())
+    }
+
+    /// What is free after the step, if the dead count for nothing.
+    pub(crate) fn room(&self) -> u32 {
+        let Some(spec) = self.spec() else { return 0 };
+        let used = self.stands().map(|t| spec.weight(mode(t)));
+        spec.capacity().saturating_sub(used.sum())
+    }
+
+    /// The highest floor that those brought who were granted; 0 if none did.
+    pub(crate) fn floor(&self) -> u64 {
+        let granted = |session, sequence| {
+            let tenure = tenure_of(self.after, session, sequence);
+            tenure.is_some_and(|tenure| tenure.end > self.now)
+        };
+        let own = match self.command {
+            Command::Acquire(request) => request
+                .floor
+                .filter(|_| granted(request.operation.session, request.operation.sequence)),
+            _ => None,
+        };
+        let places = self.before.places.iter();
+        let brought = places
+            .filter(|place| granted(place.operation.session, place.operation.sequence))
+            .filter_map(|place| place.floor);
+        own.into_iter()
+            .chain(brought)
+            .map(|floor| floor.get())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether the command settles the key, as every mutating command does that is not turned
+    /// down before it begins.
+    pub(crate) fn settles(&self) -> bool {
+        use leasehold_api::{AcquireReply, Refused};
+        !matches!(
+            (self.command, self.reply),
+            (Command::Inspect, _)
+                | (
+                    _,
+                    Reply::Acquire(AcquireReply::Refused(
+                        Refused::TooLate | Refused::FloorTooHigh
+                    ))
+                )
+        )
+    }
+}
+
+/// The strongest of a tenure's holds.
+pub(crate) fn mode(tenure: &TenureFacts) -> Mode {
+    let exclusive = tenure.holds.iter().any(|(_, m)| *m == Mode::Exclusive);
+    match tenure.holds.first() {
+        _ if exclusive => Mode::Exclusive,
+        Some((_, mode)) => *mode,
+        None => Mode::Shared,
+    }
+}
+
+pub(crate) fn has(tenure: &TenureFacts, sequence: u64) -> bool {
+    tenure.holds.iter().any(|(s, _)| *s == sequence)
+}
+
+pub(crate) fn find<'a>(facts: &'a Facts, like: &TenureFacts) -> Option<&'a TenureFacts> {
+    facts
+        .tenures
+        .iter()
+        .find(|t| t.session == like.session && t.id == like.id)
+}
+
+/// The tenure in which an operation holds, expired or not.
+pub(crate) fn tenure_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&TenureFacts> {
+    facts
+        .tenures
+        .iter()
+        .find(|t| t.session == session && has(t, sequence))
+}
+
+pub(crate) fn place_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&PlaceFacts> {
+    facts
+        .places
+        .iter()
+        .find(|p| p.operation.session == session && p.operation.sequence == sequence)
+}

@@ -1,0 +1,284 @@
+//! How the workers of a run tell the oracle what they see.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_api::{Key, Kind, Mode};
+
+use crate::log::{Answer, ClientEvent, Event, ServerEvent};
+use crate::observer::{Execution, Observer};
+use crate::oracle::{GuardId, Holding, Model, Oracle, Said, Situation, Step};
+use crate::server::SimServer;
+
+/// The oracle of a run, and what it cannot see by itself: the protected resource, and who was
+/// paused when.
+#[derive(Clone)]
+pub(crate) struct Judge {
+    pub(crate) sim: SimServer,
+    shared: Arc<Mutex<Shared>>,
+    owners: Arc<AtomicU64>,
+    /// Whether somebody reads what workers note.
+    pub(crate) notes: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    oracle: Oracle,
+    /// The highest token that the resource of each key has accepted.
+    highest: BTreeMap<String, u64>,
+    /// The resource takes older tokens, by mistake.
+    careless: bool,
+    /// How often each client was paused.
+    pauses: BTreeMap<usize, u32>,
+    retention: Duration,
+    /// When the server's clock was set, and how far, in seconds; since it last was another's.
+    steps: Vec<(Duration, f64)>,
+    /// Since when it is the same clock.
+    era: Duration,
+    /// Whether there are two primaries: only the clock of one is set then.
+    split: bool,
+}
+
+/// A moment from which a call of a client is timed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    at: Duration,
+    pauses: u32,
+}
+
+/// Clients' clocks may be off by so much of the time that a call takes, and by a timer's grain.
+const SLACK_PARTS: u32 = 50;
+const SLACK: Duration = Duration::from_millis(2);
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The oracle as the simulation calls it.
+struct Watcher(Arc<Mutex<Shared>>);
+
+impl Observer for Watcher {
+    fn executed(&mut self, execution: &Execution<'_>) {
+        let Answer::Reply(reply) = execution.answer else {
+            return;
+        };
+        let mut shared = lock(&self.0);
+        let after = execution.state.map(|state| state.facts());
+        let after = after.unwrap_or_default();
+        let step = Step {
+            sent: execution.sent,
+            at: execution.at,
+            client: execution.client,
+            key: execution.key,
+            command: execution.command,
+            reply,
+            now: execution.stamp.at,
+            again: execution.again,
+            before: &execution.before,
+            after: &after,
+            retention: shared.retention,
+        };
+        shared.oracle.step(&step);
+    }
+
+    fn event(&mut self, at: Duration, client: Option<usize>, event: &Event) {
+        let mut shared = lock(&self.0);
+        if let (Some(client), Event::Client(ClientEvent::Paused)) = (client, event) {
+            *shared.pauses.entry(client).or_default() += 1;
+        }
+        match event {
+            Event::Server(ServerEvent::ClockStepped { .. }) if shared.split => {}
+            Event::Server(ServerEvent::ClockStepped { forward, by }) => {
+                let by = by.as_secs_f64();
+                shared.steps.push((at, if *forward { by } else { -by }));
+            }
+            Event::Server(ServerEvent::KeyRemoved { .. }) => {}
+            Event::Server(event) => {
+                shared.steps.clear();
+                shared.era = at;
+                match event {
+                    ServerEvent::Split { .. } => shared.split = true,
+                    ServerEvent::Healed => shared.split = false,
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+        shared.oracle.event(at, client, event);
+    }
+}
+
+impl Judge {
+    /// A judge who watches from now on.
+    pub(crate) fn new(sim: &SimServer, model: Model, careless: bool, notes: bool) -> Self {
+        let shared = Arc::new(Mutex::new(Shared {
+            oracle: Oracle::new(model),
+            highest: BTreeMap::new(),
+            careless,
+            pauses: BTreeMap::new(),
+            retention: leasehold_api::bounds::TOKEN_RETENTION,
+            steps: Vec::new(),
+            era: Duration::ZERO,
+            split: false,
+        }));
+        sim.observe(Watcher(Arc::clone(&shared)));
+        Self {
+            sim: sim.clone(),
+            shared,
+            owners: Arc::default(),
+            notes,
+        }
+    }
+
+    fn oracle<R>(&self, act: impl FnOnce(&mut Oracle) -> R) -> R {
+        act(&mut lock(&self.shared).oracle)
+    }
+
+    /// Names an owner, so that guards of one owner are known.
+    pub(crate) fn next_owner(&self) -> u64 {
+        self.owners.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn key(&self, name: &str) -> Key {
+        Key::new(name).expect("a scenario's key is valid")
+    }
+
+    pub(crate) fn reached(&self, situation: Situation) {
+        self.oracle(|oracle| oracle.seen.reached(situation));
+    }
+
+    pub(crate) fn broken(&self, promise: &'static str, text: String) {
+        let at = self.sim.elapsed();
+        self.oracle(|oracle| oracle.broken(at, promise, text));
+    }
+
+    /// A guard was handed out.
+    pub(crate) fn hold(&self, holding: Holding) -> GuardId {
+        let at = self.sim.elapsed();
+        let id = self.oracle(|oracle| oracle.hold(at, holding));
+        self.look();
+        id
+    }
+
+    /// Calls may take longer than a renewal waits for.
+    pub(crate) fn slow_network(&self) {
+        self.oracle(Oracle::slow_network);
+    }
+
+    /// A client's user has had nothing on a key for `time`.
+    pub(crate) fn left_nothing(&self, client: usize, name: &str, time: Duration) {
+        let (at, key) = (self.sim.elapsed(), self.key(name));
+        self.oracle(|oracle| oracle.left_nothing(at, client, &key, time));
+    }
+
+    /// A call was answered after the server's clock had been set by so much that no client can
+    /// miss it: a guard from before must be lost.
+    pub(crate) fn answered(&self, since: Duration, began: Duration) {
+        let net: f64 = {
+            let shared = lock(&self.shared);
+            if since < shared.era {
+                return;
+            }
+            let between = shared.steps.iter();
+            let between = between.filter(|(at, _)| *at > since && *at < began);
+            between.map(|(_, by)| by).sum()
+        };
+        let unnoticed = net.abs() >= 5.0 && began - since < Duration::from_secs(10);
+        if unnoticed {
+            let text = format!("the server's clock moved by {net} s, and the guard is valid");
+            self.broken("A3 is watched", text);
+        }
+    }
+
+    /// A client's duties are not judged by what its user does now.
+    pub(crate) fn excuse(&self, client: usize) {
+        let at = self.sim.elapsed();
+        self.oracle(|oracle| oracle.excuse(at, client));
+    }
+
+    pub(crate) fn set_mode(&self, id: GuardId, mode: Mode) {
+        self.oracle(|oracle| oracle.set_mode(id, mode));
+    }
+
+    pub(crate) fn end(&self, id: GuardId) {
+        self.oracle(|oracle| oracle.end(id));
+    }
+
+    /// Asks all guards and judges what they say.
+    pub(crate) fn look(&self) {
+        let at = self.sim.elapsed();
+        // Guards read the clock of the simulation: not under the oracle's lock.
+        let in_use = self.oracle(|oracle| oracle.in_use());
+        let said: Vec<Said> = in_use
+            .iter()
+            .map(|(id, _, guard)| Said {
+                id: *id,
+                valid_for: guard.valid_for(),
+                token: guard.token(),
+            })
+            .collect();
+        self.oracle(|oracle| oracle.judge(at, &said));
+    }
+
+    /// A write reaches the protected resource, which refuses every token lower than the highest
+    /// that it has accepted. `valid` is whether its guard is valid at this very instant.
+    pub(crate) fn write(&self, name: &str, token: u64, valid: bool, kind: Kind) {
+        if kind == Kind::Semaphore {
+            // Its tokens promise no order.
+            return;
+        }
+        let at = self.sim.elapsed();
+        let key = self.key(name);
+        let mut shared = lock(&self.shared);
+        let highest = shared.highest.get(name).copied().unwrap_or(0);
+        if token >= highest || shared.careless {
+            shared.highest.insert(name.to_owned(), token.max(highest));
+            shared.oracle.written(at, &key, token);
+            return;
+        }
+        shared.oracle.seen.reached(Situation::StaleWrite);
+        if valid && shared.oracle.model() == Model::Within {
+            let text = format!("a valid guard's {token} was refused after {highest}");
+            shared.oracle.broken(at, "S5", text);
+        }
+    }
+
+    /// Starts to time a call of a client.
+    pub(crate) fn watch(&self, client: usize) -> Watch {
+        let at = self.sim.elapsed();
+        let pauses = lock(&self.shared).pauses.get(&client).copied();
+        let pauses = pauses.unwrap_or(0);
+        Watch { at, pauses }
+    }
+
+    /// L4: a call ends by its deadline, unless its client stood still.
+    pub(crate) fn took(&self, client: usize, from: Watch, limit: Option<Duration>, doing: &str) {
+        let Some(limit) = limit else { return };
+        let to = self.watch(client);
+        let model = self.oracle(|oracle| oracle.model());
+        let most = match model {
+            Model::Within => limit + limit / SLACK_PARTS + SLACK,
+            // Clocks may be off by nearly a third.
+            Model::Outside => limit + limit / 2 + SLACK,
+        };
+        if to.pauses == from.pauses && to.at - from.at > most {
+            let took = to.at - from.at;
+            self.broken("L4", format!("{doing} took {took:?}, at most {limit:?}"));
+        }
+    }
+
+    /// Which clients have left something at the server.
+    pub(crate) fn left_by(&self) -> Vec<(usize, String)> {
+        let at = self.sim.elapsed();
+        self.oracle(|oracle| oracle.left_by(at))
+    }
+
+    /// The verdict on the run.
+    pub(crate) fn verdict(&self) -> (Vec<crate::oracle::Violation>, crate::oracle::Coverage) {
+        let mut shared = lock(&self.shared);
+        let model = shared.oracle.model();
+        std::mem::replace(&mut shared.oracle, Oracle::new(model)).verdict()
+    }
+}

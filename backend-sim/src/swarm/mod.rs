@@ -1,0 +1,239 @@
+//! The project's own exploration: several clients, the production lock client in each of them,
+//! everything that can go wrong, and the [oracle](crate::oracle) that judges.
+//!
+//! A seed draws a plan (how many clients, which kind of lock, which policy, leases, latency, which
+//! sorts of trouble), runs a faulty phase, heals everything, and then everyone who is alive must
+//! get its turn.
+
+mod chaos;
+mod handle;
+mod judge;
+mod mutants;
+mod plan;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold_api::LockClient;
+
+use crate::choices::Policy;
+use crate::options::SimOptions;
+use crate::oracle::Model;
+use crate::server::SimServer;
+use crate::simulation::{Ending, RunReport, Simulation};
+use chaos::Chaos;
+use judge::Judge;
+use plan::Plan;
+use worker::Worker;
+
+pub use crate::oracle::{Coverage, Situation, Violation};
+pub use mutants::{CARELESS_RESOURCE, PLANTED, Planted};
+
+/// How long after the last user has left nothing of the living is at the server.
+const CLEAN_UP: Duration = Duration::from_secs(2);
+
+/// How many commands a lagging replica may lack.
+const JOURNAL: usize = 64;
+
+/// What docs/semantics.md assumes of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assumption {
+    /// A1: one write history for each key.
+    OneHistory,
+    /// A2: nobody evicts our keys.
+    NoEviction,
+    /// A3: clocks run at the same rate within the drift allowance.
+    SameRate,
+    /// A4: the user stops at the reported deadline.
+    UserStops,
+}
+
+/// What is explored.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Swarm {
+    out_of_model: bool,
+    careless_resource: bool,
+    broken: Option<Assumption>,
+}
+
+impl Swarm {
+    /// Runs in which the assumptions A1 to A4 of docs/semantics.md hold: all is judged.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs in which servers lose data and clocks are stepped: S1 and S2 are not judged.
+    #[must_use]
+    pub const fn out_of_model(mut self) -> Self {
+        self.out_of_model = true;
+        self
+    }
+
+    /// The protected resource takes older tokens: a mistake of its own that must be found.
+    #[must_use]
+    pub const fn with_careless_resource(mut self) -> Self {
+        self.careless_resource = true;
+        self
+    }
+
+    /// Everything is judged as if the assumptions held, but this one does not: S1 or S2 must fail,
+    /// or their check is worth nothing.
+    #[must_use]
+    pub const fn breaking(mut self, assumption: Assumption) -> Self {
+        self.broken = Some(assumption);
+        self
+    }
+
+    /// Runs one seed.
+    pub fn run(&self, options: SimOptions, policy: Policy) -> SwarmRun {
+        let swarm = self.clone();
+        let options = if self.out_of_model || self.broken.is_some() {
+            options.with_journal(JOURNAL)
+        } else {
+            options
+        };
+        let notes = options.log_limit > 0;
+        let mut judge = None;
+        let slot = &mut judge;
+        let report = Simulation::new(options)
+            .with_policy(policy)
+            .with_time_limit(Duration::from_secs(4_000))
+            .with_step_limit(1_000_000)
+            .run(|sim| {
+                let judge = slot.insert(swarm.judge(&sim, notes)).clone();
+                async move { swarm.scenario(judge).await }
+            });
+        SwarmRun::new(report, judge.as_ref())
+    }
+
+    fn judge(&self, sim: &SimServer, notes: bool) -> Judge {
+        let model = if self.out_of_model {
+            Model::Outside
+        } else {
+            Model::Within
+        };
+        Judge::new(sim, model, self.careless_resource, notes)
+    }
+
+    async fn scenario(&self, judge: Judge) {
+        let sim = judge.sim.clone();
+        let mut plan = Plan::draw(&sim, self.out_of_model);
+        if let Some(assumption) = self.broken {
+            plan.break_assumption(assumption);
+        }
+        if plan.is_slow() {
+            judge.slow_network();
+        }
+        let healed = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..plan.clients)
+            .map(|n| sim.client(["a", "b", "c", "d"][n as usize]))
+            .collect();
+        let keys: Vec<String> = (0..plan.keys).map(|n| format!("job{n}")).collect();
+        for client in &clients {
+            client.set_latency(plan.latency);
+            client.set_unordered_pushes(plan.unordered);
+        }
+        let mut workers = Vec::new();
+        for (client, backend) in clients.iter().enumerate() {
+            let locks = LockClient::new(backend.clone());
+            for key in &keys {
+                let worker = Worker {
+                    client,
+                    backend: backend.clone(),
+                    locks: locks.clone(),
+                    key: key.clone(),
+                    plan,
+                    judge: judge.clone(),
+                    healed: Arc::clone(&healed),
+                };
+                let backend = backend.clone();
+                let body = async move { backend.run(worker.run()).await };
+                workers.push((client, sim.spawn(body)));
+            }
+        }
+        let admin = plan.troubles.revokes;
+        let mut chaos = Chaos {
+            sim: sim.clone(),
+            plan,
+            dead: clients.iter().map(|_| Arc::default()).collect(),
+            clients,
+            admin: admin.then(|| LockClient::new(sim.client("admin"))),
+            keys,
+            split: false,
+        };
+        chaos.rage().await;
+        chaos.heal();
+        healed.store(true, Ordering::Relaxed);
+        let until = sim.elapsed() + plan.patience();
+        for (client, worker) in workers {
+            if chaos.dead[client].load(Ordering::Relaxed) {
+                continue;
+            }
+            let left = until.saturating_sub(sim.elapsed());
+            if sim.timeout(left, worker).await.is_none() {
+                let patience = plan.patience();
+                let text = format!("client {client} did not get its turn in {patience:?}");
+                return judge.broken("L2", text);
+            }
+        }
+        self.leave(&judge, &chaos).await;
+    }
+
+    /// Nothing is left behind: of the living soon, of the dead after their leases.
+    async fn leave(&self, judge: &Judge, chaos: &Chaos) {
+        let sim = &judge.sim;
+        sim.sleep(CLEAN_UP).await;
+        for (client, what) in judge.left_by() {
+            let dead = chaos.dead.get(client);
+            let alive = dead.is_some_and(|dead| !dead.load(Ordering::Relaxed));
+            // A server that forgot the ends of operations may have let late ones in again.
+            if alive && !self.out_of_model {
+                judge.broken("no orphans", format!("client {client} left {what}"));
+            }
+        }
+        sim.sleep(chaos.plan.last_lease()).await;
+        let left = sim.left_behind();
+        if !left.is_empty() {
+            judge.broken("no orphans", left);
+        }
+    }
+}
+
+/// What one seed came to.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct SwarmRun {
+    /// The promises that were broken; the run is good if there are none.
+    pub violations: Vec<Violation>,
+    /// The rare situations that it reached.
+    pub coverage: Coverage,
+    /// The run itself: tape, log, trace.
+    pub report: RunReport<()>,
+}
+
+impl SwarmRun {
+    fn new(report: RunReport<()>, judge: Option<&Judge>) -> Self {
+        let (mut violations, coverage) = judge.map(Judge::verdict).unwrap_or_default();
+        let failed = match &report.ending {
+            Ending::Completed(()) => None,
+            Ending::Deadlock => Some("nothing can go on".to_owned()),
+            Ending::TimeLimit => Some("it takes too long".to_owned()),
+            Ending::StepLimit => Some("it takes too many steps".to_owned()),
+            Ending::Panicked(message) => Some(format!("a panic: {message}")),
+            Ending::Diverged(divergence) => Some(divergence.to_string()),
+        };
+        violations.extend(failed.map(|text| Violation {
+            promise: "L4",
+            at: report.elapsed,
+            text,
+        }));
+        Self {
+            violations,
+            coverage,
+            report,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The faults that can be planted, and within how many seeds each must be found.
+//!
+//! Those of the client and of the state machine are in `leasehold_api::mutants`, compiled only
+//! under `--cfg leasehold_mutants`; the protected resource's is here.
+
+/// Seeds within which a fault must be found, unless it says otherwise.
+const BUDGET: u32 = 5_000;
+
+/// A fault that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Planted {
+    /// What it is called.
+    pub name: &'static str,
+    /// Within how many seeds it must be found.
+    pub budget: u32,
+    /// Whether only runs outside of the model can find it.
+    pub out_of_model: bool,
+}
+
+/// The resource accepts a token lower than the highest that it has accepted.
+pub const CARELESS_RESOURCE: &str = "resource-takes-an-older-token";
+
+const fn within(name: &'static str, budget: u32) -> Planted {
+    Planted {
+        name,
+        budget,
+        out_of_model: false,
+    }
+}
+
+const fn outside(name: &'static str) -> Planted {
+    Planted {
+        name,
+        budget: BUDGET,
+        out_of_model: true,
+    }
+}
+
+/// All of them, in the order of the rules that they break.
+pub const PLANTED: &[Planted] = &[
+    within("expiry-edge", BUDGET),
+    within("lease-counted-from-the-reply", 300),
+    within("drift-allowance-ignored", BUDGET),
+    within("valid-after-a-pause", BUDGET),
+    outside("deadline-from-a-stepped-wall-clock"),
+    within("cached-reply-to-a-redelivered-renew", BUDGET),
+    within("remaining-too-long", BUDGET),
+    within("redelivery-extends", BUDGET),
+    within("check-too-late", BUDGET),
+    within("lost-wake-up-without-poll", 50),
+    within("one-expiry-drops-all", BUDGET),
+    within("renewal-extends-all", BUDGET),
+    within("end-at-two-frees", BUDGET),
+    within("inner-lease-shortens", BUDGET),
+    within("upgrade-self-deadlock", BUDGET),
+    within("one-renewal-task-leaked-per-re-entry", BUDGET),
+    within("duplicate-conversion-acts", BUDGET),
+    within("upgrade-not-sole", BUDGET),
+    within("downgrade-overtakes", BUDGET),
+    within("dead-waiter-blocks-the-queue", BUDGET),
+    within("barging-under-fair", BUDGET),
+    within("reader-preference-under-fair", 10),
+    within("end-grants-nobody", BUDGET),
+    within("away-loses-ticket", BUDGET),
+    within("full-lease-for-claim", BUDGET),
+    within("poll-extends-claim", BUDGET),
+    within("end-that-misses-a-granted-claim", BUDGET),
+    within("wake-up-sent-to-a-cancelled-waiter-is-swallowed", BUDGET),
+    within("re-subscribe-without-a-re-check", BUDGET),
+    within("duplicate-push-ends-a-live-hold", BUDGET),
+    within("lost-reply-reported-as-not-acquired", BUDGET),
+    within("watchdog-renews-after-release", 200),
+    within("watchdog-not-restarted-after-reconnect", BUDGET),
+    within("dropped-attempt-leaks", 50),
+    within("no-mark-after-end", BUDGET),
+    within("retry-counts-twice", 100),
+    within("deliver-before-ignored", BUDGET),
+    within("write-before-refusal", BUDGET),
+    within("stored-end-too-early", BUDGET),
+    outside("token-counts-by-one"),
+    within("readers-distinct-tokens", BUDGET),
+    outside("floor-ignored"),
+    within("end-ignores-owner", 50),
+    within("renew-revives", BUDGET),
+    within(CARELESS_RESOURCE, BUDGET),
+];
+
+impl Planted {
+    /// The fault of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        PLANTED.iter().copied().find(|fault| fault.name == name)
+    }
+}
+
+#[cfg(all(test, leasehold_mutants))]
+mod tests {
+    use leasehold_api::mutants::Mutant;
+
+    use super::*;
+
+    /// Those that other tests find: what needs threads (loom), several keys, or a hand-off, none
+    /// of which the swarm has.
+    const ELSEWHERE: &[&str] = &[
+        "cancel-before-schedule-race-of-the-watchdog",
+        "end-acknowledged-before-the-renewal-is-stopped",
+        "handoff-adopted-twice",
+        "hub-entry-removed-before-its-end",
+        "keys-as-named",
+        "listener-that-checks-before-it-registers",
+        "loss-while-gathering",
+        "sender-ends-handoff",
+        "subscribes-for-each-waiter",
+        "two-takers-of-one-pushed-grant",
+    ];
+
+    #[test]
+    fn every_fault_is_found_here_or_elsewhere() {
+        for mutant in Mutant::ALL {
+            let (here, elsewhere) = (
+                Planted::named(mutant.name()).is_some(),
+                ELSEWHERE.contains(&mutant.name()),
+            );
+            assert!(here != elsewhere, "{mutant:?}");
+        }
+        assert_eq!(PLANTED.len() + ELSEWHERE.len(), Mutant::ALL.len() + 1);
+    }
+}

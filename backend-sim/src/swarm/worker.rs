@@ -1,0 +1,373 @@
+//! One user of a lock: takes it in some way, works, writes to what it protects, lets go in some
+//! way.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold_api::{Error, Kind, LockBackend as _, LockClient, Loss, Mode, Outcome, Refused};
+
+use crate::backend::SimBackend;
+use crate::oracle::{GuardId, Holding, Situation, Watched};
+use crate::swarm::handle::{AnyGuard, Handle, Patience, Pocket};
+use crate::swarm::judge::Judge;
+use crate::swarm::plan::Plan;
+
+/// One worker and what it works with.
+pub(crate) struct Worker {
+    pub(crate) client: usize,
+    pub(crate) backend: SimBackend,
+    pub(crate) locks: LockClient,
+    pub(crate) key: String,
+    pub(crate) plan: Plan,
+    pub(crate) judge: Judge,
+    /// Set when nothing goes wrong any more.
+    pub(crate) healed: Arc<AtomicBool>,
+}
+
+/// What a guard's word is worth at the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claims {
+    /// A valid guard is not refused.
+    All,
+    /// Its tenure may be in a later period than it knows: another hold of it has ended, and with
+    /// that its mode (rule 6).
+    NotInTime,
+}
+
+/// A lock that is held, and watched.
+struct Held {
+    pocket: Arc<Pocket>,
+    id: GuardId,
+    since: Duration,
+}
+
+/// When a future is dropped that has not ended.
+#[derive(Clone, Copy)]
+enum Cancel {
+    /// After so many polls.
+    Polls(u32),
+    /// At a time, even if it was woken at the same instant.
+    After(Duration),
+}
+
+/// How soon nothing of a client is left that has given up or let go.
+const GONE: Duration = Duration::from_secs(2);
+
+impl Worker {
+    fn draw(&self, bound: u32) -> u32 {
+        self.judge.sim.draw(bound)
+    }
+
+    /// A time on the grid, up to about `most`.
+    fn span(&self, most: Duration) -> Duration {
+        let ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
+        Duration::from_millis(self.draw(ms.saturating_add(1)).into())
+    }
+
+    async fn sleep(&self, time: Duration) {
+        if !time.is_zero() {
+            self.backend.runtime().sleep(time).await;
+        }
+    }
+
+    fn is_healed(&self) -> bool {
+        self.healed.load(Ordering::Relaxed)
+    }
+
+    /// All rounds, and one more after healing, in which it must get its turn.
+    pub(crate) async fn run(self) {
+        for _ in 0..self.plan.rounds {
+            if self.is_healed() {
+                break;
+            }
+            let how = self.draw(6);
+            let patience = match how {
+                0..=3 => Patience::Forever,
+                4 => Patience::Within(self.span(self.plan.pace * 3)),
+                _ => Patience::Try,
+            };
+            self.round(patience, self.plan.troubles.cancels).await;
+            self.sleep(self.span(self.plan.pace / 2)).await;
+        }
+        self.round(Patience::Forever, false).await;
+    }
+
+    fn mode(&self) -> Mode {
+        match self.plan.terms.kind {
+            Kind::Mutex => Mode::Exclusive,
+            Kind::RwLock if self.draw(2) == 0 => Mode::Exclusive,
+            Kind::RwLock => Mode::Shared,
+            Kind::Semaphore => Mode::Permits(1 + self.draw(self.plan.terms.capacity)),
+        }
+    }
+
+    /// Takes the lock once, works, and lets go.
+    async fn round(&self, patience: Patience, may_cancel: bool) {
+        let handle = match Handle::new(&self.locks, &self.key, &self.plan.terms) {
+            Ok(handle) => handle,
+            Err(error) => return self.refused("making a handle", &error),
+        };
+        let owner = self.judge.next_owner();
+        let cancel = match self.draw(4) {
+            2 if may_cancel => Some(Cancel::Polls(1 + self.draw(12))),
+            3 if may_cancel => Some(Cancel::After(self.span(self.plan.pace))),
+            _ => None,
+        };
+        let Some(held) = self
+            .take(&handle, self.mode(), patience, owner, cancel)
+            .await
+        else {
+            return;
+        };
+        self.work(&held, Claims::All).await;
+        let nested = if self.plan.terms.reentrant && self.draw(2) == 1 {
+            self.nest(&handle, owner).await
+        } else {
+            None
+        };
+        if self.plan.terms.kind == Kind::RwLock && self.draw(3) == 2 {
+            self.convert(&held).await;
+        }
+        self.work(&held, Claims::All).await;
+        let Some(nested) = nested else {
+            self.let_go(held, may_cancel).await;
+            return self.check_left(8).await;
+        };
+        let (first, last) = match self.draw(2) {
+            0 => (nested, held),
+            _ => (held, nested),
+        };
+        self.let_go(first, may_cancel).await;
+        self.work(&last, Claims::NotInTime).await;
+        self.let_go(last, may_cancel).await;
+    }
+
+    /// One time in so many, waits and looks whether anything was left.
+    async fn check_left(&self, one_in: u32) {
+        if self.draw(one_in) == 1 {
+            self.sleep(GONE + self.plan.round_trip * 4).await;
+            self.judge.left_nothing(self.client, &self.key, GONE);
+        }
+    }
+
+    /// One more hold of the same owner, perhaps with a shorter lease.
+    async fn nest(&self, handle: &Handle, owner: u64) -> Option<Held> {
+        let lease = if self.draw(2) == 1 {
+            (self.plan.terms.lease / 3).max(Duration::from_millis(100))
+        } else {
+            self.plan.terms.lease
+        };
+        let handle = handle.clone().with_lease(lease);
+        let patience = Patience::Within(Duration::from_secs(3));
+        let held = self.take(&handle, self.mode(), patience, owner, None).await;
+        if let Some(held) = &held {
+            self.work(held, Claims::All).await;
+        }
+        held
+    }
+
+    /// Takes the lock, or drops the future that would.
+    async fn take(
+        &self,
+        handle: &Handle,
+        mode: Mode,
+        patience: Patience,
+        owner: u64,
+        cancel: Option<Cancel>,
+    ) -> Option<Held> {
+        let began = self.judge.watch(self.client);
+        let outcome = self.cancelled(handle.take(mode, patience), cancel).await;
+        let limit = match patience {
+            Patience::Try => Some(Duration::from_secs(1)),
+            Patience::Within(time) if time.is_zero() => Some(Duration::from_secs(1)),
+            Patience::Within(time) => Some(time),
+            Patience::Forever => None,
+        };
+        self.judge.took(self.client, began, limit, "taking a lock");
+        match outcome {
+            None => self.judge.reached(Situation::Cancelled),
+            Some(Ok(Outcome::Acquired(guard))) => {
+                return Some(self.hold(guard, mode, owner));
+            }
+            Some(Ok(Outcome::TimedOut(_))) => self.judge.reached(Situation::TimedOut),
+            Some(Ok(Outcome::Held(_))) => {}
+            Some(Err(error)) => self.refused("taking a lock", &error),
+        }
+        None
+    }
+
+    fn hold(&self, guard: AnyGuard, mode: Mode, owner: u64) -> Held {
+        let token = guard.token();
+        self.judge.excuse(self.client);
+        let pocket = Arc::new(Pocket::new(guard, self.plan.stubborn));
+        let id = self.judge.hold(Holding {
+            client: self.client,
+            key: self.judge.key(&self.key),
+            mode,
+            owner,
+            capacity: self.plan.terms.capacity,
+            kept: self.plan.kept(),
+            guard: Arc::clone(&pocket) as Arc<dyn Watched>,
+        });
+        if self.judge.notes {
+            self.backend.note(format!("holds {mode:?} under {token}"));
+        }
+        let since = self.judge.sim.elapsed();
+        Held { pocket, id, since }
+    }
+
+    /// Works for a while, and writes before and after; a careless worker does so even if its
+    /// guard was lost.
+    async fn work(&self, held: &Held, claims: Claims) {
+        self.write(held, claims).await;
+        if self.draw(8) == 7
+            && let Some(guard) = held.pocket.guard()
+        {
+            let began = self.judge.watch(self.client);
+            let asked = self.judge.sim.elapsed();
+            self.judge.excuse(self.client);
+            let renewed = guard.renew().await;
+            self.judge.excuse(self.client);
+            let limit = Some(Duration::from_secs(1));
+            self.judge.took(self.client, began, limit, "renewing");
+            match renewed {
+                Ok(_) => self.judge.answered(held.since, asked),
+                Err(error) => self.lost(&error),
+            }
+        }
+        self.sleep(self.span(self.plan.pace)).await;
+        self.judge.look();
+        self.write(held, claims).await;
+    }
+
+    /// Sends a write to the resource; it arrives a little later.
+    async fn write(&self, held: &Held, claims: Claims) {
+        let Some(guard) = held.pocket.guard() else {
+            return;
+        };
+        let (token, sent_valid) = (guard.token(), guard.is_valid());
+        if self.draw(4) == 3 {
+            drop(guard);
+            self.sleep(self.span(self.plan.pace)).await;
+        } else {
+            drop(guard);
+        }
+        // The holder that was valid when it sent may be too late when the write arrives.
+        let valid = claims == Claims::All
+            && sent_valid
+            && held.pocket.guard().is_some_and(|guard| guard.is_valid());
+        self.judge
+            .write(&self.key, token, valid, self.plan.terms.kind);
+    }
+
+    async fn convert(&self, held: &Held) {
+        let Some(guard) = held.pocket.take() else {
+            return;
+        };
+        self.judge.set_mode(held.id, Mode::Shared);
+        match guard.convert().await {
+            Ok(guard) => {
+                let mode = match &guard {
+                    AnyGuard::Read(_) => Mode::Shared,
+                    AnyGuard::Mutex(_) | AnyGuard::Write(_) | AnyGuard::Permits(_) => {
+                        Mode::Exclusive
+                    }
+                };
+                held.pocket.put(guard);
+                self.judge.set_mode(held.id, mode);
+                self.judge.look();
+            }
+            Err(error) => {
+                self.judge.end(held.id);
+                self.lost(&error);
+            }
+        }
+    }
+
+    /// Releases, drops, or begins to release and does not wait for it.
+    async fn let_go(&self, held: Held, may_cancel: bool) {
+        self.judge.look();
+        self.judge.end(held.id);
+        let Some(guard) = held.pocket.guard() else {
+            return;
+        };
+        drop(held);
+        match self.draw(4) {
+            0 | 1 => {
+                let began = self.judge.watch(self.client);
+                let released = guard.release().await;
+                let limit = Some(Duration::from_secs(3));
+                self.judge.took(self.client, began, limit, "releasing");
+                if let Err(error) = released {
+                    self.lost(&error);
+                }
+            }
+            2 if may_cancel => {
+                let soon = Some(Cancel::Polls(1 + self.draw(4)));
+                drop(self.cancelled(guard.release(), soon).await);
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes what a guard was lost to.
+    fn lost(&self, error: &Error) {
+        match error {
+            Error::Lost {
+                reason: Loss::Deadline,
+                ..
+            } => self.judge.reached(Situation::LostByDeadline),
+            Error::Lost { .. } => self.judge.reached(Situation::LostByWord),
+            _ => {}
+        }
+        self.refused("holding a lock", error);
+    }
+
+    /// Errors that a working system gives nobody.
+    fn refused(&self, doing: &str, error: &Error) {
+        let expected = matches!(
+            error,
+            Error::Lost { .. }
+                | Error::Unavailable { .. }
+                | Error::OutcomeUnknown { .. }
+                | Error::Refused {
+                    reason: Refused::WouldDeadlock | Refused::HoldLimit,
+                    ..
+                }
+        );
+        if !expected {
+            self.judge.broken("L4", format!("{doing}: {error}"));
+        }
+    }
+
+    /// Runs a future until it ends, or is dropped.
+    async fn cancelled<F: Future>(&self, future: F, cancel: Option<Cancel>) -> Option<F::Output> {
+        let mut future = pin!(future);
+        let (most, time) = match cancel {
+            Some(Cancel::Polls(most)) => (most, None),
+            Some(Cancel::After(time)) => (u32::MAX, Some(time)),
+            None => return Some(future.await),
+        };
+        let mut timer = time.map(|time| self.backend.runtime().sleep(time));
+        let mut polls = 0;
+        poll_fn(|cx| {
+            if timer
+                .as_mut()
+                .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+            {
+                return Poll::Ready(None);
+            }
+            polls += 1;
+            match future.as_mut().poll(cx) {
+                Poll::Ready(output) => Poll::Ready(Some(output)),
+                Poll::Pending if polls >= most => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+}
