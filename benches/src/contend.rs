@@ -40,8 +40,17 @@ pub struct Contention {
     pub time: Duration,
     /// Calls to the backends meanwhile.
     pub calls: Snapshot,
-    /// Calls of EVALSHA and EVAL meanwhile, as the server counts them.
-    pub scripts: u64,
+    /// What the server counted meanwhile.
+    pub scripts: Scripts,
+}
+
+/// Calls of EVALSHA and EVAL.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scripts {
+    /// How many.
+    pub calls: u64,
+    /// The server's time for all of them, in microseconds.
+    pub micros: u64,
 }
 
 impl Contention {
@@ -103,7 +112,7 @@ pub async fn contend(
     let mut all = Contention {
         time: begun.elapsed(),
         calls: counts.snapshot().since(before),
-        scripts: script_calls(server).await? - scripts,
+        scripts: script_calls(server).await?.since(scripts),
         ..Contention::default()
     };
     arena.over.store(true, Ordering::Relaxed);
@@ -117,17 +126,39 @@ pub async fn contend(
     Ok(all)
 }
 
-async fn script_calls(server: &mut MultiplexedConnection) -> Result<u64, RedisError> {
+impl Scripts {
+    const fn since(self, earlier: Self) -> Self {
+        Self {
+            calls: self.calls - earlier.calls,
+            micros: self.micros - earlier.micros,
+        }
+    }
+}
+
+async fn script_calls(server: &mut MultiplexedConnection) -> Result<Scripts, RedisError> {
     let stats: String = redis::cmd("INFO")
         .arg("commandstats")
         .query_async(server)
         .await?;
-    let calls = stats.lines().filter_map(|line| {
-        let (command, rest) = line.split_once(":calls=")?;
-        let scripts = ["cmdstat_evalsha", "cmdstat_eval"].contains(&command);
-        scripts.then(|| rest.split(',').next()?.parse::<u64>().ok())?
-    });
-    Ok(calls.sum())
+    let mut all = Scripts::default();
+    for line in stats.lines() {
+        if let Some((name, fields)) = line.split_once(':')
+            && ["cmdstat_evalsha", "cmdstat_eval"].contains(&name)
+        {
+            all.calls += field(fields, "calls");
+            all.micros += field(fields, "usec");
+        }
+    }
+    Ok(all)
+}
+
+/// A number out of `name=1,other=2`; 0 without it.
+fn field(fields: &str, wanted: &str) -> u64 {
+    let mut named = fields.split(',').filter_map(|field| field.split_once('='));
+    named
+        .find(|(name, _)| *name == wanted)
+        .and_then(|(_, number)| number.parse().ok())
+        .unwrap_or_default()
 }
 
 async fn contender(

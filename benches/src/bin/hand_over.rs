@@ -144,13 +144,14 @@ fn print_calls(seen: &Contention) {
     let calls = seen.calls;
     println!(
         "    calls an acquisition: acquire {:.3} + poll {:.3} + end {:.3} = {:.3}; \
-         renew {:.3}; the server counted {:.3} scripts",
+         renew {:.3}; the server counted {:.3} scripts of {:.1} µs",
         each(calls.acquires),
         each(calls.polls),
         each(calls.ends),
         each(calls.acquires + calls.polls + calls.ends),
         each(calls.renewals),
-        each(seen.scripts),
+        each(seen.scripts.calls),
+        seen.scripts.micros as f64 / seen.scripts.calls as f64,
     );
 }
 

@@ -535,6 +535,26 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_hold_joins_in_silence_and_also_a_tenure_whose_last_hold_is_ending() {
+        let tenure = tenure(hold(1, 1_000));
+        let before = tenure.changed.version();
+        assert!(tenure.join(at(0), standing(7, 1_000), &hold(2, 1_000), 2));
+        assert_eq!(
+            tenure.changed.version(),
+            before,
+            "it is called under a lock"
+        );
+        tenure.wake();
+        assert_ne!(tenure.changed.version(), before);
+        assert!(tenure.begin_end(at(0), 1).is_some());
+        assert!(tenure.begin_end(at(0), 2).is_some());
+        // The server counts this one alone: those before it are gone.
+        assert!(!tenure.join(at(0), standing(8, 1_000), &hold(3, 1_000), 1));
+        assert!(tenure.join(at(0), standing(7, 1_000), &hold(4, 1_000), 2));
+        assert!(!tenure.is_over());
+    }
+
+    #[test]
     fn only_its_own_clock_concerns_a_tenure() {
         let tenure = tenure(hold(1, 1_000));
         tenure.clock_stepped(ClockId::new(2));
