@@ -13,7 +13,7 @@ use leasehold_api::{BoxFuture, Moment, Runtime};
 
 use crate::gate::Gate;
 use crate::queue::{ClientIndex, Happening, Ticket};
-use crate::world::{Inner, World};
+use crate::world::World;
 
 /// The [`Runtime`] of one simulated client.
 ///
@@ -93,34 +93,38 @@ impl Runtime for SimRuntime {
     }
 }
 
-/// A timer in a simulation's queue; dropping it takes it out.
+/// A timer in a simulation's queue, from the first poll on; dropping it takes it out.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     world: Arc<World>,
+    at: Duration,
+    /// Whether it ends after all else that is due at the same time.
+    last: bool,
     timer: Option<Ticket>,
+    done: bool,
 }
 
 impl Sleep {
     /// Sleeps; among what is due at the same time, it ends in an order drawn from the tape.
     pub(crate) fn of(world: &Arc<World>, duration: Duration) -> Self {
-        Self::new(world, duration, Inner::start_timer)
+        Self::new(world, duration, false)
     }
 
     /// Sleeps until all else that is due at the same time has happened.
     pub(crate) fn last(world: &Arc<World>, duration: Duration) -> Self {
-        Self::new(world, duration, Inner::start_last_timer)
+        Self::new(world, duration, true)
     }
 
-    fn new(
-        world: &Arc<World>,
-        duration: Duration,
-        start: impl FnOnce(&mut Inner, Duration) -> Ticket,
-    ) -> Self {
+    fn new(world: &Arc<World>, duration: Duration, last: bool) -> Self {
         world.clock.assert_paused();
         world.assert_sound();
-        let timer = world.act(|inner, now| Some(start(inner, now.saturating_add(duration))));
-        let world = Arc::clone(world);
-        Self { world, timer }
+        Self {
+            at: world.clock.elapsed().saturating_add(duration),
+            world: Arc::clone(world),
+            last,
+            timer: None,
+            done: false,
+        }
     }
 }
 
@@ -128,17 +132,32 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(timer) = self.timer else {
+        if self.done {
             return Poll::Ready(());
+        }
+        let waker = cx.waker();
+        let Some(timer) = self.timer else {
+            let (at, last) = (self.at, self.last);
+            let timer = self.world.act(|inner, _| {
+                let timer = Happening::Timer(Some(waker.clone()));
+                if last {
+                    inner.queue.insert_last(at, timer)
+                } else {
+                    inner.queue.insert(at, timer)
+                }
+            });
+            self.timer = Some(timer);
+            return Poll::Pending;
         };
         let (done, old) = self.world.act(|inner, _| match inner.queue.get_mut(timer) {
-            Some(Happening::Timer(waker)) => (false, waker.replace(cx.waker().clone())),
+            Some(Happening::Timer(Some(known))) if known.will_wake(waker) => (false, None),
+            Some(Happening::Timer(known)) => (false, known.replace(waker.clone())),
             _ => (true, None),
         });
         // It may own the task that is polled here: let it go outside of the lock.
         drop(old);
         if done {
-            self.timer = None;
+            (self.timer, self.done) = (None, true);
             return Poll::Ready(());
         }
         Poll::Pending

@@ -73,22 +73,9 @@ impl Ready {
         idle
     }
 
-    /// How many tasks can run.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().tasks.len()
-    }
-
-    /// Whose turn it would be.
-    pub(crate) fn actor(&self, index: usize) -> u64 {
-        self.lock()
-            .tasks
-            .get(index)
-            .map_or(u64::MAX, |&task| u64::from(task) | 1 << 63)
-    }
-
-    /// Takes the task at an index of the line; the first takes its place there.
-    pub(crate) fn take(&self, index: usize) -> Option<TaskIndex> {
-        self.lock().tasks.swap_remove_front(index)
+    /// The tasks that can run, for as long as a choice takes.
+    pub(crate) fn line(&self) -> Line<'_> {
+        Line(self.lock())
     }
 
     fn close(&self) -> Vec<BoxFuture<'static, ()>> {
@@ -96,6 +83,32 @@ impl Ready {
         state.closed = true;
         state.driver = None;
         std::mem::take(&mut state.spawned)
+    }
+}
+
+/// The tasks that can run.
+pub(crate) struct Line<'a>(MutexGuard<'a, State>);
+
+impl Line<'_> {
+    /// Whether there are tasks that are not in the set yet.
+    pub(crate) fn has_spawned(&self) -> bool {
+        !self.0.spawned.is_empty()
+    }
+
+    /// How many can run.
+    pub(crate) fn len(&self) -> usize {
+        self.0.tasks.len()
+    }
+
+    /// Whose turn it would be.
+    pub(crate) fn actor(&self, index: usize) -> u64 {
+        let task = self.0.tasks.get(index);
+        task.map_or(u64::MAX, |&task| u64::from(task) | 1 << 63)
+    }
+
+    /// Takes the task at an index; the first takes its place there.
+    pub(crate) fn take(&mut self, index: usize) -> Option<TaskIndex> {
+        self.0.tasks.swap_remove_front(index)
     }
 }
 
@@ -195,12 +208,7 @@ impl Tasks {
 
     /// Takes in what was spawned.
     fn take_in(&mut self) {
-        let mut state = self.ready.lock();
-        if state.spawned.is_empty() {
-            return;
-        }
-        let spawned = std::mem::take(&mut state.spawned);
-        drop(state);
+        let spawned = std::mem::take(&mut self.ready.lock().spawned);
         for future in spawned {
             self.add(Some(future));
         }
@@ -208,13 +216,14 @@ impl Tasks {
 
     /// Runs one task or lets one thing happen, as the tape says.
     pub(crate) fn turn(&mut self, world: &World, now: Duration) -> Result<Turn, Panic> {
-        self.take_in();
-        let task = match world.choose(now) {
-            Chosen::Task(task) => task,
-            Chosen::Event => return Ok(Turn::Done),
-            Chosen::Idle(next) => return Ok(Turn::Idle(next)),
-        };
-        self.run(task)
+        loop {
+            match world.choose(now) {
+                Chosen::Task(task) => return self.run(task),
+                Chosen::Event => return Ok(Turn::Done),
+                Chosen::Idle(next) => return Ok(Turn::Idle(next)),
+                Chosen::Spawned => self.take_in(),
+            }
+        }
     }
 
     fn run(&mut self, index: TaskIndex) -> Result<Turn, Panic> {
@@ -276,6 +285,8 @@ pub(crate) enum Chosen {
     /// It has happened.
     Event,
     Idle(Option<Duration>),
+    /// Tasks are to be taken into the set first.
+    Spawned,
 }
 
 /// What a panic said.

@@ -1,11 +1,12 @@
 //! One simulation: the server, its clients, and the network between them, in virtual time.
 //!
-//! Everything that takes time is a [`Happening`] in one queue, and everything that runs is a task
+//! Everything that takes time is a [`Happening`](crate::queue::Happening) in one queue, and everything that runs is a task
 //! in one set. A driver lets one of them go at a time, chosen by the tape, and moves the clock to
 //! the next happening when there is nothing else to do.
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::history::History;
 use crate::log::{Content, Entry, Event, Log};
 use crate::observer::Observer;
 use crate::options::SimOptions;
-use crate::queue::{ClientIndex, Happening, Queue, Ticket};
+use crate::queue::{ClientIndex, Queue};
 use crate::servers::Servers;
 use crate::tape::Site;
 use crate::tasks::{Chosen, Ready};
@@ -54,6 +55,8 @@ pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) ready: Arc<Ready>,
     inner: Mutex<Inner>,
+    /// Whether the run is of no use any more.
+    unsound: AtomicBool,
 }
 
 /// The part of a simulation that changes.
@@ -87,6 +90,7 @@ impl World {
         Arc::new(Self {
             clock,
             ready: Arc::default(),
+            unsound: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 options,
                 choices: Choices::new(options.seed, policy, options.recording),
@@ -125,6 +129,9 @@ impl World {
         let now = inner.latest.max(elapsed);
         inner.latest = now;
         let result = act(&mut inner, now);
+        if inner.choices.divergence().is_some() {
+            self.unsound.store(true, Ordering::Release);
+        }
         let sooner = outside && inner.queue.next_at() != before;
         let wakes = std::mem::take(&mut inner.wakes);
         drop(inner);
@@ -145,19 +152,23 @@ impl World {
         let inner = &mut *guard;
         let now = inner.latest.max(now);
         inner.latest = now;
+        if inner.choices.divergence().is_some() {
+            self.unsound.store(true, Ordering::Release);
+        }
         inner.queue.collect(now);
-        let (tasks, events) = (self.ready.len(), inner.queue.due());
+        let mut line = self.ready.line();
+        if line.has_spawned() {
+            return Chosen::Spawned;
+        }
+        let (tasks, events) = (line.len(), inner.queue.due());
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let answers = count(tasks) + u32::from(events > 0);
-        let turn = inner
-            .choices
-            .pick(Site::Task, answers, |n| self.ready.actor(n as usize));
-        if (turn as usize) < tasks {
-            return match self.ready.take(turn as usize) {
-                Some(task) => Chosen::Task(task),
-                None => Chosen::Event,
-            };
+        let actor = |n| line.actor(n as usize);
+        let turn = inner.choices.pick(Site::Task, answers, actor);
+        if let Some(task) = line.take(turn as usize) {
+            return Chosen::Task(task);
         }
+        drop(line);
         let happening = if events > 0 {
             let queue = &inner.queue;
             let actor = |n| queue.actor(n as usize);
@@ -179,6 +190,7 @@ impl World {
     /// Remembers why the run is of no use any more.
     pub(crate) fn fail(&self, why: String) {
         self.lock().failed.get_or_insert(why);
+        self.unsound.store(true, Ordering::Release);
     }
 
     /// Checks that nothing has happened that makes the run worthless.
@@ -187,6 +199,9 @@ impl World {
     /// If something has, unless the thread panics already.
     #[track_caller]
     pub(crate) fn assert_sound(&self) {
+        if !self.unsound.load(Ordering::Acquire) {
+            return;
+        }
         let inner = self.lock();
         let diverged = inner.choices.divergence();
         if inner.failed.is_none() && diverged.is_none() {
@@ -292,15 +307,5 @@ impl Inner {
         }
         let client = self.clients[client].name.clone();
         self.log.sent(at, client, content)
-    }
-
-    /// Starts a timer of a task.
-    pub(crate) fn start_timer(&mut self, at: Duration) -> Ticket {
-        self.queue.insert(at, Happening::Timer(None))
-    }
-
-    /// Starts a timer that runs out after everything else that is due at the same time.
-    pub(crate) fn start_last_timer(&mut self, at: Duration) -> Ticket {
-        self.queue.insert_last(at, Happening::Timer(None))
     }
 }

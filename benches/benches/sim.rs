@@ -1,0 +1,241 @@
+//! What the simulator's own machinery costs: many clients contend for one lock, on plain tokio with
+//! a paused clock, on the simulation's own executor, and on its tokio driver.
+//!
+//! All three run the same code: each client asks the state machine itself, with a sleep of 1 ms for
+//! each message, so that they differ in executor, timers and choices only. Only ratios within one
+//! run mean anything. `lock clients` are whole simulations, of 3 clients that lock 4 times each.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use futures_channel::oneshot;
+use leasehold::LockClient;
+use leasehold::api::machine::{Command, Env, Event, Reach, Reply, Settings, State, step};
+use leasehold::api::{
+    Acquire, AcquireReply, End, Key, LockSpec, Mode, Operation, OwnerId, ServerTime, SessionId,
+    Wait,
+};
+use leasehold::sim::{Ending, SimOptions, SimServer, Simulation, Site, try_only};
+
+const MESSAGE: Duration = Duration::from_millis(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A debug build only shows that the benches work: the state machine checks itself there.
+const LARGE: usize = if cfg!(debug_assertions) { 200 } else { 10_000 };
+const CALLS: usize = if cfg!(debug_assertions) { 2 } else { 4 };
+
+/// Where the clients run.
+trait Host: Clone + Send + Sync + 'static {
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send;
+    fn elapsed(&self) -> Duration;
+}
+
+#[derive(Clone)]
+struct Tokio(tokio::time::Instant);
+
+impl Host for Tokio {
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(duration)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+impl Host for SimServer {
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        Self::sleep(self, duration)
+    }
+
+    fn elapsed(&self) -> Duration {
+        Self::elapsed(self)
+    }
+}
+
+/// The state machine, and who waits.
+struct Lock {
+    key: Key,
+    state: Mutex<(State, Vec<Option<oneshot::Sender<()>>>)>,
+}
+
+fn session(client: usize) -> SessionId {
+    SessionId::from_bytes((client as u128).to_le_bytes())
+}
+
+fn client_of(session: SessionId) -> usize {
+    u128::from_le_bytes(*session.as_bytes()) as usize
+}
+
+impl Lock {
+    fn new(clients: usize) -> Arc<Self> {
+        let waiting = (0..clients).map(|_| None).collect();
+        Arc::new(Self {
+            key: Key::new("job").expect("a valid name"),
+            state: Mutex::new((State::default(), waiting)),
+        })
+    }
+
+    fn step(&self, now: ServerTime, command: &Command) -> Reply {
+        let env = Env {
+            now,
+            settings: Settings::default(),
+            reachable: &|_| Reach::Listening,
+        };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (reply, messages) = step(&mut state.0, env, command);
+        for message in messages {
+            let waiter = state.1[client_of(message.to)].take();
+            if let (Event::Granted { .. }, Some(waiter)) = (message.event, waiter) {
+                // Whoever is gone does not wait.
+                let _ = waiter.send(());
+            }
+        }
+        reply
+    }
+
+    fn wait(&self, client: usize) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1[client] = Some(sender);
+        receiver
+    }
+}
+
+async fn client<H: Host>(host: H, lock: Arc<Lock>, client: usize, rounds: u64) {
+    let now = || {
+        let elapsed = u64::try_from(host.elapsed().as_micros()).expect("a short run");
+        ServerTime::from_micros(1_000_000_000_000 + elapsed)
+    };
+    let spec = LockSpec::mutex().with_waiter_lease(MINUTE);
+    let spec = spec.expect("a valid waiter lease");
+    for sequence in 1..=rounds {
+        host.sleep(MESSAGE).await;
+        let operation = Operation {
+            session: session(client),
+            sequence,
+            owner: OwnerId::from_u64(client as u64),
+        };
+        let before = now().saturating_add(MESSAGE);
+        let key = lock.key.clone();
+        let request = Acquire::new(key, spec, Mode::Exclusive, operation, MINUTE, before);
+        let request = request.expect("a valid request").with_wait(Wait::new(true));
+        let granted = lock.wait(client);
+        let reply = lock.step(now(), &Command::Acquire(request));
+        host.sleep(MESSAGE).await;
+        if let Reply::Acquire(AcquireReply::Queued(_)) = reply {
+            granted.await.expect("it is this client's turn");
+        }
+        host.sleep(MESSAGE).await;
+        let end = Command::End(End::new(lock.key.clone(), operation));
+        black_box(lock.step(now(), &end));
+        host.sleep(MESSAGE).await;
+    }
+}
+
+fn paused() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build();
+    runtime.expect("a runtime without I/O starts")
+}
+
+fn on_plain_tokio(clients: usize, rounds: u64) {
+    paused().block_on(async {
+        let (host, lock) = (Tokio(tokio::time::Instant::now()), Lock::new(clients));
+        let tasks: Vec<_> = (0..clients)
+            .map(|n| tokio::spawn(client(host.clone(), Arc::clone(&lock), n, rounds)))
+            .collect();
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+    });
+}
+
+async fn all_clients(sim: SimServer, clients: usize, rounds: u64) {
+    let lock = Lock::new(clients);
+    let tasks: Vec<_> = (0..clients)
+        .map(|n| sim.spawn(client(sim.clone(), Arc::clone(&lock), n, rounds)))
+        .collect();
+    for task in tasks {
+        task.await;
+    }
+}
+
+fn options() -> SimOptions {
+    SimOptions::new(1).with_log_limit(0).with_recording(false)
+}
+
+fn on_own_executor<F: Future<Output = ()>>(scenario: impl FnOnce(SimServer) -> F) {
+    let simulation = Simulation::new(options()).with_step_limit(u64::MAX);
+    let report = simulation.run(scenario);
+    assert_eq!(report.ending, Ending::Completed(()));
+}
+
+fn on_tokio_driver(clients: usize, rounds: u64) {
+    paused().block_on(async {
+        let sim = SimServer::with_options(options());
+        sim.spawn(all_clients(sim.clone(), clients, rounds)).await;
+    });
+}
+
+fn contended(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("sim_contended");
+    group.sample_size(10);
+    for clients in [1, 100, LARGE] {
+        let rounds = (1_000 / clients as u64).max(1);
+        group.throughput(Throughput::Elements(clients as u64 * rounds));
+        group.bench_function(BenchmarkId::new("plain tokio", clients), |bencher| {
+            bencher.iter(|| on_plain_tokio(clients, rounds));
+        });
+        group.bench_function(BenchmarkId::new("own executor", clients), |bencher| {
+            bencher.iter(|| on_own_executor(|sim| all_clients(sim, clients, rounds)));
+        });
+        group.bench_function(BenchmarkId::new("tokio driver", clients), |bencher| {
+            bencher.iter(|| on_tokio_driver(clients, rounds));
+        });
+    }
+    group.finish();
+}
+
+async fn lock_clients(sim: SimServer) {
+    let tasks = ["a", "b", "c"].map(|name| {
+        let locks = LockClient::new(sim.client(name));
+        sim.spawn(async move {
+            let mutex = locks.mutex("job").expect("a valid name");
+            for _ in 0..4 {
+                let guard = mutex.lock().await.expect("the server serves");
+                guard.release().await.expect("the server serves");
+            }
+        })
+    });
+    for task in tasks {
+        task.await;
+    }
+}
+
+fn runs(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("sim_run");
+    group.sample_size(10);
+    group.bench_function("3 clients, 4 rounds, plain tokio", |bencher| {
+        bencher.iter(|| on_plain_tokio(3, 4));
+    });
+    group.bench_function("3 clients, 4 rounds, lock clients", |bencher| {
+        bencher.iter(|| on_own_executor(lock_clients));
+    });
+    group.bench_function(format!("every order of 3 x {CALLS}"), |bencher| {
+        let options = options().with_atomic_calls(true);
+        bencher.iter(|| {
+            let scenario = |sim| try_only(sim, 3, CALLS);
+            let each = |_: &_| ControlFlow::Continue(());
+            Simulation::new(options).run_all(&[Site::Order], scenario, each)
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, contended, runs);
+criterion_main!(benches);
