@@ -80,7 +80,8 @@ fn acquire(step: &Step<'_>, request: &Acquire, reply: &AcquireReply, found: &mut
 }
 
 fn refusal(step: &Step<'_>, request: &Acquire, refused: Refused, found: &mut Findings) {
-    let owner = step.stood().find(|t| {
+    // Its read may have been granted out of the queue in this very step.
+    let owner = step.stands().find(|t| {
         t.session == request.operation.session
             && t.id == request.operation.owner.as_u64()
             && !matches!(request.mode, Mode::Permits(_))

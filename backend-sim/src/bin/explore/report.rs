@@ -1,5 +1,11 @@
 //! What is printed and written.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "how fast it explores is measured in real time"
+)]
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{IsTerminal as _, Write as _, stderr};

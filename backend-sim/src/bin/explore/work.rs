@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
     let planted = args.mutant.as_deref().map(plant).transpose()?;
     let swarm = swarm(args, planted);
     if let Some(tape) = &args.replay {
-        let run = tell(args, &swarm, "replayed", tape.clone())?;
+        let run = tell(args, &swarm, "replayed", tape)?;
         return Ok(run.violations.is_empty());
     }
     if let Some(scope) = args.scope {
@@ -108,7 +108,7 @@ fn explore(args: &Args, swarm: &Swarm, until_found: bool) -> Result<bool, String
             let tape = swarm.run(recorded, args.policy.policy()).report.tape;
             let shrunk = simplest(swarm, tape, first.promise);
             let heading = format!("seed {seed}, shrunk in {} runs", shrunk.runs);
-            tell(args, swarm, &heading, shrunk.tape)?;
+            tell(args, swarm, &heading, &shrunk.tape)?;
         }
         summary.failed += 1;
         if summary.violations.len() < LISTED {
@@ -142,7 +142,7 @@ fn finish(args: &Args, summary: &Summary, until_found: bool) -> Result<bool, Str
 
 /// Runs a tape with everything written down, and tells the run: what happened, what broke, how to
 /// run it again; as a page too if that was asked for.
-fn tell(args: &Args, swarm: &Swarm, heading: &str, tape: Tape) -> Result<SwarmRun, String> {
+fn tell(args: &Args, swarm: &Swarm, heading: &str, tape: &Tape) -> Result<SwarmRun, String> {
     let run = swarm.run(SimOptions::new(tape.seed), Policy::Replay(tape.clone()));
     let mut flags = String::new();
     if args.out_of_model {
