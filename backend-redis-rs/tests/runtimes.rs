@@ -114,16 +114,13 @@ fn a_runtime_may_shut_down_around_its_guards() {
         let user = runtime();
         let locks = user.block_on(client(&watch.server));
         let guard = user.block_on(hold(&locks, key, SHORT_LEASE));
-        let waiting = user.block_on(async {
-            // One task holds and one is in the queue, at the moment of the shutdown.
-            let mutex = locks.mutex(key).expect("a valid key").lease(SHORT_LEASE);
-            tokio::spawn(async move {
-                let _guard = guard;
-                std::future::pending::<()>().await;
-            });
-            tokio::spawn(async move { mutex.lock().await.map(drop) })
+        // One task holds and one is in the queue, at the moment of the shutdown.
+        let mutex = locks.mutex(key).expect("a valid key").lease(SHORT_LEASE);
+        user.spawn(async move {
+            let _guard = guard;
+            std::future::pending::<()>().await;
         });
-        drop(waiting);
+        user.spawn(async move { mutex.lock().await.map(drop) });
         drop(locks);
         thread::sleep(Duration::from_millis(50));
         if background {
