@@ -3,9 +3,11 @@
 use leasehold_api::machine::Settings;
 use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome, Release};
 use leasehold_sim::{
-    Content, Data, Fate, Latency, SimBackend, SimOptions, SimServer, Simulation, Tail, replay,
+    Content, Data, Fate, Fault, Latency, SimBackend, SimOptions, SimServer, Simulation, Tail,
+    replay,
 };
 
+use crate::locks::job;
 use crate::support::{Raw, ms, secs};
 
 fn server() -> SimServer {
@@ -164,6 +166,41 @@ async fn a_client_sleeps_and_waits_by_its_own_clock() {
     assert_eq!(runtime.now().saturating_since(shown), ms(10_002));
     backend.jump_clock(secs(3));
     assert_eq!(runtime.now().saturating_since(shown), ms(13_002));
+}
+
+/// Timers need not count the time of a suspend: a task may then sleep past what is due.
+#[tokio::test(start_paused = true)]
+async fn after_a_suspend_a_gap_is_followed_by_a_poll_at_once() {
+    let server = server();
+    let ((_, a), (machine, b)) = (client(&server, "a"), client(&server, "b"));
+    let holder = job(&a).lock().await.expect("the server serves");
+    let waiter = tokio::spawn(async move { job(&b).lock().await });
+    server.advance(ms(10)).await;
+    machine.jump_clock(ms(1_000));
+    machine.inject(Fault::LosePush);
+    holder.release().await.expect("the server serves");
+    let since = server.elapsed();
+    machine.drop_connection();
+    let guard = waiter.await.expect("no panic").expect("the server serves");
+    assert!(guard.is_valid());
+    assert!(server.elapsed() - since < ms(20), "{}", server.timeline());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_suspend_a_new_hold_is_renewed_in_time() {
+    let server = server();
+    let (machine, locks) = client(&server, "a");
+    let long = locks.mutex("long").expect("a name").lease(secs(30));
+    let long = long.lock().await.expect("the server serves");
+    server.advance(secs(1)).await;
+    // Twelve seconds for everything but timers.
+    server.step_clock_forward(secs(12));
+    machine.jump_clock(secs(12));
+    let short = locks.mutex("short").expect("a name").lease(secs(1));
+    let short = short.lock().await.expect("the server serves");
+    server.advance(secs(15)).await;
+    assert!(short.is_valid(), "{}", server.timeline());
+    assert!(long.is_valid(), "{}", server.timeline());
 }
 
 /// Whether what was sent to the client arrived in another order.

@@ -290,9 +290,9 @@ impl<'a> Attempt<'a> {
                 // Of a grant that was made a while ago, and is only told now, little may be left.
                 core.renewals.due_after(sent, options.lease.min(remaining))
             };
-            core.renewals.schedule(&tenure, due);
+            core.renewals.schedule(&tenure, core.now(), due);
         } else {
-            core.renewals.watch(&tenure);
+            core.renewals.watch(&tenure, core.now());
         }
         if self.mailbox.is_some() {
             self.session.hub.held(self.operation.sequence, &tenure);
@@ -329,7 +329,7 @@ impl<'a> Attempt<'a> {
             Some(joined) => {
                 if mutant!(RenewalLeakedPerReentry) {
                     let due = core.now().saturating_add(state.lease / 3);
-                    core.renewals.schedule(&begin(), due);
+                    core.renewals.schedule(&begin(), core.now(), due);
                 }
                 Arc::clone(joined)
             }

@@ -100,6 +100,12 @@ impl Schedule {
         }
     }
 
+    /// Whether the task sleeps for too long for what is due then. Timers need not count the time
+    /// of a suspend, so that it may even sleep past what was due before.
+    fn must_wake(&self, now: Moment, until: Moment) -> bool {
+        self.armed.is_none_or(|armed| until < armed || armed <= now)
+    }
+
     /// Takes out what is due, in batches, the last one filled with what may be polled by now.
     fn take_due(&mut self, now: Moment) -> Vec<Vec<Arc<Place>>> {
         let may_be_due = now.saturating_add(LONGEST_EARLY);
@@ -134,11 +140,10 @@ impl Polls {
         let wake = {
             let mut state = self.state.lock();
             let before = state.places.get(&sequence).and_then(|entry| entry.due);
-            if before.is_some_and(|(before, _)| before <= until) {
-                return;
+            if before.is_none_or(|(before, _)| before > until) {
+                state.set_due(sequence, Some((until, from)));
             }
-            state.set_due(sequence, Some((until, from)));
-            state.armed.is_none_or(|armed| until < armed)
+            state.must_wake(now, until)
         };
         if wake {
             self.changed.notify();

@@ -86,6 +86,11 @@ impl Schedule {
         self.armed.is_none_or(|armed| by < armed)
     }
 
+    /// Whether the task should have woken by now: timers need not count the time of a suspend.
+    fn oversleeps(&self, now: Moment) -> bool {
+        self.armed.is_some_and(|armed| armed <= now)
+    }
+
     fn remove(&mut self, id: u64) -> Option<Entry> {
         let removed = self.tenures.remove(&id);
         if let Some(due) = removed.as_ref().and_then(|entry| entry.due) {
@@ -162,16 +167,16 @@ impl Renewals {
     }
 
     /// Takes a tenure into the schedule, or changes when it is renewed.
-    pub(crate) fn schedule(&self, tenure: &Arc<Tenure>, due: Moment) {
-        self.enter(tenure, Some(due));
+    pub(crate) fn schedule(&self, tenure: &Arc<Tenure>, now: Moment, due: Moment) {
+        self.enter(tenure, now, Some(due));
     }
 
     /// Takes it in without a renewal: its losses are noticed.
-    pub(crate) fn watch(&self, tenure: &Arc<Tenure>) {
-        self.enter(tenure, None);
+    pub(crate) fn watch(&self, tenure: &Arc<Tenure>, now: Moment) {
+        self.enter(tenure, now, None);
     }
 
-    fn enter(&self, tenure: &Arc<Tenure>, renew: Option<Moment>) {
+    fn enter(&self, tenure: &Arc<Tenure>, now: Moment, renew: Option<Moment>) {
         let loss = tenure.next_loss();
         let wake = {
             let mut state = self.state.lock();
@@ -183,7 +188,8 @@ impl Renewals {
             });
             entry.renew = renew.or(entry.renew);
             let by = entry.renew.into_iter().chain(loss).min();
-            by.is_some_and(|by| state.look_by(tenure.id, by))
+            let sooner = by.is_some_and(|by| state.look_by(tenure.id, by));
+            sooner || state.oversleeps(now)
         };
         if wake {
             self.changed.notify();
@@ -386,7 +392,7 @@ pub(super) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
             && mutant!(CancelBeforeSchedule)
         {
             // Its end may have begun, and taken it out of the schedule.
-            core.renewals.schedule(&member.tenure, due);
+            core.renewals.schedule(&member.tenure, core.now(), due);
             continue;
         }
         core.renewals.end_try(&member.tenure, member.number, next);

@@ -485,9 +485,9 @@ impl Arrival<'_> {
         Renewals::start(core);
         if state.renewed {
             let due = core.renewals.due_after(sent, state.lease);
-            core.renewals.schedule(&tenure, due);
+            core.renewals.schedule(&tenure, core.now(), due);
         } else {
-            core.renewals.watch(&tenure);
+            core.renewals.watch(&tenure, core.now());
         }
         Hold::new(core, tenure, &state, Origin::Adopted)
     }

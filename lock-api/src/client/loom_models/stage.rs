@@ -211,7 +211,8 @@ impl Stage {
         let mutex = self.locks.mutex("k").expect("a valid key");
         let guard = block_on(mutex.lock()).expect("free");
         let core = self.core();
-        core.renewals.schedule(&guard.hold.tenure, core.now());
+        core.renewals
+            .schedule(&guard.hold.tenure, core.now(), core.now());
         guard
     }
 }
