@@ -2,7 +2,7 @@
 
 use fred::error::{Error, ErrorKind};
 use leasehold_api::{BackendError, InvalidInput};
-use leasehold_redis_protocol::{ErrorClass, classify, missing_access};
+use leasehold_redis_protocol::{ErrorClass, classify, missing_access, without_arguments};
 
 /// Why a backend could not be made.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -112,10 +112,12 @@ impl From<Error> for Failure {
             FailureKind::Answered(_) => error.details().to_owned(),
             _ => error.to_string(),
         };
+        let shown = without_arguments(&text);
         Self {
             kind,
-            text,
-            cause: Some(error),
+            // The cause would show what was cut off.
+            cause: (shown == text).then_some(error),
+            text: shown.to_owned(),
         }
     }
 }

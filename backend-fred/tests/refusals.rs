@@ -12,9 +12,9 @@ use common::{
     Backend, RECOVERY, WAYS, admin, connect, eventually, key, mutex, operation, session, soon,
     time_to_success,
 };
-use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply};
+use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply, SessionId};
 use leasehold_fred::FredBackend;
-use leasehold_test_servers::RedisServer;
+use leasehold_test_servers::{RedisServer, ServerOptions};
 
 /// Keeps the server busy for a good part of a second, or more.
 const BUSY: &str = "for _ = 1, 5e7 do end";
@@ -165,6 +165,28 @@ async fn a_user_with_too_few_rights_is_told_which_are_missing() {
             );
             assert!(error.to_string().contains(missing), "{}: {error}", way.name);
         }
+    }
+}
+
+/// A server that does not know the command repeats its arguments.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_authorises_is_in_no_error() {
+    const SESSION: &[u8; 16] = b"SecretOfASession";
+    let options = ServerOptions::default().with_config("rename-command", ["EVALSHA", ""]);
+    let server = options.start();
+    for way in &WAYS {
+        let backend = way.open(&server.url()).await;
+        let operation = operation(SessionId::from_bytes(*SESSION), 1);
+        let request = mutex(&key("repeated"), operation, soon(&backend).await);
+        let error = backend.acquire(&request).await.expect_err("it is unknown");
+        let mut told = format!("{error} {error:?}");
+        let mut below = std::error::Error::source(&error);
+        while let Some(error) = below {
+            told += &format!(" {error} {error:?}");
+            below = error.source();
+        }
+        assert!(told.contains("unknown command"), "{told}");
+        assert!(!told.contains("Secret"), "{}: {told}", way.name);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What went wrong on the way to the server, and what that says about the command.
 
 use leasehold_api::{BackendError, InvalidInput};
-use leasehold_redis_protocol::{ErrorClass, classify, missing_access};
+use leasehold_redis_protocol::{ErrorClass, classify, missing_access, without_arguments};
 use redis::{ErrorKind, RedisError};
 
 /// Why a backend could not be made.
@@ -109,10 +109,12 @@ impl From<RedisError> for Failure {
             _ if error.is_connection_refusal() => (FailureKind::Refused, error.to_string()),
             _ => (FailureKind::Lost, error.to_string()),
         };
+        let shown = without_arguments(&text);
         Self {
             kind,
-            text,
-            cause: Some(error),
+            // The cause would show what was cut off.
+            cause: (shown == text).then_some(error),
+            text: shown.to_owned(),
         }
     }
 }

@@ -56,6 +56,15 @@ fn passes_by_itself(message: &str) -> bool {
     PASSING.iter().any(|text| message.contains(text))
 }
 
+/// An error reply without the arguments of the command, which a server repeats if it does not know
+/// the command: those of a script's call carry what authorises an end or a renewal.
+pub fn without_arguments(reply: &str) -> &str {
+    match reply.find(", with args beginning with") {
+        Some(end) => &reply[..end],
+        None => reply,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +92,18 @@ mod tests {
         ];
         for (code, message, class) in table {
             assert_eq!(classify(code, message), class, "{code} {message}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_cut_off() {
+        let told = "ERR unknown command 'EVALSHA'";
+        let replies = [
+            format!("{told}, with args beginning with: '1' 'k' 'secret' "),
+            told.into(),
+        ];
+        for reply in replies {
+            assert_eq!(without_arguments(&reply), told);
         }
     }
 }

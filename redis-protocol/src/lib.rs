@@ -32,7 +32,7 @@ mod wire;
 
 pub use access::missing_access;
 pub use call::{Call, Protocol, Settings};
-pub use class::{ErrorClass, classify};
+pub use class::{ErrorClass, classify, without_arguments};
 pub use clock::ClockWatch;
 pub use options::{Options, RespVersion, check_url};
 pub use reply::{NO_NOTICES, decode_notice};
