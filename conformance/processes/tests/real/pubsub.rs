@@ -10,14 +10,14 @@ use leasehold_test_servers::RedisServer;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::support::{client, queue, run, until};
+use crate::support::{Stalls, client, queue, run, until};
 
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 60;
 const HOLD: Duration = Duration::from_millis(5);
-/// Long enough for eight subscriptions to stand again on a busy machine. Where none ever stands,
-/// each grant is found by a poll, at most a second later, and those seconds add up in the queue.
-const BETWEEN_KILLS: Duration = Duration::from_millis(200);
+/// After all subscriptions stand again. Where none ever stands, each grant is found by a poll, at
+/// most a second later, and those seconds add up in the queue.
+const BETWEEN_KILLS: Duration = Duration::from_millis(150);
 /// How much longer a wait may be when subscriptions are killed.
 const LONGER: Duration = Duration::from_secs(1);
 /// Nothing hangs.
@@ -42,22 +42,27 @@ async fn pubsub_killed_under_contention(library: Library) {
         let locks = client(Arc::clone(&watched) as _, &format!("client-{number}"));
         clients.push((watched, locks));
     }
-    let calm = longest_wait(&clients, "calm").await;
+    // From then on all are subscribed.
     places_are_kept(&server, &clients).await;
 
+    let calm = longest_wait(&clients, "calm").await;
     let before = attempts(&clients);
     let killer = Killer::start(&server).await;
+    let stalls = Stalls::watch();
     let killed = longest_wait(&clients, "killed").await;
+    let stalled = stalls.longest();
     let kills = killer.stop().await;
     println!(
-        "{}: {calm:?} at most, {killed:?} with {kills} kills",
+        "{}: {calm:?} at most, {killed:?} with {kills} kills; the machine stood still for {stalled:?}",
         library.name()
     );
     assert!(
         kills > 2 * CLIENTS,
         "only {kills} subscriptions were killed"
     );
-    assert!(killed <= calm + LONGER, "{killed:?}, {calm:?} without");
+    // Twice, for a machine that has become busier since.
+    let allowed = calm * 2 + LONGER + stalled;
+    assert!(killed <= allowed, "{killed:?}, {calm:?} without");
     for (watched, _) in &clients {
         assert_eq!(watched.places_lost(), 0, "places are kept");
     }
@@ -114,12 +119,16 @@ async fn places_are_kept(server: &RedisServer, clients: &[Client]) {
     let locks = &clients[0].1;
     let all = |seen: &leasehold_api::Inspection| seen.waiter_count() as usize == CLIENTS;
     let waiting = queue(&until(locks, KEY, "all wait", all).await);
-    let killer = Killer::start(server).await;
-    tokio::time::sleep(BETWEEN_KILLS * 5).await;
-    assert!(killer.stop().await > CLIENTS, "subscriptions were killed");
+    let mut connection = connect(server).await;
+    for _ in 0..3 {
+        all_listen(&mut connection).await;
+        let killed = kill_all(&mut connection).await;
+        assert!(killed >= CLIENTS, "only {killed} of {CLIENTS} were killed");
+        tokio::time::sleep(BETWEEN_KILLS).await;
+    }
+    all_listen(&mut connection).await;
     let still = queue(&until(locks, KEY, "all wait", all).await);
     assert_eq!(still, waiting, "nobody has lost its place");
-    all_listen(server).await;
     gate.release().await.expect("released");
     let all_served = tokio::time::timeout(ALL_OVER, tasks.join_all()).await;
     all_served.expect("nothing hangs");
@@ -128,12 +137,11 @@ async fn places_are_kept(server: &RedisServer, clients: &[Client]) {
     }
 }
 
-async fn all_listen(server: &RedisServer) {
-    let mut connection = connect(server).await;
+async fn all_listen(connection: &mut redis::aio::MultiplexedConnection) {
     let began = Instant::now();
     loop {
         let request = redis::cmd("PUBSUB").arg("CHANNELS").to_owned();
-        let channels: Vec<String> = request.query_async(&mut connection).await.expect("a list");
+        let channels: Vec<String> = request.query_async(connection).await.expect("a list");
         if channels.len() == CLIENTS {
             return;
         }
@@ -148,6 +156,13 @@ async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
     connection.expect("connected")
 }
 
+/// Kills all subscriptions of a server: how many there were.
+async fn kill_all(connection: &mut redis::aio::MultiplexedConnection) -> usize {
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("pubsub");
+    kill.query_async(connection).await.expect("a count")
+}
+
 /// Kills all subscriptions of a server again and again.
 struct Killer(JoinHandle<()>, mpsc::UnboundedReceiver<usize>);
 
@@ -156,12 +171,11 @@ impl Killer {
         let mut connection = connect(server).await;
         let (counts, counted) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
-            let mut kill = redis::cmd("CLIENT");
-            kill.arg("KILL").arg("TYPE").arg("pubsub");
             while !counts.is_closed() {
-                let killed = kill.query_async(&mut connection).await;
+                let killed = kill_all(&mut connection).await;
                 // Fails when it is told to stop.
-                let _ = counts.send(killed.expect("a count"));
+                let _ = counts.send(killed);
+                all_listen(&mut connection).await;
                 tokio::time::sleep(BETWEEN_KILLS).await;
             }
         });

@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use leasehold_api::{Inspection, Label, LockBackend, LockClient};
@@ -22,6 +24,34 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .build()
         .expect("a runtime")
         .block_on(test);
+}
+
+/// Watches how late a thread is that only sleeps: what a machine that stands still adds to every
+/// wait.
+pub(crate) struct Stalls(Arc<AtomicBool>, JoinHandle<Duration>);
+
+impl Stalls {
+    pub(crate) fn watch() -> Self {
+        const LOOK_EVERY: Duration = Duration::from_millis(10);
+        let over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !told.load(Ordering::Relaxed) {
+                let asleep = Instant::now();
+                std::thread::sleep(LOOK_EVERY);
+                longest = longest.max(asleep.elapsed().saturating_sub(LOOK_EVERY));
+            }
+            longest
+        });
+        Self(over, thread)
+    }
+
+    /// The longest that it stood still until now.
+    pub(crate) fn longest(self) -> Duration {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.join().expect("it only sleeps")
+    }
 }
 
 /// A client of this process, with calls as long as those of the others.
