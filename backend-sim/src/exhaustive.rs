@@ -59,6 +59,9 @@ impl Simulation {
 ///
 /// # Panics
 /// If a call fails, or two hold the lock at once.
+///
+/// # Cancel safety
+/// None is needed: it is a whole scenario, and ends with its simulation.
 pub async fn try_only(sim: SimServer, clients: usize, calls: usize) {
     let holders = Arc::new(AtomicU32::new(0));
     let tasks: Vec<_> = (0..clients)

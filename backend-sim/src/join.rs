@@ -72,6 +72,9 @@ impl SimServer {
     }
 
     /// Lets other tasks run, and what is due happen, if the tape says so.
+    ///
+    /// # Cancel safety
+    /// Dropping it changes nothing.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|cx| {

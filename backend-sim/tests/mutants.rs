@@ -66,6 +66,16 @@ const NOTICED_BY: &[(Mutant, &str)] = &[
         Mutant::SenderEndsHandoff,
         "client_handoff::sender_ends_nothing",
     ),
+    (Mutant::RepeatedKey, "client_many::bad_sets_of_keys"),
+    (
+        Mutant::HandoffOfAnyKind,
+        "client_handoff::other_kind_is_refused_before_any_io",
+    ),
+    (Mutant::HandoffShown, "client_handoff::secret_is_not_shown"),
+    (
+        Mutant::ReentrantHandoff,
+        "client_handoff::guard_that_cannot_travel_is_given_back",
+    ),
 ];
 
 /// Those of [`NOTICED_BY`] that are not noticed.

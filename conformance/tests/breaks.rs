@@ -111,6 +111,7 @@ breaks! {
         "client_many::kinds_may_be_mixed";
     ReadersExclude: "S1", "readers_writers::readers_share",
         "client_handoff::readers_and_writers_travel",
+        "client_many::kinds_may_be_mixed",
         "client_sharing::readers_share_and_writers_do_not";
     RevokesAtOnce: "S1", "forced::revoked_tenure_keeps_its_lease";
     ForcesAnyPeriod: "S3", "forced::never_a_later_period",

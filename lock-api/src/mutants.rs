@@ -160,6 +160,14 @@ mod planted {
         HandoffAdoptedTwice = "handoff-adopted-twice", "S1";
         /// The client that hands a hold off ends it.
         SenderEndsHandoff = "sender-ends-handoff", "S3";
+        /// A key may be named twice in a set of keys.
+        RepeatedKey = "repeated-key-is-taken-twice", "trait contract";
+        /// A hand-off is adopted as whatever is asked for.
+        HandoffOfAnyKind = "handoff-adopted-as-another-kind", "trait contract";
+        /// `Debug` of a hand-off shows its text.
+        HandoffShown = "handoff-shows-its-secret", "S3";
+        /// A guard of a reentrant handle is handed off.
+        ReentrantHandoff = "reentrant-guard-is-handed-off", "trait contract";
         /// A renewal revives what has ended.
         RenewRevives = "renew-revives", "S3";
     }

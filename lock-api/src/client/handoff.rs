@@ -9,6 +9,7 @@ use crate::bounds::{MAX_HANDOFF_TEXT, MAX_LEASE, MAX_WAITER_LEASE};
 use crate::client::error::{Error, NO_TOKENS};
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key, Operation, OwnerId, SessionId};
+use crate::mutants::mutant;
 use crate::request::{Kind, Mode};
 use crate::time::{ServerTime, micros};
 
@@ -70,6 +71,9 @@ pub(crate) enum Claim {
 
 impl fmt::Debug for Handoff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if mutant!(HandoffShown) {
+            return f.write_str(&self.to_secret_text());
+        }
         f.debug_struct("Handoff")
             .field("key", &self.key)
             .field("holds", &name(self.kind, self.mode))

@@ -170,6 +170,7 @@ impl Many {
             .wants
             .binary_search_by(|want| want.lock.key.cmp(&lock.key));
         match place {
+            Ok(index) if mutant!(RepeatedKey) => self.wants.insert(index, Want { lock, mode }),
             Ok(_) => return Err(InvalidInput::RepeatedKey { key: lock.key }.into()),
             Err(_) if mutant!(KeysAsNamed) => self.wants.push(Want { lock, mode }),
             Err(index) => self.wants.insert(index, Want { lock, mode }),

@@ -201,6 +201,7 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
 fn may_travel(hold: &Hold) -> Result<LockSpec, Error> {
     let core = &hold.anchor;
     let what = match hold.origin {
+        Origin::Reentrant if mutant!(ReentrantHandoff) => return Ok(LockSpec::mutex()),
         Origin::Reentrant => "handing off a guard of a reentrant handle",
         Origin::Adopted => "handing off a guard that was handed off before",
         Origin::Plain(_) if !core.capabilities.reentrancy => "handing off a guard",
@@ -332,7 +333,7 @@ async fn adopt(
     kind: Kind,
     mode: Mode,
 ) -> Result<Hold, Error> {
-    if (handoff.kind, handoff.mode) != (kind, mode) {
+    if (handoff.kind, handoff.mode) != (kind, mode) && !mutant!(HandoffOfAnyKind) {
         let carries = name(handoff.kind, handoff.mode);
         let asked = name(kind, mode);
         return Err(InvalidInput::HandoffKind { carries, asked }.into());
