@@ -55,7 +55,7 @@ mod planted {
 
     mutants! {
         /// A tenure still counts at the very instant of its end.
-        ExpiryEdge = "expiry-edge", "rule 1";
+        ExpiryEdge = "expiry-edge-off-by-one", "rule 1";
         /// A lease counts from the moment when its reply came.
         LeaseFromTheReply = "lease-counted-from-the-reply", "rule 2";
         /// A guard is thought valid for all of what the server says is left.
@@ -75,11 +75,11 @@ mod planted {
         /// A waiter relies on the push, and never polls.
         LostWakeUpWithoutPoll = "lost-wake-up-without-poll", "rule 3";
         /// When one tenure expires, all are dropped.
-        OneExpiryDropsAll = "one-expiry-drops-all", "rule 4";
+        OneExpiryDropsAll = "one-readers-expiry-drops-all", "rule 4";
         /// A renewal of one reader extends them all.
-        RenewalExtendsAll = "renewal-extends-all", "rule 4";
+        RenewalExtendsAll = "renewal-of-one-reader-extends-a-dead-one", "rule 4";
         /// Ending one of two holds frees the key.
-        EndAtTwoFrees = "end-at-two-frees", "rule 5";
+        EndAtTwoFrees = "release-at-count-2-frees", "rule 5";
         /// A nested hold with a shorter lease shortens the tenure.
         InnerLeaseShortens = "inner-lease-shortens", "rule 5";
         /// A reader that asks to write waits for itself.
@@ -87,23 +87,23 @@ mod planted {
         /// Each nested hold adds a renewal of its own.
         RenewalLeakedPerReentry = "one-renewal-task-leaked-per-re-entry", "rule 5";
         /// A conversion acts whatever period it names.
-        DuplicateConversionActs = "duplicate-conversion-acts", "rule 6";
+        DuplicateConversionActs = "duplicate-downgrade-undoes-an-upgrade", "rule 6";
         /// An upgrade does not look for other holders.
         UpgradeNotSole = "upgrade-not-sole", "rule 6";
         /// A downgrade lets readers pass a writer at the head.
-        DowngradeOvertakes = "downgrade-overtakes", "rule 6";
+        DowngradeOvertakes = "downgrade-overtakes-a-queued-writer", "rule 6";
         /// A place whose waiter is dead blocks those behind it.
         DeadWaiterBlocks = "dead-waiter-blocks-the-queue", "rule 7";
         /// A newcomer takes a free key past the queue.
-        BargingUnderFair = "barging-under-fair", "rule 7";
+        BargingUnderFair = "barging-past-the-bound", "rule 7";
         /// Readers pass waiting writers though the policy is fair.
-        ReaderPreferenceUnderFair = "reader-preference-under-fair", "rule 7";
+        ReaderPreferenceUnderFair = "reader-preference-under-a-fair-policy", "rule 7";
         /// Ending a hold grants to nobody.
         EndGrantsNobody = "end-grants-nobody", "rule 8";
         /// A waiter that nobody can reach loses its ticket.
-        AwayLosesTicket = "away-loses-ticket", "rule 9";
+        AwayLosesTicket = "away-waiter-loses-its-ticket", "rule 9";
         /// A grant out of the queue gets a full lease at once.
-        FullLeaseForClaim = "full-lease-for-claim", "rule 10";
+        FullLeaseForClaim = "full-lease-instead-of-a-claim-for-a-pushed-grant", "rule 10";
         /// A poll extends a claim.
         PollExtendsClaim = "poll-extends-claim", "rule 10";
         /// An end finds a place or a confirmed hold, but not a claim.
@@ -133,25 +133,27 @@ mod planted {
         /// A renewal that fails once is not tried again.
         OneErrorEndsRenewal = "watchdog-not-restarted-after-reconnect", "rule 11";
         /// An attempt that is dropped is not ended.
-        DroppedAttemptLeaks = "dropped-attempt-leaks", "rule 11";
+        DroppedAttemptLeaks = "cancelled-acquire-leaks", "rule 11";
         /// No mark is kept after an end.
-        NoMarkAfterEnd = "no-mark-after-end", "rule 12";
+        NoMarkAfterEnd = "no-mark-kept-after-an-end", "rule 12";
+        /// An end that comes again ends whoever holds by then.
+        EndAgainFreesNext = "duplicated-release-frees-the-next-holder", "rule 12";
         /// A retried acquire counts twice.
-        RetryCountsTwice = "retry-counts-twice", "rule 12";
+        RetryCountsTwice = "retried-acquire-counts-twice", "rule 12";
         /// An acquire is executed however late it comes.
         DeliverBeforeIgnored = "deliver-before-ignored", "rule 12";
         /// A refused nested hold is written before it is refused.
         WriteBeforeRefusal = "write-before-refusal", "rule 13";
         /// The stored end does not cover the last token.
-        StoredEndTooEarly = "stored-end-too-early", "rule 14";
+        StoredEndTooEarly = "stored-end-earlier-than-token-and-t", "rule 14";
         /// Tokens count by one from zero.
-        TokenCountsByOne = "token-counts-by-one", "rule 15";
+        TokenCountsByOne = "token-not-monotonic-after-a-restart", "rule 15";
         /// Each reader of a period gets a token of its own.
-        ReadersDistinctTokens = "readers-distinct-tokens", "rule 15";
+        ReadersDistinctTokens = "readers-with-distinct-tokens", "rule 15";
         /// The floor that a client brings is not looked at.
-        FloorIgnored = "floor-ignored", "rule 15";
+        FloorIgnored = "token-not-monotonic-after-fail-over-to-a-stale-replica", "rule 15";
         /// An end does not look at the owner.
-        EndIgnoresOwner = "end-ignores-owner", "S3";
+        EndIgnoresOwner = "check-then-act-release", "S3";
         /// Several keys are taken in the order in which they were named.
         KeysAsNamed = "keys-as-named", "L4";
         /// A key lost while another is waited for is not noticed.
@@ -169,7 +171,7 @@ mod planted {
         /// A guard of a reentrant handle is handed off.
         ReentrantHandoff = "reentrant-guard-is-handed-off", "trait contract";
         /// A renewal revives what has ended.
-        RenewRevives = "renew-revives", "S3";
+        RenewRevives = "renew-arriving-after-release-revives", "S3";
     }
 
     impl Mutant {

@@ -9,9 +9,9 @@ use leasehold_api::machine::Command;
 use leasehold_api::{Notice, SessionId};
 
 use crate::log::{ClientEvent, Event};
-use crate::oracle::Findings;
 use crate::oracle::guards::Waiting;
 use crate::oracle::step::{Step, has};
+use crate::oracle::{Findings, who};
 
 /// How soon after a lost subscription stands again a waiter polls: it may have to end a call and
 /// a pause between two tries first.
@@ -136,7 +136,7 @@ impl Duties {
         self.polls.retain(|(_, sequence), (client, until)| {
             let late = step.at > *until;
             if late {
-                let text = format!("client {client} does not ask about {sequence} after a gap");
+                let text = format!("{} does not ask about {sequence} after a gap", who(*client));
                 found.add("rule 11", text);
             }
             !late

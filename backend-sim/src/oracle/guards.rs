@@ -1,6 +1,6 @@
 //! What the clients' guards say, judged against the servers and against each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::log::{ClientEvent, Event};
 use crate::oracle::coverage::{Coverage, Situation};
 use crate::oracle::duties::Duties;
 use crate::oracle::step::{Step, has};
-use crate::oracle::{Findings, Model};
+use crate::oracle::{Findings, Model, who};
 
 /// A guard, whatever it guards.
 pub(crate) trait Watched: Send + Sync {
@@ -40,11 +40,8 @@ pub(crate) struct Holding {
 
 impl std::fmt::Debug for Holding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "client {} holds {:?} {:?}",
-            self.client, self.key, self.mode
-        )
+        let who = who(self.client);
+        write!(f, "{who} holds {:?} {:?}", self.key, self.mode)
     }
 }
 
@@ -65,6 +62,8 @@ struct Held {
     since: Duration,
     /// When it was last seen to be valid; `None` once its loss was seen.
     valid: Option<Duration>,
+    /// Until when, on the true timeline, it then said that it would be.
+    until: Duration,
 }
 
 /// A hold at a server.
@@ -76,6 +75,7 @@ struct AtServer {
     end: Duration,
     /// Whether a guard was seen of it.
     taken: bool,
+    revoked: bool,
 }
 
 /// Attempts that wait: whose, until when, for what.
@@ -91,6 +91,8 @@ pub(crate) struct Guards {
     sessions: BTreeMap<SessionId, usize>,
     /// How much faster a client's clock runs than true time, in millionths.
     rates: BTreeMap<usize, i32>,
+    /// Clients whose clocks have jumped, and run at another rate.
+    uneven: BTreeSet<usize>,
 }
 
 impl Guards {
@@ -128,13 +130,15 @@ impl Guards {
             let left = tenure.end.saturating_since(step.now);
             for (sequence, _) in &tenure.holds {
                 let hold = self.at_server.entry((tenure.session, *sequence));
-                hold.or_insert_with(|| AtServer {
+                let hold = hold.or_insert_with(|| AtServer {
                     client: self.sessions.get(&tenure.session).copied().unwrap_or(0),
                     key: step.key.clone(),
                     end: Duration::ZERO,
                     taken: false,
-                })
-                .end = step.at + left;
+                    revoked: false,
+                });
+                hold.end = step.at + left;
+                hold.revoked = tenure.revoked;
             }
         }
     }
@@ -153,8 +157,18 @@ impl Guards {
     }
 
     pub(crate) fn event(&mut self, client: Option<usize>, event: &Event) {
-        if let (Some(client), Event::Client(ClientEvent::ClockRate { ppm })) = (client, event) {
-            self.rates.insert(client, *ppm);
+        let (Some(client), Event::Client(event)) = (client, event) else {
+            return;
+        };
+        match event {
+            ClientEvent::ClockRate { ppm } => {
+                self.uneven.insert(client);
+                self.rates.insert(client, *ppm);
+            }
+            ClientEvent::ClockJumped { .. } => {
+                self.uneven.insert(client);
+            }
+            _ => {}
         }
     }
 
@@ -190,6 +204,7 @@ impl Guards {
             operation,
             since: at,
             valid: Some(at),
+            until: at,
         };
         self.held.insert(self.next, held);
         self.next
@@ -293,7 +308,9 @@ impl Guards {
         }
     }
 
-    /// A guard that is renewed is not lost while its client and the server are well.
+    /// A guard is not lost for nothing: not before the moment until which it said that it was
+    /// valid, while it stands at the server; nor at all, if it is renewed, while its client and
+    /// the server are well.
     pub(crate) fn kept(
         &mut self,
         at: Duration,
@@ -302,17 +319,34 @@ impl Guards {
         found: &mut Findings,
     ) {
         for said in said.iter().filter(|said| said.token > 0) {
+            let Some(client) = self.held.get(&said.id).map(|held| held.holding.client) else {
+                continue;
+            };
+            let until = at + self.truly(client, said.valid_for);
             let Some(held) = self.held.get_mut(&said.id) else {
                 continue;
             };
             if !said.valid_for.is_zero() {
                 held.valid = Some(at);
+                held.until = until;
                 continue;
             }
-            let (Some(valid), Some(kept)) = (held.valid.take(), held.holding.kept) else {
+            let Some(valid) = held.valid.take() else {
                 continue;
             };
-            let healthy = duties.healthy_since(held.holding.client);
+            let hold = held.operation.and_then(|name| self.at_server.get(&name));
+            let stands = hold.is_some_and(|hold| hold.end > at && !hold.revoked);
+            if stands && at < held.until && !self.uneven.contains(&client) {
+                let text = format!(
+                    "{:?} was lost before {:?}, and stands at the server",
+                    held.holding, held.until
+                );
+                found.add("renewal", text);
+            }
+            let Some(kept) = held.holding.kept else {
+                continue;
+            };
+            let healthy = duties.healthy_since(client);
             let well = healthy.is_some_and(|since| since.max(held.since) + kept <= valid);
             if well {
                 let text = format!("{:?} was lost in good health", held.holding);

@@ -36,6 +36,12 @@ use history::History;
 /// More findings than these of one run tell nothing new.
 const FINDINGS: usize = 8;
 
+/// What the swarm calls its client of that index.
+pub(crate) fn who(client: usize) -> String {
+    let letter = ('a'..='z').nth(client).unwrap_or('?');
+    format!("client {letter}")
+}
+
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -193,7 +199,7 @@ impl Oracle {
         let hold = self.guards.leaked(client, key, at);
         let place = self.guards.waits(client, key, at);
         if let Some((_, sequence)) = hold.or(place) {
-            let text = format!("client {client} left {sequence} at {key:?}");
+            let text = format!("{} left {sequence} at {key:?}", who(client));
             self.found.add("no orphans", text);
         }
     }

@@ -10,6 +10,7 @@ mod handle;
 mod judge;
 mod mutants;
 mod plan;
+mod scope;
 mod worker;
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use leasehold_api::LockClient;
 
 use crate::choices::Policy;
 use crate::options::SimOptions;
-use crate::oracle::Model;
+use crate::oracle::{Model, who};
 use crate::server::SimServer;
 use crate::simulation::{Ending, RunReport, Simulation};
 use chaos::Chaos;
@@ -30,6 +31,7 @@ use worker::Worker;
 
 pub use crate::oracle::{Coverage, Situation, Violation};
 pub use mutants::{CARELESS_RESOURCE, PLANTED, Planted};
+pub use scope::SmallScope;
 
 /// How long after the last user has left nothing of the living is at the server.
 const CLEAN_UP: Duration = Duration::from_secs(2);
@@ -175,7 +177,7 @@ impl Swarm {
             let left = until.saturating_sub(sim.elapsed());
             if sim.timeout(left, worker).await.is_none() {
                 let patience = plan.patience();
-                let text = format!("client {client} did not get its turn in {patience:?}");
+                let text = format!("{} did not get its turn in {patience:?}", who(client));
                 return judge.broken("L2", text);
             }
         }
@@ -191,7 +193,7 @@ impl Swarm {
             let alive = dead.is_some_and(|dead| !dead.load(Ordering::Relaxed));
             // A server that forgot the ends of operations may have let late ones in again.
             if alive && !self.out_of_model {
-                judge.broken("no orphans", format!("client {client} left {what}"));
+                judge.broken("no orphans", format!("{} left {what}", who(client)));
             }
         }
         sim.sleep(chaos.plan.last_lease()).await;

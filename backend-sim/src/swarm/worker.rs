@@ -50,6 +50,9 @@ struct Held {
 enum Cancel {
     /// After so many polls.
     Polls(u32),
+    /// When it is woken after so many polls: what it was woken for is there, and it does not
+    /// look.
+    Woken(u32),
     /// At a time, even if it was woken at the same instant.
     After(Duration),
 }
@@ -112,16 +115,17 @@ impl Worker {
             Err(error) => return self.refused("making a handle", &error),
         };
         let owner = self.judge.next_owner();
-        let cancel = match self.draw(4) {
-            2 if may_cancel => Some(Cancel::Polls(1 + self.draw(12))),
-            3 if may_cancel => Some(Cancel::After(self.span(self.plan.pace))),
+        let cancel = match self.draw(8) {
+            4 | 5 if may_cancel => Some(Cancel::Polls(1 + self.draw(12))),
+            6 if may_cancel => Some(Cancel::Woken(1 + self.draw(6))),
+            7 if may_cancel => Some(Cancel::After(self.span(self.plan.pace))),
             _ => None,
         };
         let Some(held) = self
             .take(&handle, self.mode(), patience, owner, cancel)
             .await
         else {
-            return;
+            return self.check_left(2).await;
         };
         self.work(&held, Claims::All).await;
         let nested = if self.plan.terms.reentrant && self.draw(2) == 1 {
@@ -347,9 +351,10 @@ impl Worker {
     /// Runs a future until it ends, or is dropped.
     async fn cancelled<F: Future>(&self, future: F, cancel: Option<Cancel>) -> Option<F::Output> {
         let mut future = pin!(future);
-        let (most, time) = match cancel {
-            Some(Cancel::Polls(most)) => (most, None),
-            Some(Cancel::After(time)) => (u32::MAX, Some(time)),
+        let (most, woken, time) = match cancel {
+            Some(Cancel::Polls(most)) => (most, u32::MAX, None),
+            Some(Cancel::Woken(polls)) => (u32::MAX, polls, None),
+            Some(Cancel::After(time)) => (u32::MAX, u32::MAX, Some(time)),
             None => return Some(future.await),
         };
         let mut timer = time.map(|time| self.backend.runtime().sleep(time));
@@ -359,6 +364,9 @@ impl Worker {
                 .as_mut()
                 .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
             {
+                return Poll::Ready(None);
+            }
+            if polls == woken {
                 return Poll::Ready(None);
             }
             polls += 1;

@@ -117,13 +117,15 @@ impl State {
             self.remove_place(ticket);
             (EndReply::Left, true)
         } else {
-            if mutant!(EndIgnoresOwner) && self.tenures.pop_first().is_some() {
+            let why = self.why(request.operation, env.now, dropped.own);
+            let frees = match why {
+                Why::Ended if mutant!(EndAgainFreesNext) => true,
+                _ => mutant!(EndIgnoresOwner),
+            };
+            if frees && self.tenures.pop_first().is_some() {
                 self.used = 0;
             }
-            (
-                EndReply::NotHeld(self.why(request.operation, env.now, dropped.own)),
-                false,
-            )
+            (EndReply::NotHeld(why), false)
         };
         if mutant!(NoMarkAfterEnd) {
             self.marks.remove(&request.operation.session);

@@ -14,53 +14,97 @@ use leasehold_sim::{Policy, Tape};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "explore")]
 pub(crate) struct Args {
-    /// Which seeds, the end not included
-    #[arg(long, default_value = "0..20000", value_parser = seeds)]
-    pub(crate) seeds: Range<u64>,
+    /// Which seeds, the end not included; or a single one [default: 0..20000]
+    #[arg(long, value_parser = seeds, conflicts_with_all = ["scope", "replay"])]
+    pub(crate) seeds: Option<Range<u64>>,
 
     /// How the order of events is chosen: random, pct:DEPTH, or dfs, which tries all of a --scope
-    #[arg(long, default_value = "random")]
-    pub(crate) policy: Choose,
+    /// [default: random; dfs with --scope]
+    #[arg(long, conflicts_with = "replay")]
+    pub(crate) policy: Option<Choose>,
 
     /// A small scope instead of the swarm: CLIENTSxSTEPS, each client as many atomic steps, no
     /// faults
-    #[arg(long)]
+    #[arg(long, conflicts_with = "out_of_model")]
     pub(crate) scope: Option<Scope>,
 
     /// Servers lose data and clocks are stepped; what is promised even then is judged
     #[arg(long)]
     pub(crate) out_of_model: bool,
 
-    /// Plants a fault that must be found (builds with --cfg leasehold_mutants)
+    /// Plants a fault that must be found (builds with --cfg leasehold_mutants); ends with the
+    /// first seed that finds it
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
 
     /// Tries each fault that can be planted this many times, from different seeds, and prints a
     /// table of how many seeds it takes to find it
-    #[arg(long, value_name = "TRIALS")]
+    #[arg(long, value_name = "TRIALS", exclusive = true, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) all_mutants: Option<u32>,
 
     /// Lists the faults that can be planted, each with the seeds within which it must be found
-    #[arg(long)]
+    #[arg(long, exclusive = true)]
     pub(crate) list_mutants: bool,
 
-    /// Runs one tape again, as a failed run prints it
+    /// Runs one tape again, as a failed run prints it, under the same other flags
     #[arg(long, value_name = "TAPE")]
     pub(crate) replay: Option<Tape>,
 
-    /// Writes the failed or replayed run as a page to be looked at in a browser
+    /// Writes the first failed run, or the replayed one, as a page to be looked at in a browser
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+
+    /// Writes the same run for <https://ui.perfetto.dev>
+    #[arg(long, value_name = "FILE")]
+    pub(crate) perfetto: Option<PathBuf>,
 
     /// Writes the summary as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
 
+impl Args {
+    pub(crate) fn seeds(&self) -> Range<u64> {
+        self.seeds.clone().unwrap_or(0..20_000)
+    }
+
+    /// Says what makes no sense before hours are spent on it.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match (self.policy, self.scope) {
+            (Some(Choose::DepthFirst), None) if self.replay.is_none() => {
+                return Err("dfs needs a --scope: the swarm has no end".into());
+            }
+            (Some(Choose::Random | Choose::Pct(_)), Some(_)) => {
+                return Err("a --scope is searched completely: --policy dfs, or none".into());
+            }
+            _ => {}
+        }
+        for file in [&self.html, &self.perfetto, &self.json]
+            .into_iter()
+            .flatten()
+        {
+            let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+            if file.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+                return Err(format!("{}: no file can be made there", file.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
 fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+    let number = |text: &str| {
+        let number = text.parse::<u64>();
+        number.map_err(|_| "not like 0..20000, or 7".to_owned())
+    };
     match text.split_once("..") {
-        Some((from, to)) => Ok(number(from)?..number(to)?),
+        Some((from, to)) => {
+            let (from, to) = (number(from)?, number(to)?);
+            if from >= to {
+                return Err("no seed is from the first number on and below the second".into());
+            }
+            Ok(from..to)
+        }
         None => number(text).map(|seed| seed..seed.saturating_add(1)),
     }
 }

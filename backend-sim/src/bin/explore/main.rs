@@ -4,6 +4,7 @@
 
 mod args;
 mod report;
+mod subject;
 mod work;
 
 use std::process::ExitCode;

@@ -7,9 +7,7 @@
 )]
 
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{IsTerminal as _, Write as _, stderr};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use leasehold_sim::swarm::{Coverage, Situation, Violation};
@@ -25,6 +23,7 @@ pub(crate) struct Summary {
     pub(crate) failed: u64,
     /// The first promise that each of them broke, by seed; not of all if they are many.
     pub(crate) violations: Vec<(u64, Violation)>,
+    pub(crate) out_of_model: bool,
     pub(crate) mutant: Option<String>,
     pub(crate) found_at_seed: Option<u64>,
 }
@@ -34,11 +33,17 @@ impl Summary {
         self.runs as f64 / self.took.as_secs_f64().max(1e-9)
     }
 
+    /// What should have been reached, and was not.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = Situation> {
+        self.coverage.missing(self.out_of_model)
+    }
+
     /// The lines at the end.
     pub(crate) fn text(&self, coverage: bool) -> String {
         let mut text = String::new();
         if coverage {
-            for situation in Situation::ALL {
+            let reachable = |s: &&Situation| self.out_of_model || !s.out_of_model();
+            for situation in Situation::ALL.iter().filter(reachable) {
                 let times = self.coverage.of(*situation);
                 let _ = writeln!(text, "{times:>10}  {}", situation.text());
             }
@@ -54,7 +59,7 @@ impl Summary {
         text
     }
 
-    pub(crate) fn write_json(&self, path: &Path) -> Result<(), String> {
+    pub(crate) fn json(&self) -> String {
         let coverage: Map<String, Value> = Situation::ALL
             .iter()
             .map(|s| (s.text().to_owned(), json!(self.coverage.of(*s))))
@@ -73,8 +78,7 @@ impl Summary {
             "found_at_seed": self.found_at_seed,
             "coverage": coverage,
         });
-        fs::write(path, format!("{all:#}\n"))
-            .map_err(|error| format!("{}: {error}", path.display()))
+        format!("{all:#}\n")
     }
 }
 
@@ -93,6 +97,8 @@ pub(crate) struct Progress {
     shown: bool,
     began: Instant,
     last: Instant,
+    /// Spent on something else than runs.
+    aside: Duration,
 }
 
 impl Progress {
@@ -102,11 +108,22 @@ impl Progress {
             shown: stderr().is_terminal(),
             began: now,
             last: now,
+            aside: Duration::ZERO,
         }
     }
 
+    /// How long the runs have taken.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        self.began.elapsed().saturating_sub(self.aside)
+    }
+
+    /// Does something that does not count; how long it took.
+    pub(crate) fn aside<R>(&mut self, act: impl FnOnce() -> R) -> (R, Duration) {
+        let began = Instant::now();
+        let result = act();
+        let took = began.elapsed();
+        self.aside += took;
+        (result, took)
     }
 
     /// Says so a few times a second.
@@ -116,7 +133,7 @@ impl Progress {
         }
         self.last = Instant::now();
         let percent = done * 100 / of.max(1);
-        let rate = done as f64 / self.began.elapsed().as_secs_f64();
+        let rate = done as f64 / self.elapsed().as_secs_f64();
         let bar = "#".repeat((percent / 4) as usize);
         eprint!("\r[{bar:<25}] {percent:>3} %  {done} of {of}, {rate:.0} a second ");
         drop(stderr().flush());

@@ -1,14 +1,14 @@
 //! The explorations themselves.
 
+use std::fs;
 use std::ops::{ControlFlow, Range};
 
-use leasehold_sim::swarm::{CARELESS_RESOURCE, PLANTED, Planted, Swarm, SwarmRun};
-use leasehold_sim::{
-    Ending, Policy, SHRINK_RUNS, Shrunk, SimOptions, Simulation, Site, Tape, shrink, try_only,
-};
+use leasehold_sim::swarm::{PLANTED, Planted, SmallScope, SwarmRun};
+use leasehold_sim::{Ending, History, Policy, SHRINK_RUNS, Shrunk, SimOptions, Tape, shrink};
 
-use crate::args::{Args, Choose, Scope};
+use crate::args::{Args, Choose};
 use crate::report::{Progress, Summary, verdict};
+use crate::subject::{Subject, plant, replay_command, swarm};
 
 /// After so many seeds each rare situation must have been reached.
 const ENOUGH: u64 = 20_000;
@@ -25,58 +25,28 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
         }
         return Ok(true);
     }
+    args.check()?;
     if let Some(trials) = args.all_mutants {
         return all_mutants(trials);
     }
     let planted = args.mutant.as_deref().map(plant).transpose()?;
-    let swarm = swarm(args, planted);
+    let subject = Subject::of(args, planted)?;
+    let mut work = Work {
+        args,
+        subject: &subject,
+        summary: Summary {
+            mutant: args.mutant.clone(),
+            out_of_model: args.out_of_model || planted.is_some_and(|fault| fault.out_of_model),
+            ..Summary::default()
+        },
+        progress: Progress::new(),
+    };
     if let Some(tape) = &args.replay {
-        let run = tell(args, &swarm, "replayed", tape)?;
-        return Ok(run.violations.is_empty());
+        return work.replay(tape);
     }
-    if let Some(scope) = args.scope {
-        return small_scope(args, scope);
-    }
-    if args.policy == Choose::DepthFirst {
-        return Err("dfs needs a --scope: the swarm has no end".into());
-    }
-    explore(args, &swarm, planted.is_some())
-}
-
-fn swarm(args: &Args, planted: Option<Planted>) -> Swarm {
-    let mut swarm = Swarm::new();
-    if args.out_of_model || planted.is_some_and(|fault| fault.out_of_model) {
-        swarm = swarm.out_of_model();
-    }
-    if planted.is_some_and(|fault| fault.name == CARELESS_RESOURCE) {
-        swarm = swarm.with_careless_resource();
-    }
-    swarm
-}
-
-/// Plants a fault for the rest of the process.
-fn plant(name: &str) -> Result<Planted, String> {
-    let fault = Planted::named(name)
-        .ok_or_else(|| format!("there is no fault {name:?}; --list-mutants lists them"))?;
-    #[cfg(leasehold_mutants)]
-    {
-        use leasehold_api::mutants::Mutant;
-        if name == CARELESS_RESOURCE {
-            Mutant::clear();
-            return Ok(fault);
-        }
-        let mutant = Mutant::from_name(name).ok_or_else(|| format!("{name:?} is not compiled"))?;
-        mutant.plant();
-        Ok(fault)
-    }
-    #[cfg(not(leasehold_mutants))]
-    if name == CARELESS_RESOURCE {
-        Ok(fault)
-    } else {
-        Err(format!(
-            "this build holds no planted faults; build with RUSTFLAGS=\"--cfg leasehold_mutants\" \
-             to plant {name:?}"
-        ))
+    match subject {
+        Subject::Swarm(_) => work.explore(planted.is_some()),
+        Subject::Scope(scope) => work.every_order(scope),
     }
 }
 
@@ -86,165 +56,201 @@ fn quick(seed: u64) -> SimOptions {
         .with_recording(false)
 }
 
-/// Runs seeds; with a planted fault until the first that finds it.
-fn explore(args: &Args, swarm: &Swarm, until_found: bool) -> Result<bool, String> {
-    let mut summary = Summary {
-        mutant: args.mutant.clone(),
-        ..Summary::default()
-    };
-    let mut progress = Progress::new();
-    let of = args.seeds.end.saturating_sub(args.seeds.start);
-    for seed in args.seeds.clone() {
-        let run = swarm.run(quick(seed), args.policy.policy());
-        summary.runs += 1;
-        summary.coverage.add(&run.coverage);
-        progress.at(summary.runs, of);
-        let Some(first) = run.violations.into_iter().next() else {
-            continue;
-        };
-        if summary.failed < TOLD {
-            progress.end();
-            let recorded = SimOptions::new(seed).with_log_limit(0);
-            let tape = swarm.run(recorded, args.policy.policy()).report.tape;
-            let shrunk = simplest(swarm, tape, first.promise);
-            let heading = format!("seed {seed}, shrunk in {} runs", shrunk.runs);
-            tell(args, swarm, &heading, &shrunk.tape)?;
-        }
-        summary.failed += 1;
-        if summary.violations.len() < LISTED {
-            summary.violations.push((seed, first));
-        }
-        if until_found {
-            summary.found_at_seed = Some(seed);
-            break;
-        }
-    }
-    progress.end();
-    summary.took = progress.elapsed();
-    finish(args, &summary, until_found)
+struct Work<'a> {
+    args: &'a Args,
+    subject: &'a Subject,
+    summary: Summary,
+    progress: Progress,
 }
 
-/// Prints and writes the summary; whether all is well.
-fn finish(args: &Args, summary: &Summary, until_found: bool) -> Result<bool, String> {
-    println!("{}", summary.text(!until_found));
-    if let Some(path) = &args.json {
-        summary.write_json(path)?;
+impl Work<'_> {
+    /// Runs seeds; with a planted fault until the first that finds it.
+    fn explore(&mut self, until_found: bool) -> Result<bool, String> {
+        let policy = self.args.policy.unwrap_or(Choose::Random).policy();
+        let seeds = self.args.seeds();
+        let of = seeds.end - seeds.start;
+        for seed in seeds {
+            let run = self.subject.run(quick(seed), policy.clone());
+            self.count(&run, of);
+            let Some(first) = run.violations.into_iter().next() else {
+                continue;
+            };
+            if self.summary.failed <= TOLD {
+                let recorded = SimOptions::new(seed).with_log_limit(0);
+                let tape = self.subject.run(recorded, policy.clone()).report.tape;
+                let (shrunk, took) = self
+                    .progress
+                    .aside(|| simplest(self.subject, tape, first.promise));
+                let ms = took.as_millis();
+                let heading = format!("seed {seed}, shrunk in {} runs, {ms} ms", shrunk.runs);
+                self.tell(&heading, &shrunk.tape)?;
+            }
+            self.list(seed, first);
+            if until_found {
+                self.summary.found_at_seed = Some(seed);
+                break;
+            }
+        }
+        self.finish(!until_found)
     }
-    let mut good = summary.failed == 0;
-    if summary.runs >= ENOUGH && !until_found {
-        for situation in summary.coverage.missing(args.out_of_model) {
-            println!("never reached: {}", situation.text());
-            good = false;
+
+    /// Runs all orders of a small scope.
+    fn every_order(&mut self, scope: SmallScope) -> Result<bool, String> {
+        let of = self.args.scope.map_or(0, |scope| scope.orders());
+        let mut failed = None;
+        let runs = scope.run_all(|run| {
+            self.count(&run, of);
+            if run.violations.is_empty() {
+                return ControlFlow::Continue(());
+            }
+            failed = Some(run);
+            ControlFlow::Break(())
+        });
+        if let Some(run) = failed {
+            self.tell(&format!("order {runs} of {of}"), &run.report.tape)?;
+            for violation in run.violations.into_iter().take(1) {
+                self.list(0, violation);
+            }
+        }
+        println!("{runs} of {of} orders");
+        Ok(self.finish(false)? && runs == of)
+    }
+
+    /// Runs one tape again.
+    fn replay(&mut self, tape: &Tape) -> Result<bool, String> {
+        let run = self.tell("replayed", tape)?;
+        if let Ending::Diverged(divergence) = &run.report.ending {
+            return Err(divergence.to_string());
+        }
+        self.count(&run, 1);
+        let seed = tape.seed;
+        for violation in run.violations.into_iter().take(1) {
+            self.list(seed, violation);
+        }
+        self.finish(false)
+    }
+
+    fn count(&mut self, run: &SwarmRun, of: u64) {
+        self.summary.runs += 1;
+        self.summary.coverage.add(&run.coverage);
+        self.summary.failed += u64::from(!run.violations.is_empty());
+        self.progress.at(self.summary.runs, of);
+    }
+
+    fn list(&mut self, seed: u64, first: leasehold_sim::swarm::Violation) {
+        if self.summary.violations.len() < LISTED {
+            self.summary.violations.push((seed, first));
         }
     }
-    Ok(good)
+
+    /// Prints and writes the summary; whether all is well.
+    fn finish(&mut self, with_coverage: bool) -> Result<bool, String> {
+        self.progress.end();
+        self.summary.took = self.progress.elapsed();
+        println!("{}", self.summary.text(with_coverage));
+        if let Some(path) = &self.args.json {
+            write(path, self.summary.json())?;
+        }
+        let mut good = self.summary.failed == 0;
+        if self.summary.runs >= ENOUGH && with_coverage {
+            for situation in self.summary.missing() {
+                println!("never reached: {}", situation.text());
+                good = false;
+            }
+        }
+        Ok(good)
+    }
+
+    /// Runs a tape with everything written down, and tells the run: what happened, what broke,
+    /// how to run it again; the first of a process as a page and a trace too, if that was asked
+    /// for.
+    fn tell(&mut self, heading: &str, tape: &Tape) -> Result<SwarmRun, String> {
+        self.progress.end();
+        let options = SimOptions::new(tape.seed);
+        let run = self.subject.run(options, Policy::Replay(tape.clone()));
+        let command = replay_command(self.args, tape);
+        let broken = verdict(&run.violations);
+        let mut history = run
+            .report
+            .history()
+            .with_title(heading)
+            .with_replay(&command);
+        if !run.violations.is_empty() {
+            history = history.with_verdict(&broken);
+        }
+        println!("{}\n{heading}\n{broken}again: {command}\n", history.text());
+        if self.summary.violations.is_empty() {
+            self.draw(&history)?;
+        }
+        Ok(run)
+    }
+
+    fn draw(&self, history: &History) -> Result<(), String> {
+        if let Some(path) = &self.args.html {
+            write(path, history.html())?;
+        }
+        if let Some(path) = &self.args.perfetto {
+            write(path, history.perfetto())?;
+        }
+        Ok(())
+    }
 }
 
-/// Runs a tape with everything written down, and tells the run: what happened, what broke, how to
-/// run it again; as a page too if that was asked for.
-fn tell(args: &Args, swarm: &Swarm, heading: &str, tape: &Tape) -> Result<SwarmRun, String> {
-    let run = swarm.run(SimOptions::new(tape.seed), Policy::Replay(tape.clone()));
-    let mut flags = String::new();
-    if args.out_of_model {
-        flags.push_str(" --out-of-model");
-    }
-    if let Some(mutant) = &args.mutant {
-        flags.push_str(" --mutant ");
-        flags.push_str(mutant);
-    }
-    let command =
-        format!("cargo run --release -p leasehold-sim --bin explore --{flags} --replay {tape}");
-    let mut history = run
-        .report
-        .history()
-        .with_title(heading)
-        .with_replay(&command);
-    if !run.violations.is_empty() {
-        history = history.with_verdict(verdict(&run.violations));
-    }
-    println!("{}", history.text());
-    println!("{heading}\n{}again: {command}", verdict(&run.violations));
-    if let Some(page) = &args.html {
-        let failed = |error| format!("{}: {error}", page.display());
-        history.save(page).map_err(failed)?;
-    }
-    Ok(run)
+fn write(path: &std::path::Path, text: String) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The simplest run found that breaks the same promise.
-fn simplest(swarm: &Swarm, tape: Tape, promise: &str) -> Shrunk {
+fn simplest(subject: &Subject, tape: Tape, promise: &str) -> Shrunk {
     shrink(tape, SHRINK_RUNS, |tape| {
         let options = SimOptions::new(tape.seed).with_log_limit(0);
-        let run = swarm.run(options, Policy::Guided(tape));
+        let run = subject.run(options, Policy::Guided(tape));
         let same = run.violations.first()?.promise == promise;
         same.then_some(run.report.tape)
     })
 }
 
-/// Runs all orders of a small scope.
-fn small_scope(args: &Args, scope: Scope) -> Result<bool, String> {
-    let (clients, calls) = (scope.clients as usize, scope.steps as usize);
-    let mut summary = Summary::default();
-    let mut progress = Progress::new();
-    let of = scope.orders();
-    let options = SimOptions::new(0).with_log_limit(0).with_atomic_calls(true);
-    let scenario = |sim| try_only(sim, clients, calls);
-    let runs = Simulation::new(options).run_all(&[Site::Order], scenario, |report| {
-        summary.runs += 1;
-        progress.at(summary.runs, of);
-        if report.ending == Ending::Completed(()) {
-            return ControlFlow::Continue(());
-        }
-        progress.end();
-        println!("{:?}, by the tape {}", report.ending, report.tape);
-        summary.failed += 1;
-        ControlFlow::Break(())
-    });
-    progress.end();
-    summary.took = progress.elapsed();
-    println!("{runs} of {of} orders");
-    Ok(finish(args, &summary, true)? && runs == of)
-}
-
 /// Finds each planted fault several times, each time among other seeds.
 fn all_mutants(trials: u32) -> Result<bool, String> {
     let mut good = true;
-    println!("| fault | mode | budget | mean | max |\n|---|---|---|---|---|");
-    for fault in PLANTED {
-        let needed = needed(*fault, trials)?;
-        let found: Vec<u64> = needed.iter().flatten().copied().collect();
-        let mean = found.iter().sum::<u64>() as f64 / found.len().max(1) as f64;
-        let most = found.iter().max().copied().unwrap_or(0);
-        let missed = needed.len() - found.len();
-        let mode = if fault.out_of_model { "out" } else { "in" };
-        let over = match missed {
-            0 => String::new(),
-            missed => format!(" (missed {missed} of {trials})"),
-        };
-        let Planted { name, budget, .. } = fault;
-        println!("| {name} | {mode} | {budget} | {mean:.1} | {most}{over} |");
-        good &= missed == 0;
+    let mut progress = Progress::new();
+    for (n, fault) in (0_u64..).zip(PLANTED) {
+        plant(fault.name)?;
+        if n == 0 {
+            println!("| fault | mode | budget | mean | max |\n|---|---|---|---|---|");
+        }
+        let mut needed = Vec::new();
+        for trial in 0..trials {
+            let done = n * u64::from(trials) + u64::from(trial);
+            progress.at(done, PLANTED.len() as u64 * u64::from(trials));
+            needed.push(seeds_needed(*fault, trial));
+        }
+        progress.end();
+        println!("{}", row(*fault, &needed));
+        good &= needed.iter().all(Option::is_some);
     }
     Ok(good)
 }
 
-/// Seeds needed in each trial; `None` where the budget was not enough.
-fn needed(fault: Planted, trials: u32) -> Result<Vec<Option<u64>>, String> {
-    plant(fault.name)?;
-    let mut swarm = Swarm::new();
-    if fault.out_of_model {
-        swarm = swarm.out_of_model();
-    }
-    if fault.name == CARELESS_RESOURCE {
-        swarm = swarm.with_careless_resource();
-    }
-    let budget = u64::from(fault.budget);
-    let trial = |n: u32| {
-        let from = u64::from(n) * 1_000_000;
-        let seeds: Range<u64> = from..from + budget;
-        let mut tried = seeds.map(|seed| swarm.run(quick(seed), Policy::Random));
-        let found = tried.position(|run| !run.violations.is_empty());
-        found.map(|n| n as u64 + 1)
+/// How many seeds one trial needed; `None` if the budget was not enough.
+fn seeds_needed(fault: Planted, trial: u32) -> Option<u64> {
+    let swarm = swarm(Some(fault));
+    let from = u64::from(trial) * 1_000_000;
+    let seeds: Range<u64> = from..from + u64::from(fault.budget);
+    let mut tried = seeds.map(|seed| swarm.run(quick(seed), Policy::Random));
+    let found = tried.position(|run| !run.violations.is_empty());
+    found.map(|n| n as u64 + 1)
+}
+
+fn row(fault: Planted, needed: &[Option<u64>]) -> String {
+    let found: Vec<u64> = needed.iter().flatten().copied().collect();
+    let mean = found.iter().sum::<u64>() as f64 / found.len().max(1) as f64;
+    let most = found.iter().max().copied().unwrap_or(0);
+    let mode = if fault.out_of_model { "out" } else { "in" };
+    let missed = match needed.len() - found.len() {
+        0 => String::new(),
+        missed => format!(" (missed {missed} of {})", needed.len()),
     };
-    Ok((0..trials).map(trial).collect())
+    let (name, budget) = (fault.name, fault.budget);
+    format!("| {name} | {mode} | {budget} | {mean:.1} | {most}{missed} |")
 }
