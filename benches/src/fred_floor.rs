@@ -4,11 +4,10 @@ use fred::error::Error;
 use fred::prelude::{
     Client, ClientLike, Config, Expiration, KeysInterface, LuaInterface, SetOptions,
 };
-use fred::util::sha1_hash;
 
 use crate::{COMPARE_AND_DELETE, LEASE_MS};
 
-/// A connected client and the hash of the script.
+/// A connected client and the hash of the script, which the server has.
 #[derive(Clone, Debug)]
 pub struct FredFloor {
     client: Client,
@@ -23,28 +22,32 @@ impl FredFloor {
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let client = Client::new(Config::from_url(url)?, None, None, None);
         client.init().await?;
-        let _: String = client.script_load(COMPARE_AND_DELETE).await?;
-        Ok(Self {
-            client,
-            release: sha1_hash(COMPARE_AND_DELETE),
-        })
+        let release = client.script_load(COMPARE_AND_DELETE).await?;
+        Ok(Self { client, release })
     }
 
-    /// Takes the lock and gives it back; whether both succeeded.
+    /// Takes the lock, if it is free; whether it was.
     ///
     /// # Errors
     /// Those of the client library.
-    pub async fn pair(&self, key: &str, owner: u64) -> Result<bool, Error> {
-        let owner = owner.to_string();
+    pub async fn take(&self, key: &str, owner: u64) -> Result<bool, Error> {
         let lease = Some(Expiration::PX(LEASE_MS));
         let taken: Option<String> = self
             .client
-            .set(key, owner.clone(), lease, Some(SetOptions::NX), false)
+            .set(key, owner.to_string(), lease, Some(SetOptions::NX), false)
             .await?;
+        Ok(taken.is_some())
+    }
+
+    /// Gives the lock back, if it is the owner's; whether it was.
+    ///
+    /// # Errors
+    /// Those of the client library.
+    pub async fn give_back(&self, key: &str, owner: u64) -> Result<bool, Error> {
         let deleted: i64 = self
             .client
-            .evalsha(&self.release, vec![key], vec![owner])
+            .evalsha(&*self.release, key, owner.to_string())
             .await?;
-        Ok(taken.is_some() && deleted == 1)
+        Ok(deleted == 1)
     }
 }

@@ -4,7 +4,6 @@
 //! one task of one program. Each client library does it by the same means as leasehold on it:
 //! RESP3, messages pushed over a connection of their own.
 
-use std::error::Error;
 use std::time::Instant;
 
 use fred::prelude::{Client, ClientLike, Config, EventInterface, PubsubInterface};
@@ -13,6 +12,7 @@ use futures_util::future::join;
 use redis::{AsyncCommands, AsyncConnectionConfig, ProtocolVersion, PushKind};
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::Result;
 use crate::samples::Samples;
 
 const CHANNEL: &str = "floor";
@@ -27,7 +27,7 @@ const WARM_UP: usize = 200;
 ///
 /// # Panics
 /// If the server drops the connection.
-pub async fn through_redis_rs(url: &str, rounds: usize) -> Result<Samples, Box<dyn Error>> {
+pub async fn through_redis_rs(url: &str, rounds: usize) -> Result<Samples> {
     let info = redis::Client::open(url)?.get_connection_info().clone();
     let settings = info
         .redis_settings()
@@ -65,8 +65,8 @@ pub async fn through_redis_rs(url: &str, rounds: usize) -> Result<Samples, Box<d
 ///
 /// # Panics
 /// If the server drops the connection.
-pub async fn through_fred(url: &str, rounds: usize) -> Result<Samples, Box<dyn Error>> {
-    let connect = async || -> Result<Client, Box<dyn Error>> {
+pub async fn through_fred(url: &str, rounds: usize) -> Result<Samples> {
+    let connect = async || -> Result<Client> {
         let client = Builder::from_config(Config::from_url(url)?)
             .with_config(|config| config.version = RespVersion::RESP3)
             .build()?;

@@ -5,44 +5,55 @@ use redis::{RedisError, Script};
 
 use crate::{COMPARE_AND_DELETE, LEASE_MS};
 
-/// A connection and the script.
+/// A connection and the hash of the script, which the server has.
 #[derive(Clone, Debug)]
 pub struct RedisRsFloor {
     connection: MultiplexedConnection,
-    release: Script,
+    release: String,
 }
 
 impl RedisRsFloor {
-    /// Connects.
+    /// Connects and loads the script.
     ///
     /// # Errors
     /// Those of the client library.
     pub async fn connect(url: &str) -> Result<Self, RedisError> {
-        let connection = redis::Client::open(url)?
+        let mut connection = redis::Client::open(url)?
             .get_multiplexed_async_connection()
+            .await?;
+        let release = Script::new(COMPARE_AND_DELETE)
+            .prepare_invoke()
+            .load_async(&mut connection)
             .await?;
         Ok(Self {
             connection,
-            release: Script::new(COMPARE_AND_DELETE),
+            release,
         })
     }
 
-    /// Takes the lock and gives it back; whether both succeeded.
+    /// Takes the lock, if it is free; whether it was.
     ///
     /// # Errors
     /// Those of the client library.
-    pub async fn pair(&self, key: &str, owner: u64) -> Result<bool, RedisError> {
-        let mut connection = self.connection.clone();
-        let taken: Option<String> = redis::cmd("SET")
+    pub async fn take(&self, key: &str, owner: u64) -> Result<bool, RedisError> {
+        let mut command = redis::cmd("SET");
+        command
             .arg(key)
             .arg(owner)
             .arg("NX")
             .arg("PX")
-            .arg(LEASE_MS)
-            .query_async(&mut connection)
-            .await?;
-        let mut release = self.release.key(key);
-        let deleted: i64 = release.arg(owner).invoke_async(&mut connection).await?;
-        Ok(taken.is_some() && deleted == 1)
+            .arg(LEASE_MS);
+        command.query_async(&mut self.connection.clone()).await
+    }
+
+    /// Gives the lock back, if it is the owner's; whether it was.
+    ///
+    /// # Errors
+    /// Those of the client library.
+    pub async fn give_back(&self, key: &str, owner: u64) -> Result<bool, RedisError> {
+        // A `Script` would send the same, with an intermediate step for its arguments.
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.release).arg(1).arg(key).arg(owner);
+        command.query_async(&mut self.connection.clone()).await
     }
 }

@@ -1,0 +1,273 @@
+//! The measurements. Each takes a while on one client library and yields figures; the report runs
+//! all of them several times, in turn.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use leasehold_test_servers::RedisServer;
+
+use crate::Result;
+use crate::library::Library;
+
+mod cost;
+mod distinct_keys;
+mod hand_over;
+pub mod held;
+mod rw;
+mod semaphore;
+mod sequential;
+mod server_cpu;
+mod sim;
+mod steady;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Just enough to see that everything works.
+    Quick,
+    /// Enough for figures that mean something.
+    Full,
+}
+
+impl Effort {
+    /// One of two.
+    pub fn of<T>(self, quick: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+}
+
+/// How a client reaches the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Loopback TCP.
+    Tcp,
+    /// A Unix socket.
+    Unix,
+}
+
+/// Where one measurement takes place: a server of its own, and a library.
+#[derive(Debug)]
+pub struct Place {
+    /// Through which library.
+    pub library: Library,
+    /// What is measured on, and nothing else is on it.
+    pub server: RedisServer,
+    /// How it is reached.
+    pub transport: Transport,
+    /// How much is measured.
+    pub effort: Effort,
+}
+
+impl Place {
+    /// The server's address.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match self.transport {
+            Transport::Tcp => self.server.url(),
+            Transport::Unix => self.server.unix_url(),
+        }
+    }
+}
+
+/// What a figure should be. Most goals are set on the ratio to the floor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// The ratio is not above this.
+    RatioAtMost(f64),
+    /// The ratio is not below this.
+    RatioAtLeast(f64),
+    /// The value is not above this.
+    AtMost(f64),
+}
+
+impl Goal {
+    /// Whether it is reached.
+    #[must_use]
+    pub fn is_met(self, value: f64, ratio: Option<f64>) -> bool {
+        match self {
+            Self::RatioAtMost(limit) => ratio.is_some_and(|ratio| ratio <= limit),
+            Self::RatioAtLeast(limit) => ratio.is_some_and(|ratio| ratio >= limit),
+            Self::AtMost(limit) => value <= limit,
+        }
+    }
+
+    /// The number in it.
+    #[must_use]
+    pub const fn limit(self) -> f64 {
+        match self {
+            Self::RatioAtMost(limit) | Self::RatioAtLeast(limit) | Self::AtMost(limit) => limit,
+        }
+    }
+
+    /// Whether it is about the ratio.
+    #[must_use]
+    pub const fn is_on_ratio(self) -> bool {
+        !matches!(self, Self::AtMost(_))
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RatioAtMost(limit) => write!(f, "ratio <= {limit}"),
+            Self::RatioAtLeast(limit) => write!(f, "ratio >= {limit}"),
+            Self::AtMost(limit) => write!(f, "value <= {limit}"),
+        }
+    }
+}
+
+/// One figure of one round.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// What it is, without the client: `distinct_keys.64`.
+    pub id: String,
+    /// What was measured.
+    pub value: f64,
+    /// In what.
+    pub unit: &'static str,
+    /// What it is compared with, measured in the same round.
+    pub floor: Option<f64>,
+    /// What it should be.
+    pub goal: Option<Goal>,
+}
+
+impl Reading {
+    /// A figure with nothing to compare it with.
+    pub fn new(id: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Self {
+            id: id.into(),
+            value,
+            unit,
+            floor: None,
+            goal: None,
+        }
+    }
+
+    /// Compared with this.
+    #[must_use]
+    pub const fn over(mut self, floor: f64) -> Self {
+        self.floor = Some(floor);
+        self
+    }
+
+    /// With a goal.
+    #[must_use]
+    pub const fn goal(mut self, goal: Goal) -> Self {
+        self.goal = Some(goal);
+        self
+    }
+}
+
+type Measuring<'a> = Pin<Box<dyn Future<Output = Result<Vec<Reading>>> + Send + 'a>>;
+
+/// How often a measurement is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Often {
+    /// In each round, on each client library.
+    EachRound,
+    /// In the first round, on each client library: it takes long and has no goal.
+    Once,
+    /// In each round, by itself: it is about no client library.
+    WithoutLibrary,
+}
+
+/// One measurement.
+#[derive(Clone, Copy)]
+pub struct Measurement {
+    /// What the ids of its figures begin with.
+    pub name: &'static str,
+    /// How the server is reached.
+    pub transport: Transport,
+    /// How often it is made.
+    pub often: Often,
+    /// Makes it.
+    pub run: for<'a> fn(&'a Place) -> Measuring<'a>,
+}
+
+impl fmt::Debug for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+macro_rules! measurement {
+    ($name:literal, $transport:ident, $often:ident, $run:path) => {
+        Measurement {
+            name: $name,
+            transport: Transport::$transport,
+            often: Often::$often,
+            run: |place| Box::pin($run(place)),
+        }
+    };
+}
+
+/// All of them.
+pub const ALL: &[Measurement] = &[
+    measurement!("sequential", Tcp, EachRound, sequential::measure),
+    measurement!("sequential_unix", Unix, EachRound, sequential::measure_unix),
+    measurement!("distinct_keys", Tcp, EachRound, distinct_keys::measure),
+    measurement!(
+        "distinct_keys_unix",
+        Unix,
+        EachRound,
+        distinct_keys::measure_unix
+    ),
+    measurement!("server_cpu", Tcp, EachRound, server_cpu::measure),
+    measurement!("client", Tcp, EachRound, cost::measure),
+    measurement!("hand_over", Tcp, EachRound, hand_over::measure),
+    measurement!("zero_hold", Tcp, EachRound, hand_over::measure_rates),
+    measurement!("drain", Tcp, EachRound, hand_over::measure_drains),
+    measurement!("steady", Tcp, EachRound, steady::measure),
+    measurement!("rw_crowd", Tcp, EachRound, rw::measure_crowd),
+    measurement!("rw_mixed", Tcp, EachRound, rw::measure_mixed),
+    measurement!("semaphore", Tcp, EachRound, semaphore::measure),
+    measurement!("held", Tcp, Once, held::measure_few),
+    measurement!("held.100000", Tcp, EachRound, held::measure_many),
+    measurement!("sim", Tcp, WithoutLibrary, sim::measure),
+    #[cfg(feature = "peers")]
+    measurement!("peer", Tcp, WithoutLibrary, crate::peers::measure),
+];
+
+fn micros(duration: std::time::Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+/// The middle one, or the mean of the two in the middle; not a number if there are none.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 {
+        at(middle)
+    } else {
+        (at(middle.wrapping_sub(1)) + at(middle)) / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn goals_are_judged_on_what_they_are_about() {
+        assert!(Goal::RatioAtMost(1.2).is_met(99.0, Some(1.2)));
+        assert!(!Goal::RatioAtMost(1.2).is_met(0.0, Some(1.3)));
+        assert!(!Goal::RatioAtMost(1.2).is_met(0.0, None));
+        assert!(Goal::RatioAtLeast(1.5).is_met(0.0, Some(1.6)));
+        assert!(!Goal::RatioAtLeast(1.5).is_met(9.0, Some(1.4)));
+        assert!(Goal::AtMost(8.0).is_met(8.0, Some(99.0)));
+        assert!(!Goal::AtMost(8.0).is_met(f64::NAN, None));
+    }
+}

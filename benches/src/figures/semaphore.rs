@@ -1,0 +1,44 @@
+//! Semaphores: one permit alone, and sixteen tasks of four clients that share four permits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Result;
+use crate::figures::hand_over::close;
+use crate::figures::{Place, Reading, micros};
+use crate::load::{one_by_one, side_by_side};
+use crate::lock::{FloorLock, Permit};
+use crate::samples::Samples;
+
+const CLIENTS: usize = 4;
+const TASKS: usize = 16;
+const PERMITS: u32 = 4;
+
+pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(place.library.connect(&place.url()).await?);
+    }
+    let alone = Permit(clients[0].semaphore("alone", PERMITS)?);
+    let floor = FloorLock::new(&place.library.floor(&place.url()).await?, "floor");
+    let block = place.effort.of(20, 250);
+    let (mut own, mut least) = (Samples::default(), Samples::default());
+    one_by_one(&alone, block).await?;
+    for _ in 0..place.effort.of(1, 8) {
+        least.merge(one_by_one(&floor, block).await?);
+        own.merge(one_by_one(&alone, block).await?);
+    }
+    let mut sharing = Vec::new();
+    for task in 0..TASKS {
+        let semaphore = clients[task % CLIENTS].semaphore("shared", PERMITS)?;
+        sharing.push(Permit(semaphore));
+    }
+    let time = Duration::from_millis(place.effort.of(50, 1_000));
+    let rate = side_by_side(&Arc::new(sharing), time).await?;
+    close(clients).await?;
+    let pair = Reading::new("semaphore.p50", micros(own.percentile(50)), "µs");
+    Ok(vec![
+        pair.over(micros(least.percentile(50))),
+        Reading::new("semaphore.contended", rate, "acquisitions/s"),
+    ])
+}

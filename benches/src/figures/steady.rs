@@ -1,0 +1,56 @@
+//! Eight clients want one mutex, keep it for 5 ms and then stay away for 20 ms, as in real work.
+//!
+//! The most that is possible is a hold and a bare message after the other. The hold is taken as
+//! measured: a timer of 5 ms takes longer than that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Result;
+use crate::contend::{Pace, contend};
+use crate::counting::Counts;
+use crate::figures::hand_over::close;
+use crate::figures::{Goal, Place, Reading, micros};
+use crate::load::one_by_one;
+use crate::server_stats::ServerStats;
+
+const CLIENTS: usize = 8;
+const PACE: Pace = Pace {
+    hold: Duration::from_millis(5),
+    away: Duration::from_millis(20),
+};
+
+pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
+    let messages = place.effort.of(50, 3_000);
+    let floor = place.library.push_floor(&place.url(), messages).await?;
+    let mut server = ServerStats::connect(&place.url()).await?;
+    let counts = Arc::new(Counts::default());
+    let (mut clients, mut mutexes) = (Vec::new(), Vec::new());
+    for _ in 0..CLIENTS {
+        let locks = place.library.connect_counted(&place.url(), &counts).await?;
+        mutexes.push(locks.mutex("steady")?);
+        clients.push(locks);
+    }
+    one_by_one(&mutexes[0], 1).await?;
+    let (calls, before) = (counts.snapshot(), server.commands().await?);
+    let time = Duration::from_millis(place.effort.of(200, 4_000));
+    let seen = contend(mutexes, PACE, time).await?;
+    let renewals = counts.snapshot().since(calls).renewals;
+    let scripts = server.commands().await?.since(&before).scripts();
+    close(clients).await?;
+    let each = |calls: u64| calls as f64 / seen.all as f64;
+    let possible = 1.0 / (seen.hold.mean() + floor.percentile(50)).as_secs_f64();
+    let rate = Reading::new("steady.rate", seen.per_second(), "acquisitions/s");
+    let wait = micros(seen.wait.percentile(99)) / 1e3;
+    let wait = Reading::new("steady.wait_p99", wait, "ms");
+    let commands = each(scripts.calls.saturating_sub(renewals));
+    let commands = Reading::new("steady.commands", commands, "calls an acquisition");
+    let renewals = each(renewals);
+    Ok(vec![
+        rate.over(possible).goal(Goal::RatioAtLeast(0.95)),
+        wait.goal(Goal::AtMost(60.0)),
+        commands.goal(Goal::AtMost(2.0)),
+        Reading::new("steady.renewals", renewals, "calls an acquisition"),
+        Reading::new("steady.hold", micros(seen.hold.mean()), "µs"),
+    ])
+}

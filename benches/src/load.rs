@@ -1,0 +1,75 @@
+//! Locks that nobody else wants, one after the other or side by side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::lock::Pair;
+use crate::samples::Samples;
+
+/// Takes and gives back so many times, one after the other; the time of each.
+///
+/// # Errors
+/// The first of the lock.
+pub async fn one_by_one(lock: &impl Pair, count: usize) -> Result<Samples> {
+    let mut samples = Samples::default();
+    for _ in 0..count {
+        let begun = Instant::now();
+        lock.pair().await?;
+        samples.add(begun.elapsed());
+    }
+    Ok(samples)
+}
+
+/// Each lock is taken and given back by a task of its own, again and again for so long. How many
+/// pairs that made in a second.
+///
+/// # Errors
+/// The first of any lock.
+pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Result<f64> {
+    let over = Arc::new(AtomicBool::new(false));
+    let begun = Instant::now();
+    let tasks: Vec<_> = (0..locks.len())
+        .map(|number| {
+            let (locks, over) = (Arc::clone(locks), Arc::clone(&over));
+            tokio::spawn(async move {
+                let mut pairs = 0_u32;
+                while !over.load(Ordering::Relaxed) {
+                    locks[number].pair().await?;
+                    pairs += 1;
+                }
+                Result::Ok(pairs)
+            })
+        })
+        .collect();
+    tokio::time::sleep(time).await;
+    over.store(true, Ordering::Relaxed);
+    let mut pairs = 0.0;
+    for task in tasks {
+        pairs += f64::from(task.await??);
+    }
+    Ok(pairs / begun.elapsed().as_secs_f64())
+}
+
+/// Each lock is taken and given back by a task of its own, so many times.
+///
+/// # Errors
+/// The first of any lock.
+pub async fn side_by_side_times<L: Pair>(locks: &Arc<Vec<L>>, times: usize) -> Result<()> {
+    let tasks: Vec<_> = (0..locks.len())
+        .map(|number| {
+            let locks = Arc::clone(locks);
+            tokio::spawn(async move {
+                for _ in 0..times {
+                    locks[number].pair().await?;
+                }
+                Result::Ok(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}

@@ -1,0 +1,372 @@
+//! All measurements, several times in turn, and what is made of them.
+//!
+//! A figure of the report is the median of its rounds, and its ratio the median of the rounds'
+//! ratios: what was measured is compared with the floor of the same minute only.
+
+mod plots;
+mod summary;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use leasehold_test_servers::RedisServer;
+use serde_json::{Value, json};
+use tokio::runtime::Builder;
+
+use crate::figures::{self, Effort, Goal, Measurement, Often, Place, Reading, median};
+use crate::library::Library;
+use crate::server_stats::ServerStats;
+use crate::{Fault, Result};
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How often.
+    pub rounds: usize,
+    /// How much each time.
+    pub effort: Effort,
+    /// On which client libraries.
+    pub libraries: Vec<Library>,
+    /// Figures whose ids begin with one of these; all if there are none.
+    pub only: Vec<String>,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub struct Report {
+    /// The server's version.
+    pub server: String,
+    /// The machine.
+    pub machine: String,
+    /// How it was made.
+    pub plan: Plan,
+    /// In the order in which they were measured, those of one id one behind the other.
+    pub figures: Vec<Figure>,
+    /// Measurements that failed.
+    pub faults: Vec<String>,
+}
+
+/// One figure of one client.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What it is, without the client.
+    pub name: String,
+    /// On which client: a client library, or `sim`, or a peer's base.
+    pub client: &'static str,
+    /// Median of the rounds.
+    pub value: f64,
+    /// Of the value and the floor.
+    pub unit: &'static str,
+    /// Median of the rounds.
+    pub floor: Option<f64>,
+    /// Median of the rounds' ratios.
+    pub ratio: Option<f64>,
+    /// The least and the greatest of the rounds: of the ratio if there is one, else of the value.
+    pub spread: Option<[f64; 2]>,
+    /// What it should be.
+    pub goal: Option<Goal>,
+}
+
+impl Figure {
+    /// Unique within a report.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}.{}", self.name, self.client)
+    }
+
+    /// Whether its goal is reached, if it has one.
+    #[must_use]
+    pub fn met(&self) -> Option<bool> {
+        let goal = self.goal?;
+        Some(goal.is_met(self.value, self.ratio))
+    }
+
+    fn of_rounds(client: &'static str, rounds: &[Reading]) -> Option<Self> {
+        let last = rounds.last()?;
+        let values: Vec<f64> = rounds.iter().map(|round| round.value).collect();
+        let floors: Vec<f64> = rounds.iter().filter_map(|round| round.floor).collect();
+        let ratio = |(value, floor): (&f64, &f64)| value / floor;
+        let ratios: Vec<f64> = values.iter().zip(&floors).map(ratio).collect();
+        let judged = if ratios.is_empty() { &values } else { &ratios };
+        let least = judged.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = judged.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let some = |values: &Vec<f64>| (!values.is_empty()).then(|| median(values.clone()));
+        Some(Self {
+            name: last.id.clone(),
+            client,
+            unit: last.unit,
+            goal: last.goal,
+            spread: (rounds.len() > 1).then_some([least, greatest]),
+            floor: some(&floors),
+            ratio: some(&ratios),
+            value: median(values),
+        })
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "id": self.id(),
+            "client": self.client,
+            "value": self.value,
+            "unit": self.unit,
+            "floor": self.floor,
+            "ratio": self.ratio,
+            "spread": self.spread,
+            "goal": self.goal.map(|goal| goal.to_string()),
+            "met": self.met(),
+        })
+    }
+}
+
+/// One measurement to be made: which, where, and in which round.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    round: usize,
+    measurement: &'static Measurement,
+    library: Library,
+}
+
+impl Turn {
+    const fn client(&self) -> &'static str {
+        match self.measurement.often {
+            Often::WithoutLibrary => self.measurement.name,
+            _ => self.library.name(),
+        }
+    }
+}
+
+impl Plan {
+    /// Measures, and tells on the standard error what it is at.
+    ///
+    /// # Errors
+    /// If there is nothing to measure, or no server. A measurement that fails is in the report.
+    pub fn run(self) -> Result<Report> {
+        let turns = self.turns();
+        if turns.is_empty() {
+            return Err(format!("no figure begins with {:?}", self.only).into());
+        }
+        let begun = Instant::now();
+        let mut faults = Vec::new();
+        let mut readings: BTreeMap<(usize, &'static str), Vec<Vec<Reading>>> = BTreeMap::new();
+        for (number, turn) in turns.iter().enumerate() {
+            let (name, client) = (turn.measurement.name, turn.client());
+            let (number, count) = (number + 1, turns.len());
+            eprint!(
+                "[{number}/{count}] round {}, {name}, {client} …",
+                turn.round
+            );
+            let own = Instant::now();
+            match self.measure(turn) {
+                Ok(all) => {
+                    let place = figures::ALL.iter().position(|own| own.name == name);
+                    let key = (place.unwrap_or_default(), client);
+                    readings.entry(key).or_default().push(all);
+                }
+                Err(fault) => {
+                    faults.push(format!("round {}, {name}, {client}: {fault}", turn.round));
+                }
+            }
+            let took = own.elapsed().as_secs_f64();
+            eprintln!(
+                " {took:.1} s; {:.0} s in all",
+                begun.elapsed().as_secs_f64()
+            );
+        }
+        let figures = self.figures(readings);
+        Ok(Report {
+            server: server_version()?,
+            machine: machine(),
+            figures,
+            faults,
+            plan: self,
+        })
+    }
+
+    fn turns(&self) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        for round in 1..=self.rounds {
+            for measurement in figures::ALL.iter().filter(|one| self.wants(one)) {
+                let mut libraries = self.libraries.clone();
+                match measurement.often {
+                    Often::Once if round > 1 => libraries.clear(),
+                    Often::WithoutLibrary => libraries.truncate(1),
+                    // Neither of them is always the first.
+                    _ if round % 2 == 0 => libraries.reverse(),
+                    _ => {}
+                }
+                turns.extend(libraries.into_iter().map(|library| Turn {
+                    round,
+                    measurement,
+                    library,
+                }));
+            }
+        }
+        turns
+    }
+
+    fn wants(&self, measurement: &Measurement) -> bool {
+        let name = measurement.name;
+        let begins = |only: &String| name.starts_with(only.as_str()) || only.starts_with(name);
+        self.only.is_empty() || self.only.iter().any(begins)
+    }
+
+    /// On a server and a runtime of its own, so that nothing is left of one for the next.
+    fn measure(&self, turn: &Turn) -> Result<Vec<Reading>> {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build()?;
+        let (run, library) = (turn.measurement.run, turn.library);
+        let place = Place {
+            library,
+            server: RedisServer::start(),
+            transport: turn.measurement.transport,
+            effort: self.effort,
+        };
+        // In a task, as in a program that uses leasehold, not on the thread that waits for it.
+        let measured = runtime.spawn(async move { run(&place).await });
+        runtime.block_on(measured).map_err(Fault::from)?
+    }
+
+    fn figures(&self, readings: BTreeMap<(usize, &'static str), Vec<Vec<Reading>>>) -> Vec<Figure> {
+        let mut figures: Vec<Figure> = Vec::new();
+        for ((_, client), rounds) in readings {
+            let Some(first) = rounds.first() else {
+                continue;
+            };
+            for reading in first {
+                let same = |round: &Vec<Reading>| {
+                    round.iter().find(|other| other.id == reading.id).cloned()
+                };
+                let rounds: Vec<Reading> = rounds.iter().filter_map(same).collect();
+                figures.extend(Figure::of_rounds(client, &rounds));
+            }
+        }
+        let begins = |figure: &Figure| {
+            self.only
+                .iter()
+                .any(|only| figure.name.starts_with(only.as_str()))
+        };
+        figures.retain(|figure| self.only.is_empty() || begins(figure));
+        figures
+    }
+}
+
+impl Report {
+    /// Writes `report.json`, `summary.md` and the plots.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder)?;
+        let json = serde_json::to_string_pretty(&self.json())?;
+        fs::write(folder.join("report.json"), json)?;
+        fs::write(folder.join("summary.md"), self.summary())?;
+        plots::draw(self, folder)
+    }
+
+    /// Puts the summary into a page, between two marks, and the plots into a folder.
+    ///
+    /// # Errors
+    /// Those of reading and writing, and if the page has no marks.
+    pub fn write_docs(&self, page: &Path, folder: &Path) -> Result<()> {
+        let text = fs::read_to_string(page)?;
+        fs::write(page, summary::between_marks(&text, &self.summary())?)?;
+        fs::create_dir_all(folder)?;
+        plots::draw(self, folder)
+    }
+
+    /// In Markdown.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        summary::of(self)
+    }
+
+    fn json(&self) -> Value {
+        let figures: Vec<Value> = self.figures.iter().map(Figure::json).collect();
+        json!({
+            "server": self.server,
+            "machine": self.machine,
+            "rounds": self.plan.rounds,
+            "quick": self.plan.effort == Effort::Quick,
+            "faults": self.faults,
+            "figures": figures,
+        })
+    }
+
+    /// A figure of a client, if it was measured.
+    #[must_use]
+    pub fn figure(&self, name: &str, client: &str) -> Option<&Figure> {
+        let mut figures = self.figures.iter();
+        figures.find(|figure| figure.name == name && figure.client == client)
+    }
+}
+
+fn server_version() -> Result<String> {
+    let server = RedisServer::start();
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let version = runtime.block_on(async {
+        let mut stats = ServerStats::connect(&server.url()).await?;
+        stats.version().await
+    })?;
+    Ok(format!("Redis {version}"))
+}
+
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = text.lines().find(|line| line.starts_with("model name"));
+    let model = named.and_then(|line| line.split_once(':'));
+    let model = model.map_or("an unknown processor", |(_, model)| model.trim());
+    format!("{cores} cores of {model}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(value: f64, floor: f64) -> Reading {
+        Reading::new("pair", value, "µs")
+            .over(floor)
+            .goal(Goal::RatioAtMost(1.5))
+    }
+
+    #[test]
+    fn ratios_are_those_of_their_own_round() {
+        // The machine was ten times slower in the second round.
+        let rounds = [
+            reading(11.0, 10.0),
+            reading(140.0, 100.0),
+            reading(12.0, 10.0),
+        ];
+        let figure = Figure::of_rounds("fred", &rounds).expect("three rounds");
+        assert_eq!((figure.value, figure.floor), (12.0, Some(10.0)));
+        assert_eq!((figure.ratio, figure.spread), (Some(1.2), Some([1.1, 1.4])));
+        assert_eq!(figure.met(), Some(true));
+        assert_eq!(figure.json()["id"], "pair.fred");
+        assert_eq!(figure.json()["goal"], "ratio <= 1.5");
+        assert!(Figure::of_rounds("fred", &[]).is_none());
+    }
+
+    #[test]
+    fn a_part_can_be_asked_for() {
+        let plan = |only: &str| Plan {
+            rounds: 2,
+            effort: Effort::Quick,
+            libraries: Library::ALL.to_vec(),
+            only: vec![only.to_owned()],
+        };
+        let names = |only: &str| {
+            let turns = plan(only).turns();
+            let names = turns
+                .iter()
+                .map(|turn| (turn.round, turn.measurement.name, turn.client()));
+            names.collect::<Vec<_>>()
+        };
+        let both = [(1, "steady", "redis-rs"), (1, "steady", "fred")];
+        let turned = [(2, "steady", "fred"), (2, "steady", "redis-rs")];
+        assert_eq!(names("steady.rate"), [both, turned].concat());
+        assert_eq!(names("sim"), [(1, "sim", "sim"), (2, "sim", "sim")]);
+        assert!(names("nothing").is_empty());
+    }
+}

@@ -1,0 +1,404 @@
+//! The plots of a report, as SVG.
+
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::figures::Goal;
+use crate::report::summary::number;
+use crate::report::{Figure, Report};
+use crate::{Fault, Result};
+
+const INK: RGBColor = RGBColor(40, 44, 52);
+const GREY: RGBColor = RGBColor(150, 156, 166);
+const LIGHT: RGBColor = RGBColor(226, 229, 234);
+const GREEN: RGBColor = RGBColor(46, 139, 87);
+/// The client libraries, and then whatever else is compared.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(31, 98, 176),
+    RGBColor(222, 112, 26),
+    RGBColor(126, 166, 213),
+    RGBColor(240, 177, 124),
+    RGBColor(118, 92, 168),
+    RGBColor(84, 150, 150),
+];
+const TITLE: u32 = 20;
+const TEXT: u32 = 14;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Draws whatever the report has figures for.
+pub(super) fn draw(report: &Report, folder: &Path) -> Result<()> {
+    draw_goals(report, &folder.join("goals.svg"))?;
+    draw_pairs(report, &folder.join("sequential.svg"))?;
+    draw_distinct_keys(report, &folder.join("distinct_keys.svg"))?;
+    draw_hand_overs(report, &folder.join("hand_over.svg"))?;
+    draw_rates(report, &folder.join("queues.svg"))
+}
+
+fn fault(error: impl std::error::Error + Send + Sync + 'static) -> Fault {
+    Box::new(error)
+}
+
+fn text(size: u32, colour: &RGBColor, horizontal: HPos, vertical: VPos) -> TextStyle<'_> {
+    TextStyle::from(("sans-serif", size).into_font())
+        .color(colour)
+        .pos(Pos::new(horizontal, vertical))
+}
+
+/// A white area with a title and a line below it.
+fn page<'a>(path: &'a Path, size: (u32, u32), title: &str, below: &str) -> Result<Area<'a>> {
+    let area = SVGBackend::new(path, size).into_drawing_area();
+    area.fill(&WHITE).map_err(fault)?;
+    let style = text(TITLE, &INK, HPos::Left, VPos::Top);
+    area.draw_text(title, &style, (16, 12)).map_err(fault)?;
+    let style = text(TEXT, &GREY, HPos::Left, VPos::Top);
+    area.draw_text(below, &style, (16, 38)).map_err(fault)?;
+    Ok(area.margin(64, 8, 8, 16))
+}
+
+/// Names and their colours, side by side along the top.
+fn legend(area: &Area<'_>, names: &[(String, RGBColor)]) -> Result<()> {
+    let mut x = 16;
+    for (name, colour) in names {
+        let square = [(x, 0), (x + 12, 12)];
+        let square = Rectangle::new(square, colour.filled());
+        area.draw(&square).map_err(fault)?;
+        let style = text(TEXT, &INK, HPos::Left, VPos::Top);
+        area.draw_text(name, &style, (x + 18, -1)).map_err(fault)?;
+        x += 34 + 7 * i32::try_from(name.len()).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// How much of its limit each figure with a goal takes: what is left of the line is reached.
+fn draw_goals(report: &Report, path: &Path) -> Result<()> {
+    const LEAST: f64 = 0.1;
+    const MOST: f64 = 10.0;
+    const LINE: f64 = 1.0;
+    let mut names: Vec<&str> = Vec::new();
+    let drawn = |figure: &&Figure| used(figure).is_some();
+    for figure in report.figures.iter().filter(drawn) {
+        if !names.contains(&figure.name.as_str()) {
+            names.push(&figure.name);
+        }
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    let rows = names.len() as f64;
+    let height = 140 + 22 * u32::try_from(names.len())?;
+    let below = "1 is the goal; left of it is better (logarithmic)";
+    let area = page(path, (860, height), "How much of each limit is used", below)?;
+    legend(&area, &clients(report))?;
+    let x = LEAST.ln()..MOST.ln();
+    let mut chart = ChartBuilder::on(&area.margin(24, 0, 260, 0))
+        .x_label_area_size(28)
+        .build_cartesian_2d(x, rows..0.0)
+        .map_err(fault)?;
+    let reached = Rectangle::new([(LEAST.ln(), 0.0), (0.0, rows)], GREEN.mix(0.08).filled());
+    chart.draw_series([reached]).map_err(fault)?;
+    for at in [0.1, 0.2, 0.5, 1.0_f64, 2.0, 5.0, 10.0] {
+        let colour = if at == 1.0 { GREEN } else { LIGHT };
+        let line = PathElement::new([(at.ln(), 0.0), (at.ln(), rows)], colour.stroke_width(1));
+        chart.draw_series([line]).map_err(fault)?;
+        let (x, y) = chart.backend_coord(&(at.ln(), rows));
+        let style = text(TEXT, &INK, HPos::Center, VPos::Top);
+        put(&chart, &at.to_string(), &style, (x, y + 6))?;
+    }
+    for (row, name) in names.iter().enumerate() {
+        let y = row as f64 + 0.5 * LINE;
+        let (x, line) = chart.backend_coord(&(LEAST.ln(), y));
+        let style = text(TEXT, &INK, HPos::Right, VPos::Center);
+        put(&chart, name, &style, (x - 10, line))?;
+        for (client, colour) in clients(report) {
+            let figure = report.figure(name, &client);
+            if let Some(used) = figure.and_then(used) {
+                let at = (used.clamp(LEAST, MOST).ln(), y);
+                let dot = Circle::new(at, 5, colour.mix(0.85).filled());
+                chart.draw_series([dot]).map_err(fault)?;
+            }
+        }
+    }
+    area.present().map_err(fault)
+}
+
+/// 0.5: half of what the goal allows; 2: twice as much.
+fn used(figure: &Figure) -> Option<f64> {
+    let goal = figure.goal?;
+    let judged = if goal.is_on_ratio() {
+        figure.ratio?
+    } else {
+        figure.value
+    };
+    let used = match goal {
+        Goal::RatioAtLeast(limit) => limit / judged,
+        Goal::RatioAtMost(limit) | Goal::AtMost(limit) => judged / limit,
+    };
+    // Of a limit of nothing no part can be used.
+    (goal.limit() > 0.0 && used.is_finite()).then_some(used)
+}
+
+fn clients(report: &Report) -> Vec<(String, RGBColor)> {
+    let names = report
+        .plan
+        .libraries
+        .iter()
+        .map(|own| own.name().to_owned());
+    names.zip(COLOURS).collect()
+}
+
+/// Text at a pixel of the whole picture.
+fn put(chart: &Chart<'_, '_>, words: &str, style: &TextStyle<'_>, at: (i32, i32)) -> Result<()> {
+    let area = chart.plotting_area().strip_coord_spec();
+    let (origin_x, origin_y) = area.get_base_pixel();
+    let at = (at.0 - origin_x, at.1 - origin_y);
+    area.draw_text(words, style, at).map_err(fault)
+}
+
+/// Bars beside each other, in groups, from zero, with their numbers above them.
+struct Bars<'a> {
+    title: &'a str,
+    below: &'a str,
+    /// What each bar of a group is.
+    series: Vec<(String, RGBColor)>,
+    /// A name, and one value for each of the series.
+    groups: Vec<(String, Vec<Option<f64>>)>,
+    /// Where to draw a line: the floor or the goal.
+    line: Option<f64>,
+}
+
+impl Bars<'_> {
+    fn draw(mut self, path: &Path) -> Result<()> {
+        self.groups
+            .retain(|(_, values)| values.iter().any(Option::is_some));
+        let values = self.groups.iter().flat_map(|(_, values)| values);
+        let most = values.flatten().copied().fold(0.0, f64::max);
+        if most <= 0.0 {
+            return Ok(());
+        }
+        let area = page(path, (860, 420), self.title, self.below)?;
+        legend(&area, &self.series)?;
+        let groups = self.groups.len() as f64;
+        let mut chart = ChartBuilder::on(&area.margin(28, 0, 0, 0))
+            .y_label_area_size(64)
+            .x_label_area_size(28)
+            .build_cartesian_2d(0.0..groups, 0.0..most * 1.12)
+            .map_err(fault)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .disable_x_axis()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(LIGHT)
+            .axis_style(LIGHT)
+            .y_labels(6)
+            .y_label_formatter(&|value| number(*value))
+            .y_label_style(text(TEXT, &INK, HPos::Right, VPos::Center))
+            .draw()
+            .map_err(fault)?;
+        for (place, group) in self.groups.iter().enumerate() {
+            self.draw_group(&mut chart, place as f64, group)?;
+        }
+        if let Some(at) = self.line {
+            let line = PathElement::new([(0.0, at), (groups, at)], INK.stroke_width(1));
+            chart.draw_series([line]).map_err(fault)?;
+        }
+        area.present().map_err(fault)
+    }
+
+    fn draw_group(
+        &self,
+        chart: &mut Chart<'_, '_>,
+        left: f64,
+        (name, values): &(String, Vec<Option<f64>>),
+    ) -> Result<()> {
+        let width = 0.86 / values.len() as f64;
+        for (number_of, (value, (_, colour))) in values.iter().zip(&self.series).enumerate() {
+            let Some(value) = *value else { continue };
+            let from = left + 0.07 + width * number_of as f64;
+            let bar = [(from, 0.0), (from + 0.92 * width, value)];
+            chart
+                .draw_series([Rectangle::new(bar, colour.filled())])
+                .map_err(fault)?;
+            let (x, y) = chart.backend_coord(&(from + 0.46 * width, value));
+            let style = text(11, &INK, HPos::Center, VPos::Bottom);
+            put(chart, &number(value), &style, (x, y - 3))?;
+        }
+        let (x, y) = chart.backend_coord(&(left + 0.5, 0.0));
+        let style = text(TEXT, &INK, HPos::Center, VPos::Top);
+        put(chart, name, &style, (x, y + 8))
+    }
+}
+
+fn draw_pairs(report: &Report, path: &Path) -> Result<()> {
+    let ratio = |name: &str, client: &str| report.figure(name, client)?.ratio;
+    let each = |name: &str| {
+        let clients = report.plan.libraries.iter();
+        clients.map(|own| ratio(name, own.name())).collect()
+    };
+    let mut groups: Vec<(String, Vec<Option<f64>>)> = vec![
+        ("leasehold, TCP".into(), each("sequential.p50")),
+        ("leasehold, Unix socket".into(), each("sequential_unix.p50")),
+        ("semaphore, one permit".into(), each("semaphore.p50")),
+    ];
+    for peer in ["rslock", "redis-lock", "distributed-lock-redis"] {
+        let value = ratio(&format!("peer.{peer}.sequential.p50"), "peer");
+        groups.push((peer.into(), vec![value]));
+    }
+    Bars {
+        title: "Taking a free lock and giving it back, one after the other",
+        below: "median time ÷ that of SET NX PX and a compare-and-delete script on the same client; less is better",
+        series: clients(report),
+        groups,
+        line: Some(1.0),
+    }
+    .draw(path)
+}
+
+fn draw_hand_overs(report: &Report, path: &Path) -> Result<()> {
+    let (mut series, mut groups) = (Vec::new(), Vec::new());
+    for ((client, colour), pale) in clients(report).into_iter().zip(&COLOURS[2..]) {
+        series.push((format!("PUBLISH, {client}"), *pale));
+        series.push((format!("hand-over, {client}"), colour));
+    }
+    for contenders in [2, 8, 32] {
+        for percent in [50, 99] {
+            let name = format!("hand_over.{contenders}.p{percent}");
+            let mut values = Vec::new();
+            for (client, _) in clients(report) {
+                let figure = report.figure(&name, &client);
+                values.push(figure.and_then(|figure| figure.floor));
+                values.push(figure.map(|figure| figure.value));
+            }
+            groups.push((format!("{contenders} clients, p{percent}"), values));
+        }
+    }
+    Bars {
+        title: "From the release of one client to the next one's having the lock",
+        below: "µs, beside a bare PUBLISH from one connection to another; less is better",
+        series,
+        groups,
+        line: None,
+    }
+    .draw(path)
+}
+
+fn draw_rates(report: &Report, path: &Path) -> Result<()> {
+    let mut groups = Vec::new();
+    for (client, _) in clients(report) {
+        for kind in ["zero_hold", "drain"] {
+            for contenders in [2, 8, 32] {
+                let name = format!("{kind}.{contenders}");
+                let own = report.figure(&name, &client);
+                let token = report.figure(&format!("{name}.beside_token"), &client);
+                let floor = |figure: Option<&Figure>| figure.and_then(|figure| figure.floor);
+                let values = vec![own.map(|own| own.value), floor(own), floor(token)];
+                let kind = if kind == "drain" {
+                    "drain"
+                } else {
+                    "held 0 ms"
+                };
+                groups.push((format!("{kind}, {contenders}"), values));
+            }
+        }
+    }
+    let names = ["leasehold", "BLPOP, a signal", "BLPOP, a token"];
+    let names = names.map(str::to_owned);
+    Bars {
+        title: "One lock and 2, 8 or 32 clients: hand-overs a second",
+        below: "left half: redis-rs, right half: fred; more is better",
+        series: names.into_iter().zip([COLOURS[0], LIGHT, GREY]).collect(),
+        groups,
+        line: None,
+    }
+    .draw(path)
+}
+
+/// Pairs a second ÷ floor, over the number of tasks.
+fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
+    const TASKS: [f64; 4] = [1.0, 16.0, 64.0, 256.0];
+    let mut lines: Vec<(String, String, String)> = Vec::new();
+    for (client, _) in clients(report) {
+        lines.push((format!("{client}, TCP"), "distinct_keys".into(), client));
+    }
+    for (client, _) in clients(report) {
+        lines.push((
+            format!("{client}, Unix socket"),
+            "distinct_keys_unix".into(),
+            client,
+        ));
+    }
+    for peer in ["rslock", "distributed-lock-redis"] {
+        let name = format!("peer.{peer}.distinct_keys");
+        lines.push((peer.into(), name, "peer".into()));
+    }
+    let mut drawn = Vec::new();
+    for ((name, id, client), colour) in lines.into_iter().zip(COLOURS) {
+        let ratio = |tasks: f64| report.figure(&format!("{id}.{tasks}"), &client)?.ratio;
+        let points = TASKS
+            .iter()
+            .filter_map(|tasks| Some((tasks.log2(), ratio(*tasks)?)));
+        let points: Vec<(f64, f64)> = points.collect();
+        if !points.is_empty() {
+            drawn.push((name, colour, points));
+        }
+    }
+    if drawn.is_empty() {
+        return Ok(());
+    }
+    let below = "pairs a second ÷ those of SET NX PX and compare-and-delete; more is better";
+    let area = page(
+        path,
+        (860, 420),
+        "Locks that nobody else wants, by tasks of one client",
+        below,
+    )?;
+    let names: Vec<_> = drawn
+        .iter()
+        .map(|(name, colour, _)| (name.clone(), *colour))
+        .collect();
+    legend(&area, &names)?;
+    let most = drawn
+        .iter()
+        .flat_map(|(.., points)| points)
+        .map(|point| point.1);
+    let most = most.fold(1.0, f64::max) * 1.1;
+    let mut chart = ChartBuilder::on(&area.margin(28, 0, 0, 0))
+        .y_label_area_size(64)
+        .x_label_area_size(28)
+        .build_cartesian_2d(-0.3..8.3, 0.0..most)
+        .map_err(fault)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .disable_x_axis()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(LIGHT)
+        .axis_style(LIGHT)
+        .y_labels(6)
+        .y_label_formatter(&|value| format!("{value:.1}"))
+        .y_label_style(text(TEXT, &INK, HPos::Right, VPos::Center))
+        .draw()
+        .map_err(fault)?;
+    let floor = PathElement::new([(-0.3, 1.0), (8.3, 1.0)], INK.stroke_width(1));
+    chart.draw_series([floor]).map_err(fault)?;
+    for tasks in TASKS {
+        let (x, y) = chart.backend_coord(&(tasks.log2(), 0.0));
+        let style = text(TEXT, &INK, HPos::Center, VPos::Top);
+        put(&chart, &format!("{tasks} tasks"), &style, (x, y + 8))?;
+    }
+    for (_, colour, points) in drawn {
+        let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
+        chart.draw_series(line).map_err(fault)?;
+        let dots = points
+            .iter()
+            .map(|point| Circle::new(*point, 4, colour.filled()));
+        chart.draw_series(dots).map_err(fault)?;
+    }
+    area.present().map_err(fault)
+}
