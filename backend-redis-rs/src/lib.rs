@@ -72,7 +72,7 @@
 //! | connection broken or silent after the command was sent, no answer in time, an answer that makes no sense | `OutcomeUnknown` |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one that is part of a cluster | `Rejected` |
 //! | another program's value under the key | `ForeignValue`: untouched |
-//! | after [`close`](leasehold_api::LockBackend::close) | `Closed` |
+//! | after [`close`](leasehold_api::LockBackend::close), or when the runtime is gone that it was made in | `Closed` |
 //!
 //! # Rights on the server
 //! A user that may do what is needed, and nothing else:

@@ -27,6 +27,7 @@ use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp, T
 use leasehold_redis_protocol::{Call, ClockWatch, ErrorClass, Options, ServerInfo, reply};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
 use crate::error::{Failure, FailureKind};
 use crate::wire::{Event, Source, Wire};
@@ -89,7 +90,7 @@ impl Shared {
             Ok(Some(Ok((wire, info)))) => check_server(&info).map(|info| (wire, info)),
             Ok(Some(Err(failure))) => Err(Failure::at_connect(failure, prefix)),
             Ok(None) => Err(no_connection(limit)),
-            Err(_) => Err(shutting_down()),
+            Err(ended) => Err(not_run(&ended)),
         };
         connected.map_err(|error| match self.source.address() {
             Some(address) => error.with_context(format_args!("connecting to {address}")),
@@ -346,7 +347,7 @@ impl Link {
         // start over each time, and one on a blocked runtime must not keep the gate shut.
         let opening = async move { link.open(attempts).await };
         let opened = self.shared.handle.spawn(opening).await;
-        opened.unwrap_or_else(|_| Err(shutting_down()))
+        opened.unwrap_or_else(|ended| Err(not_run(&ended)))
     }
 
     /// Opens the connection, unless an attempt has ended since there were so many.
@@ -431,8 +432,14 @@ impl Live {
     }
 }
 
-fn shutting_down() -> BackendError {
-    BackendError::unavailable("the runtime is shutting down")
+/// A task that was to connect has not come to its end. If it was cancelled its runtime is gone,
+/// and with it all that the backend could do.
+fn not_run(ended: &JoinError) -> BackendError {
+    if ended.is_cancelled() {
+        BackendError::Closed
+    } else {
+        BackendError::unavailable("the task that connects has failed")
+    }
 }
 
 fn no_connection(limit: Duration) -> BackendError {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use leasehold_api::{LockClient, MutexGuard, Outcome, Release};
+use leasehold_api::{Error, LockClient, MutexGuard, Outcome, Release};
 use leasehold_redis_rs::RedisBackend;
 use leasehold_test_servers::RedisServer;
 use tokio::runtime::{Builder, Runtime};
@@ -189,6 +189,23 @@ fn a_guard_may_outlive_the_shutdown_of_its_client() {
     assert!(next.is_valid());
     let released = watch.runtime.block_on(next.release());
     assert!(matches!(released, Ok(Release::Released { holds_left: 0 })));
+}
+
+#[test]
+fn whoever_outlives_the_runtime_is_told_so() {
+    let watch = Watch::new();
+    let user = runtime();
+    let locks = user.block_on(client(&watch.server));
+    let guard = user.block_on(hold(&locks, "job", SHORT_LEASE));
+    let other = locks.mutex("other").expect("a valid key");
+    drop(user);
+    watch.runtime.block_on(async {
+        let released = guard.release().await;
+        assert!(released.is_err(), "{released:?}");
+        let taken = tokio::time::timeout(SOON, other.lock()).await;
+        assert!(matches!(taken, Ok(Err(Error::Closed))), "{taken:?}");
+    });
+    watch.free_within("job", SHORT_LEASE + SOON);
 }
 
 #[test]

@@ -47,6 +47,11 @@ impl TokioRuntime {
         let mut guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
         guardian.of_process(std::process::id())
     }
+
+    /// Whether the caller runs in this runtime, which then has not gone.
+    fn is_inside(&self) -> bool {
+        tokio::runtime::Handle::try_current().is_ok_and(|caller| caller.id() == self.handle.id())
+    }
 }
 
 /// The guardian's runtime, and whose it is.
@@ -108,13 +113,15 @@ impl Runtime for TokioRuntime {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        if IS_GUARDIAN.get() {
-            // Our own timer may be starved by the user's program.
+        // The timer belongs to the runtime that the sleep is created in. In the guardian's thread
+        // that is its own: ours may be starved by the user's program.
+        if IS_GUARDIAN.get() || self.is_inside() {
             return Box::pin(tokio::time::sleep(duration));
         }
-        // The timer belongs to the runtime that the sleep is created in; a caller on another
-        // executor still gets ours.
-        let _inside = self.handle.enter();
+        // A caller on another executor. Our runtime may be gone by now, in which case its timer
+        // panics, or stand still because nobody drives it; the guardian's does neither.
+        let guardian = Self::guardian();
+        let _inside = guardian.as_ref().unwrap_or(&self.handle).enter();
         Box::pin(tokio::time::sleep(duration))
     }
 
@@ -149,6 +156,22 @@ impl Runtime for TokioRuntime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sleep_ends_for_callers_elsewhere_when_its_runtime_stands_still_or_is_gone() {
+        let build = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_time().build().expect("a runtime")
+        };
+        let own = build();
+        let runtime = TokioRuntime::new(own.handle().clone());
+        // Without a timer.
+        let other = tokio::runtime::Builder::new_current_thread().build();
+        let other = other.expect("a runtime");
+        other.block_on(runtime.sleep(Duration::from_millis(1)));
+        drop(own);
+        other.block_on(runtime.sleep(Duration::from_millis(1)));
+    }
 
     #[test]
     fn a_forked_child_gets_a_guardian_of_its_own() {
