@@ -95,7 +95,7 @@ impl<O: Ownership> Mutex<O> {
     /// # use leasehold_api::{Error, LockClient, Outcome};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// match locks.mutex("thumbnails")?.try_lock().await? {
-    ///     Outcome::Acquired(guard) => println!("ours: {}", guard.fencing_token()),
+    ///     Outcome::Acquired(guard) => println!("ours: {}", guard.fencing_token()?),
     ///     Outcome::Held(held) => println!("come back in {:?}", held.change_in),
     ///     Outcome::TimedOut(_) => unreachable!("try_lock does not wait"),
     /// }
