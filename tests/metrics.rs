@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::sim::SimServer;
-use leasehold::{LockClient, Outcome};
+use leasehold::{LockClient, Outcome, Upgrade};
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
@@ -235,6 +235,27 @@ fn a_live_guard_shows_in_the_gauge() {
     });
     let live = kept.gauge("leasehold_guards{mode=shared}");
     assert!((live - 2.0).abs() < f64::EPSILON, "{live}");
+}
+
+#[test]
+fn the_gauge_follows_conversions() {
+    let kept = recorded(async {
+        let locks = LockClient::new(SimServer::new(7).client("a"));
+        let lock = locks.rw_lock("k").expect("valid");
+        let guard = lock.write().await.expect("free");
+        let guard = guard.downgrade().await.expect("converted");
+        let upgraded = guard.try_upgrade().await.expect("converted");
+        let Upgrade::Upgraded(guard) = upgraded else {
+            panic!("nobody else reads")
+        };
+        let guard = guard.downgrade().await.expect("converted");
+        guard.release().await.expect("released");
+        std::mem::forget(lock.write().await.expect("free").downgrade().await);
+    });
+    let guards =
+        ["exclusive", "shared"].map(|mode| kept.gauge(&format!("leasehold_guards{{mode={mode}}}")));
+    assert!(guards[0].abs() < f64::EPSILON, "{guards:?}");
+    assert!((guards[1] - 1.0).abs() < f64::EPSILON, "{guards:?}");
 }
 
 #[test]

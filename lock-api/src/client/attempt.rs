@@ -25,6 +25,9 @@ use crate::time::{ServerTime, Stamp};
 
 /// How long after it was taken a claim is confirmed.
 const CONFIRM_AFTER: Duration = Duration::from_millis(50);
+/// A claim with less left than this is confirmed before it is handed out: it ends with the
+/// waiter's own patience, and the renewal might come too late for the guard.
+const SHORT_CLAIM: Duration = Duration::from_millis(100);
 /// In place of a number of holds that the server has not told.
 const HOLDS_UNKNOWN: u32 = 0;
 
@@ -219,13 +222,20 @@ impl<'a> Attempt<'a> {
     }
 
     /// Whether a grant must be renewed before it is handed out: because nothing is left of it,
-    /// or because nobody would confirm it later.
+    /// or, of a claim, too little, or because nobody would confirm it later.
     pub(crate) fn must_confirm(&self, answer: &Answer<Acquired>) -> bool {
-        (self.may_be_claim && self.ask.options.fixed_lease) || !self.is_usable(answer)
+        let left = self.usable_for(answer);
+        let confirmed_first = self.ask.options.fixed_lease || left < SHORT_CLAIM;
+        left.is_zero() || (self.may_be_claim && confirmed_first)
     }
 
     pub(crate) fn is_usable(&self, answer: &Answer<Acquired>) -> bool {
-        self.ask.anchor.now() < local_deadline(answer.sent, answer.reply.remaining)
+        !self.usable_for(answer).is_zero()
+    }
+
+    fn usable_for(&self, answer: &Answer<Acquired>) -> Duration {
+        let until = local_deadline(answer.sent, answer.reply.remaining);
+        until.saturating_since(self.ask.anchor.now())
     }
 
     /// The next thing that is pushed for this attempt.
@@ -383,6 +393,7 @@ impl Drop for Attempt<'_> {
             tenure: None,
             give_up: give_up_at(core.now(), self.ask.options.lease, waiter_lease),
             in_doubt: false,
+            was_lost: false,
             failures: 0,
             background: true,
             done: Arc::default(),

@@ -45,6 +45,8 @@ pub(crate) struct EndJob {
     pub(crate) give_up: Moment,
     /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,
+    /// Whether its guard was lost before.
+    pub(crate) was_lost: bool,
     /// How often the client's task has sent it in vain.
     pub(crate) failures: u32,
     /// Whether the client's task sends it.
@@ -64,6 +66,7 @@ pub(crate) struct EndResult {
 pub(crate) struct Ended {
     pub(crate) reply: EndReply,
     pub(crate) in_doubt: bool,
+    pub(crate) was_lost: bool,
 }
 
 impl EndResult {
@@ -293,6 +296,7 @@ impl EndJob {
             tenure: Some(Arc::clone(tenure)),
             give_up: give_up_at(core.now(), hold.lease, hold.waiter_lease),
             in_doubt: false,
+            was_lost: hold.told,
             failures: 0,
             background: true,
             done: hold.ended,
@@ -337,8 +341,11 @@ impl EndJob {
     fn close(&self, core: &Core, result: Result<EndReply, BackendError>) {
         core.events.ended(&self.key, self.background, &result);
         self.session.hub.remove(self.operation.sequence);
-        let in_doubt = self.in_doubt;
-        self.done.set(result.map(|reply| Ended { reply, in_doubt }));
+        self.done.set(result.map(|reply| Ended {
+            reply,
+            in_doubt: self.in_doubt,
+            was_lost: self.was_lost,
+        }));
     }
 }
 

@@ -101,8 +101,8 @@ fn adopt(
 ) -> Result<Conversion, Error> {
     let core = &hold.anchor;
     core.extend(&hold.tenure, standing(sent, stamp, token, remaining));
-    hold.tenure.set_mode(hold.operation.sequence, to);
-    core.events.converted(&hold.tenure.key, to, token);
+    let from = hold.tenure.set_mode(hold.operation.sequence, to);
+    core.events.converted(&hold.tenure.key, from, to, token);
     hold.check()?;
     Ok(Conversion::Done)
 }

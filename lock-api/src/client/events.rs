@@ -118,10 +118,14 @@ impl Events {
         tell!(INFO, "renewals failed", failed, count, %error);
     }
 
-    /// A conversion acted.
-    pub(crate) fn converted(&self, key: &Key, mode: Mode, token: FencingToken) {
+    /// A conversion acted, on a guard that was in use in the mode `from`, if it was.
+    pub(crate) fn converted(&self, key: &Key, from: Option<Mode>, to: Mode, token: FencingToken) {
         let token = self.number(token);
-        tell!(DEBUG, "converted", key = key.as_str(), mode = %Shown(mode), token);
+        tell!(DEBUG, "converted", key = key.as_str(), mode = %Shown(to), token);
+        if let Some(from) = from {
+            shift!(meter::GUARDS, -1.0, "mode" => mode_name(from));
+            shift!(meter::GUARDS, 1.0, "mode" => mode_name(to));
+        }
     }
 
     /// A guard is about to be handed out.

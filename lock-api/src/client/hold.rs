@@ -210,14 +210,21 @@ impl Hold {
 
     /// What the end came to, once it has begun.
     pub(crate) async fn end_result(&self) -> Result<Release, Error> {
-        let Ended { reply, in_doubt } = await_end(&self.anchor, &self.ended)
+        let Ended {
+            reply,
+            in_doubt,
+            was_lost,
+        } = await_end(&self.anchor, &self.ended)
             .await
             .map_err(|error| error.on(&self.tenure.key))?;
         Ok(match reply {
             EndReply::Released { holds_left, .. } => Release::Released { holds_left },
             EndReply::Left => Release::Released { holds_left: 0 },
-            // An attempt that got no answer has ended it.
-            EndReply::NotHeld(Why::Ended) if in_doubt => Release::Released { holds_left: 0 },
+            // An attempt that got no answer has ended it. Of a guard that was lost before nobody
+            // knows what that attempt has found.
+            EndReply::NotHeld(Why::Ended) if in_doubt && !was_lost => {
+                Release::Released { holds_left: 0 }
+            }
             EndReply::NotHeld(why) => Release::NotHeld(why),
         })
     }

@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 
 use crate::backend::{Notice, Notices};
+use crate::bounds::CALL_TIMEOUT;
 use crate::client::core::Core;
 use crate::client::session::Session;
 use crate::error::BackendError;
@@ -69,7 +70,8 @@ enum Listened {
 /// Subscribes and carries notices until the subscription ends.
 async fn listen_once(core: &Core, session: &Session) -> Listened {
     let listen = pin!(core.backend.listen(session.id));
-    let limit = core.settings.call_timeout;
+    // Nobody waits for it, and it needs more round trips than a call whose limit is short.
+    let limit = core.settings.call_timeout.max(CALL_TIMEOUT);
     match core.bounded(limit, listen).await {
         Ok(notices) => carry(core, session, notices).await,
         Err(BackendError::Closed | BackendError::Unsupported { .. }) => Listened::Over,

@@ -334,7 +334,8 @@ impl LockClientBuilder {
 
     /// Called once for each guard of this client that is lost, whether anybody awaits its
     /// [`lost`](crate::Guard::lost) or not. Never called for a guard whose release or drop came
-    /// first. A later hook replaces an earlier one.
+    /// first. A key that [`many`](LockClient::many) has taken while it waits for the others counts
+    /// as a guard. A later hook replaces an earlier one.
     ///
     /// It is called soon after the loss, by the task that renews all guards, on the thread that
     /// the backend has for that: a hook that takes long delays renewals, and one that blocks for

@@ -42,7 +42,7 @@ pub(crate) struct HoldState {
     pub(crate) waiter_lease: Duration,
     /// When its guard was handed out.
     pub(crate) since: Moment,
-    /// Whether its loss was told.
+    /// Whether its loss was told. Of a hold whose end has begun: whether it was lost before.
     pub(crate) told: bool,
     /// Where the outcome of its end will be.
     pub(crate) ended: Arc<EndResult>,
@@ -217,16 +217,16 @@ impl Tenure {
         self.changed.notify();
     }
 
-    /// Changes the mode of a hold, after a conversion.
-    pub(crate) fn set_mode(&self, sequence: u64, mode: Mode) {
+    /// Changes the mode of a hold, after a conversion; which one it had, if its guard is neither
+    /// ended nor told to be lost.
+    pub(crate) fn set_mode(&self, sequence: u64, mode: Mode) -> Option<Mode> {
         let mut state = self.state.lock();
-        if let Some(hold) = state
+        let hold = state
             .holds
             .iter_mut()
-            .find(|hold| hold.operation.sequence == sequence)
-        {
-            hold.mode = mode;
-        }
+            .find(|hold| hold.operation.sequence == sequence)?;
+        let before = std::mem::replace(&mut hold.mode, mode);
+        (!hold.told).then_some(before)
     }
 
     /// Declares the tenure lost, for all its guards and for good.
@@ -246,6 +246,11 @@ impl Tenure {
             self.lose(why.into());
         }
         live
+    }
+
+    /// Why all its guards are lost, if they are.
+    pub(crate) fn lost(&self) -> Option<Loss> {
+        self.state.lock().lost
     }
 
     pub(crate) fn clock_stepped(&self, clock: ClockId) {
@@ -294,7 +299,6 @@ impl Tenure {
         let told = holds.into_iter().map(|mut hold| {
             let loss = hold.untold_loss(now, lost);
             let closed = (!hold.told).then_some(Loss::ClientClosed);
-            hold.told = true;
             (hold, loss.or(closed))
         });
         told.collect()

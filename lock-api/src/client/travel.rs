@@ -167,11 +167,13 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
     let Some((state, lost)) = hold.tenure.begin_end(now, hold.operation.sequence) else {
         return Err(hold.released_error());
     };
-    if let Some(loss) = lost {
+    if state.told {
+        // Lost since the look before; perhaps that was told by others already.
         core.tell_ending(&hold.tenure, &state, lost, now);
+        let reason = lost.or_else(|| hold.tenure.lost()).unwrap_or(Loss::Unknown);
         core.cleanup
             .push(EndJob::of_hold(core, &hold.tenure, state));
-        return Err(hold.loss_error(loss));
+        return Err(hold.loss_error(reason));
     }
     baton.live = false;
     stop_keeping(hold);
@@ -319,6 +321,7 @@ impl Drop for Baton<'_> {
                 tenure: None,
                 give_up: give_up_at(core.now(), hold.lease, waiter_lease),
                 in_doubt: false,
+                was_lost: false,
                 failures: 0,
                 background: true,
                 done: Arc::default(),
@@ -510,6 +513,7 @@ impl Drop for Arrival<'_> {
                 tenure: None,
                 give_up: give_up_at(core.now(), handoff.lease, handoff.waiter_lease),
                 in_doubt: false,
+                was_lost: false,
                 failures: 0,
                 background: true,
                 done: Arc::default(),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
-use leasehold_api::{Error, LockBackend as _, LockClient, Loss};
+use leasehold_api::{Error, LockBackend as _, LockClient, Loss, Release};
 use leasehold_sim::{Call, Fault};
 
 use crate::support::{client, contended, held, ms, secs, server};
@@ -122,6 +122,26 @@ async fn a_release_dropped_midway_goes_on() {
     server.advance(secs(3)).await;
     server.assert_idle();
     guard.release().await.expect("acknowledged by now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_was_lost_was_not_released_though_an_end_without_an_answer_came_first() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid").lease(secs(1)).fixed_lease();
+    let guard = mutex.lock().await.expect("free");
+    server.advance(secs(2)).await;
+    network.inject_into(Call::End, Fault::LoseReply);
+    let released = guard.release().await;
+    assert!(matches!(released, Ok(Release::NotHeld(_))), "{released:?}");
+    // The first end of this one has released it.
+    let guard = mutex.lock().await.expect("free");
+    network.inject_into(Call::End, Fault::LoseReply);
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Ok(Release::Released { holds_left: 0 })),
+        "{released:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

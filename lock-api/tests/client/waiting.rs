@@ -6,7 +6,7 @@ use leasehold_api::{Error, LockClient, MutexGuard, Policy, Refused};
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 use tokio::task::JoinHandle;
 
-use crate::support::{client, contended, held, ms, secs, server};
+use crate::support::{client, contended, held, ms, secs, server, timed_out};
 
 fn wait(locks: &LockClient) -> JoinHandle<Result<MutexGuard, Error>> {
     let mutex = locks.mutex("k").expect("valid");
@@ -28,6 +28,53 @@ async fn holder_and_waiter(
     let waiting = wait(&b);
     server.advance(ms(2_500)).await;
     (guard, waiting, network, b)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_limit_of_calls_cuts_no_subscription_off() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let network = server.client("b");
+    let b = LockClient::builder(network.clone()).call_timeout(ms(100));
+    let b = b.build().expect("valid");
+    for _ in 0..20 {
+        network.inject_into(Call::Listen, Fault::DelayReply(ms(300)));
+    }
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let waiting = wait(&b);
+    server.advance(ms(2_500)).await;
+    let released = server.elapsed();
+    drop(guard);
+    let granted = waiting.await.expect("no panic").expect("granted");
+    let took = server.elapsed() - released;
+    assert!(took < ms(50), "told by a push: {took:?}");
+    drop(granted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_with_little_left_is_confirmed_before_it_is_handed_out() {
+    for slow in [false, true] {
+        let server = server();
+        let (a, _) = client(&server, "a");
+        let (b, network) = client(&server, "b");
+        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        let mutex = b.mutex("k").expect("valid");
+        let waiting = tokio::spawn(async move { mutex.lock_within(secs(4)).await });
+        server.advance(ms(3_930)).await;
+        if slow {
+            network.inject_into(Call::Renew, Fault::DelayRequest(ms(200)));
+        }
+        drop(guard);
+        let outcome = waiting.await.expect("no panic");
+        if slow {
+            timed_out(&outcome);
+        } else {
+            let left = held(outcome).valid_for();
+            assert!(left > secs(29), "confirmed: {left:?}");
+        }
+        server.advance(secs(1)).await;
+        assert_eq!(server.left_behind(), "", "slow: {slow}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
