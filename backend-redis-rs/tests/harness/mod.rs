@@ -73,7 +73,11 @@ impl Harness for Redis {
             url: self.server.url(),
             backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
             protocol: Protocol::new(&prefix, Settings::default())?,
-            options: Options::new().with_key_prefix(prefix).with_resp(resp()),
+            options: Options::new()
+                .with_key_prefix(prefix)
+                .with_resp(resp())
+                // A busy machine may take longer than users want to wait.
+                .with_connect_timeout(Duration::from_secs(5)),
         }))
     }
 }

@@ -67,7 +67,7 @@ async fn queue_full(world: &World) -> Verdict {
 }
 
 async fn dead_places_are_swept_before_the_queue_is_full(world: &World) -> Verdict {
-    let lock = Lock::mutex("k").waiter_lease(world.units(4));
+    let lock = Lock::mutex("k").waiter_lease(world.units(8));
     world.session().await?.ask(&lock).acquired("S1").await?;
     let b = world.session().await?;
     // The first lives on, the others behind it are dead.
@@ -75,9 +75,9 @@ async fn dead_places_are_swept_before_the_queue_is_full(world: &World) -> Verdic
     for _ in 0..3 {
         b.ask(&lock).wait().queued("rule 7").await?;
     }
-    world.pass(3).await;
+    world.pass(5).await;
     alive.poll_queued("rule 10").await?;
-    world.pass(2).await;
+    world.pass(5).await;
     let ask = b.ask(&lock).wait().limits(waiters(2));
     ask.queued("rule 10").await?;
     Ok(())
