@@ -8,6 +8,23 @@ use crate::Result;
 use crate::lock::Pair;
 use crate::samples::Samples;
 
+/// What tasks side by side came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Pairs of all tasks.
+    pub pairs: f64,
+    /// For how long.
+    pub time: Duration,
+}
+
+impl Load {
+    /// Pairs a second.
+    #[must_use]
+    pub fn per_second(self) -> f64 {
+        self.pairs / self.time.as_secs_f64()
+    }
+}
+
 /// Takes and gives back so many times, one after the other; the time of each.
 ///
 /// # Errors
@@ -22,12 +39,11 @@ pub async fn one_by_one(lock: &impl Pair, count: usize) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Each lock is taken and given back by a task of its own, again and again for so long. How many
-/// pairs that made in a second.
+/// Each lock is taken and given back by a task of its own, again and again for so long.
 ///
 /// # Errors
 /// The first of any lock.
-pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Result<f64> {
+pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Result<Load> {
     let over = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();
     let tasks: Vec<_> = (0..locks.len())
@@ -49,7 +65,10 @@ pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Resul
     for task in tasks {
         pairs += f64::from(task.await??);
     }
-    Ok(pairs / begun.elapsed().as_secs_f64())
+    Ok(Load {
+        pairs,
+        time: begun.elapsed(),
+    })
 }
 
 /// Each lock is taken and given back by a task of its own, so many times.

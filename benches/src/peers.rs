@@ -144,10 +144,14 @@ async fn distinct_keys(place: &Place, tasks: usize) -> Result<Vec<Reading>> {
     let time = Duration::from_millis(place.effort.of(20, 200));
     let mut rates: [Vec<f64>; 4] = Default::default();
     for _ in 0..place.effort.of(1, 3) {
-        rates[0].push(side_by_side(&floors, time).await?);
-        rates[1].push(side_by_side(&peers.rslock, time).await?);
-        rates[2].push(side_by_side(&peers.redis_lock, time).await?);
-        rates[3].push(side_by_side(&peers.distributed_lock_redis, time).await?);
+        rates[0].push(side_by_side(&floors, time).await?.per_second());
+        rates[1].push(side_by_side(&peers.rslock, time).await?.per_second());
+        rates[2].push(side_by_side(&peers.redis_lock, time).await?.per_second());
+        rates[3].push(
+            side_by_side(&peers.distributed_lock_redis, time)
+                .await?
+                .per_second(),
+        );
     }
     let [floor, own @ ..] = rates.map(median);
     let names = ["rslock", "redis-lock", "distributed-lock-redis"];

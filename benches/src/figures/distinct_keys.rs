@@ -33,8 +33,8 @@ async fn rates(place: &Place, name: &str) -> Result<Vec<Reading>> {
         side_by_side(&least, time / 4).await?;
         let (mut own_rates, mut rates) = (Vec::new(), Vec::new());
         for _ in 0..place.effort.of(1, 3) {
-            rates.push(side_by_side(&least, time).await?);
-            own_rates.push(side_by_side(&ours, time).await?);
+            rates.push(side_by_side(&least, time).await?.per_second());
+            own_rates.push(side_by_side(&ours, time).await?.per_second());
         }
         let reading = Reading::new(format!("{name}.{tasks}"), median(own_rates), "pairs/s");
         let reading = reading.over(median(rates));

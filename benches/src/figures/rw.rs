@@ -115,7 +115,7 @@ pub(super) async fn measure_mixed(place: &Place) -> Result<Vec<Reading>> {
         let readers = Arc::new(readers);
         let writing = contend(vec![writer], away, time);
         let (reads, writes) = join(side_by_side(&readers, time), writing).await;
-        let (reads, writes) = (reads?, writes?);
+        let (reads, writes) = (reads?.per_second(), writes?);
         close(clients).await?;
         let wait = micros(writes.wait.percentile(99)) / 1e3;
         readings.extend([

@@ -34,7 +34,7 @@ pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
         sharing.push(Permit(semaphore));
     }
     let time = Duration::from_millis(place.effort.of(50, 1_000));
-    let rate = side_by_side(&Arc::new(sharing), time).await?;
+    let rate = side_by_side(&Arc::new(sharing), time).await?.per_second();
     close(clients).await?;
     let pair = Reading::new("semaphore.p50", micros(own.percentile(50)), "µs");
     Ok(vec![
