@@ -81,10 +81,8 @@
 
 mod backend;
 mod error;
-mod link;
-mod notices;
 mod wire;
 
 pub use backend::FredBackend;
-pub use error::ConnectError;
+pub use leasehold_redis_link::ConnectError;
 pub use leasehold_redis_protocol::{Options, RespVersion};

@@ -14,16 +14,16 @@ use fred::types::{
     Builder, ClusterHash, ConnectHandle, CustomCommand, Message, RespVersion, Value,
 };
 use futures_util::future::{Either, select};
-use leasehold_api::{InvalidInput, ServerTime};
-use leasehold_redis_protocol::{Call, ErrorClass, Options, RespVersion as Resp, check_url};
+use leasehold_api::ServerTime;
+use leasehold_redis_link::{ConnectError, Event, Failure, FailureKind, UnboundedSender};
+use leasehold_redis_protocol::{Call, Options, RespVersion as Resp, check_url};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::error::{ConnectError, Failure, FailureKind};
+use crate::error::failure;
 
 /// Messages that fit between the library and the task that takes them out at once; what does not
 /// fit is lost, and noticed.
@@ -33,17 +33,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// A command that its caller has given up is dropped by the library this much later, if it was
 /// not sent yet. The caller's own limit is to be the first that ends.
 const DISCARD_AFTER: Duration = Duration::from_millis(50);
-
-/// What a connection tells unasked.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A message on a channel that it subscribed to.
-    Message(Vec<u8>),
-    /// Messages may have been lost.
-    Missed,
-    /// The connection ended.
-    Closed,
-}
 
 /// Where connections come from.
 pub(crate) enum Source {
@@ -66,7 +55,8 @@ impl Source {
     /// Connections to the server that `url` names.
     pub(crate) fn from_url(url: &str, options: &Options) -> Result<Self, ConnectError> {
         check_url(url)?;
-        let config = Config::from_url(url).map_err(|error| unusable("URL", &error))?;
+        let config =
+            Config::from_url(url).map_err(|error| ConnectError::unusable("URL", &error))?;
         Self::own(&Builder::from_config(config), options)
     }
 
@@ -76,7 +66,7 @@ impl Source {
     pub(crate) fn own(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let Some(config) = builder.get_config() else {
             let error = Error::new(ErrorKind::Config, "it has no client configuration");
-            return Err(unusable("builder", &error));
+            return Err(ConnectError::unusable("builder", &error));
         };
         // A fresh one, because a reconnect policy cannot be taken away.
         let mut own = Builder::from_config(config.clone());
@@ -96,14 +86,16 @@ impl Source {
             });
         Ok(Self::Own(Box::new(own)))
     }
+}
 
-    /// Whether connections are opened here: then each is new, and known to be open or not.
-    pub(crate) const fn is_own(&self) -> bool {
+impl leasehold_redis_link::Source for Source {
+    type Wire = Wire;
+
+    fn is_own(&self) -> bool {
         matches!(self, Self::Own(_))
     }
 
-    /// Where the connections lead, if they are opened here: no user and no password.
-    pub(crate) fn address(&self) -> Option<String> {
+    fn address(&self) -> Option<String> {
         let Self::Own(builder) = self else {
             return None;
         };
@@ -112,9 +104,7 @@ impl Source {
         Some(hosts.join(", "))
     }
 
-    /// Opens a connection, with no time limit of its own. Must run on the runtime that shall
-    /// drive the connection.
-    pub(crate) async fn open(
+    async fn open(
         &self,
         options: &Options,
         events: Option<UnboundedSender<Event>>,
@@ -129,9 +119,9 @@ impl Source {
                 config.broadcast_channel_capacity = MESSAGE_BUFFER;
             });
         }
-        let client = builder.build()?;
+        let client = builder.build().map_err(failure)?;
         let messages = client.message_rx();
-        let (driver, router) = connect(&client).await?;
+        let (driver, router) = connect(&client).await.map_err(failure)?;
         if let Some(events) = events {
             tokio::spawn(pump(messages, router, events));
         }
@@ -182,13 +172,6 @@ async fn pump(
     let _ = events.send(Event::Closed);
 }
 
-fn unusable(what: &'static str, error: &Error) -> ConnectError {
-    ConnectError::Invalid(InvalidInput::Setting {
-        what,
-        problem: error.to_string(),
-    })
-}
-
 /// Ends the library's task, and with it the connection.
 struct Driver(AbortHandle);
 
@@ -234,23 +217,13 @@ impl Wire {
             },
         }
     }
+}
 
-    /// Whether it is known to have ended, so that nothing can be sent over it.
-    pub(crate) fn is_closed(&self) -> bool {
+impl leasehold_redis_link::Wire for Wire {
+    fn is_closed(&self) -> bool {
         match &self.line {
             Line::Own { driver, .. } => driver.0.is_finished(),
             Line::User(_) => false,
-        }
-    }
-
-    /// Runs a script: by its hash, and by its source if the server does not know that.
-    pub(crate) async fn script(&self, call: &Call) -> Result<Vec<u8>, Failure> {
-        const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
-        match self.eval("EVALSHA", call.script.sha1(), call).await {
-            Err(failure) if failure.kind == UNKNOWN => {
-                self.eval("EVAL", call.script.source(), call).await
-            }
-            answer => answer,
         }
     }
 
@@ -269,44 +242,40 @@ impl Wire {
         match self.send(name, ClusterHash::Offset(2), arguments).await? {
             Value::Bytes(bytes) => Ok(bytes.to_vec()),
             Value::String(text) => Ok(text.as_bytes().to_vec()),
-            other => Err(garbled(name, &other)),
+            other => Err(Failure::garbled(name, &other)),
         }
     }
 
-    /// The server's own description of itself.
-    pub(crate) async fn info(&self) -> Result<String, Failure> {
+    async fn info(&self) -> Result<String, Failure> {
         let arguments = vec![Value::from("server")];
         match self.send("INFO", ClusterHash::Random, arguments).await? {
             Value::String(text) => Ok(text.to_string()),
-            other => Err(garbled("INFO", &other)),
+            other => Err(Failure::garbled("INFO", &other)),
         }
     }
 
-    /// The server's clock.
-    pub(crate) async fn time(&self) -> Result<ServerTime, Failure> {
+    async fn time(&self) -> Result<ServerTime, Failure> {
         let answer = self.send("TIME", ClusterHash::Random, Vec::new()).await?;
         match answer.clone().convert::<(u64, u64)>() {
             Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
-            Err(_) => Err(garbled("TIME", &answer)),
+            Err(_) => Err(Failure::garbled("TIME", &answer)),
         }
     }
 
-    /// Asks for a sign of life.
-    pub(crate) async fn ping(&self) -> Result<(), Failure> {
+    async fn ping(&self) -> Result<(), Failure> {
         self.send("PING", ClusterHash::Random, Vec::new())
             .await
             .map(drop)
     }
 
-    /// Subscribes, and waits until the server has confirmed it.
-    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
+    async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
         let Line::Own { client, .. } = &self.line else {
             return Err(Failure::lost("a shared connection cannot subscribe"));
         };
         // The library is content when it has sent it, and drops the answer. A refusal is dropped
         // too, or taken for the answer to the next command. So the server is asked, over the
         // same connection, where commands are answered in their order.
-        client.subscribe(channel).await?;
+        client.subscribe(channel).await.map_err(failure)?;
         let subscribed = match client.protocol_version() {
             RespVersion::RESP3 => self.is_listed_as_subscribed().await?,
             RespVersion::RESP2 => self.takes_only_subscriptions().await?,
@@ -318,12 +287,14 @@ impl Wire {
             "SUBSCRIBE was refused: no access to the channel, or not to the command",
         ))
     }
+}
 
+impl Wire {
     async fn is_listed_as_subscribed(&self) -> Result<bool, Failure> {
         let arguments = vec![Value::from("INFO")];
         match self.send("CLIENT", ClusterHash::Random, arguments).await? {
             Value::String(text) => Ok(text.contains(" sub=1 ")),
-            other => Err(garbled("CLIENT INFO", &other)),
+            other => Err(Failure::garbled("CLIENT INFO", &other)),
         }
     }
 
@@ -333,7 +304,7 @@ impl Wire {
         match self.send("PING", ClusterHash::Random, Vec::new()).await? {
             Value::Array(_) => Ok(true),
             Value::String(_) => Ok(false),
-            other => Err(garbled("PING", &other)),
+            other => Err(Failure::garbled("PING", &other)),
         }
     }
 
@@ -353,7 +324,10 @@ impl Wire {
             }
         };
         if !client.is_connected() {
-            return Err(Failure::not_connected());
+            return Err(Failure::new(
+                FailureKind::Refused,
+                "the client is not connected",
+            ));
         }
         let (client, heard) = (client.clone(), Arc::clone(&self.heard[member]));
         let (limits, is_users) = (self.limits.clone(), matches!(self.line, Line::User(_)));
@@ -377,7 +351,7 @@ impl Wire {
             answer
         };
         match self.handle.spawn(sent).await {
-            Ok(answer) => Ok(answer?),
+            Ok(answer) => answer.map_err(failure),
             Err(_) => Err(Failure::lost("the runtime is shutting down")),
         }
     }
@@ -392,8 +366,4 @@ async fn revive(client: &Client, heard: &AtomicU64, before: u64) {
         // Its failure shows in the next call.
         let _ = client.force_reconnection().await;
     }
-}
-
-fn garbled(command: &str, answer: &Value) -> Failure {
-    Failure::lost(format!("{command} was answered with {answer:?}"))
 }

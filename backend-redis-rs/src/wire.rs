@@ -4,27 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt;
-use leasehold_api::{InvalidInput, ServerTime};
-use leasehold_redis_protocol::{Call, ErrorClass, NO_NOTICES, RespVersion, check_url};
+use leasehold_api::ServerTime;
+use leasehold_redis_link::{ConnectError, Event, Failure, UnboundedSender};
+use leasehold_redis_protocol::{Call, NO_NOTICES, Options, RespVersion, check_url};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, Value,
-};
-use tokio::sync::mpsc::UnboundedSender;
+use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, Value};
 use tokio::task::AbortHandle;
 
-use crate::error::{ConnectError, Failure, FailureKind};
-
-/// What a connection tells unasked.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A message on a channel that it subscribed to.
-    Message(Vec<u8>),
-    /// Messages may have been lost.
-    Missed,
-    /// The connection ended.
-    Closed,
-}
+use crate::error::failure;
 
 /// Where connections come from.
 pub(crate) enum Source {
@@ -50,7 +37,7 @@ impl Source {
     /// Connections to the server that `url` names.
     pub(crate) fn from_url(url: &str, resp: RespVersion) -> Result<Self, ConnectError> {
         check_url(url)?;
-        let client = Client::open(url).map_err(|error| unusable("URL", &error))?;
+        let client = Client::open(url).map_err(|error| ConnectError::unusable("URL", &error))?;
         Self::own(&client, resp)
     }
 
@@ -64,27 +51,28 @@ impl Source {
         };
         let settings = info.redis_settings().clone().set_protocol(protocol);
         let client = Client::open(info.set_redis_settings(settings))
-            .map_err(|error| unusable("client", &error))?;
+            .map_err(|error| ConnectError::unusable("client", &error))?;
         Ok(Self::Own(client, resp))
     }
+}
 
-    /// Whether connections are opened here: then each is new, and known to be open or not.
-    pub(crate) const fn is_own(&self) -> bool {
+impl leasehold_redis_link::Source for Source {
+    type Wire = Wire;
+
+    fn is_own(&self) -> bool {
         matches!(self, Self::Own(..))
     }
 
-    /// Where the connections lead, if they are opened here: no user and no password.
-    pub(crate) fn address(&self) -> Option<String> {
+    fn address(&self) -> Option<String> {
         match self {
             Self::Own(client, _) => Some(client.get_connection_info().addr().to_string()),
             Self::User(_) => None,
         }
     }
 
-    /// Opens a connection, with no time limit of its own. Must run on the runtime that shall
-    /// drive the connection.
-    pub(crate) async fn open(
+    async fn open(
         &self,
+        _: &Options,
         events: Option<UnboundedSender<Event>>,
     ) -> Result<Wire, Failure> {
         let (client, resp) = match self {
@@ -101,13 +89,14 @@ impl Source {
             let noticed = Arc::clone(&closed);
             config = config.set_push_sender(move |push| notice(push, &noticed, events.as_ref()));
         } else if let Some(events) = events {
-            let (sink, messages) = client.get_async_pubsub().await?.split();
+            let (sink, messages) = client.get_async_pubsub().await.map_err(failure)?.split();
             let pump = tokio::spawn(pump(messages, events)).abort_handle();
             ear = Some(Ear { sink, pump });
         }
         let connection = client
             .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+            .await
+            .map_err(failure)?;
         Ok(Wire::Own {
             connection,
             closed,
@@ -126,13 +115,6 @@ async fn pump(mut messages: PubSubStream, events: UnboundedSender<Event>) {
     }
     // Fails when nobody listens any more.
     let _ = events.send(Event::Closed);
-}
-
-fn unusable(what: &'static str, error: &RedisError) -> ConnectError {
-    ConnectError::Invalid(InvalidInput::Setting {
-        what,
-        problem: error.to_string(),
-    })
 }
 
 fn notice(
@@ -184,38 +166,30 @@ impl Drop for Ear {
     }
 }
 
-impl Wire {
-    /// Whether it is known to have ended, so that nothing can be sent over it.
-    pub(crate) fn is_closed(&self) -> bool {
+impl leasehold_redis_link::Wire for Wire {
+    fn is_closed(&self) -> bool {
         match self {
             Self::Own { closed, .. } => closed.load(Ordering::Acquire),
             Self::User(_) => false,
         }
     }
 
-    /// Runs a script: by its hash, and by its source if the server does not know that.
-    pub(crate) async fn script(&self, call: &Call) -> Result<Vec<u8>, Failure> {
-        const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
-        match self.eval("EVALSHA", call.script.sha1(), call).await {
-            Err(failure) if failure.kind == UNKNOWN => {
-                self.eval("EVAL", call.script.source(), call).await
-            }
-            answer => answer,
-        }
-    }
-
-    async fn eval(&self, name: &str, script: &str, call: &Call) -> Result<Vec<u8>, Failure> {
+    async fn eval(
+        &self,
+        name: &'static str,
+        script: &str,
+        call: &Call,
+    ) -> Result<Vec<u8>, Failure> {
         let mut command = redis::cmd(name);
         command.arg(script).arg(call.keys.len());
         command.arg(&call.keys).arg(&call.args);
         match self.send(&command).await? {
             Value::BulkString(bytes) => Ok(bytes),
-            other => Err(garbled(name, &other)),
+            other => Err(Failure::garbled(name, &other)),
         }
     }
 
-    /// The server's own description of itself.
-    pub(crate) async fn info(&self) -> Result<String, Failure> {
+    async fn info(&self) -> Result<String, Failure> {
         match self.send(redis::cmd("INFO").arg("server")).await? {
             Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Value::VerbatimString { text, .. } => Ok(text),
@@ -223,42 +197,44 @@ impl Wire {
             Value::Map(_) => Err(Failure::misconfigured(
                 "INFO was answered by several servers: clusters are not supported",
             )),
-            other => Err(garbled("INFO", &other)),
+            other => Err(Failure::garbled("INFO", &other)),
         }
     }
 
-    /// The server's clock.
-    pub(crate) async fn time(&self) -> Result<ServerTime, Failure> {
+    async fn time(&self) -> Result<ServerTime, Failure> {
         let answer = self.send(&redis::cmd("TIME")).await?;
         match redis::from_redis_value_ref::<(u64, u64)>(&answer) {
             Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
-            Err(_) => Err(garbled("TIME", &answer)),
+            Err(_) => Err(Failure::garbled("TIME", &answer)),
         }
     }
 
-    /// Asks for a sign of life, where messages come in.
-    pub(crate) async fn ping(&self) -> Result<(), Failure> {
+    async fn ping(&self) -> Result<(), Failure> {
         match self {
             Self::Own { ear: Some(ear), .. } => {
                 let pong: Result<Value, _> = ear.sink.clone().ping().await;
-                Ok(pong.map(drop)?)
+                pong.map(drop).map_err(failure)
             }
             _ => self.send(&redis::cmd("PING")).await.map(drop),
         }
     }
 
-    /// Subscribes, and waits until the server has confirmed it.
-    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
+    async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
         match self {
             Self::Own { ear: Some(ear), .. } => {
-                ear.sink.clone().subscribe(channel).await?;
+                ear.sink.clone().subscribe(channel).await.map_err(failure)?;
                 self.is_heard(channel).await
             }
-            Self::Own { connection, .. } => Ok(connection.clone().subscribe(channel).await?),
+            Self::Own { connection, .. } => {
+                let subscribed = connection.clone().subscribe(channel).await;
+                subscribed.map_err(failure)
+            }
             Self::User(_) => Err(Failure::lost("a shared connection cannot subscribe")),
         }
     }
+}
 
+impl Wire {
     /// Makes sure that who listens on the other connection listens to the server that this one
     /// has asked for its name: the notices' stamps are of that server's clock.
     async fn is_heard(&self, channel: &str) -> Result<(), Failure> {
@@ -266,7 +242,7 @@ impl Wire {
         match self.send(&nothing).await? {
             Value::Int(1..) => Ok(()),
             Value::Int(_) => Err(Failure::lost("it is another server that was subscribed to")),
-            other => Err(garbled("PUBLISH", &other)),
+            other => Err(Failure::garbled("PUBLISH", &other)),
         }
     }
 
@@ -275,10 +251,6 @@ impl Wire {
             Self::Own { connection, .. } => connection.clone().send_packed_command(command).await,
             Self::User(connection) => connection.handle().req_packed_command(command).await,
         };
-        Ok(answer?.extract_error()?)
+        answer.and_then(Value::extract_error).map_err(failure)
     }
-}
-
-fn garbled(command: &str, answer: &Value) -> Failure {
-    Failure::lost(format!("{command} was answered with {answer:?}"))
 }

@@ -1,5 +1,8 @@
 //! The conformance suite on a real server, through the `redis` crate.
 
+mod client;
+
+#[path = "../../redis-link/tests/shared/harness.rs"]
 mod harness;
 
 use std::process::ExitCode;
@@ -15,5 +18,8 @@ const CANNOT_RUN: &[&str] = &[
 ];
 
 fn main() -> ExitCode {
-    leasehold_conformance::run(Redis::start(), CANNOT_RUN)
+    leasehold_conformance::run(
+        Redis::start("redis-rs", include_str!("../src/lib.rs")),
+        CANNOT_RUN,
+    )
 }

@@ -3,6 +3,9 @@
 //! Needs `--cfg leasehold_mutants`; `./test full` builds and runs it.
 #![cfg(leasehold_mutants)]
 
+mod client;
+
+#[path = "../../redis-link/tests/shared/harness.rs"]
 mod harness;
 
 use std::sync::Arc;
@@ -26,7 +29,8 @@ fn every_mutant_of_the_scripts_fails_a_case() {
     println!("{:<36} {:<8} first case that fails", "mutant", "breaks");
     for mutant in ALL {
         // A server of its own: what a fault leaves behind must not fail the next one.
-        let harness: Arc<dyn Harness> = Arc::new(Redis::start());
+        let harness: Arc<dyn Harness> =
+            Arc::new(Redis::start("redis-rs", include_str!("../src/lib.rs")));
         mutant.plant();
         let noticed = cases_for(&*harness, mutant)
             .into_iter()

@@ -200,12 +200,12 @@ impl BackendError {
     /// The same with the client library's error, where the variant has room for one. The
     /// `reason` must have its words already.
     #[must_use]
-    pub fn with_cause(mut self, below: impl StdError + Send + Sync + 'static) -> Self {
+    pub fn with_cause(mut self, below: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         if let Self::Unavailable { cause, .. }
         | Self::OutcomeUnknown { cause, .. }
         | Self::Rejected { cause, .. } = &mut self
         {
-            *cause = Some(Arc::new(below));
+            *cause = Some(Arc::from(below.into()));
         }
         self
     }

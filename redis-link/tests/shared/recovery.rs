@@ -3,20 +3,23 @@
 //! Every call is bounded, whatever the server does, and the first success comes within a second
 //! after the server answers again.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{
-    Backend, RECOVERY, WAYS, Way, admin, connect, hello_in_time, key, mutex, operation, session,
-    soon, time_to_success,
-};
 use futures_util::StreamExt;
 use leasehold_api::{BackendError, Notice};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer, ServerOptions};
 
+use super::support::{
+    Backend, RECOVERY, Way, admin, connect, hello_in_time, key, mutex, operation, session, soon,
+    time_to_success,
+};
+use crate::ways::WAYS;
+
 /// Calls for so long, each of which must end in its time.
-async fn keep_calling(backend: &Backend, duration: Duration) -> Vec<Result<(), BackendError>> {
+pub(crate) async fn keep_calling(
+    backend: &Backend,
+    duration: Duration,
+) -> Vec<Result<(), BackendError>> {
     let began = Instant::now();
     let mut results = Vec::new();
     while began.elapsed() < duration {
@@ -267,7 +270,7 @@ async fn a_closed_backend_says_so_and_has_no_connections() {
             // The user's connections stay the user's.
             continue;
         }
-        common::eventually("its connections are closed", async || {
+        super::support::eventually("its connections are closed", async || {
             let clients = admin(&url, &["CLIENT", "LIST"]).await;
             clients.matches("cmd=").count() == 1
         })

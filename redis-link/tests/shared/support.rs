@@ -1,7 +1,5 @@
-//! What the tests of this crate share: the ways to make a backend, and requests.
-
-// Each test program uses a part of it.
-#![allow(dead_code)]
+//! What these tests share: how a backend is made, and requests. To the server itself they speak
+//! through the `redis` crate, whichever the backend uses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +8,10 @@ use leasehold_api::{
     Acquire, BackendError, BoxFuture, Key, LockBackend, LockSpec, Mode, Operation, OwnerId,
     ServerTime, SessionId,
 };
-use leasehold_redis_rs::{Options, RedisBackend, RespVersion};
+use leasehold_redis_link::ConnectError;
+use leasehold_redis_protocol::Options;
+
+use crate::client;
 
 pub(crate) type Backend = Arc<dyn LockBackend>;
 
@@ -26,7 +27,7 @@ pub(crate) const RECOVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) name: &'static str,
-    make: fn(String, Options) -> BoxFuture<'static, Backend>,
+    pub(crate) make: fn(String, Options) -> BoxFuture<'static, Backend>,
     /// Finds its way back after a broken connection.
     pub(crate) reconnects: bool,
     /// Finds its way back from a connection that has gone silent.
@@ -47,88 +48,11 @@ impl Way {
     }
 }
 
-/// All ways to make a backend.
-pub(crate) const WAYS: [Way; 5] = [
-    Way {
-        name: "URL",
-        make: |url, options| {
-            Box::pin(async move {
-                let backend = RedisBackend::connect_with(&url, options).await;
-                Arc::new(backend.expect("connected")) as Backend
-            })
-        },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
-        told_of_ends: true,
-    },
-    Way {
-        name: "URL with RESP2",
-        make: |url, options| {
-            Box::pin(async move {
-                let options = options.with_resp(RespVersion::Resp2);
-                let backend = RedisBackend::connect_with(&url, options).await;
-                Arc::new(backend.expect("connected")) as Backend
-            })
-        },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
-        told_of_ends: false,
-    },
-    Way {
-        name: "Client",
-        make: |url, options| {
-            Box::pin(async move {
-                let client = redis::Client::open(url).expect("a good URL");
-                let backend = RedisBackend::from_client(&client, options);
-                Arc::new(backend.expect("usable")) as Backend
-            })
-        },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
-        told_of_ends: true,
-    },
-    Way {
-        name: "ConnectionManager",
-        make: |url, options| {
-            Box::pin(async move {
-                let config = redis::aio::ConnectionManagerConfig::new().set_number_of_retries(0);
-                let client = redis::Client::open(url).expect("a good URL");
-                let manager = client.get_connection_manager_with_config(config).await;
-                let backend = RedisBackend::from_connection(manager.expect("connected"), options);
-                Arc::new(backend.expect("usable")) as Backend
-            })
-        },
-        reconnects: true,
-        replaces_silent: false,
-        push: false,
-        told_of_ends: false,
-    },
-    Way {
-        name: "MultiplexedConnection",
-        make: |url, options| {
-            Box::pin(async move {
-                let client = redis::Client::open(url).expect("a good URL");
-                let connection = client.get_multiplexed_async_connection().await;
-                let connection = connection.expect("connected");
-                let backend = RedisBackend::from_connection(connection, options);
-                Arc::new(backend.expect("usable")) as Backend
-            })
-        },
-        reconnects: false,
-        replaces_silent: false,
-        push: false,
-        told_of_ends: false,
-    },
-];
-
 /// Makes a backend from a URL and says what came of it.
 pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
-    match RedisBackend::connect(url).await {
-        Ok(backend) => Ok(Arc::new(backend)),
-        Err(leasehold_redis_rs::ConnectError::Backend(error)) => Err(error),
+    match client::connect_with(url, Options::new()).await {
+        Ok(backend) => Ok(backend),
+        Err(ConnectError::Backend(error)) => Err(error),
         Err(other) => panic!("{other}"),
     }
 }

@@ -1,17 +1,15 @@
-//! A real server, through the `fred` crate, as the conformance suite sees it.
+//! A real server, through the backend, as the conformance suite sees it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fred::interfaces::ClientLike;
-use fred::types::config::Config;
-use fred::types::{Builder, ClusterHash, CustomCommand, FromValue, Value};
 use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
-use leasehold_fred::{FredBackend, Options, RespVersion};
-use leasehold_redis_protocol::{Protocol, Settings};
+use leasehold_redis_protocol::{Options, Protocol, RespVersion, Settings};
 use leasehold_test_servers::{RedisServer, ServerOptions};
+
+use crate::client;
 
 /// Who the backends are: a user with few rights.
 const USER: &str = "locks";
@@ -20,15 +18,17 @@ const FOREIGN: &str = "another program's value";
 /// One server for all cases; each case has a key prefix of its own.
 #[derive(Debug)]
 pub(crate) struct Redis {
+    name: &'static str,
     server: RedisServer,
 }
 
 impl Redis {
-    pub(crate) fn start() -> Self {
+    /// For the backend of that name, with the rights that its documentation asks for.
+    pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
         let user = [USER, "on", ">secret", "~*", "&*"];
-        let rights = user.into_iter().chain(documented_rights());
+        let rights = user.into_iter().chain(documented_rights(documentation));
         let server = ServerOptions::default().with_config("user", rights).start();
-        Self { server }
+        Self { name, server }
     }
 }
 
@@ -42,8 +42,8 @@ fn resp() -> RespVersion {
 }
 
 /// The commands that the crate's documentation gives to a user with no more rights than needed.
-fn documented_rights() -> impl Iterator<Item = &'static str> {
-    include_str!("../../src/lib.rs")
+fn documented_rights(documentation: &'static str) -> impl Iterator<Item = &'static str> {
+    documentation
         .lines()
         .skip_while(|line| !line.contains("ACL SETUSER"))
         .take_while(|line| !line.contains("```"))
@@ -54,7 +54,7 @@ fn documented_rights() -> impl Iterator<Item = &'static str> {
 #[async_trait]
 impl Harness for Redis {
     fn name(&self) -> &'static str {
-        "fred"
+        self.name
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -94,25 +94,17 @@ struct Place {
 }
 
 impl Place {
-    async fn query<T: FromValue>(
-        &self,
-        command: &'static str,
-        arguments: Vec<Value>,
-    ) -> Result<T, SetupError> {
-        let client = Builder::from_config(Config::from_url(&self.url)?).build()?;
-        client.init().await?;
-        let command = CustomCommand::new_static(command, ClusterHash::Random, false);
-        let answer = client.custom(command, arguments).await;
-        client.quit().await?;
-        Ok(answer?)
+    async fn query<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, SetupError> {
+        let client = redis::Client::open(self.url.as_str())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        Ok(command.query_async(&mut connection).await?)
     }
 }
 
 #[async_trait]
 impl Environment for Place {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
-        let backend = FredBackend::connect_with(&self.backend_url, self.options.clone()).await?;
-        Ok(Arc::new(backend))
+        Ok(client::connect_with(&self.backend_url, self.options.clone()).await?)
     }
 
     async fn let_time_pass(&self, duration: Duration) {
@@ -120,13 +112,15 @@ impl Environment for Place {
     }
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
-        let key = Value::Bytes(self.protocol.key(key).into());
-        self.query("SET", vec![key, FOREIGN.into()]).await
+        let mut set = redis::cmd("SET");
+        set.arg(self.protocol.key(key)).arg(FOREIGN);
+        self.query(&set).await
     }
 
     async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
-        let key = Value::Bytes(self.protocol.key(key).into());
-        let found: Option<String> = self.query("GET", vec![key]).await?;
+        let mut get = redis::cmd("GET");
+        get.arg(self.protocol.key(key));
+        let found: Option<String> = self.query(&get).await?;
         Ok(found.as_deref() == Some(FOREIGN))
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use crate::link::Shared;
-use crate::wire::{Event, Wire};
+use crate::source::{Event, Source, Wire};
 
 /// A silent subscription is asked for a sign of life this often: a dead network shows no
 /// otherwise.
@@ -24,8 +24,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A subscription that the server has confirmed.
-struct Subscription {
-    wire: Wire,
+struct Subscription<W> {
+    wire: W,
     clock: ClockId,
     events: UnboundedReceiver<Event>,
     /// Changes when the server was left.
@@ -41,8 +41,8 @@ enum Ended {
 }
 
 /// Subscribes to `channel`, and keeps it so until the stream is dropped or `closed` is set.
-pub(crate) async fn listen(
-    shared: &Arc<Shared>,
+pub(crate) async fn listen<S: Source>(
+    shared: &Arc<Shared<S>>,
     channel: String,
     closed: watch::Receiver<bool>,
 ) -> Result<Notices, BackendError> {
@@ -65,8 +65,11 @@ pub(crate) async fn listen(
     )))
 }
 
-impl Subscription {
-    async fn open(shared: &Arc<Shared>, channel: &str) -> Result<Self, BackendError> {
+impl<W: Wire> Subscription<W> {
+    async fn open<S: Source<Wire = W>>(
+        shared: &Arc<Shared<S>>,
+        channel: &str,
+    ) -> Result<Self, BackendError> {
         let (sender, events) = mpsc::unbounded_channel();
         let moved = shared.moved.subscribe();
         let (wire, info) = shared.connect(Some(sender)).await?;
@@ -87,15 +90,15 @@ impl Subscription {
 }
 
 /// Keeps one session's subscription.
-struct Keeper {
-    shared: Arc<Shared>,
+struct Keeper<S> {
+    shared: Arc<Shared<S>>,
     channel: String,
     notices: UnboundedSender<Notice>,
     closed: watch::Receiver<bool>,
 }
 
-impl Keeper {
-    async fn keep(self, subscription: Subscription) {
+impl<S: Source> Keeper<S> {
+    async fn keep(self, subscription: Subscription<S::Wire>) {
         let mut closed = self.closed.clone();
         let closing = pin!(closed.wait_for(|closed| *closed));
         let keeping = pin!(self.keep_open(subscription));
@@ -104,7 +107,7 @@ impl Keeper {
     }
 
     /// Ends when the stream is dropped.
-    async fn keep_open(&self, mut subscription: Subscription) {
+    async fn keep_open(&self, mut subscription: Subscription<S::Wire>) {
         while let Ended::Lost = self.forward(&mut subscription).await {
             self.tell(Notice::Gap { listening: false });
             let Some(new) = self.open_again().await else {
@@ -116,7 +119,7 @@ impl Keeper {
     }
 
     /// Passes messages on until the subscription is lost or the stream dropped.
-    async fn forward(&self, subscription: &mut Subscription) -> Ended {
+    async fn forward(&self, subscription: &mut Subscription<S::Wire>) -> Ended {
         let clock = subscription.clock;
         loop {
             let event = pin!(subscription.events.recv());
@@ -141,13 +144,13 @@ impl Keeper {
         }
     }
 
-    async fn is_alive(&self, wire: &Wire) -> bool {
+    async fn is_alive(&self, wire: &S::Wire) -> bool {
         let limit = self.shared.options.call_timeout;
         matches!(self.shared.within(limit, wire.ping()).await, Some(Ok(())))
     }
 
     /// Tries until it works; `None` if the stream is dropped meanwhile.
-    async fn open_again(&self) -> Option<Subscription> {
+    async fn open_again(&self) -> Option<Subscription<S::Wire>> {
         let mut pause = FIRST_PAUSE;
         loop {
             let attempt = pin!(Subscription::open(&self.shared, &self.channel));

@@ -1,20 +1,21 @@
 //! What the server refuses is said as it is: for now, for good, or because something else lives
 //! there; and nobody is told that nothing happened when that is not certain.
 
-mod common;
-
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{
-    Backend, RECOVERY, WAYS, admin, connect, eventually, key, mutex, operation, session, soon,
+use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply, SessionId};
+use leasehold_redis_protocol::Options;
+use leasehold_test_servers::{RedisServer, ServerOptions};
+
+use super::support::{
+    Backend, RECOVERY, admin, connect, eventually, key, mutex, operation, session, soon,
     time_to_success,
 };
-use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply, SessionId};
-use leasehold_fred::FredBackend;
-use leasehold_test_servers::{RedisServer, ServerOptions};
+use crate::client::connect_with;
+use crate::ways::WAYS;
 
 /// Keeps the server busy for a good part of a second, or more.
 const BUSY: &str = "for _ = 1, 5e7 do end";
@@ -276,13 +277,9 @@ async fn a_failed_connect_names_the_server_and_no_password() {
     admin(&url, &["CONFIG", "SET", "requirepass", "hunter2"]).await;
     let address = url.rsplit('/').next().expect("an address").to_owned();
     let wrong = format!("redis://me:swordfish@{address}");
-    let refused = FredBackend::connect(&wrong)
-        .await
-        .expect_err("a wrong password");
+    let refused = connect(&wrong).await.expect_err("a wrong password");
     drop(server);
-    let gone = FredBackend::connect(&wrong)
-        .await
-        .expect_err("nobody there");
+    let gone = connect(&wrong).await.expect_err("nobody there");
     for error in [refused, gone] {
         let told = format!("{error} {error:?}");
         assert!(told.contains(&address), "{told}");
@@ -295,10 +292,8 @@ async fn a_failed_connect_names_the_server_and_no_password() {
         }
     }
     for url in ["localhost:6379", "me:swordfish@localhost"] {
-        let told = FredBackend::connect(url)
-            .await
-            .expect_err("no scheme")
-            .to_string();
+        let refused = connect_with(url, Options::new()).await;
+        let told = refused.expect_err("no scheme").to_string();
         assert!(told.contains("it has no scheme; write redis://"), "{told}");
         assert!(!told.contains("swordfish"), "{told}");
     }

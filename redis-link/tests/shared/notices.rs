@@ -1,15 +1,17 @@
 //! Subscriptions: confirmed before they are relied on, kept through faults, ended with their
 //! stream; and nothing lost in between without a word.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{Backend, RECOVERY, WAYS, Way, admin, eventually, publish, session, time_to_success};
 use futures_util::StreamExt;
 use leasehold_api::{BackendError, ClockId, Notice, Notices, bounds};
 use leasehold_redis_protocol::{Protocol, Settings};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer};
+
+use super::support::{
+    Backend, RECOVERY, Way, admin, eventually, publish, session, time_to_success,
+};
+use crate::ways::WAYS;
 
 /// Longest wait for a notice that must come: a silent connection is noticed within seconds.
 const WAIT: Duration = Duration::from_secs(8);

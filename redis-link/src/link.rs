@@ -29,8 +29,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
-use crate::error::{Failure, FailureKind};
-use crate::wire::{Event, Source, Wire};
+use crate::failure::{Failure, FailureKind};
+use crate::source::{self, Event, Source, Wire};
 
 /// A connection may be silent for this part of a call before another is tried beside it.
 const PATIENCE: u32 = 4;
@@ -42,9 +42,8 @@ const GRACE: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Where connections come from, and the limits that hold for them.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    pub(crate) source: Arc<Source>,
+pub(crate) struct Shared<S> {
+    pub(crate) source: Arc<S>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
     /// Drives the connections.
@@ -53,7 +52,18 @@ pub(crate) struct Shared {
     pub(crate) moved: Arc<watch::Sender<()>>,
 }
 
-impl Shared {
+impl<S: Source> Shared<S> {
+    /// The same, with connections that another runtime drives.
+    pub(crate) fn driven_by(&self, handle: Handle) -> Self {
+        Self {
+            source: Arc::clone(&self.source),
+            options: self.options.clone(),
+            runtime: self.runtime.clone(),
+            handle,
+            moved: Arc::clone(&self.moved),
+        }
+    }
+
     /// The local clock.
     fn now(&self) -> Moment {
         self.runtime.now()
@@ -74,12 +84,12 @@ impl Shared {
     pub(crate) async fn connect(
         self: &Arc<Self>,
         events: Option<tokio::sync::mpsc::UnboundedSender<Event>>,
-    ) -> Result<(Wire, ServerInfo), BackendError> {
+    ) -> Result<(S::Wire, ServerInfo), BackendError> {
         let limit = self.options.connect_timeout.min(self.options.call_timeout);
         let shared = Arc::clone(self);
         let task = self.handle.spawn(async move {
             let opening = async {
-                let wire = shared.source.open(events).await?;
+                let wire = shared.source.open(&shared.options, events).await?;
                 let info = wire.info().await?;
                 Ok((wire, info))
             };
@@ -112,10 +122,10 @@ pub(crate) struct Answer {
 }
 
 /// The connection for commands.
-pub(crate) struct Link {
-    shared: Arc<Shared>,
+pub(crate) struct Link<S: Source> {
+    shared: Arc<Shared<S>>,
     closed: AtomicBool,
-    current: Mutex<Option<Arc<Live>>>,
+    current: Mutex<Option<Arc<Live<S::Wire>>>>,
     /// Held while connecting; the last failure, for those who waited for it.
     gate: tokio::sync::Mutex<Option<BackendError>>,
     /// Attempts to connect that have ended.
@@ -125,8 +135,8 @@ pub(crate) struct Link {
 }
 
 /// A connection in use.
-struct Live {
-    wire: Wire,
+struct Live<W> {
+    wire: W,
     clock: ClockId,
     opened: Moment,
     /// Answers that have come over it.
@@ -140,15 +150,15 @@ struct Live {
 }
 
 /// A connection, and the time that a command may take on it.
-struct Turn {
-    live: Arc<Live>,
+struct Turn<W> {
+    live: Arc<Live<W>>,
     /// When the command is sent.
     sent: Moment,
     left: Duration,
 }
 
-impl Link {
-    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
+impl<S: Source> Link<S> {
+    pub(crate) fn new(shared: Arc<Shared<S>>) -> Arc<Self> {
         Arc::new(Self {
             shared,
             closed: AtomicBool::new(false),
@@ -162,7 +172,7 @@ impl Link {
     /// Runs a script.
     pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<Answer, BackendError> {
         let turn = self.turn().await?;
-        let answer = turn.live.wire.script(call);
+        let answer = source::script(&turn.live.wire, call);
         match self.patiently(&turn, answer).await {
             Ok(body) => {
                 let clock = self.clock_of(&turn, reply::time(&body));
@@ -201,7 +211,7 @@ impl Link {
     }
 
     /// Finds the connection for one command; connecting counts as part of the call.
-    async fn turn(self: &Arc<Self>) -> Result<Turn, BackendError> {
+    async fn turn(self: &Arc<Self>) -> Result<Turn<S::Wire>, BackendError> {
         let limit = self.shared.options.call_timeout;
         let began = self.shared.now();
         match self.shared.within(limit, self.live()).await {
@@ -224,7 +234,7 @@ impl Link {
     /// Waits for an answer for as long as is left, less if the connection turns out to be dead.
     async fn patiently<T>(
         self: &Arc<Self>,
-        turn: &Turn,
+        turn: &Turn<S::Wire>,
         answer: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let Turn { live, left, .. } = turn;
@@ -252,27 +262,26 @@ impl Link {
     }
 
     /// Something came back, if only an error.
-    fn heard<T>(&self, live: &Arc<Live>, result: Result<T, Failure>) -> Result<T, Failure> {
-        match &result {
-            Err(Failure {
-                kind: FailureKind::Lost | FailureKind::Refused,
-                ..
-            }) => self.retire(live),
-            _ => {
-                live.answers.fetch_add(1, Ordering::Relaxed);
-                *lock(&live.silent_since) = None;
-            }
+    fn heard<T>(
+        &self,
+        live: &Arc<Live<S::Wire>>,
+        result: Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let kind = result.as_ref().err().map(Failure::kind);
+        if let Some(FailureKind::Lost | FailureKind::Refused) = kind {
+            self.retire(live);
+        } else {
+            live.answers.fetch_add(1, Ordering::Relaxed);
+            *lock(&live.silent_since) = None;
         }
-        if let Err(failure) = &result
-            && failure.kind == FailureKind::Answered(ErrorClass::Demoted)
-        {
+        if let Some(FailureKind::Answered(ErrorClass::Demoted)) = kind {
             self.leave(live);
         }
         result
     }
 
     /// Does something about a connection that has been silent for too long.
-    fn suspect(self: &Arc<Self>, live: &Arc<Live>) {
+    fn suspect(self: &Arc<Self>, live: &Arc<Live<S::Wire>>) {
         let Some(since) = *lock(&live.silent_since) else {
             return;
         };
@@ -289,7 +298,7 @@ impl Link {
     }
 
     /// Tries a second connection beside one that is silent.
-    fn doubt(self: &Arc<Self>, live: &Arc<Live>) {
+    fn doubt(self: &Arc<Self>, live: &Arc<Live<S::Wire>>) {
         if live.doubted.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -308,13 +317,13 @@ impl Link {
     }
 
     /// Gives a connection up; the next call opens another, or asks a user's anew who is there.
-    fn retire(&self, live: &Arc<Live>) {
+    fn retire(&self, live: &Arc<Live<S::Wire>>) {
         self.replace(live, None);
     }
 
     /// Leaves a server that has become a replica, subscriptions too: other calls on the
     /// connection are answered yet.
-    fn leave(&self, live: &Arc<Live>) {
+    fn leave(&self, live: &Arc<Live<S::Wire>>) {
         let age = self.shared.now().saturating_since(live.opened);
         if self.shared.source.is_own() && age >= PAUSE {
             let mut current = lock(&self.current);
@@ -325,7 +334,7 @@ impl Link {
         }
     }
 
-    fn replace(&self, old: &Arc<Live>, new: Option<Arc<Live>>) {
+    fn replace(&self, old: &Arc<Live<S::Wire>>, new: Option<Arc<Live<S::Wire>>>) {
         let mut current = lock(&self.current);
         if current.as_ref().is_some_and(|live| Arc::ptr_eq(live, old)) {
             *current = new;
@@ -337,7 +346,7 @@ impl Link {
     }
 
     /// The connection, opened if there is none.
-    async fn live(self: &Arc<Self>) -> Result<Arc<Live>, BackendError> {
+    async fn live(self: &Arc<Self>) -> Result<Arc<Live<S::Wire>>, BackendError> {
         if let Some(live) = self.current()? {
             return Ok(live);
         }
@@ -351,7 +360,7 @@ impl Link {
     }
 
     /// Opens the connection, unless an attempt has ended since there were so many.
-    async fn open(&self, attempts: u64) -> Result<Arc<Live>, BackendError> {
+    async fn open(&self, attempts: u64) -> Result<Arc<Live<S::Wire>>, BackendError> {
         let mut last = self.gate.lock().await;
         if let Some(live) = self.current()? {
             return Ok(live);
@@ -380,7 +389,7 @@ impl Link {
     }
 
     /// The connection, if it is open as far as is known.
-    fn current(&self) -> Result<Option<Arc<Live>>, BackendError> {
+    fn current(&self) -> Result<Option<Arc<Live<S::Wire>>>, BackendError> {
         let mut current = lock(&self.current);
         if self.closed.load(Ordering::Acquire) {
             *current = None;
@@ -401,7 +410,7 @@ impl Link {
     }
 
     /// Whose clock a stamp was read from.
-    fn clock_of(&self, turn: &Turn, at: Option<ServerTime>) -> ClockId {
+    fn clock_of(&self, turn: &Turn<S::Wire>, at: Option<ServerTime>) -> ClockId {
         match (&mut *lock(&self.clock), at) {
             (Some(watch), Some(at)) => watch.observe(turn.sent, self.shared.now(), at),
             _ => turn.live.clock,
@@ -409,8 +418,8 @@ impl Link {
     }
 }
 
-impl Live {
-    fn new(wire: Wire, info: &ServerInfo, opened: Moment) -> Arc<Self> {
+impl<W> Live<W> {
+    fn new(wire: W, info: &ServerInfo, opened: Moment) -> Arc<Self> {
         Arc::new(Self {
             wire,
             clock: info.clock,

@@ -1,16 +1,16 @@
 //! Renewal goes on while the user's program blocks every thread that it has.
 
-mod common;
-
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use common::{Backend, WAYS, admin, connect, eventually, key};
 use leasehold_api::{LockClient, MutexGuard, Outcome, ServerTime, bounds};
 use leasehold_redis_protocol::{Protocol, Settings};
 use leasehold_test_servers::{FaultProxy, RedisServer};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
+
+use super::support::{Backend, admin, connect, eventually, key};
+use crate::ways::WAYS;
 
 const LEASE: Duration = Duration::from_secs(2);
 

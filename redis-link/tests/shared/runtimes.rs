@@ -1,17 +1,16 @@
 //! Guards that outlive what they came from: dropped without a runtime, in a panic, while their
 //! runtime shuts down, after their client; and releases that race and are given up, on threads.
 
-mod common;
-
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use leasehold_api::{Error, LockClient, MutexGuard, Outcome, Release};
-use leasehold_redis_rs::RedisBackend;
 use leasehold_test_servers::RedisServer;
 use tokio::runtime::{Builder, Runtime};
+
+use super::support::{LEASE, connect};
 
 /// Of locks that nobody is left to release.
 const SHORT_LEASE: Duration = Duration::from_millis(1_500);
@@ -28,7 +27,7 @@ fn runtime() -> Runtime {
 }
 
 async fn client(server: &RedisServer) -> LockClient {
-    let backend = RedisBackend::connect(&server.url()).await;
+    let backend = connect(&server.url()).await;
     LockClient::new(backend.expect("connected"))
 }
 
@@ -77,7 +76,7 @@ fn a_guard_may_be_dropped_where_no_runtime_is() {
     let user = runtime();
     let (locks, guard) = user.block_on(async {
         let locks = client(&watch.server).await;
-        let guard = hold(&locks, "job", common::LEASE).await;
+        let guard = hold(&locks, "job", LEASE).await;
         (locks, guard)
     });
     thread::spawn(move || drop(guard)).join().expect("no panic");
@@ -90,13 +89,13 @@ fn a_panic_releases() {
     let watch = Watch::new();
     let user = runtime();
     let locks = user.block_on(client(&watch.server));
-    let guard = user.block_on(hold(&locks, "thread", common::LEASE));
+    let guard = user.block_on(hold(&locks, "thread", LEASE));
     let panicked = thread::spawn(move || {
         let _guard = guard;
         panic!("a thread with a guard panics, as planned");
     });
     assert!(panicked.join().is_err());
-    let guard = user.block_on(hold(&locks, "task", common::LEASE));
+    let guard = user.block_on(hold(&locks, "task", LEASE));
     let panicked = user.block_on(user.spawn(async move {
         let _guard = guard;
         tokio::task::yield_now().await;
@@ -177,9 +176,7 @@ fn a_guard_may_outlive_the_shutdown_of_its_client() {
     user.block_on(locks.shutdown()).expect("all is released");
     assert!(!guard.is_valid());
     watch.free_within("job", SOON);
-    let next = watch
-        .runtime
-        .block_on(hold(&watch.locks, "job", common::LEASE));
+    let next = watch.runtime.block_on(hold(&watch.locks, "job", LEASE));
     // Whatever becomes of the old guard, the next holder's is not touched.
     drop(locks);
     assert!(user.block_on(guard.release()).is_ok());
@@ -214,7 +211,7 @@ fn releases_that_race_come_to_the_same() {
     let user = runtime();
     let locks = user.block_on(client(&watch.server));
     for round in 0..100 {
-        let guard = Arc::new(user.block_on(hold(&locks, "job", common::LEASE)));
+        let guard = Arc::new(user.block_on(hold(&locks, "job", LEASE)));
         let release = |guard: Arc<MutexGuard>| async move { guard.release().await };
         let (one, two) = (Arc::clone(&guard), Arc::clone(&guard));
         let (one, two) = (user.spawn(release(one)), user.spawn(release(two)));
@@ -236,7 +233,7 @@ fn a_release_that_is_given_up_goes_on() {
     let locks = user.block_on(client(&watch.server));
     let mut given_up = 0;
     for round in 0..200_u64 {
-        let guard = Arc::new(user.block_on(hold(&locks, "job", common::LEASE)));
+        let guard = Arc::new(user.block_on(hold(&locks, "job", LEASE)));
         let other = Arc::clone(&guard);
         let aborted = if round % 4 < 2 {
             // Dropped when it was sent, and cannot have been answered.

@@ -4,18 +4,19 @@
 //! The proxy eats the replies to commands that the server has executed. The caller must not be
 //! told that nothing happened, and the same command again must find the first one's effect.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Backend, LEASE, WAYS, Way, key, mutex, operation, session, soon};
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, End, EndReply, ForceHow,
     ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll, PollReply, Renew,
     RenewReply, Stamped, Wait, Why,
 };
+use leasehold_redis_protocol::Options;
 use leasehold_test_servers::{FaultProxy, RedisServer, Request};
+
+use super::support::{Backend, LEASE, Way, key, mutex, operation, session, soon};
+use crate::ways::WAYS;
 
 /// Replies eaten for each command and way; `LEASEHOLD_EATEN_REPLIES` asks for more.
 fn rounds() -> u64 {
@@ -43,7 +44,7 @@ impl Place {
         for way in WAYS {
             let proxy = Arc::new(FaultProxy::start(server.address()).await);
             let prefix = format!("{}:", way.name);
-            let options = leasehold_fred::Options::new().with_key_prefix(prefix);
+            let options = Options::new().with_key_prefix(prefix);
             places.push(Self {
                 way,
                 tested: way.open_with(&proxy.url(), options.clone()).await,
@@ -93,7 +94,7 @@ impl Place {
 
     async fn another(&self) -> Backend {
         let prefix = format!("{}:", self.way.name);
-        let options = leasehold_fred::Options::new().with_key_prefix(prefix);
+        let options = Options::new().with_key_prefix(prefix);
         self.way.open_with(&self.proxy.url(), options).await
     }
 

@@ -1,0 +1,13 @@
+//! How the tests that all Redis backends share make this one.
+
+use std::sync::Arc;
+
+use leasehold_api::LockBackend;
+use leasehold_fred::{ConnectError, FredBackend, Options};
+
+pub(crate) async fn connect_with(
+    url: &str,
+    options: Options,
+) -> Result<Arc<dyn LockBackend>, ConnectError> {
+    Ok(Arc::new(FredBackend::connect_with(url, options).await?))
+}
