@@ -81,13 +81,13 @@ impl Clock {
         self.nanos.store(nanos, Ordering::Relaxed);
     }
 
-    /// Whether somebody must be told that something is to happen earlier than before: the driver
-    /// sleeps.
     /// Whether this is the clock of a tokio runtime.
     pub(crate) const fn is_tokio(&self) -> bool {
         self.tokio.is_some()
     }
 
+    /// Whether somebody must be told that something is to happen earlier than before: the driver
+    /// sleeps.
     pub(crate) fn driver_may_sleep(&self) -> bool {
         !self.working.load(Ordering::Relaxed)
     }

@@ -187,7 +187,8 @@ impl SimBackend {
         self.change_clock(event, |clock, now| clock.set_rate(now, ppm));
     }
 
-    /// Sets the client's clock forward, as a suspend does that its timers do not count.
+    /// Sets the client's clock forward against all others, which a lock client takes for a step of
+    /// the server's clock. For a suspend [`pause`](Self::pause) it: the clock counts on.
     pub fn jump_clock(&self, by: Duration) {
         let event = ClientEvent::ClockJumped { by };
         self.change_clock(event, |clock, now| clock.jump(now, by));

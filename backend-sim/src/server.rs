@@ -142,6 +142,11 @@ impl SimServer {
         self.world.act(|inner, now| inner.start_server(now, data));
     }
 
+    /// Whether the server runs.
+    pub(crate) fn is_up(&self) -> bool {
+        self.world.act(|inner, _| inner.servers.primary.up)
+    }
+
     /// Stops the server and starts it at once.
     ///
     /// # Panics

@@ -203,10 +203,13 @@ impl Exploration {
         seeds.enumerate_until(|runs, seed| {
             let unlogged = self.options(seed).with_log_limit(0);
             let quick = unlogged.with_recording(false);
-            self.run(quick, self.policy.clone(), &scenario).1.as_ref()?;
+            let failed = self.run(quick, self.policy.clone(), &scenario).1?;
             // The same once more, with its tape.
             let (report, why) = self.run(unlogged, self.policy.clone(), &scenario);
-            Some(self.simplest(runs, seed, report.tape, &why?, &scenario))
+            Some(match why {
+                Some(why) => self.simplest(runs, seed, report.tape, &why, &scenario),
+                None => self.unrepeated(runs, seed, &failed, &scenario),
+            })
         })
     }
 
@@ -331,6 +334,20 @@ impl Exploration {
              (select! without biased, the order of a HashMap, a real clock, a thread)\n  first: {a}\n  then:  {b}"
         );
         Some(Failure::new(1, seed, why, &second, None))
+    }
+
+    /// A run that failed, and did not when it was run again: that is a failure too.
+    fn unrepeated<F, S>(&self, runs: u64, seed: u64, why: &str, scenario: &S) -> Failure
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
+        let (report, _) = self.run(self.options(seed), self.policy.clone(), scenario);
+        let why = format!(
+            "{why}\n(but not when it was repeated: the scenario does something that the seed does \
+             not decide; below is what happened when it was repeated)"
+        );
+        Failure::new(runs, seed, why, &report, None)
     }
 
     fn replay<F, S>(&self, tape: Tape, scenario: &S) -> Option<Failure>

@@ -71,8 +71,9 @@ situations! {
     KilledHolder = "a holder was killed";
     KilledWaiter = "a waiter was killed";
     Restarted = "the server restarted with its data";
+    Outage = "the server was down for a while";
     ClockRates = "a client's clock ran at another rate";
-    Suspended = "a client's machine was suspended";
+    ClockJumped = "a client's clock jumped ahead";
     DataLost = "the server restarted without all its data";
     Evicted = "a key was removed";
     FailedOver = "a replica that lagged took over";

@@ -1,14 +1,16 @@
 //! What a client owes while nothing is wrong with it: to keep what it holds, to renew it no more
-//! often than it must, and to look after its places when a subscription was lost.
+//! often than it must, and to look after its places: each poll interval, and soon when a
+//! subscription was lost.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leasehold_api::bounds::CALL_TIMEOUT;
-use leasehold_api::machine::Command;
-use leasehold_api::{Notice, SessionId};
+use leasehold_api::bounds::{CALL_TIMEOUT, MAX_POLL_INTERVAL};
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{AcquireReply, Notice, PollReply, SessionId};
 
-use crate::log::{ClientEvent, Event};
+use crate::faults::Fault;
+use crate::log::{ClientEvent, Event, ServerEvent};
 use crate::oracle::guards::Waiting;
 use crate::oracle::step::{Step, has};
 use crate::oracle::{Findings, who};
@@ -18,6 +20,11 @@ use crate::oracle::{Findings, who};
 const SOON: Duration = Duration::from_millis(350);
 /// So many renewals in a row, each much sooner after the last than needed, are too many.
 const TOO_MANY: u32 = 4;
+
+/// Whether a fault keeps no call from its answer.
+const fn is_harmless(fault: Fault) -> bool {
+    fault.is_for_push() || matches!(fault, Fault::DuplicateRequest(_))
+}
 
 #[derive(Debug, Default)]
 struct Health {
@@ -36,6 +43,9 @@ pub(crate) struct Duties {
     /// When something last happened to the server.
     server: Duration,
     server_down: bool,
+    /// When it was last back after it had been down: who was refused may pause before he tries
+    /// again.
+    outage: Option<Duration>,
     /// Of each tenure: when its last renewal was sent, and how many came too soon.
     renewals: BTreeMap<(SessionId, u64), (Duration, u32)>,
     /// Attempts that wait, by client, and until when they must poll.
@@ -75,6 +85,13 @@ impl Duties {
         self.trouble(client, at);
     }
 
+    /// Whether a call of a client may hang.
+    fn is_muffled(&self, client: usize, at: Duration) -> bool {
+        let muffled = self.clients.get(&client).and_then(|it| it.muffled);
+        let last = muffled.max(self.outage);
+        last.is_some_and(|last| at < last + CALL_TIMEOUT + SOON)
+    }
+
     pub(crate) fn event(
         &mut self,
         at: Duration,
@@ -85,6 +102,7 @@ impl Duties {
         match (event, client) {
             (Event::Client(ClientEvent::Killed), Some(client)) => {
                 self.clients.entry(client).or_default().dead = true;
+                self.trouble(client, at);
             }
             (Event::Client(ClientEvent::Paused | ClientEvent::Isolated), Some(client)) => {
                 self.lasting(client, at, true);
@@ -92,12 +110,24 @@ impl Duties {
             (Event::Client(ClientEvent::Resumed | ClientEvent::Reachable), Some(client)) => {
                 self.lasting(client, at, false);
             }
+            // These change nothing for who does as it must: they excuse nobody.
+            (Event::Fault { fault, .. }, _) if is_harmless(*fault) => {}
             (Event::Fault { .. } | Event::Undelivered { .. }, Some(client)) => {
                 self.clients.entry(client).or_default().muffled = Some(at);
                 self.trouble(client, at);
             }
             (Event::Client(_), Some(client)) => self.trouble(client, at),
-            (Event::Server(_), _) => {
+            (Event::Server(event), _) => {
+                match event {
+                    ServerEvent::Stopped => self.server_down = true,
+                    ServerEvent::Started { .. } => {
+                        self.server_down = false;
+                        if at > self.server {
+                            self.outage = Some(at);
+                        }
+                    }
+                    _ => {}
+                }
                 self.server = at;
                 self.polls.clear();
             }
@@ -107,8 +137,7 @@ impl Duties {
                 },
                 Some(client),
             ) => {
-                let muffled = self.clients.get(&client).and_then(|it| it.muffled);
-                if muffled.is_some_and(|muffled| at < muffled + CALL_TIMEOUT + SOON) {
+                if self.is_muffled(client, at) {
                     return;
                 }
                 let mine = waiting.iter().filter(|(_, (whose, _, _))| *whose == client);
@@ -136,12 +165,31 @@ impl Duties {
         self.polls.retain(|(_, sequence), (client, until)| {
             let late = step.at > *until;
             if late {
-                let text = format!("{} does not ask about {sequence} after a gap", who(*client));
-                found.add("rule 11", text);
+                let text = format!("{} does not ask about {sequence} in time", who(*client));
+                found.add("L2", text);
             }
             !late
         });
+        self.waits(step);
         self.renewal(step, found);
+    }
+
+    /// Who is told that it waits looks again after a poll interval at most, so that nothing hangs
+    /// on a push.
+    fn waits(&mut self, step: &Step<'_>) {
+        let queued = matches!(
+            step.reply,
+            Reply::Acquire(AcquireReply::Queued(_)) | Reply::Poll(PollReply::Queued(_))
+        );
+        let Some(operation) = step.operation().filter(|_| queued && !step.again) else {
+            return;
+        };
+        if self.healthy_since(step.client).is_none() || self.is_muffled(step.client, step.at) {
+            return;
+        }
+        let until = step.at + MAX_POLL_INTERVAL + MAX_POLL_INTERVAL / 4 + SOON;
+        let name = (operation.session, operation.sequence);
+        self.polls.insert(name, (step.client, until));
     }
 
     /// A tenure is renewed each third of its lease, by one renewal.

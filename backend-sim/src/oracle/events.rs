@@ -17,7 +17,19 @@ pub(crate) fn note(oracle: &mut Oracle, at: Duration, client: Option<usize>, eve
             notice: Notice::Gap { listening: true },
         } => Some(Situation::Gap),
         Event::Client(event) => client.and_then(|client| client_note(oracle, at, client, *event)),
-        Event::Server(event) => server_note(event),
+        Event::Server(event) => server_note(oracle, at, event),
+        Event::Subscribed { session, .. } => {
+            *oracle.listeners.entry(*session).or_default() += 1;
+            None
+        }
+        Event::Unsubscribed { session, .. } => {
+            let count = oracle.listeners.entry(*session).or_default();
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                oracle.listeners.remove(session);
+            }
+            None
+        }
         _ => None,
     };
     if let Some(situation) = situation {
@@ -56,16 +68,28 @@ fn client_note(
             .overran(client, at)
             .then_some(Situation::UsedAfterPause),
         ClientEvent::Killed if oracle.guards.holds(client, at) => Some(Situation::KilledHolder),
-        ClientEvent::Killed => Some(Situation::KilledWaiter),
-        ClientEvent::ClockRate { .. } => Some(Situation::ClockRates),
-        ClientEvent::ClockJumped { .. } => Some(Situation::Suspended),
+        ClientEvent::Killed => oracle
+            .guards
+            .has_place(client, at)
+            .then_some(Situation::KilledWaiter),
+        ClientEvent::ClockRate { ppm } if ppm != 0 => Some(Situation::ClockRates),
+        ClientEvent::ClockJumped { by } if !by.is_zero() => Some(Situation::ClockJumped),
         _ => None,
     }
 }
 
-fn server_note(event: &ServerEvent) -> Option<Situation> {
+fn server_note(oracle: &mut Oracle, at: Duration, event: &ServerEvent) -> Option<Situation> {
     match event {
-        ServerEvent::Started { data: Data::Kept } => Some(Situation::Restarted),
+        ServerEvent::Stopped => {
+            oracle.stopped = at;
+            None
+        }
+        ServerEvent::Started { data: Data::Kept } => {
+            if at > oracle.stopped {
+                oracle.seen.reached(Situation::Outage);
+            }
+            Some(Situation::Restarted)
+        }
         ServerEvent::Started { .. } => Some(Situation::DataLost),
         ServerEvent::KeyRemoved { .. } => Some(Situation::Evicted),
         ServerEvent::FailedOver { .. } => Some(Situation::FailedOver),

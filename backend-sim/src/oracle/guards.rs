@@ -93,6 +93,9 @@ pub(crate) struct Guards {
     rates: BTreeMap<usize, i32>,
     /// Clients whose clocks have jumped, and run at another rate.
     uneven: BTreeSet<usize>,
+    /// Clients whose clocks have jumped: they take it for a step of the server's when they next
+    /// hear of it.
+    jumped: BTreeSet<usize>,
 }
 
 impl Guards {
@@ -167,6 +170,7 @@ impl Guards {
             }
             ClientEvent::ClockJumped { .. } => {
                 self.uneven.insert(client);
+                self.jumped.insert(client);
             }
             _ => {}
         }
@@ -232,6 +236,12 @@ impl Guards {
     pub(crate) fn holds(&self, client: usize, at: Duration) -> bool {
         let mut all = self.at_server.values();
         all.any(|hold| hold.client == client && hold.end > at)
+    }
+
+    /// Whether a client waits for anything at the server.
+    pub(crate) fn has_place(&self, client: usize, at: Duration) -> bool {
+        let mut places = self.waiting.values();
+        places.any(|(whose, end, _)| *whose == client && *end > at)
     }
 
     /// What stands at the server, by the client that left it there.
@@ -327,6 +337,10 @@ impl Guards {
                 continue;
             };
             if !said.valid_for.is_zero() {
+                if held.valid.is_none() {
+                    let text = format!("{:?} was lost, and is valid again", held.holding);
+                    found.add("S2", text);
+                }
                 held.valid = Some(at);
                 held.until = until;
                 continue;
@@ -348,7 +362,7 @@ impl Guards {
             };
             let healthy = duties.healthy_since(client);
             let well = healthy.is_some_and(|since| since.max(held.since) + kept <= valid);
-            if well {
+            if well && !self.jumped.contains(&client) {
                 let text = format!("{:?} was lost in good health", held.holding);
                 found.add("renewal", text);
             }

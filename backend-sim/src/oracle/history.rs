@@ -116,7 +116,8 @@ impl History {
         };
         let highest = periods.highest;
         let survived = step.before.token >= highest;
-        let condition = survived || step.now.as_micros() > highest || step.floor() >= highest;
+        let condition =
+            survived || step.now.as_micros() > highest || step.floor_to_pass() >= highest;
         if !survived {
             seen.reached(Situation::OlderToken);
         }

@@ -18,11 +18,12 @@ mod replies;
 mod step;
 mod tenures;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::Reply;
-use leasehold_api::{AcquireReply, Key, Mode, PollReply};
+use leasehold_api::{AcquireReply, Key, Mode, PollReply, SessionId};
 
 pub use coverage::{Coverage, Situation};
 pub(crate) use guards::{GuardId, Holding, Said, Watched};
@@ -92,6 +93,10 @@ pub(crate) struct Oracle {
     duties: Duties,
     /// The client whose last acquire was granted.
     granted: Option<usize>,
+    /// How many subscriptions there are to each session's channel.
+    listeners: BTreeMap<SessionId, u32>,
+    /// When the server stopped.
+    stopped: Duration,
 }
 
 impl Oracle {
@@ -104,6 +109,8 @@ impl Oracle {
             guards: Guards::default(),
             duties: Duties::default(),
             granted: None,
+            listeners: BTreeMap::new(),
+            stopped: Duration::ZERO,
         }
     }
 
@@ -120,6 +127,7 @@ impl Oracle {
         self.guards.step(step, &mut self.found);
         if self.model == Model::Within {
             self.duties.step(step, &mut self.found);
+            order::away(step, &self.listeners, &mut self.found);
         }
         let granted = matches!(
             step.reply,

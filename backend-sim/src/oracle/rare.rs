@@ -19,10 +19,11 @@ pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
             seen.reached(Situation::GrantedByOwnPoll);
         }
         Reply::Renew(RenewReply::Lost(why)) => {
-            seen.reached(Situation::RenewedLate);
-            if *why == Why::Forced {
-                seen.reached(Situation::RevokedRenewal);
-            }
+            // What was revoked stands: it only may not be renewed.
+            seen.reached(match why {
+                Why::Forced => Situation::RevokedRenewal,
+                _ => Situation::RenewedLate,
+            });
         }
         Reply::End(reply) => end(step, *reply, seen),
         Reply::Convert(reply) => convert(step, *reply, seen),

@@ -102,27 +102,41 @@ impl Step<'_> {
         spec.capacity().saturating_sub(used.sum())
     }
 
-    /// The highest floor that those brought who were granted; 0 if none did.
-    pub(crate) fn floor(&self) -> u64 {
+    /// The floors that those brought who were granted, and for what.
+    fn floors(&self) -> impl Iterator<Item = (Mode, u64)> {
         let granted = |session, sequence| {
             let tenure = tenure_of(self.after, session, sequence);
             tenure.is_some_and(|tenure| tenure.end > self.now)
         };
         let own = match self.command {
-            Command::Acquire(request) => request
-                .floor
-                .filter(|_| granted(request.operation.session, request.operation.sequence)),
+            Command::Acquire(request) => {
+                let own = request.operation;
+                let floor = request.floor.filter(|_| granted(own.session, own.sequence));
+                floor.map(|floor| (request.mode, floor.get()))
+            }
             _ => None,
         };
         let places = self.before.places.iter();
         let brought = places
-            .filter(|place| granted(place.operation.session, place.operation.sequence))
-            .filter_map(|place| place.floor);
-        own.into_iter()
-            .chain(brought)
-            .map(|floor| floor.get())
-            .max()
-            .unwrap_or(0)
+            .filter(move |place| granted(place.operation.session, place.operation.sequence))
+            .filter_map(|place| Some((place.mode, place.floor?.get())));
+        own.into_iter().chain(brought)
+    }
+
+    /// The highest floor that those brought who were granted; 0 if none did.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floors().map(|(_, floor)| floor).max().unwrap_or(0)
+    }
+
+    /// The same, but for readers who came into a period that has just the token of their floor:
+    /// they join it (docs/decisions/0009).
+    pub(crate) fn floor_to_pass(&self) -> u64 {
+        let group = self.stands().count() > 1;
+        let joins = |(mode, floor): &(Mode, u64)| {
+            group && *mode == Mode::Shared && *floor == self.after.token
+        };
+        let floors = self.floors().filter(|it| !joins(it));
+        floors.map(|(_, floor)| floor).max().unwrap_or(0)
     }
 
     /// Whether the command settles the key, as every mutating command does that is not turned

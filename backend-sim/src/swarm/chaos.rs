@@ -144,7 +144,7 @@ impl Chaos {
             Trouble::Isolation => self.isolate(victim),
             Trouble::Pause => self.pause(victim),
             Trouble::Kill => self.kill(victim),
-            Trouble::Restart => self.sim.restart(Data::Kept),
+            Trouble::Restart => self.restart(),
             Trouble::Revoke => self.revoke().await,
             Trouble::Drift => self.drift(victim),
             Trouble::Eviction => self.evict(),
@@ -192,6 +192,20 @@ impl Chaos {
             self.dead[victim].store(true, Ordering::Relaxed);
             self.clients[victim].kill();
         }
+    }
+
+    /// Often at once; otherwise calls are refused for a while.
+    fn restart(&self) {
+        if self.sim.draw(2) == 0 {
+            return self.sim.restart(Data::Kept);
+        }
+        self.sim.stop();
+        let time = self.span(Duration::from_secs(3));
+        let sim = self.sim.clone();
+        drop(self.sim.spawn(async move {
+            sim.sleep(time).await;
+            sim.start(Data::Kept);
+        }));
     }
 
     async fn revoke(&self) {
@@ -246,7 +260,7 @@ impl Chaos {
         if self.split {
             self.split = false;
             self.sim.heal();
-        } else if self.sim.draw(2) == 1 {
+        } else if self.sim.draw(2) == 1 && self.sim.is_up() {
             self.split = true;
             let staying = &self.clients[..self.victim()];
             self.sim.split(self.tail(), staying);
@@ -265,6 +279,7 @@ impl Chaos {
 
     /// Puts everything right, for those who are alive.
     pub(crate) fn heal(&mut self) {
+        self.sim.start(Data::Kept);
         if std::mem::take(&mut self.split) {
             self.sim.heal();
         }

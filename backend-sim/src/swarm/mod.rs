@@ -7,6 +7,7 @@
 
 mod chaos;
 mod handle;
+mod healed;
 mod judge;
 mod mutants;
 mod plan;
@@ -14,7 +15,7 @@ mod scope;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_api::LockClient;
@@ -25,6 +26,7 @@ use crate::oracle::{Model, who};
 use crate::server::SimServer;
 use crate::simulation::{Ending, RunReport, Simulation};
 use chaos::Chaos;
+use healed::Healed;
 use judge::Judge;
 use plan::Plan;
 use worker::Worker;
@@ -129,7 +131,7 @@ impl Swarm {
         if plan.is_slow() {
             judge.slow_network();
         }
-        let healed = Arc::new(AtomicBool::new(false));
+        let healed = Arc::new(Healed::default());
         let clients: Vec<_> = (0..plan.clients)
             .map(|n| sim.client(["a", "b", "c", "d"][n as usize]))
             .collect();
@@ -168,7 +170,7 @@ impl Swarm {
         };
         chaos.rage().await;
         chaos.heal();
-        healed.store(true, Ordering::Relaxed);
+        healed.set();
         let until = sim.elapsed() + plan.patience();
         for (client, worker) in workers {
             if chaos.dead[client].load(Ordering::Relaxed) {

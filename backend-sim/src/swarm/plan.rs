@@ -22,7 +22,7 @@ pub(crate) struct Troubles {
     pub(crate) restarts: bool,
     pub(crate) cancels: bool,
     pub(crate) revokes: bool,
-    /// Clients' clocks run at other rates, their machines are suspended.
+    /// Clients' clocks run at other rates, or jump ahead.
     pub(crate) drift: bool,
     /// Outside of the model only.
     pub(crate) evictions: bool,

@@ -4,7 +4,6 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use leasehold_api::{Error, Kind, LockBackend as _, LockClient, Loss, Mode, Outco
 use crate::backend::SimBackend;
 use crate::oracle::{GuardId, Holding, Situation, Watched};
 use crate::swarm::handle::{AnyGuard, Handle, Patience, Pocket};
+use crate::swarm::healed::Healed;
 use crate::swarm::judge::Judge;
 use crate::swarm::plan::Plan;
 
@@ -25,7 +25,7 @@ pub(crate) struct Worker {
     pub(crate) plan: Plan,
     pub(crate) judge: Judge,
     /// Set when nothing goes wrong any more.
-    pub(crate) healed: Arc<AtomicBool>,
+    pub(crate) healed: Arc<Healed>,
 }
 
 /// What a guard's word is worth at the resource.
@@ -77,14 +77,10 @@ impl Worker {
         }
     }
 
-    fn is_healed(&self) -> bool {
-        self.healed.load(Ordering::Relaxed)
-    }
-
     /// All rounds, and one more after healing, in which it must get its turn.
     pub(crate) async fn run(self) {
         for _ in 0..self.plan.rounds {
-            if self.is_healed() {
+            if self.healed.is() {
                 break;
             }
             let how = self.draw(6);
@@ -96,6 +92,7 @@ impl Worker {
             self.round(patience, self.plan.troubles.cancels).await;
             self.sleep(self.span(self.plan.pace / 2)).await;
         }
+        self.healed.wait().await;
         self.round(Patience::Forever, false).await;
     }
 
