@@ -5,4 +5,6 @@ mod dead_waiters;
 mod drops;
 mod fifo;
 mod pubsub;
+#[cfg(target_os = "linux")]
+mod stepped_clock;
 mod support;

@@ -1,0 +1,114 @@
+//! Somebody sets the server's clock while locks are held.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use leasehold_api::{Loss, MutexGuard, bounds};
+use leasehold_processes::Library;
+use leasehold_test_servers::{RedisServer, ServerOptions};
+
+use crate::support::{client, run};
+
+/// Far beyond what clocks may differ by, and no reason for a tenure to expire.
+const STEP_US: i64 = 2_000_000;
+const LEASE: Duration = Duration::from_secs(9);
+/// For a machine that is busy.
+const MARGIN: Duration = Duration::from_millis(1_500);
+
+#[test]
+fn stepped_server_clock_ends_validity_through_redis_rs() {
+    run(stepped_server_clock_ends_validity(Library::RedisRs));
+}
+
+#[test]
+fn stepped_server_clock_ends_validity_through_fred() {
+    run(stepped_server_clock_ends_validity(Library::Fred));
+}
+
+async fn stepped_server_clock_ends_validity(library: Library) {
+    let (server, clock) = server_with_a_clock();
+    let mut offset = 0;
+    for step in [STEP_US, -STEP_US] {
+        let locks = client(
+            library.connect(&server.url()).await.expect("connected"),
+            "test",
+        );
+        let mutex = |key| locks.mutex(key).expect("a good key").lease(LEASE);
+        let guard = mutex("stepped").lock().await.expect("acquired");
+        offset += step;
+        clock.set(offset);
+        let began = Instant::now();
+        let loss = tokio::time::timeout(LEASE, guard.lost()).await;
+        let noticed = began.elapsed();
+        println!("{}: {step} µs, noticed after {noticed:?}", library.name());
+        assert_eq!(loss, Ok(Loss::ClockStepped), "{step} µs");
+        // By the next renewal, and long before the deadline.
+        assert!(
+            noticed <= LEASE / bounds::RENEWALS_PER_LEASE + MARGIN,
+            "{noticed:?}"
+        );
+        assert!(!guard.is_valid(), "a loss is final");
+        guard.release().await.expect("an answer");
+
+        let next: MutexGuard = mutex("stepped").lock().await.expect("acquired");
+        tokio::time::sleep(LEASE / 2).await;
+        assert!(next.is_valid(), "the step is over");
+        next.release().await.expect("released");
+        locks.shutdown().await.expect("shut down");
+    }
+}
+
+/// What a server's clock is off by.
+struct Clock {
+    file: File,
+    _folder: tempfile::TempDir,
+}
+
+impl Clock {
+    fn set(&self, micros: i64) {
+        let written = self.file.write_all_at(&micros.to_ne_bytes(), 0);
+        written.expect("it can be written");
+    }
+}
+
+/// A server that is shown another wall clock than the machine's.
+fn server_with_a_clock() -> (RedisServer, Clock) {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let offset = folder.path().join("offset");
+    let file = OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .open(&offset);
+    let clock = Clock {
+        file: file.expect("it can be made"),
+        _folder: folder,
+    };
+    clock.set(0);
+    let folder = offset.parent().expect("it is in a folder");
+    let library = compiled(folder);
+    let program = std::env::var("LEASEHOLD_REDIS_SERVER");
+    let program = program.unwrap_or_else(|_| "redis-server".into());
+    let script = format!(
+        "#!/bin/sh\nSTEPPED_CLOCK='{}' LD_PRELOAD='{}' exec '{program}' \"$@\"\n",
+        offset.display(),
+        library.display()
+    );
+    let path = folder.join("server");
+    std::fs::write(&path, script).expect("it can be written");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it is ours");
+    (ServerOptions::default().with_program(path).start(), clock)
+}
+
+/// The shim, by the compiler that Rust links with.
+fn compiled(folder: &Path) -> PathBuf {
+    let library = folder.join("stepped_clock.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/stepped_clock.c");
+    let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
+    compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
+    let status = compiler.arg(&library).arg(source).status();
+    assert!(status.expect("a C compiler").success(), "{source} compiles");
+    library
+}
