@@ -92,6 +92,9 @@ impl<S: Source> Core<S> {
     ///
     /// # Errors
     /// As any call: why there is no connection.
+    ///
+    /// # Cancel safety
+    /// Connecting goes on without the future, for whoever calls next.
     pub async fn warm_up(&self) -> Result<(), BackendError> {
         self.link.warm_up().await
     }
@@ -141,12 +144,12 @@ impl<S: Source> Core<S> {
         Arc::new(self.shared.runtime.clone())
     }
 
-    /// As `LockBackend::hello`.
+    /// As `LockBackend::hello`, cancel safety included.
     pub async fn hello(&self) -> Result<Stamp, BackendError> {
         self.link.time().await
     }
 
-    /// As `LockBackend::listen`.
+    /// As `LockBackend::listen`, cancel safety included.
     pub async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
         if *self.closed.borrow() {
             return Err(BackendError::Closed);
@@ -158,7 +161,7 @@ impl<S: Source> Core<S> {
         notices::listen(&self.shared, channel, self.closed.subscribe()).await
     }
 
-    /// As `LockBackend::acquire`.
+    /// As `LockBackend::acquire`, cancel safety included.
     pub async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         let answer = self.run(&self.protocol.acquire(request)).await?;
         let answer = reply::acquire(&answer.body, answer.clock)?;
@@ -168,7 +171,7 @@ impl<S: Source> Core<S> {
         Ok(answer)
     }
 
-    /// As `LockBackend::poll`.
+    /// As `LockBackend::poll`, cancel safety included.
     pub async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         let count = batch.len();
         Self::run_all(
@@ -180,7 +183,7 @@ impl<S: Source> Core<S> {
         .await
     }
 
-    /// As `LockBackend::renew`.
+    /// As `LockBackend::renew`, cancel safety included.
     pub async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         let count = batch.len();
         Self::run_all(
@@ -192,7 +195,7 @@ impl<S: Source> Core<S> {
         .await
     }
 
-    /// As `LockBackend::end`.
+    /// As `LockBackend::end`, cancel safety included.
     pub async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
         let count = batch.len();
         Self::run_all(
@@ -204,19 +207,19 @@ impl<S: Source> Core<S> {
         .await
     }
 
-    /// As `LockBackend::convert`.
+    /// As `LockBackend::convert`, cancel safety included.
     pub async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
         let answer = self.run(&self.protocol.convert(request)).await?;
         reply::convert(&answer.body, answer.clock)
     }
 
-    /// As `LockBackend::inspect`.
+    /// As `LockBackend::inspect`, cancel safety included.
     pub async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
         let answer = self.run(&self.protocol.inspect(key)).await?;
         reply::inspect(&answer.body, answer.clock)
     }
 
-    /// As `LockBackend::force_release`.
+    /// As `LockBackend::force_release`, cancel safety included.
     pub async fn force_release(
         &self,
         request: &ForceRelease,
@@ -225,7 +228,7 @@ impl<S: Source> Core<S> {
         reply::force_release(&answer.body, answer.clock)
     }
 
-    /// As `LockBackend::close`.
+    /// As `LockBackend::close`, cancel safety included.
     pub async fn close(&self) -> Result<(), BackendError> {
         self.closed.send_replace(true);
         self.link.close();
