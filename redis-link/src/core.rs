@@ -184,10 +184,31 @@ impl<S: Source> Core<S> {
     }
 
     /// As `LockBackend::renew`, cancel safety included.
+    ///
+    /// Where no second connection can be had, because the server or a proxy allows no more, the one
+    /// for commands must do.
     pub async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        let began = self.shared.runtime.now();
+        let replies = self.renew_over(&self.renewals, batch).await;
+        if Arc::ptr_eq(&self.link, &self.renewals) || !replies.iter().all(not_executed) {
+            return replies;
+        }
+        let took = self.shared.runtime.now().saturating_since(began);
+        let rest = self.shared.options.call_timeout.saturating_sub(took);
+        let again = self.renew_over(&self.link, batch);
+        let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
+        let answered = self.shared.within(rest, again).await;
+        answered.unwrap_or_else(|| batch.iter().map(|_| unknown()).collect())
+    }
+
+    async fn renew_over(
+        &self,
+        link: &Arc<Link<S>>,
+        batch: &[Renew],
+    ) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         let count = batch.len();
         Self::run_all(
-            &self.renewals,
+            link,
             count,
             || self.protocol.renew(batch),
             |answer| reply::renewals(&answer.body, count, answer.clock),
@@ -235,4 +256,8 @@ impl<S: Source> Core<S> {
         self.renewals.close();
         Ok(())
     }
+}
+
+fn not_executed<T>(reply: &Result<T, BackendError>) -> bool {
+    matches!(reply, Err(BackendError::Unavailable { .. }))
 }

@@ -207,6 +207,25 @@ async fn the_way_of_the_first_renewal_is_made_ready_when_a_hold_begins() {
     }
 }
 
+#[tokio::test]
+async fn where_no_second_connection_can_be_had_the_first_one_renews() {
+    for way in WAYS.iter().filter(|way| way.push) {
+        let server = RedisServer::start();
+        let backend = way.open(&server.url()).await;
+        backend.hello().await.expect("connected");
+        admin(&server.url(), &["CONFIG", "SET", "maxclients", "1"]).await;
+        let locks = LockClient::new(backend);
+        let mutex = locks.mutex("alone").expect("a good key").lease(LEASE);
+        let Outcome::Acquired(guard) = mutex.try_lock().await.expect("an answer") else {
+            panic!("{}: not acquired", way.name);
+        };
+        tokio::time::sleep(LEASE * 3).await;
+        assert!(guard.is_valid(), "{}", way.name);
+        guard.release().await.expect("released");
+        locks.shutdown().await.expect("shut down");
+    }
+}
+
 /// Those that take commands.
 async fn connections(url: &str) -> usize {
     let listed = admin(url, &["CLIENT", "LIST", "TYPE", "normal"]).await;
