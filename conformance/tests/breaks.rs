@@ -28,7 +28,8 @@ macro_rules! breaks {
 }
 
 breaks! {
-    EndsWhoeverHolds: "S3", "ownership::another_session_cannot_release";
+    EndsWhoeverHolds: "S3", "ownership::another_session_cannot_release",
+        "client_renewal::late_release_spares_the_next_holder";
     RenewalResurrects: "S3", "expiry::expired_holder_cannot_renew";
     EndsNothing: "S3", "client_locks::drop_releases",
         "client_locks::lock_excludes_until_released",
@@ -44,27 +45,45 @@ breaks! {
         "client_many::all_are_held_until_released",
         "client_many::held_key_is_named_and_the_rest_given_back",
         "client_many::dropped_midway_gives_back",
-        "client_many::drop_gives_all_back";
+        "client_many::drop_gives_all_back",
+        "client_locks::drop_outside_of_a_runtime_releases",
+        "client_locks::dropped_release_goes_on",
+        "client_care::shutdown_releases_everything",
+        "client_waiting::given_up_wait_leaves_no_place",
+        "client_waiting::dropped_anywhere_leaves_nothing",
+        "client_renewal::with_runs_and_releases",
+        "client_locks::release_twice_reports_the_same";
     AnswersTwiceTheTime: "S2", "client_locks::deadline_lies_before_the_lease",
         "client_locks::guard_tells_its_validity";
     RenewsNothing: "L4", "client_renewal::renewal_keeps_a_lock",
-        "client_handoff::hold_is_adopted_elsewhere";
+        "client_handoff::hold_is_adopted_elsewhere",
+        "client_renewal::renewing_by_hand_keeps_a_fixed_lease",
+        "client_care::dropped_client_lets_its_guards_be";
     GrantsWhatIsHeld: "S1", "client_waiting::counter_under_contention",
         "client_locks::handles_of_one_client_exclude_each_other",
         "client_waiting::budget_bounds_the_wait",
         "client_many::one_budget_for_all",
         "client_many::wait_ends_when_all_are_free",
-        "client_many::opposite_order_does_not_deadlock";
+        "client_many::opposite_order_does_not_deadlock",
+        "client_locks::contention_is_a_value",
+        "client_waiting::no_budget_is_a_try",
+        "client_waiting::try_ends_in_one_call",
+        "client_sharing::handles_are_owners",
+        "client_locks::label_is_what_others_see";
     TellsNobodyOfTheirTurn: "L2", "client_waiting::turn_comes_within_the_budget",
         "client_push::unheard_client_keeps_its_turn";
     ForcesNothing: "S3", "client_renewal::forced_now_is_noticed",
         "client_many::loss_of_one_is_the_loss_of_all",
         "client_many::loss_while_waiting_takes_all_anew",
         "client_handoff::revoked_handoff_is_refused",
-        "client_renewal::forced_end_stops_a_body";
+        "client_renewal::forced_end_stops_a_body",
+        "client_renewal::revoked_guard_is_lost";
     NeverExpires: "L1", "expiry::unattended_lease_frees_the_key",
         "client_waiting::crashed_holder_is_waited_out",
-        "client_handoff::sender_renews_nothing";
+        "client_handoff::sender_renews_nothing",
+        "client_renewal::fixed_lease_ends",
+        "client_renewal::longest_hold_ends",
+        "client_renewal::late_release_spares_the_next_holder";
     ExpiresLate: "rule 1", "expiry::not_a_moment_early";
     ClockOfEachReply: "rule 1", "exclusion::stamps_advance_on_one_clock";
     AnswersTheWholeLease: "rule 2", "redelivery::acquire_again_says_the_time_left";
@@ -73,7 +92,9 @@ breaks! {
     OneReaderExpiresAll: "rule 4", "expiry::one_reader_of_several";
     OneEndFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted",
         "client_sharing::reentrant_guards_are_counted",
-        "client_handoff::sender_ends_nothing";
+        "client_handoff::sender_ends_nothing",
+        "client_sharing::nested_writer_downgrades_by_dropping",
+        "client_sharing::nested_guards_share_token_and_deadline";
     ConvertsInAnyPeriod: "rule 6", "redelivery_queue::doubled_downgrade_undoes_no_upgrade";
     PrefersReaders: "rule 7", "starvation::writer_against_endless_readers",
         "client_waiting::writer_is_not_starved_by_readers";
@@ -88,7 +109,8 @@ breaks! {
     EveryEndIsTheFirst: "S3", "ownership::double_end_is_told_so",
         "client_handoff::copied_text_is_adopted_once";
     SaysYesToAll: "S3", "client_handoff::spent_handoff_is_refused",
-        "client_handoff::late_copy_spares_the_next_holder";
+        "client_handoff::late_copy_spares_the_next_holder",
+        "client_renewal::revoked_guard_is_lost";
     NeverAway: "rule 9", "away::unheard_waiter_is_passed_over";
     PollConfirms: "rule 10", "claims::poll_never_extends_a_claim";
     PlacesLastForEver: "rule 10", "claims::dead_waiter_costs_at_most_its_place";
@@ -112,7 +134,10 @@ breaks! {
     ReadersExclude: "S1", "readers_writers::readers_share",
         "client_handoff::readers_and_writers_travel",
         "client_many::kinds_may_be_mixed",
-        "client_sharing::readers_share_and_writers_do_not";
+        "client_sharing::readers_share_and_writers_do_not",
+        "client_sharing::downgrade_never_lets_go",
+        "client_sharing::upgrade_of_the_sole_reader",
+        "client_sharing::writing_over_reading_is_refused";
     RevokesAtOnce: "S1", "forced::revoked_tenure_keeps_its_lease";
     ForcesAnyPeriod: "S3", "forced::never_a_later_period",
         "client_renewal::force_spares_who_came_later";
