@@ -78,7 +78,14 @@ impl Inner {
             self.schedule_resubscribe(now + RECONNECT_EVERY, client, number);
         } else if self.subscribe(now, client, number) {
             let notice = Notice::Gap { listening: true };
-            let message = self.note_sent(now, client, Content::Push { notice });
+            let message = self.note_sent(
+                now,
+                client,
+                Content::Push {
+                    notice,
+                    cause: None,
+                },
+            );
             let push = ToClient::Push {
                 connection,
                 subscription: number,

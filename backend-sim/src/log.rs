@@ -221,6 +221,8 @@ pub enum Content {
     Push {
         /// What it says.
         notice: Notice,
+        /// Number of the request's message that caused it, if one did.
+        cause: Option<u64>,
     },
     /// A client unsubscribes.
     Unlisten,

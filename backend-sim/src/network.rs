@@ -290,7 +290,7 @@ impl Inner {
         let from_old = self.servers.is_old(arrival.process);
         let reply_first = messages.is_empty() || self.choices.draw(Site::ReplyFirst, 2) == 0;
         if !reply_first {
-            self.publish(now, from_old, stamp, messages);
+            self.publish(now, arrival.message, from_old, stamp, messages);
         }
         match arrival.fault {
             _ if arrival.again => {}
@@ -315,7 +315,7 @@ impl Inner {
             }
         }
         if reply_first {
-            self.publish(now, from_old, stamp, messages);
+            self.publish(now, arrival.message, from_old, stamp, messages);
         }
     }
 
@@ -392,21 +392,34 @@ impl Inner {
         (Response { stamp, answers }, messages)
     }
 
-    fn publish(&mut self, now: Duration, from_old: bool, stamp: Stamp, messages: &[Message]) {
+    fn publish(
+        &mut self,
+        now: Duration,
+        cause: u64,
+        from_old: bool,
+        stamp: Stamp,
+        messages: &[Message],
+    ) {
         for message in messages {
             let notice = notice(message.event, stamp);
             let mut from = (message.to, 0, 0);
             let end = (message.to, usize::MAX, u64::MAX);
             while let Some(&(_, client, subscription)) = self.channels.range(from..=end).next() {
                 if self.clients[client].on_old == from_old {
-                    self.push(now, client, subscription, notice);
+                    self.push(now, cause, (client, subscription), notice);
                 }
                 from = (message.to, client, subscription + 1);
             }
         }
     }
 
-    fn push(&mut self, now: Duration, client: ClientIndex, subscription: u64, notice: Notice) {
+    fn push(
+        &mut self,
+        now: Duration,
+        cause: u64,
+        (client, subscription): (ClientIndex, u64),
+        notice: Notice,
+    ) {
         let connection = self.clients[client].connection;
         let push = |message| ToClient::Push {
             connection,
@@ -417,7 +430,11 @@ impl Inner {
         let unordered = self.clients[client]
             .unordered_pushes
             .then_some(Duration::ZERO);
-        let message = self.note_sent(now, client, Content::Push { notice });
+        let content = Content::Push {
+            notice,
+            cause: Some(cause),
+        };
+        let message = self.note_sent(now, client, content);
         let fault = self.clients[client].faults.for_push();
         if let Some(fault) = fault {
             let (call, key) = (None, None);
@@ -431,7 +448,7 @@ impl Inner {
             }
             Some(Fault::DelayPush(late)) => Some(late),
             Some(Fault::DuplicatePush) => {
-                let first = self.note_sent(now, client, Content::Push { notice });
+                let first = self.note_sent(now, client, content);
                 self.send_to_client(now, client, unordered, push(first));
                 unordered
             }

@@ -19,7 +19,8 @@ use leasehold::api::{
     Acquire, AcquireReply, End, Key, LockSpec, Mode, Operation, OwnerId, ServerTime, SessionId,
     Wait,
 };
-use leasehold::sim::{Ending, SimOptions, SimServer, Simulation, Site, try_only};
+use leasehold::sim::swarm::Swarm;
+use leasehold::sim::{Ending, Policy, SimOptions, SimServer, Simulation, Site, try_only};
 
 const MESSAGE: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -182,6 +183,42 @@ fn on_tokio_driver(clients: usize, rounds: u64) {
     });
 }
 
+/// The same on turmoil, a host for each client; its network is not used.
+#[cfg(feature = "peers")]
+mod peers {
+    use super::{Duration, Host, Lock, MESSAGE, client};
+
+    #[derive(Clone)]
+    struct Turmoil;
+
+    impl Host for Turmoil {
+        fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+            tokio::time::sleep(duration)
+        }
+
+        fn elapsed(&self) -> Duration {
+            turmoil::sim_elapsed().expect("it runs inside of a simulation")
+        }
+    }
+
+    pub(super) fn on_turmoil(clients: usize, rounds: u64) {
+        let mut builder = turmoil::Builder::new();
+        builder
+            .tick_duration(MESSAGE)
+            .simulation_duration(Duration::from_secs(1_000_000));
+        let mut sim = builder.build();
+        let lock = Lock::new(clients);
+        for n in 0..clients {
+            let lock = std::sync::Arc::clone(&lock);
+            sim.client(format!("client-{n}"), async move {
+                client(Turmoil, lock, n, rounds).await;
+                Ok(())
+            });
+        }
+        sim.run().expect("no client fails");
+    }
+}
+
 fn contended(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sim_contended");
     group.sample_size(10);
@@ -197,6 +234,12 @@ fn contended(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("tokio driver", clients), |bencher| {
             bencher.iter(|| on_tokio_driver(clients, rounds));
         });
+        #[cfg(feature = "peers")]
+        if clients <= 100 {
+            group.bench_function(BenchmarkId::new("turmoil", clients), |bencher| {
+                bencher.iter(|| peers::on_turmoil(clients, rounds));
+            });
+        }
     }
     group.finish();
 }
@@ -223,8 +266,25 @@ fn runs(criterion: &mut Criterion) {
     group.bench_function("3 clients, 4 rounds, plain tokio", |bencher| {
         bencher.iter(|| on_plain_tokio(3, 4));
     });
+    group.bench_function("3 clients, 4 rounds, own executor", |bencher| {
+        bencher.iter(|| on_own_executor(|sim| all_clients(sim, 3, 4)));
+    });
+    #[cfg(feature = "peers")]
+    group.bench_function("3 clients, 4 rounds, turmoil", |bencher| {
+        bencher.iter(|| peers::on_turmoil(3, 4));
+    });
     group.bench_function("3 clients, 4 rounds, lock clients", |bencher| {
         bencher.iter(|| on_own_executor(lock_clients));
+    });
+    group.bench_function("3 clients, 4 rounds, faults and judge", |bencher| {
+        let swarm = Swarm::new().with_size(3, 4);
+        let mut seed = 0;
+        bencher.iter(|| {
+            seed += 1;
+            let options = SimOptions::new(seed).with_log_limit(0);
+            let run = swarm.run(options.with_recording(false), Policy::Random);
+            assert_eq!(run.violations, []);
+        });
     });
     group.bench_function(format!("every order of 3 x {CALLS}"), |bencher| {
         let options = options().with_atomic_calls(true);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::history::History;
-use crate::history::spans::{Absence, Span, SpanEnd, absences, met, spans};
-use crate::log::{Content, Event, Fate, Message};
+use crate::history::spans::{Absence, Span, absences, met, spans};
+use crate::log::{Content, Fate, Message};
 
 /// All in CSS pixels.
 pub(crate) const ROW: i32 = 18;
@@ -57,8 +57,6 @@ pub(crate) struct Layout {
     pub(crate) rows: Vec<i32>,
     /// Which entry a message brought first.
     brought: BTreeMap<u64, usize>,
-    /// The last command that the server executed at a time.
-    executed: BTreeMap<Duration, usize>,
     pub(crate) spans: Vec<Span>,
     pub(crate) absences: Vec<Absence>,
     pub(crate) height: i32,
@@ -72,7 +70,6 @@ impl Layout {
             instants: Vec::new(),
             rows: Vec::new(),
             brought: BTreeMap::new(),
-            executed: BTreeMap::new(),
             height: 0,
             spans,
             absences,
@@ -80,9 +77,6 @@ impl Layout {
         for (index, entry) in history.entries.iter().enumerate() {
             if let Some(message) = entry.message {
                 layout.brought.entry(message).or_insert(index);
-            }
-            if matches!(entry.event, Event::Executed { .. }) {
-                layout.executed.insert(entry.at, index);
             }
         }
         layout.place(history);
@@ -180,9 +174,9 @@ impl Layout {
                 let from = self.brought(to).unwrap_or(sent.first);
                 (from + 3, below(from + 3))
             }
-            Content::Push { .. } => {
-                let cause = self.executed.get(&message.sent);
-                let from = cause.map_or(sent.last, |&index| self.rows[index]);
+            Content::Push { cause, .. } => {
+                let cause = cause.and_then(|cause| self.brought(cause));
+                let from = cause.unwrap_or(sent.last);
                 let row = self.brought(message.number);
                 (from + 3, row.unwrap_or_else(|| below(from + 3)))
             }
@@ -214,12 +208,9 @@ impl Layout {
             let side = i32::try_from(lane.div_ceil(2)).unwrap_or(0) * BAR_STEP;
             let side = if lane % 2 == 0 { -side } else { side };
             let row = |row: Option<usize>| row.map(|row| self.rows[row]);
-            // A pushed grant happens with the command that caused it.
-            let cause = |at: Duration| self.executed.get(&at).copied();
-            let became = (span.end == SpanEnd::Became).then(|| cause(span.to));
-            let top = row(span.rows.0.or(cause(span.from)));
+            let top = row(span.rows.0);
             let top = top.unwrap_or(self.instant(span.from).last);
-            let bottom = row(span.rows.1.or(became.flatten()));
+            let bottom = row(span.rows.1);
             let bottom = bottom.unwrap_or(self.instant(span.to).first);
             bars.push(Bar {
                 x: self.x(Some(&span.client)) + side,

@@ -439,7 +439,7 @@ fn message_words(history: &History, message: &Message) -> String {
         Content::Request { call, again: false } => format!("{} of {client}", name(call)),
         Content::Request { call, again: true } => format!("{} of {client}, sent again", name(call)),
         Content::Reply { call, .. } => format!("reply to {} of {client}", name(call)),
-        Content::Push { notice } => format!("push to {client}: {}", describe_notice(&notice)),
+        Content::Push { notice, .. } => format!("push to {client}: {}", describe_notice(&notice)),
         Content::Unlisten => format!("{client} unsubscribes"),
     };
     let fate = match message.fate {

@@ -219,7 +219,7 @@ impl Output {
                     self.arrow(message.number, from, (SERVER, server, at));
                 }
             }
-            Content::Push { notice } => {
+            Content::Push { notice, .. } => {
                 let name = describe_notice(&notice).to_string();
                 let to = format!("{} {name}", message.client);
                 let sent = message.sent;

@@ -83,16 +83,26 @@ struct Spans {
 /// All spans, by their beginnings.
 pub(crate) fn spans(history: &History) -> Vec<Span> {
     let mut spans = Spans::default();
-    let mut pushes = history.messages.iter().peekable();
-    for (row, entry) in history.entries.iter().enumerate() {
-        while let Some(push) = pushes.next_if(|message| message.sent <= entry.at) {
-            spans.pushed(push);
+    let mut pushes: BTreeMap<u64, Vec<&Message>> = BTreeMap::new();
+    for message in &history.messages {
+        if let Content::Push {
+            cause: Some(cause), ..
+        } = message.content
+        {
+            pushes.entry(cause).or_default().push(message);
         }
+    }
+    for (row, entry) in history.entries.iter().enumerate() {
         spans.row = Some(row);
         spans.entry(entry);
+        if matches!(entry.event, Event::Executed { .. }) {
+            let caused = entry.message.and_then(|message| pushes.remove(&message));
+            for push in caused.into_iter().flatten() {
+                spans.pushed(push);
+            }
+        }
         spans.row = None;
     }
-    pushes.for_each(|push| spans.pushed(push));
     let end = history.end();
     spans.expire(end);
     for (_, mut span) in std::mem::take(&mut spans.open) {
@@ -114,6 +124,7 @@ impl Spans {
                     remaining,
                     ..
                 },
+            ..
         } = message.content
         else {
             return;

@@ -118,7 +118,7 @@ impl Oracle {
     pub(crate) fn step(&mut self, step: &Step<'_>) {
         self.found.at = step.at;
         rare::note(step, &mut self.seen);
-        tenures::check(step, &mut self.found);
+        tenures::check(step, self.model, &mut self.found);
         order::check(step, &mut self.found);
         order::kept_out(step, &mut self.found);
         replies::check(step, &mut self.found);

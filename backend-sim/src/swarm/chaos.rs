@@ -115,10 +115,11 @@ impl Chaos {
             Call::Acquire,
             Call::Poll,
             Call::Renew,
+            Call::Renew,
             Call::End,
             Call::Convert,
         ];
-        match calls.get(self.sim.draw(8) as usize) {
+        match calls.get(self.sim.draw(9) as usize) {
             Some(call) => self.clients[victim].inject_into(*call, fault),
             None => self.clients[victim].inject(fault),
         }

@@ -61,6 +61,7 @@ pub struct Swarm {
     out_of_model: bool,
     careless_resource: bool,
     broken: Option<Assumption>,
+    size: Option<(u32, u32)>,
 }
 
 impl Swarm {
@@ -80,6 +81,13 @@ impl Swarm {
     #[must_use]
     pub const fn with_careless_resource(mut self) -> Self {
         self.careless_resource = true;
+        self
+    }
+
+    /// So many clients, up to four, take a mutex so many times, instead of what the seed draws.
+    #[must_use]
+    pub const fn with_size(mut self, clients: u32, rounds: u32) -> Self {
+        self.size = Some((clients, rounds));
         self
     }
 
@@ -127,6 +135,9 @@ impl Swarm {
         let mut plan = Plan::draw(&sim, self.out_of_model);
         if let Some(assumption) = self.broken {
             plan.break_assumption(assumption);
+        }
+        if let Some((clients, rounds)) = self.size {
+            plan.set_size(clients, rounds);
         }
         if plan.is_slow() {
             judge.slow_network();

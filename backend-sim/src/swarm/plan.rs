@@ -131,6 +131,14 @@ impl Plan {
         }
     }
 
+    /// So many clients that take one fair mutex so many times.
+    pub(crate) fn set_size(&mut self, clients: u32, rounds: u32) {
+        (self.clients, self.rounds, self.keys) = (clients.clamp(1, 4), rounds, 1);
+        self.terms.kind = Kind::Mutex;
+        (self.terms.policy, self.terms.reentrant) = (Policy::Fair, false);
+        self.terms.capacity = 1;
+    }
+
     /// Lets an assumption fail, and nothing else.
     pub(crate) fn break_assumption(&mut self, assumption: Assumption) {
         let stubborn = assumption == Assumption::UserStops;

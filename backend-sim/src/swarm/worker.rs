@@ -113,7 +113,7 @@ impl Worker {
         };
         let owner = self.judge.next_owner();
         let cancel = match self.draw(8) {
-            4 | 5 if may_cancel => Some(Cancel::Polls(1 + self.draw(12))),
+            3..=5 if may_cancel => Some(Cancel::Polls(1 + self.draw(12))),
             6 if may_cancel => Some(Cancel::Woken(1 + self.draw(6))),
             7 if may_cancel => Some(Cancel::After(self.span(self.plan.pace))),
             _ => None,
@@ -122,7 +122,7 @@ impl Worker {
             .take(&handle, self.mode(), patience, owner, cancel)
             .await
         else {
-            return self.check_left(2).await;
+            return self.check_left(6).await;
         };
         self.work(&held, Claims::All).await;
         let nested = if self.plan.terms.reentrant && self.draw(2) == 1 {
@@ -136,7 +136,7 @@ impl Worker {
         self.work(&held, Claims::All).await;
         let Some(nested) = nested else {
             self.let_go(held, may_cancel).await;
-            return self.check_left(8).await;
+            return self.check_left(1).await;
         };
         let (first, last) = match self.draw(2) {
             0 => (nested, held),
@@ -147,9 +147,9 @@ impl Worker {
         self.let_go(last, may_cancel).await;
     }
 
-    /// One time in so many, waits and looks whether anything was left.
-    async fn check_left(&self, one_in: u32) {
-        if self.draw(one_in) == 1 {
+    /// Sometimes, in so many of eight times, waits and looks whether anything was left.
+    async fn check_left(&self, often: u32) {
+        if (1..=often).contains(&self.draw(8)) {
             self.sleep(GONE + self.plan.round_trip * 4).await;
             self.judge.left_nothing(self.client, &self.key, GONE);
         }
@@ -241,6 +241,11 @@ impl Worker {
             }
         }
         self.sleep(self.span(self.plan.pace)).await;
+        if self.draw(16) == 15 {
+            // Longer than a lease that is not renewed.
+            self.judge.look();
+            self.sleep(self.plan.terms.lease * 3 / 2).await;
+        }
         self.judge.look();
         self.write(held, claims).await;
     }

@@ -204,6 +204,44 @@ async fn as_a_trace_for_perfetto() {
     insta::assert_snapshot!(names.join("\n"));
 }
 
+/// Who holds is told line by line, also where several hold one after the other at one instant.
+#[tokio::test(start_paused = true)]
+async fn hand_overs_at_one_instant_are_told_in_their_order() {
+    let server = SimServer::with_options(SimOptions::new(1).with_latency(Latency::ZERO));
+    let rounds = ["a", "b", "c"].map(|name| {
+        let locks = LockClient::new(server.client(name));
+        async move {
+            for _ in 0..3 {
+                let mutex = locks.mutex("job").expect("a valid name");
+                let guard = mutex.lock().await.expect("the server serves");
+                guard.release().await.expect("the server serves");
+            }
+        }
+    });
+    futures_util::future::join_all(rounds).await;
+    let (text, html) = (server.history().text(), server.history().html());
+    assert!(text.matches("granted").count() > 2, "{text}");
+    for line in text.lines().skip(1) {
+        assert!(
+            line.get(..24).is_some_and(|it| it.matches('#').count() < 2),
+            "{line}\n{text}"
+        );
+        if line.contains("-> released") {
+            assert!(line.contains(".*"), "{line}\n{text}");
+        }
+    }
+    // Nothing arrives before it was sent: no arrow of a push points upwards.
+    for arrow in html.split("class=\"msg push").skip(1) {
+        let path = arrow.split("<path d=\"M").nth(1).expect("an arrow");
+        let ends: Vec<i32> = path
+            .split(|c: char| !c.is_ascii_digit() && c != '-')
+            .filter_map(|number| number.parse().ok())
+            .take(4)
+            .collect();
+        assert!(ends[1] <= ends[3] + 3, "{ends:?}");
+    }
+}
+
 /// Three clients with more than 200 events each.
 async fn large() -> History {
     let latency = Latency::between(ms(0), ms(3));
