@@ -24,7 +24,7 @@ pub(super) async fn close(clients: Vec<LockClient>) -> Result<()> {
 }
 
 fn time(place: &Place) -> Duration {
-    Duration::from_millis(place.effort.of(100, 1_200))
+    Duration::from_millis(place.effort.of(100, 800))
 }
 
 /// Hand-overs beside a bare message.

@@ -320,27 +320,22 @@ fn draw_rates(report: &Report, path: &Path) -> Result<()> {
 /// Pairs a second ÷ floor, over the number of tasks.
 fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
     const TASKS: [f64; 4] = [1.0, 16.0, 64.0, 256.0];
-    let mut lines: Vec<(String, String, &str, String)> = Vec::new();
-    for (kind, end) in [("", ""), (", own calls", ".own_calls")] {
+    let mut lines: Vec<(String, String, String)> = Vec::new();
+    for (kind, id) in [
+        ("each in its own call", "distinct_keys"),
+        ("together", "distinct_keys_together"),
+    ] {
         for (client, _) in clients(report) {
-            lines.push((
-                format!("{client}{kind}"),
-                "distinct_keys".into(),
-                end,
-                client,
-            ));
+            lines.push((format!("{client}, {kind}"), id.into(), client));
         }
     }
     for peer in ["rslock", "distributed-lock-redis"] {
-        let name = format!("peer.{peer}.distinct_keys");
-        lines.push((peer.into(), name, "", "peer".into()));
+        let id = format!("peer.{peer}.distinct_keys");
+        lines.push((peer.into(), id, "peer".into()));
     }
     let mut drawn = Vec::new();
-    for ((name, id, end, client), colour) in lines.into_iter().zip(COLOURS) {
-        let ratio = |tasks: f64| {
-            let name = format!("{id}.{tasks}{end}");
-            report.figure(&name, &client)?.ratio
-        };
+    for ((name, id, client), colour) in lines.into_iter().zip(COLOURS) {
+        let ratio = |tasks: f64| report.figure(&format!("{id}.{tasks}"), &client)?.ratio;
         let points = TASKS
             .iter()
             .filter_map(|tasks| Some((tasks.log2(), ratio(*tasks)?)));
