@@ -1,10 +1,14 @@
 //! What the server counts and measures by itself.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
 use crate::Result;
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection for asking, apart from those that are measured.
 #[derive(Debug)]
@@ -82,8 +86,11 @@ impl ServerStats {
     /// # Errors
     /// Those of the client library.
     pub async fn connect(url: &str) -> Result<Self> {
+        // What it asks for may be long, and the server busy.
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         let client = redis::Client::open(url)?;
-        Ok(Self(client.get_multiplexed_async_connection().await?))
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        Ok(Self(connection.await?))
     }
 
     async fn info(&mut self, section: &str) -> Result<String> {
@@ -150,11 +157,12 @@ impl ServerStats {
     /// # Errors
     /// Those of the client library.
     pub async fn longest_script(&mut self) -> Result<u64> {
-        type Entry = (u64, u64, u64, Vec<String>, String, String);
+        type Bytes = Vec<u8>;
+        type Entry = (u64, u64, u64, Vec<Bytes>, Bytes, Bytes);
         let mut command = redis::cmd("SLOWLOG");
         let noted: Vec<Entry> = command.arg("GET").arg(-1).query_async(&mut self.0).await?;
         let scripts = noted.iter().filter(|(_, _, _, words, ..)| {
-            words.first().is_some_and(|word| word.starts_with("EVAL"))
+            words.first().is_some_and(|word| word.starts_with(b"EVAL"))
         });
         Ok(scripts.map(|(_, _, micros, ..)| *micros).max().unwrap_or(0))
     }
