@@ -67,7 +67,7 @@ impl Harness for Redis {
 
     fn timing(&self) -> Timing {
         // A machine that is busy with other tests may stall a process for more than 100 ms.
-        Timing::real().with_unit(Duration::from_millis(200))
+        Timing::real().with_unit(Duration::from_millis(300))
     }
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
