@@ -243,8 +243,8 @@ fn draw_pairs(report: &Report, path: &Path) -> Result<()> {
     };
     let mut groups: Vec<(String, Vec<Option<f64>>)> = vec![
         ("leasehold, TCP".into(), each("sequential.p50")),
-        ("leasehold, Unix socket".into(), each("sequential_unix.p50")),
-        ("semaphore, one permit".into(), each("semaphore.p50")),
+        ("leasehold, Unix".into(), each("sequential_unix.p50")),
+        ("semaphore".into(), each("semaphore.p50")),
     ];
     for peer in ["rslock", "redis-lock", "distributed-lock-redis"] {
         let value = ratio(&format!("peer.{peer}.sequential.p50"), "peer");
@@ -296,11 +296,7 @@ fn draw_rates(report: &Report, path: &Path) -> Result<()> {
                 let token = report.figure(&format!("{name}.beside_token"), &client);
                 let floor = |figure: Option<&Figure>| figure.and_then(|figure| figure.floor);
                 let values = vec![own.map(|own| own.value), floor(own), floor(token)];
-                let kind = if kind == "drain" {
-                    "drain"
-                } else {
-                    "held 0 ms"
-                };
+                let kind = if kind == "drain" { "drain" } else { "0 ms" };
                 groups.push((format!("{kind}, {contenders}"), values));
             }
         }
