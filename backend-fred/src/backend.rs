@@ -134,6 +134,13 @@ impl LockBackend for FredBackend {
         self.0.acquire(request).await
     }
 
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        self.0.acquire_all(batch).await
+    }
+
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         self.0.poll(batch).await
     }

@@ -80,7 +80,7 @@
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~leasehold:* resetchannels &leasehold:*
 //!     -@all +@connection -@dangerous +info +time +evalsha +eval +subscribe +publish
-//!     +type +get +set +hget +hmget +hgetall +hlen +hscan +hset +hdel +pexpireat +unlink
+//!     +type +get +mget +set +hget +hmget +hgetall +hlen +hscan +hset +hdel +pexpireat +unlink
 //! ```
 
 mod backend;

@@ -216,6 +216,17 @@ impl LockBackend for SimBackend {
             .await
     }
 
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        let steps = batch
+            .iter()
+            .map(|request| (request.key.clone(), Command::Acquire(request.clone())));
+        self.steps(Call::Acquire, steps.collect(), of!(Acquire))
+            .await
+    }
+
     async fn poll(&self, batch: &[PollPlace]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         let steps = batch
             .iter()

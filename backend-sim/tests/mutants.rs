@@ -66,6 +66,18 @@ const NOTICED_BY: &[(Mutant, &str)] = &[
         Mutant::SenderEndsHandoff,
         "client_handoff::sender_ends_nothing",
     ),
+    (
+        Mutant::ConvoyMixesAnswers,
+        "client_convoy::each_gets_its_own_outcome",
+    ),
+    (
+        Mutant::ConvoyMixesAnswers,
+        "client_convoy::each_gets_its_own_token",
+    ),
+    (
+        Mutant::ConvoySharesFailure,
+        "client_convoy::one_that_fails_harms_no_other",
+    ),
     (Mutant::RepeatedKey, "client_many::bad_sets_of_keys"),
     (
         Mutant::HandoffOfAnyKind,

@@ -95,6 +95,13 @@ impl<B: LockBackend> LockBackend for Counting<B> {
         one(&self.counts.acquires);
         self.inner.acquire(request).await
     }
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        one(&self.counts.acquires);
+        self.inner.acquire_all(batch).await
+    }
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         one(&self.counts.polls);
         self.inner.poll(batch).await

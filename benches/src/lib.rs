@@ -30,6 +30,7 @@ pub mod redis_rs_floor;
 pub mod report;
 pub mod samples;
 pub mod server_stats;
+pub mod single;
 
 /// What ends a measurement early.
 pub type Fault = Box<dyn Error + Send + Sync>;

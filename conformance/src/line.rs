@@ -204,6 +204,20 @@ impl LockBackend for Line {
         reply
     }
 
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        self.with(|state| {
+            state.calls += 1;
+            let keys = batch.iter().map(|request| request.key.clone());
+            state.acquired.extend(keys);
+        });
+        let replies = self.inner.acquire_all(batch).await;
+        self.replies_pass().await;
+        replies
+    }
+
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         self.with(|state| {
             state.calls += 1;

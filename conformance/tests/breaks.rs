@@ -142,8 +142,10 @@ breaks! {
     ForcesAnyPeriod: "S3", "forced::never_a_later_period",
         "client_renewal::force_spares_who_came_later";
     LookingRenews: "L1", "inspection::looking_extends_nothing";
-    AnswersBackwards: "trait contract", "batches::each_renewal_by_itself";
-    OneErrorSpoilsAll: "trait contract", "batches::one_error_touches_no_other";
+    AnswersBackwards: "trait contract", "batches::each_renewal_by_itself",
+        "batches::each_acquire_by_itself";
+    OneErrorSpoilsAll: "trait contract", "batches::one_error_touches_no_other",
+        "batches::acquire_of_a_foreign_key_touches_no_other";
     ClaimsMore: "trait contract", "exclusion::capabilities_are_as_declared";
 }
 
@@ -502,6 +504,17 @@ impl LockBackend for Broken {
         };
         let stamp = self.stamp(stamp);
         Ok(Stamped { stamp, reply })
+    }
+
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        let mut answers = Vec::new();
+        for request in batch {
+            answers.push(self.acquire(request).await);
+        }
+        spoil(self.how, answers)
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

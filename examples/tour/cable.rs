@@ -90,6 +90,16 @@ impl LockBackend for Cable {
         Ok(reply)
     }
 
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        match self.check_batch(batch.len()) {
+            Some(errors) => errors,
+            None => self.inner.acquire_all(batch).await,
+        }
+    }
+
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         match self.check_batch(batch.len()) {
             Some(errors) => errors,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_core::Stream;
+use futures_util::future::join_all;
 
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, SessionId};
@@ -42,6 +43,10 @@ pub struct Capabilities {
     pub fencing_tokens: bool,
     /// Renewals can run on a connection and a thread of their own.
     pub independent_renewal: bool,
+    /// A call for several keys costs less than a call for each, so that acquires and ends that
+    /// are ready at the same time may travel together ([`LockBackend::acquire_all`],
+    /// [`LockBackend::end`]). Leave it out where a call must keep to one key, as in a cluster.
+    pub batches: bool,
 }
 
 impl Capabilities {
@@ -59,6 +64,7 @@ impl Capabilities {
             force_release: false,
             fencing_tokens: false,
             independent_renewal: false,
+            batches: false,
         }
     }
 
@@ -75,6 +81,7 @@ impl Capabilities {
             force_release: true,
             fencing_tokens: true,
             independent_renewal: true,
+            batches: true,
         }
     }
 }
@@ -188,6 +195,20 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Without [`Capabilities::queue`], `wait` is ignored and the answer is `Held`.
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError>;
 
+    /// Several acquires, each as [`acquire`](Self::acquire) does it, of one client and mostly of
+    /// different keys.
+    ///
+    /// Asked for with [`Capabilities::batches`] only. Unless implemented, they are as many calls,
+    /// all at once.
+    /// - One that is refused or fails by itself changes nothing about the others.
+    /// - Of two for one key, the first in the batch comes first.
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        join_all(batch.iter().map(|request| self.acquire(request))).await
+    }
+
     /// Refreshes places in the queue and reports on them.
     ///
     /// Requires [`Capabilities::queue`].
@@ -271,6 +292,12 @@ macro_rules! forward {
             }
             async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
                 (**self).acquire(request).await
+            }
+            async fn acquire_all(
+                &self,
+                batch: &[Acquire],
+            ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+                (**self).acquire_all(batch).await
             }
             async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
                 (**self).poll(batch).await

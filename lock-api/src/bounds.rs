@@ -90,6 +90,9 @@ pub const STAGGER_STEPS: u32 = 64;
 
 /// Elements that one batch may carry to a backend.
 pub const MAX_BATCH: usize = 128;
+/// Acquires, or ends, of different callers that travel in one call: less than a millisecond of a
+/// server's time.
+pub const MAX_CONVOY: usize = 64;
 /// Keys that can be taken at once, all or nothing; their release fits one batch.
 pub const MAX_KEYS_AT_ONCE: usize = 64;
 /// Longest text of a hand-off, in bytes.

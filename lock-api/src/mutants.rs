@@ -170,6 +170,10 @@ mod planted {
         HandoffShown = "handoff-shows-its-secret", "S3";
         /// A guard of a reentrant handle is handed off.
         ReentrantHandoff = "reentrant-guard-is-handed-off", "trait contract";
+        /// Of calls that travel together, one gets the answer to another.
+        ConvoyMixesAnswers = "convoy-mixes-answers", "S1";
+        /// Of calls that travel together, all fail when one does.
+        ConvoySharesFailure = "convoy-shares-failure", "S3";
         /// A renewal revives what has ended.
         RenewRevives = "renew-arriving-after-release-revives", "S3";
     }

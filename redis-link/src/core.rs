@@ -165,10 +165,30 @@ impl<S: Source> Core<S> {
     pub async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         let answer = self.run(&self.protocol.acquire(request)).await?;
         let answer = reply::acquire(&answer.body, answer.clock)?;
-        if let AcquireReply::Acquired(_) | AcquireReply::Queued(_) = answer.reply {
+        if may_be_renewed(&answer.reply) {
             self.warm_renewals();
         }
         Ok(answer)
+    }
+
+    /// As `LockBackend::acquire_all`, cancel safety included.
+    pub async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        let count = batch.len();
+        let answers = Self::run_all(
+            &self.link,
+            count,
+            || self.protocol.acquires(batch),
+            |answer| reply::acquires(&answer.body, count, answer.clock),
+        )
+        .await;
+        let mut replies = answers.iter().flatten().map(|answer| &answer.reply);
+        if replies.any(may_be_renewed) {
+            self.warm_renewals();
+        }
+        answers
     }
 
     /// As `LockBackend::poll`, cancel safety included.
@@ -260,4 +280,9 @@ impl<S: Source> Core<S> {
 
 fn not_executed<T>(reply: &Result<T, BackendError>) -> bool {
     matches!(reply, Err(BackendError::Unavailable { .. }))
+}
+
+/// Whether a renewal may follow.
+const fn may_be_renewed(reply: &AcquireReply) -> bool {
+    matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_))
 }

@@ -106,27 +106,15 @@ impl Protocol {
 
     /// Answered by [`reply::acquire`](crate::reply::acquire).
     pub fn acquire(&self, request: &Acquire) -> Call {
-        let (mode, permits) = mode_code(request.mode);
-        let (wait, until) = match &request.wait {
-            None => (0, None),
-            Some(wait) => (if wait.listening { 2 } else { 1 }, wait.place_until),
-        };
-        let mut out = Writer::default();
-        operation(&mut out, &request.operation);
-        out.spec(&request.spec)
-            .u8(mode)
-            .u32(permits)
-            .duration(request.lease)
-            .u8(wait)
-            // The largest number for "never": scripts take the minimum with it.
-            .number(until.map_or(u64::MAX, |until| until.as_micros()))
-            .number(request.deliver_before.as_micros())
-            .number(request.floor.map_or(0, |floor| floor.get()))
-            .u32(request.limits.holds)
-            .u32(request.limits.waiters)
-            .u32(request.limits.holders)
-            .label(&request.label);
-        self.one(&self.scripts.acquire, &request.key, out)
+        self.acquires(std::slice::from_ref(request))
+    }
+
+    /// Answered by [`reply::acquires`](crate::reply::acquires).
+    pub fn acquires(&self, batch: &[Acquire]) -> Call {
+        self.many(&self.scripts.acquire, batch, |request, out| {
+            acquire(out, request);
+            &request.key
+        })
     }
 
     /// Answered by [`reply::polls`](crate::reply::polls).
@@ -214,4 +202,26 @@ fn operation<'a>(out: &'a mut Writer, operation: &Operation) -> &'a mut Writer {
     out.raw(operation.session.as_bytes())
         .number(operation.sequence)
         .raw(&operation.owner.as_u64().to_le_bytes())
+}
+
+fn acquire(out: &mut Writer, request: &Acquire) {
+    let (mode, permits) = mode_code(request.mode);
+    let (wait, until) = match &request.wait {
+        None => (0, None),
+        Some(wait) => (if wait.listening { 2 } else { 1 }, wait.place_until),
+    };
+    operation(out, &request.operation)
+        .spec(&request.spec)
+        .u8(mode)
+        .u32(permits)
+        .duration(request.lease)
+        .u8(wait)
+        // The largest number for "never": scripts take the minimum with it.
+        .number(until.map_or(u64::MAX, |until| until.as_micros()))
+        .number(request.deliver_before.as_micros())
+        .number(request.floor.map_or(0, |floor| floor.get()))
+        .u32(request.limits.holds)
+        .u32(request.limits.waiters)
+        .u32(request.limits.holders)
+        .label(&request.label);
 }

@@ -27,18 +27,26 @@ const BROKEN: u8 = b'U';
 
 /// Decodes the answer to [`Protocol::acquire`](crate::Protocol::acquire).
 pub fn acquire(bytes: &[u8], clock: ClockId) -> Answer<AcquireReply> {
-    only(bytes, clock, |from| {
-        Ok(match from.u8("acquire reply")? {
-            b'A' => AcquireReply::Acquired(acquired(from)?),
-            b'Q' => AcquireReply::Queued(queued(from)?),
-            b'H' => AcquireReply::Held(held(from)?),
-            b'R' => AcquireReply::Refused(refused(from)?),
-            _ => {
-                return Err(Malformed {
-                    what: "acquire reply",
-                });
-            }
-        })
+    only(bytes, clock, acquire_reply)
+}
+
+/// Decodes the answer to [`Protocol::acquires`](crate::Protocol::acquires) with `count` elements;
+/// always gives as many.
+pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<AcquireReply>> {
+    elements(bytes, count, clock, acquire_reply)
+}
+
+fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
+    Ok(match from.u8("acquire reply")? {
+        b'A' => AcquireReply::Acquired(acquired(from)?),
+        b'Q' => AcquireReply::Queued(queued(from)?),
+        b'H' => AcquireReply::Held(held(from)?),
+        b'R' => AcquireReply::Refused(refused(from)?),
+        _ => {
+            return Err(Malformed {
+                what: "acquire reply",
+            });
+        }
     })
 }
 

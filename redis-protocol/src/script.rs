@@ -48,7 +48,7 @@ impl Scripts {
         let start = include_str!("lua/start.lua");
         let general = general();
         let script = |quiet: &str, command: &str| {
-            let text = [start, quiet, &general, command].concat();
+            let text = [start, quiet, &many(quiet), &general, command].concat();
             #[cfg(leasehold_mutants)]
             let text = crate::mutants::spoil(text);
             Script::new(with_constants(settings, text))
@@ -97,6 +97,18 @@ impl Scripts {
         ];
         all.map(|script| script.source()).concat()
     }
+}
+
+/// The quiet way once more, as a function, and the loop that takes several elements through it.
+fn many(quiet: &str) -> String {
+    if quiet.is_empty() {
+        return String::new();
+    }
+    let each = include_str!("lua/many.lua");
+    // Its parameters stand in for the variables that the text is about.
+    format!(
+        "if #KEYS > 1 then\nlocal function quietly(KEYS, ARGV, first, quiet)\n{quiet}end\n{each}end\n"
+    )
 }
 
 /// The general part: the table `S` with the methods that every step needs, and two more tables of

@@ -100,10 +100,12 @@ mod tests {
 
     use super::*;
 
-    /// Those that other tests find: what needs threads (loom), several keys, or a hand-off, none
-    /// of which the swarm has.
+    /// Those that other tests find: what needs threads (loom), several keys, many tasks of one
+    /// client, or a hand-off, none of which the swarm has.
     const ELSEWHERE: &[&str] = &[
         "cancel-before-schedule-race-of-the-watchdog",
+        "convoy-mixes-answers",
+        "convoy-shares-failure",
         "end-acknowledged-before-the-renewal-is-stopped",
         "handoff-adopted-as-another-kind",
         "handoff-adopted-twice",

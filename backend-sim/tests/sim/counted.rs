@@ -91,6 +91,12 @@ impl LockBackend for Counted {
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         self.inner.acquire(request).await
     }
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        self.inner.acquire_all(batch).await
+    }
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         self.inner.poll(batch).await
     }

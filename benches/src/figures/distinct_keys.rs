@@ -3,46 +3,65 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::{LockClient, Mutex};
+
 use crate::Result;
 use crate::figures::{Goal, Place, Reading, median};
 use crate::load::side_by_side;
 use crate::lock::FloorLock;
+use crate::single::Single;
 
 const TASKS: [usize; 4] = [1, 16, 64, 256];
 
 pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    rates(place, "distinct_keys").await
+    rates(place, ["distinct_keys", "distinct_keys_together"]).await
 }
 
 pub(super) async fn measure_unix(place: &Place) -> Result<Vec<Reading>> {
-    rates(place, "distinct_keys_unix").await
+    rates(place, ["distinct_keys_unix", "distinct_keys_unix_together"]).await
 }
 
-async fn rates(place: &Place, name: &str) -> Result<Vec<Reading>> {
-    let locks = place.library.connect(&place.url()).await?;
-    let floor = place.library.floor(&place.url()).await?;
+/// Each operation in its own call, and those that are ready at the same time together.
+async fn rates(place: &Place, names: [&str; 2]) -> Result<Vec<Reading>> {
+    let url = place.url();
+    let alone = LockClient::new(Single::new(place.library.backend(&url).await?));
+    let together = place.library.connect(&url).await?;
+    let floor = place.library.floor(&url).await?;
     let time = Duration::from_millis(place.effort.of(20, 250));
     let mut readings = Vec::new();
     for tasks in TASKS {
-        let keys = || (0..tasks).map(|task| format!("distinct-{task}"));
-        let ours = keys().map(|key| locks.mutex(key));
-        let ours = Arc::new(ours.collect::<std::result::Result<Vec<_>, _>>()?);
-        let least: Vec<_> = keys().map(|key| FloorLock::new(&floor, key)).collect();
+        let keys = |name| (0..tasks).map(move |task| format!("distinct-{name}-{task}"));
+        // Keys of its own for each: a key remembers who used it last.
+        let own = [mutexes(&alone, keys("a"))?, mutexes(&together, keys("b"))?];
+        let least: Vec<_> = keys("c").map(|key| FloorLock::new(&floor, key)).collect();
         let least = Arc::new(least);
-        side_by_side(&ours, time / 4).await?;
         side_by_side(&least, time / 4).await?;
-        let (mut own_rates, mut rates) = (Vec::new(), Vec::new());
+        for own in &own {
+            side_by_side(own, time / 4).await?;
+        }
+        let (mut own_rates, mut rates) = ([Vec::new(), Vec::new()], Vec::new());
         for _ in 0..place.effort.of(1, 3) {
             rates.push(side_by_side(&least, time).await?.per_second());
-            own_rates.push(side_by_side(&ours, time).await?.per_second());
+            for (own, rates) in own.iter().zip(&mut own_rates) {
+                rates.push(side_by_side(own, time).await?.per_second());
+            }
         }
-        let reading = Reading::new(format!("{name}.{tasks}"), median(own_rates), "pairs/s");
-        let reading = reading.over(median(rates));
-        readings.push(match tasks {
-            64 | 256 => reading.goal(Goal::RatioAtLeast(0.6)),
-            _ => reading,
-        });
+        let floor = median(rates);
+        for ((name, rates), goal) in names.iter().zip(own_rates).zip([0.6, 0.9]) {
+            let reading = Reading::new(format!("{name}.{tasks}"), median(rates), "pairs/s");
+            let reading = reading.over(floor);
+            readings.push(match tasks {
+                64 | 256 => reading.goal(Goal::RatioAtLeast(goal)),
+                _ => reading,
+            });
+        }
     }
-    locks.shutdown().await?;
+    alone.shutdown().await?;
+    together.shutdown().await?;
     Ok(readings)
+}
+
+fn mutexes(locks: &LockClient, keys: impl Iterator<Item = String>) -> Result<Arc<Vec<Mutex>>> {
+    let mutexes: std::result::Result<Vec<_>, _> = keys.map(|key| locks.mutex(key)).collect();
+    Ok(Arc::new(mutexes?))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
     ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notice, Notices, Poll, PollReply,
@@ -161,6 +162,13 @@ impl LockBackend for Watched {
         }
         self.hold_back().await;
         Ok(answer)
+    }
+
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        join_all(batch.iter().map(|request| self.acquire(request))).await
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

@@ -30,6 +30,8 @@ pub(super) struct Script {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Move {
     Acquire(Ask),
+    /// Two in one batch.
+    Acquires([Ask; 2]),
     /// A poll of this many attempts in one batch, the `which`-th newest first.
     Poll {
         which: usize,
@@ -232,6 +234,7 @@ fn about(which: usize, lease: Lease) -> impl Strategy<Value = Move> {
 fn single() -> impl Strategy<Value = Move> {
     prop_oneof![
         24 => asks().prop_map(Move::Acquire),
+        6 => [asks(), asks()].prop_map(Move::Acquires),
         9 => (which(), batch(), any::<bool>())
             .prop_map(|(which, batch, listening)| Move::Poll { which, batch, listening }),
         7 => (which(), batch(), leases())

@@ -182,6 +182,7 @@ impl Play<'_> {
         let one = |sent: Option<Sent>| sent.into_iter().collect();
         match next {
             Move::Acquire(ask) => vec![self.acquire(ask)],
+            Move::Acquires(asks) => asks.map(|ask| self.acquire(ask)).into(),
             Move::Poll {
                 which,
                 batch,
@@ -483,7 +484,8 @@ async fn send(
         };
     }
     match &batch[0].command {
-        Command::Acquire(request) => one!(backend.acquire(request), Acquire),
+        Command::Acquire(request) if batch.len() == 1 => one!(backend.acquire(request), Acquire),
+        Command::Acquire(_) => all!(Acquire, acquire_all),
         Command::Convert(request) => one!(backend.convert(request), Convert),
         Command::Inspect => one!(backend.inspect(&locks[&batch[0].lock].name), Inspect),
         Command::ForceRelease(request) => one!(backend.force_release(request), ForceRelease),

@@ -1,10 +1,13 @@
 //! Many steps in one call: each by itself.
 
-use leasehold_api::{BackendError, EndReply, PollReply, RenewReply, bounds};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, EndReply, PollReply, Refused, RenewReply, ServerTime,
+    bounds,
+};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::world::{Attempt, Lock, World};
+use crate::world::{Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("batches";
     empty_batches_are_answered_empty: ["trait contract"], [];
@@ -15,6 +18,10 @@ pub(super) const CASES: &[Case] = cases!("batches";
     ends_of_one_key_in_order: ["rule 7", "rule 8"], [Queue];
     largest_batch: ["trait contract"], [];
     one_error_touches_no_other: ["rule 14", "trait contract"], [PlantForeign];
+    each_acquire_by_itself: ["trait contract", "S1", "rule 12"], [];
+    acquires_of_one_key_in_order: ["trait contract", "rule 7"], [Queue];
+    largest_batch_of_acquires: ["trait contract", "S1"], [];
+    acquire_of_a_foreign_key_touches_no_other: ["rule 14", "trait contract"], [PlantForeign];
 );
 
 async fn empty_batches_are_answered_empty(world: &World) -> Verdict {
@@ -221,5 +228,137 @@ async fn one_error_touches_no_other(world: &World) -> Verdict {
             ),
         }
     }
+    Ok(())
+}
+
+/// The answers to acquires in one batch.
+async fn acquire_all(
+    session: &Session,
+    batch: &[Acquire],
+) -> Result<Vec<Result<AcquireReply, BackendError>>, Failure> {
+    let answers = session.backend.acquire_all(batch).await;
+    want_eq!(
+        answers.len(),
+        batch.len(),
+        "trait contract",
+        "one element for each request"
+    );
+    let reply = |answer: Result<leasehold_api::Stamped<_>, _>| answer.map(|it| it.reply);
+    Ok(answers.into_iter().map(reply).collect())
+}
+
+async fn each_acquire_by_itself(world: &World) -> Verdict {
+    let (session, other) = (world.session().await?, world.session().await?);
+    let ask = |name: &str| session.ask(&Lock::mutex(name));
+    let held = other.ask(&Lock::mutex("held")).acquired("S1").await?;
+    let long_ago = ServerTime::from_micros(1);
+    let batch = [
+        ask("k0").build().await?,
+        ask("held").build().await?,
+        ask("k1").build().await?,
+        ask("late").build_until(long_ago)?,
+        ask("k2").build().await?,
+    ];
+    let answers = acquire_all(&session, &batch).await?;
+    want!(
+        &answers[..],
+        [
+            Ok(AcquireReply::Acquired(_)),
+            Ok(AcquireReply::Held(_)),
+            Ok(AcquireReply::Acquired(_)),
+            Ok(AcquireReply::Refused(Refused::TooLate)),
+            Ok(AcquireReply::Acquired(_))
+        ],
+        "trait contract",
+        "each acquire is answered for its own key, in the order asked"
+    );
+    // Delivered once more, each only reports.
+    let again = acquire_all(&session, &batch).await?;
+    for (first, second) in answers.iter().zip(&again) {
+        if let Ok(AcquireReply::Acquired(first)) = first {
+            want!(
+                second,
+                Ok(AcquireReply::Acquired(second)) if (second.token, second.holds) == (first.token, 1),
+                "rule 12",
+                "an acquire that is delivered twice holds once"
+            );
+        }
+    }
+    held.released("S3").await?;
+    for request in [&batch[0], &batch[2], &batch[4]] {
+        let lock = Lock::new(request.key.as_str(), request.spec);
+        other.ask(&lock).held("S1").await?;
+    }
+    Ok(())
+}
+
+async fn acquires_of_one_key_in_order(world: &World) -> Verdict {
+    let session = world.session().await?;
+    let ask = |name: &str| session.ask(&Lock::mutex(name)).wait();
+    let batch = [
+        ask("k").build().await?,
+        ask("other").build().await?,
+        ask("k").build().await?,
+        ask("k").build().await?,
+    ];
+    let answers = acquire_all(&session, &batch).await?;
+    want!(
+        &answers[..],
+        [
+            Ok(AcquireReply::Acquired(_)),
+            Ok(AcquireReply::Acquired(_)),
+            Ok(AcquireReply::Queued(first)),
+            Ok(AcquireReply::Queued(second))
+        ] if (first.ahead, second.ahead) == (0, 1),
+        "rule 7",
+        "a batch is many steps, in its order: the first takes the key, the others line up"
+    );
+    Ok(())
+}
+
+async fn largest_batch_of_acquires(world: &World) -> Verdict {
+    let session = world.session().await?;
+    let mut batch = Vec::new();
+    let until = session
+        .now()
+        .await?
+        .saturating_add(bounds::CALL_TIMEOUT * 5);
+    for number in 0..bounds::MAX_BATCH {
+        let lock = Lock::mutex(&format!("k{number}"));
+        batch.push(session.ask(&lock).build_until(until)?);
+    }
+    for answer in acquire_all(&session, &batch).await? {
+        want!(
+            answer,
+            Ok(AcquireReply::Acquired(_)),
+            "trait contract",
+            "each was free"
+        );
+    }
+    let last = Lock::mutex(&format!("k{}", bounds::MAX_BATCH - 1));
+    world.session().await?.ask(&last).held("S1").await?;
+    Ok(())
+}
+
+async fn acquire_of_a_foreign_key_touches_no_other(world: &World) -> Verdict {
+    let session = world.session().await?;
+    let lock = Lock::mutex("foreign");
+    let planted = world.environment().plant_foreign(&lock.key).await;
+    planted.map_err(|error| Failure::setup(&error))?;
+    let batch = [
+        session.ask(&Lock::mutex("k0")).build().await?,
+        session.ask(&lock).build().await?,
+        session.ask(&Lock::mutex("k1")).build().await?,
+    ];
+    want!(
+        &acquire_all(&session, &batch).await?[..],
+        [
+            Ok(AcquireReply::Acquired(_)),
+            Err(BackendError::ForeignValue { .. }),
+            Ok(AcquireReply::Acquired(_))
+        ],
+        "rule 14",
+        "the error of an element is its own"
+    );
     Ok(())
 }

@@ -5,6 +5,7 @@ mod batches;
 mod claims;
 mod client_cancel;
 mod client_care;
+mod client_convoy;
 mod client_handoff;
 mod client_locks;
 mod client_many;
@@ -64,6 +65,7 @@ const FAMILIES: &[&[Case]] = &[
     client_care::CASES,
     client_push::CASES,
     client_cancel::CASES,
+    client_convoy::CASES,
     client_many::CASES,
     client_handoff::CASES,
 ];

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::client::cleanup::{Busy, Cleanup, EndJob, give_up_at};
 use crate::client::clock::local_deadline;
+use crate::client::convoy::travel;
 use crate::client::core::{Answer, reply_of};
 use crate::client::hold::{Hold, Origin};
 use crate::client::hub::{Event, Mailbox, PushedGrant};
@@ -112,7 +113,10 @@ impl<'a> Attempt<'a> {
         // The first sending is the only one whose grant is surely no claim out of the queue.
         self.may_be_claim = self.may_be_claim || (wait && self.live);
         let was_live = std::mem::replace(&mut self.live, true);
-        let result = core.exchange(limit, core.backend.acquire(&request)).await;
+        let result = match core.convoys.alone() {
+            Some(_under_way) => core.exchange(limit, core.backend.acquire(&request)).await,
+            None => travel(core, limit, request).await,
+        };
         match &result {
             Ok(answer) => match answer.reply {
                 AcquireReply::Acquired(_) => {}

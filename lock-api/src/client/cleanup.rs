@@ -17,6 +17,7 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::bounds::{HORIZON, MAX_BATCH};
 use crate::client::clock::local_deadline;
+use crate::client::convoy::travel;
 use crate::client::core::{Answer, Core};
 use crate::client::session::Session;
 use crate::client::signal::Signal;
@@ -248,10 +249,7 @@ pub(super) async fn run(core: Arc<Core>) {
 
 /// Sends a batch of ends; those to be sent again.
 async fn end_batch(core: &Core, jobs: Vec<EndJob>) -> Vec<EndJob> {
-    let requests: Vec<End> = jobs
-        .iter()
-        .map(|job| End::new(job.key.clone(), job.operation))
-        .collect();
+    let requests: Vec<End> = jobs.iter().map(EndJob::request).collect();
     let call = core.backend.end(&requests);
     let limit = core.settings.call_timeout;
     let answers = core.exchange_batch(limit, requests.len(), call).await;
@@ -263,19 +261,20 @@ async fn end_batch(core: &Core, jobs: Vec<EndJob>) -> Vec<EndJob> {
 
 /// Sends ends in one batch, once. What has no answer is repeated in the background, also if this
 /// future is dropped.
-pub(crate) async fn send(core: &Core, jobs: Vec<EndJob>) {
+pub(crate) async fn send(core: &Arc<Core>, jobs: Vec<EndJob>) {
     let mut queued = QueuedIfDropped { core, jobs };
     for job in &mut queued.jobs {
         job.background = false;
     }
-    let requests: Vec<End> = queued
-        .jobs
-        .iter()
-        .map(|job| End::new(job.key.clone(), job.operation))
-        .collect();
-    let call = core.backend.end(&requests);
     let limit = core.settings.call_timeout;
-    let answers = core.exchange_batch(limit, requests.len(), call).await;
+    let answers = match (queued.jobs.as_slice(), core.convoys.alone()) {
+        ([job], None) => vec![travel(core, limit, job.request()).await],
+        (jobs, _under_way) => {
+            let requests: Vec<End> = jobs.iter().map(EndJob::request).collect();
+            let call = core.backend.end(&requests);
+            core.exchange_batch(limit, requests.len(), call).await
+        }
+    };
     for (job, answer) in std::mem::take(&mut queued.jobs).into_iter().zip(answers) {
         if let Some(mut again) = job.finish(core, answer) {
             again.background = true;
@@ -301,6 +300,10 @@ impl EndJob {
             background: true,
             done: hold.ended,
         }
+    }
+
+    fn request(&self) -> End {
+        End::new(self.key.clone(), self.operation)
     }
 
     /// Takes the answer; gives the job back if it must be sent again.

@@ -14,6 +14,7 @@ use crate::LockBackend;
 use crate::backend::Capabilities;
 use crate::client::cleanup::{Cleanup, EndJob};
 use crate::client::clock::ServerClock;
+use crate::client::convoy::Convoys;
 use crate::client::error::Error;
 use crate::client::events::Events;
 use crate::client::floor::Floors;
@@ -41,6 +42,7 @@ pub(crate) struct Core {
     pub(crate) events: Events,
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) cleanup: Cleanup,
+    pub(crate) convoys: Convoys,
     session: Mutex<Option<Arc<Session>>>,
     closed: AtomicBool,
     pub(crate) closing: Signal,
@@ -106,6 +108,7 @@ impl Core {
             clock: ServerClock::default(),
             floors: Floors::default(),
             cleanup: Cleanup::default(),
+            convoys: Convoys::new(capabilities.batches),
             session: Mutex::new(None),
             closed: AtomicBool::new(false),
             closing: Signal::default(),

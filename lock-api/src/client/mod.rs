@@ -4,13 +4,15 @@
 //! operation → the backend → `tenure`, the cell that guards share. Two tasks work for each
 //! client: `renewal`, and `cleanup`, which ends what was dropped; two more for each session that
 //! waits: `listener` carries pushes to `hub`, where waiting attempts find them, and `polls`
-//! refreshes their places. Validity is computed in `clock` and nowhere else, and what is told of
+//! refreshes their places. Acquires and ends that are ready at
+//! the same time share a call in `convoy`. Validity is computed in `clock` and nowhere else, and what is told of
 //! all this is told by `events`.
 
 mod attempt;
 mod cleanup;
 mod clock;
 mod convert;
+mod convoy;
 mod core;
 mod error;
 mod events;

@@ -7,6 +7,7 @@
 
 mod basics;
 mod bounds;
+mod convoys;
 mod ending;
 mod handoff;
 mod holding;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Convert, ConvertReply, End,
     EndReply, ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notices, Poll,
@@ -28,6 +29,10 @@ pub(crate) struct Wrapped {
     pub(crate) refusals: Arc<AtomicUsize>,
     /// What was asked for.
     pub(crate) acquires: Arc<Mutex<Vec<Acquire>>>,
+    /// How many acquires each call for several carried.
+    pub(crate) convoys: Arc<Mutex<Vec<usize>>>,
+    /// The same of ends, for one or several.
+    pub(crate) ends: Arc<Mutex<Vec<usize>>>,
     /// A key whose ends fail, after so long, and with them the whole call.
     pub(crate) stuck: Option<(Key, Duration)>,
 }
@@ -43,6 +48,8 @@ impl Wrapped {
             check_in: None,
             refusals: Arc::default(),
             acquires: Arc::default(),
+            convoys: Arc::default(),
+            ends: Arc::default(),
             stuck: None,
         }
     }
@@ -92,6 +99,14 @@ impl LockBackend for Wrapped {
         }
         reply
     }
+    async fn acquire_all(
+        &self,
+        batch: &[Acquire],
+    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        assert!(self.capabilities.batches, "a batch without the capability");
+        self.convoys.lock().expect("no panic").push(batch.len());
+        join_all(batch.iter().map(|request| self.acquire(request))).await
+    }
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         assert!(self.capabilities.queue, "polled without a queue");
         let sent = (self.inner.runtime().now(), batch.len());
@@ -108,6 +123,7 @@ impl LockBackend for Wrapped {
         self.inner.renew(batch).await
     }
     async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        self.ends.lock().expect("no panic").push(batch.len());
         if let Some((key, after)) = &self.stuck
             && batch.iter().any(|end| end.key == *key)
         {

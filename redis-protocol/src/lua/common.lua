@@ -37,6 +37,7 @@ local S = {
   strict = false, -- whether the command must fail when memory is short
   -- What the quiet way has read already.
   asked = first ~= nil, first = first or false,
+  try = try, answers = answers, done = done,
   -- One element of the batch, and its operation if it has one.
   key = false, argument = false,
   session = false, sequence = 0, raw_sequence = false, owner = false,
@@ -372,16 +373,17 @@ local S = {
     return answer
   end,
 
-  -- Plays `command` to every element.
+  -- Plays `command` to every element that is not done yet.
   serve = function(S, command)
-    local stamp, out = struct.pack('<d', S.now), {}
-    for i = 1, #KEYS do
-      S.key, S.argument = KEYS[i], ARGV[i]
-      local ok, answer = pcall(S.step, S, command)
-      if ok then
-        out[i] = '=' .. stamp .. answer
+    local stamp, out, done = struct.pack('<d', S.now), S.answers or {}, S.done
+    for i = done + 1, #KEYS do
+      local answer, ok = i > done + 1 and S.try(i), true
+      if answer then
+        out[i] = answer
       else
-        out[i] = S:problem(answer)
+        S.key, S.argument = KEYS[i], ARGV[i]
+        ok, answer = pcall(S.step, S, command)
+        out[i] = ok and '=' .. stamp .. answer or S:problem(answer)
         if type(out[i]) == 'table' then
           return out[i]
         end

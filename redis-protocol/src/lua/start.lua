@@ -1,5 +1,6 @@
 -- Leasehold: the state machine of leasehold-api, ported. Each script is this start, the quiet way
--- of its command if it has one, the general part, and the command. The specification is
+-- of its command if it has one, once as it stands and once as a function for several elements, the
+-- general part, and the command. The specification is
 -- `leasehold_api::machine`; functions here carry the names of the functions there.
 
 local clock = redis.call('TIME')
@@ -12,4 +13,5 @@ local now = clock[1] * 1000000 + clock[2]
 local quiet = #KEYS == 1
 local QUIET_MARKS = 16 -- more are swept by the general way
 local first -- what GET gave; nil if it was not asked
-
+-- Of several elements: what tries the quiet way with one, the answers so far, and how many.
+local try, answers, done = false, false, 0

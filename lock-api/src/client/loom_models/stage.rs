@@ -122,7 +122,11 @@ impl Server {
 #[async_trait]
 impl LockBackend for Server {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::full()
+        Capabilities {
+            // Who travels with whom is no part of these models, and makes more orders of threads.
+            batches: false,
+            ..Capabilities::full()
+        }
     }
 
     fn runtime(&self) -> Arc<dyn Runtime> {

@@ -1,0 +1,204 @@
+//! Calls of many tasks of one client, which may travel together: each keeps its own outcome.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use leasehold_api::{Error, LockClient, MutexGuard, Outcome, Release};
+
+use crate::case::{Case, cases};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::holding::got;
+use crate::world::World;
+
+pub(super) const CASES: &[Case] = cases!("client_convoy";
+    each_gets_its_own_outcome: ["S1", "S3"], [];
+    each_gets_its_own_token: ["S1", "rule 15"], [FencingTokens, Inspect];
+    tasks_on_few_keys_exclude_each_other: ["S1", "S3"], [];
+    one_that_fails_harms_no_other: ["rule 14", "S3"], [PlantForeign];
+    those_that_go_away_harm_no_other: ["rule 11", "S3"], [Inspect];
+);
+
+/// Tasks at a time: more than travel in one call.
+const TASKS: usize = 80;
+
+fn name(number: usize) -> String {
+    format!("k{number}")
+}
+
+/// Takes so many keys at once.
+async fn lock_all(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>, Failure> {
+    let lock = async |number| locks.mutex(name(number))?.lock().await;
+    let taken = join_all((0..count).map(lock)).await;
+    Ok(taken.into_iter().collect::<Result<_, Error>>()?)
+}
+
+/// Releases all at once; each must have been held until then.
+async fn release_all(guards: &[MutexGuard]) -> Verdict {
+    for release in join_all(guards.iter().map(MutexGuard::release)).await {
+        want!(
+            release?,
+            Release::Released { holds_left: 0 },
+            "S3",
+            "each release reports what became of its own hold"
+        );
+    }
+    Ok(())
+}
+
+async fn each_gets_its_own_outcome(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    // Every fifth key is somebody else's.
+    let is_taken = |number: usize| number % 5 == 3;
+    let mut others = Vec::new();
+    for number in (0..TASKS).filter(|number| is_taken(*number)) {
+        others.push(got(b.mutex(name(number))?.try_lock().await, "S1")?);
+    }
+    let try_lock = async |number| a.mutex(name(number))?.try_lock().await;
+    let came = join_all((0..TASKS).map(try_lock)).await;
+    let mut guards = Vec::new();
+    for (number, outcome) in came.into_iter().enumerate() {
+        match outcome? {
+            Outcome::Acquired(guard) if !is_taken(number) => guards.push(guard),
+            other => want!(
+                other,
+                Outcome::Held(_) if is_taken(number),
+                "S1",
+                "{} is told how its own key stands", name(number)
+            ),
+        }
+    }
+    release_all(&guards).await?;
+    release_all(&others).await?;
+    release_all(&lock_all(&b, TASKS).await?).await
+}
+
+async fn each_gets_its_own_token(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    for round in 0..3 {
+        let guards = lock_all(&a, TASKS).await?;
+        for (number, guard) in guards.iter().enumerate() {
+            let held = b.inspect(name(number)).await?.held_tokens();
+            let own = vec![guard.fencing_token()?];
+            want_eq!(
+                held,
+                own,
+                "rule 15",
+                "the guard of {} has its token, round {round}",
+                name(number)
+            );
+        }
+        release_all(&guards).await?;
+    }
+    Ok(())
+}
+
+async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
+    const KEYS: usize = 4;
+    const TIMES: usize = 3;
+    let a = world.client().await?;
+    let inside = [const { AtomicU32::new(0) }; KEYS];
+    let work = async |task: usize| {
+        let (mutex, inside) = (a.mutex(name(task % KEYS))?, &inside[task % KEYS]);
+        for _ in 0..TIMES {
+            let guard = got(mutex.lock_within(world.units(400)).await, "L2")?;
+            inside.fetch_add(1, Ordering::Relaxed);
+            // A task that does not exclude the others lets them in here.
+            for _ in 0..3 {
+                world.pass_for(Duration::ZERO).await;
+            }
+            ensure!(
+                inside.swap(0, Ordering::Relaxed) == 1,
+                "S1",
+                task,
+                "one task at a time holds a key"
+            );
+            guard.release().await?;
+        }
+        Ok::<_, Failure>(())
+    };
+    let done = join_all((0..KEYS * 4).map(work)).await;
+    done.into_iter().collect()
+}
+
+async fn one_that_fails_harms_no_other(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let foreign = leasehold_api::Key::new(name(7)).expect("short enough");
+    let planted = world.environment().plant_foreign(&foreign).await;
+    planted.map_err(|error| Failure::setup(&error))?;
+    let lock = async |number| a.mutex(name(number))?.lock().await;
+    let mut guards = Vec::new();
+    let came = join_all((0..20).map(lock)).await;
+    for (number, outcome) in came.into_iter().enumerate() {
+        match outcome {
+            Ok(guard) if number != 7 => guards.push(guard),
+            other => want!(
+                other,
+                Err(Error::ForeignValue { .. }) if number == 7,
+                "rule 14",
+                "the foreign value under one key is the error of that key alone"
+            ),
+        }
+    }
+    for number in (0..20).filter(|number| *number != 7) {
+        let other = b.mutex(name(number))?.try_lock().await?;
+        want!(other, Outcome::Held(_), "S1", "the others are held");
+    }
+    release_all(&guards).await
+}
+
+async fn those_that_go_away_harm_no_other(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    for polls in 1..4 {
+        let lock = async |number: usize| {
+            let mutex = a.mutex(name(number))?;
+            if number % 3 == 1 {
+                let came = polled(polls, mutex.lock()).await;
+                return Ok(came.transpose()?.map(|guard| (number, guard)));
+            }
+            Ok::<_, Error>(Some((number, mutex.lock().await?)))
+        };
+        let came = join_all((0..TASKS).map(lock)).await;
+        let mut guards = Vec::new();
+        for taken in came {
+            guards.extend(taken?);
+        }
+        for (number, guard) in &guards {
+            ensure!(guard.is_valid(), "S2", guard, "who stays has the lock");
+            let view = b.inspect(name(*number)).await?;
+            want_eq!(view.holder_count(), 1, "S1", "and is its one holder");
+        }
+        let (numbers, guards): (Vec<_>, Vec<_>) = guards.into_iter().unzip();
+        ensure!(
+            (0..TASKS).all(|number| number % 3 == 1 || numbers.contains(&number)),
+            "L4",
+            numbers.len(),
+            "everyone who stays is served"
+        );
+        release_all(&guards).await?;
+        for number in 0..TASKS {
+            let within = b.mutex(name(number))?.lock_within(world.units(40)).await;
+            got(within, "rule 11")?.release().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Polls a future at most so often, and then drops it; what it came to, if it ended before.
+async fn polled<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|cx| {
+        left -= 1;
+        match future.poll_unpin(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

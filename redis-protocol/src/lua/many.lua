@@ -1,0 +1,26 @@
+-- Several elements: each goes the quiet way if it can. From the first on that cannot, serve() goes
+-- on, in the same order.
+local values, seen = redis.call('MGET', unpack(KEYS)), {} -- cheaper than a GET for each
+local key, argument = {}, {}
+try = function(i)
+  local name, stored = KEYS[i], values[i]
+  if seen[name] or not stored then
+    -- It may have changed; and of a hash, MGET says that there is nothing.
+    stored = redis.pcall('GET', name)
+  end
+  seen[name], key[1], argument[1] = true, name, ARGV[i]
+  return quietly(key, argument, stored)
+end
+local all = #KEYS
+answers = {}
+while done < all do
+  local answer = try(done + 1)
+  if not answer then
+    break
+  end
+  done = done + 1
+  answers[done] = answer
+end
+if done == all then
+  return table.concat(answers)
+end
