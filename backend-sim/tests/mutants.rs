@@ -72,7 +72,7 @@ const NOTICED_BY: &[(Mutant, &str)] = &[
     ),
     (
         Mutant::ConvoyMixesAnswers,
-        "client_convoy::each_gets_its_own_token",
+        "client_convoy::one_that_fails_harms_no_other",
     ),
     (
         Mutant::ConvoySharesFailure,

@@ -17,7 +17,6 @@ use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_convoy";
     each_gets_its_own_outcome: ["S1", "S3"], [];
-    each_gets_its_own_token: ["S1", "rule 15"], [FencingTokens, Inspect];
     tasks_on_few_keys_exclude_each_other: ["S1", "S3"], [];
     one_that_fails_harms_no_other: ["rule 14", "S3"], [PlantForeign];
     those_that_go_away_harm_no_other: ["rule 11", "S3"], [Inspect];
@@ -75,26 +74,6 @@ async fn each_gets_its_own_outcome(world: &World) -> Verdict {
     release_all(&guards).await?;
     release_all(&others).await?;
     release_all(&lock_all(&b, TASKS).await?).await
-}
-
-async fn each_gets_its_own_token(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
-    for round in 0..3 {
-        let guards = lock_all(&a, TASKS).await?;
-        for (number, guard) in guards.iter().enumerate() {
-            let held = b.inspect(name(number)).await?.held_tokens();
-            let own = vec![guard.fencing_token()?];
-            want_eq!(
-                held,
-                own,
-                "rule 15",
-                "the guard of {} has its token, round {round}",
-                name(number)
-            );
-        }
-        release_all(&guards).await?;
-    }
-    Ok(())
 }
 
 async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
