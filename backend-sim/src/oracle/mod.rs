@@ -212,6 +212,11 @@ impl Oracle {
         }
     }
 
+    /// Whether a client holds a key at the server that no guard stands for.
+    pub(crate) fn leaks(&self, at: Duration, client: usize, key: &Key) -> bool {
+        self.guards.leaked(client, key, at).is_some()
+    }
+
     pub(crate) const fn model(&self) -> Model {
         self.model
     }

@@ -113,13 +113,14 @@ impl Chaos {
         let calls = [
             Call::Acquire,
             Call::Acquire,
+            Call::Acquire,
             Call::Poll,
             Call::Renew,
             Call::Renew,
             Call::End,
             Call::Convert,
         ];
-        match calls.get(self.sim.draw(9) as usize) {
+        match calls.get(self.sim.draw(10) as usize) {
             Some(call) => self.clients[victim].inject_into(*call, fault),
             None => self.clients[victim].inject(fault),
         }

@@ -173,6 +173,12 @@ impl Judge {
         self.oracle(|oracle| oracle.left_nothing(at, client, &key, time));
     }
 
+    /// Whether a client holds a key at the server that no guard stands for.
+    pub(crate) fn leaks(&self, client: usize, name: &str) -> bool {
+        let (at, key) = (self.sim.elapsed(), self.key(name));
+        self.oracle(|oracle| oracle.leaks(at, client, &key))
+    }
+
     /// A call was answered after the server's clock had been set by so much that no client can
     /// miss it: a guard from before must be lost.
     pub(crate) fn answered(&self, since: Duration, began: Duration) {
@@ -223,11 +229,12 @@ impl Judge {
     }
 
     /// A write reaches the protected resource, which refuses every token lower than the highest
-    /// that it has accepted. `valid` is whether its guard is valid at this very instant.
-    pub(crate) fn write(&self, name: &str, token: u64, valid: bool, kind: Kind) {
+    /// that it has accepted; whether it took effect. `valid` is whether its guard is valid at this
+    /// very instant.
+    pub(crate) fn write(&self, name: &str, token: u64, valid: bool, kind: Kind) -> bool {
         if kind == Kind::Semaphore {
             // Its tokens promise no order.
-            return;
+            return true;
         }
         let at = self.sim.elapsed();
         let key = self.key(name);
@@ -236,13 +243,14 @@ impl Judge {
         if token >= highest || shared.careless {
             shared.highest.insert(name.to_owned(), token.max(highest));
             shared.oracle.written(at, &key, token);
-            return;
+            return true;
         }
         shared.oracle.seen.reached(Situation::StaleWrite);
         if valid && shared.oracle.model() == Model::Within {
             let text = format!("a valid guard's {token} was refused after {highest}");
             shared.oracle.broken(at, "S5", text);
         }
+        false
     }
 
     /// Starts to time a call of a client.

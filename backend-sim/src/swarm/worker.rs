@@ -50,9 +50,8 @@ struct Held {
 enum Cancel {
     /// After so many polls.
     Polls(u32),
-    /// When it is woken after so many polls: what it was woken for is there, and it does not
-    /// look.
-    Woken(u32),
+    /// When it is woken and the server has granted it what it waits for, or at this many polls.
+    Granted(u32),
     /// At a time, even if it was woken at the same instant.
     After(Duration),
 }
@@ -114,7 +113,7 @@ impl Worker {
         let owner = self.judge.next_owner();
         let cancel = match self.draw(8) {
             3..=5 if may_cancel => Some(Cancel::Polls(1 + self.draw(12))),
-            6 if may_cancel => Some(Cancel::Woken(1 + self.draw(6))),
+            6 if may_cancel => Some(Cancel::Granted(2 + self.draw(20))),
             7 if may_cancel => Some(Cancel::After(self.span(self.plan.pace))),
             _ => None,
         };
@@ -266,8 +265,12 @@ impl Worker {
         let valid = claims == Claims::All
             && sent_valid
             && held.pocket.guard().is_some_and(|guard| guard.is_valid());
-        self.judge
-            .write(&self.key, token, valid, self.plan.terms.kind);
+        let kind = self.plan.terms.kind;
+        let effective = self.judge.write(&self.key, token, valid, kind);
+        if self.judge.notes {
+            let what = if effective { "writes" } else { "is refused" };
+            self.backend.note(format!("{what} under {token}"));
+        }
     }
 
     async fn convert(&self, held: &Held) {
@@ -353,10 +356,10 @@ impl Worker {
     /// Runs a future until it ends, or is dropped.
     async fn cancelled<F: Future>(&self, future: F, cancel: Option<Cancel>) -> Option<F::Output> {
         let mut future = pin!(future);
-        let (most, woken, time) = match cancel {
-            Some(Cancel::Polls(most)) => (most, u32::MAX, None),
-            Some(Cancel::Woken(polls)) => (u32::MAX, polls, None),
-            Some(Cancel::After(time)) => (u32::MAX, u32::MAX, Some(time)),
+        let (most, granted, time) = match cancel {
+            Some(Cancel::Polls(most)) => (most, false, None),
+            Some(Cancel::Granted(most)) => (most, true, None),
+            Some(Cancel::After(time)) => (u32::MAX, false, Some(time)),
             None => return Some(future.await),
         };
         let mut timer = time.map(|time| self.backend.runtime().sleep(time));
@@ -368,7 +371,7 @@ impl Worker {
             {
                 return Poll::Ready(None);
             }
-            if polls == woken {
+            if granted && self.judge.leaks(self.client, &self.key) {
                 return Poll::Ready(None);
             }
             polls += 1;
