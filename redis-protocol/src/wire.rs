@@ -15,10 +15,21 @@ pub struct Malformed {
 /// Numbers from here on are not exact in Lua.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
+/// An acquire with a label of 40 bytes: what is written piece by piece needs no second allocation.
+const USUAL: usize = 160;
+
 /// Builds a packed argument.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::with_capacity(USUAL),
+        }
+    }
 }
 
 impl Writer {
