@@ -244,6 +244,12 @@ impl Guards {
         places.any(|(whose, end, _)| *whose == client && *end > at)
     }
 
+    /// Whether a client may have given up to end what it had, as one may whose clock has jumped
+    /// past the moment until which it is worth the trouble.
+    pub(crate) fn may_have_given_up(&self, client: usize) -> bool {
+        self.jumped.contains(&client)
+    }
+
     /// What stands at the server, by the client that left it there.
     pub(crate) fn left_by(&self, at: Duration) -> Vec<(usize, String)> {
         let holds = self.at_server.iter().filter(|(_, hold)| hold.end > at);

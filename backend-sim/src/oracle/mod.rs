@@ -193,14 +193,19 @@ impl Oracle {
 
     /// What stands at the server, by the client that left it there.
     pub(crate) fn left_by(&self, at: Duration) -> Vec<(usize, String)> {
-        self.guards.left_by(at)
+        let mut left = self.guards.left_by(at);
+        left.retain(|(client, _)| !self.guards.may_have_given_up(*client));
+        left
     }
 
     /// A client's user has had nothing on a key for `time`: if the client was well for as long,
     /// nothing is there.
     pub(crate) fn left_nothing(&mut self, at: Duration, client: usize, key: &Key, time: Duration) {
         let healthy = self.duties.healthy_since(client);
-        if self.model == Model::Outside || healthy.is_none_or(|since| since + time > at) {
+        if self.model == Model::Outside
+            || healthy.is_none_or(|since| since + time > at)
+            || self.guards.may_have_given_up(client)
+        {
             return;
         }
         self.found.at = at;

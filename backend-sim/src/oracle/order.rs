@@ -130,9 +130,13 @@ fn newcomer(step: &Step<'_>, found: &mut Findings) {
         return;
     };
     let before = find(step.before, tenure).filter(|before| before.end > step.now);
-    let queued = step.waited().any(|place| place.operation == operation);
+    let queued = step.waited().any(|place| {
+        let waiter = place.operation;
+        waiter.session == tenure.session && has(tenure, waiter.sequence)
+    });
     if before.is_some() || queued {
-        // A hold that stood, one more of an owner that holds, or a grant out of the queue.
+        // A hold that stood, one more of an owner that holds, or a grant out of the queue, in this
+        // very step too.
         return;
     }
     let passed = step

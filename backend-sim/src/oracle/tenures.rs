@@ -126,8 +126,8 @@ fn moved(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut
     };
     let claims = after.holds.iter().filter(|(s, _)| !has(before, *s));
     let claimed = claims
-        .filter_map(|(s, _)| place_of(step.before, after.session, *s))
-        .map(|place| place.end)
+        .filter(|(s, _)| place_of(step.before, after.session, *s).is_some())
+        .filter_map(|(s, _)| granted_until(step, after.session, *s))
         .max();
     let least = asked.map_or(before.end, |lease| {
         before.end.max(step.now.saturating_add(lease))

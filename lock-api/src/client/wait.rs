@@ -333,7 +333,9 @@ impl<'a> WaitLoop<'a> {
                         return Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))));
                     }
                 }
-                Ok(None) => return Ok(Step::Again(Duration::ZERO)),
+                // What is as good as over may be granted again at once, as to the owner of a
+                // tenure that was revoked.
+                Ok(None) => return Ok(Step::Again(self.next_pause())),
                 Err(error) => self.note(error)?,
             }
             let pause = self.next_pause();
