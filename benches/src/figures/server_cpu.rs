@@ -8,12 +8,14 @@
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
+use leasehold::LockClient;
 
 use crate::Result;
 use crate::figures::{Goal, Place, Reading, median};
 use crate::load::{one_by_one, side_by_side_times};
 use crate::lock::{FloorLock, Lock};
 use crate::server_stats::ServerStats;
+use crate::single::Single;
 
 /// Microseconds of server time, block by block.
 #[derive(Debug, Default)]
@@ -27,7 +29,8 @@ struct Blocks {
 
 pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
     let mut server = ServerStats::connect(&place.url()).await?;
-    let locks = place.library.connect(&place.url()).await?;
+    // Each operation in a call of its own: the server counts time by calls.
+    let locks = LockClient::new(Single::new(place.library.backend(&place.url()).await?));
     let floor = place.library.floor(&place.url()).await?;
     one_by_one(&locks.mutex("warm-up")?, 10).await?;
     one_by_one(&FloorLock::new(&floor, "warm-up"), 10).await?;
