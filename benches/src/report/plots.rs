@@ -313,9 +313,11 @@ fn draw_rates(report: &Report, path: &Path) -> Result<()> {
     .draw(path)
 }
 
+/// How many tasks there are in the plot of pairs side by side.
+const TASKS: [f64; 4] = [1.0, 16.0, 64.0, 256.0];
+
 /// Pairs a second ÷ floor, over the number of tasks.
 fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
-    const TASKS: [f64; 4] = [1.0, 16.0, 64.0, 256.0];
     let mut lines: Vec<(String, String, String)> = Vec::new();
     for (kind, id) in [
         ("each in its own call", "distinct_keys"),
@@ -329,17 +331,7 @@ fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
         let id = format!("peer.{peer}.distinct_keys");
         lines.push((peer.into(), id, "peer".into()));
     }
-    let mut drawn = Vec::new();
-    for ((name, id, client), colour) in lines.into_iter().zip(COLOURS) {
-        let ratio = |tasks: f64| report.figure(&format!("{id}.{tasks}"), &client)?.ratio;
-        let points = TASKS
-            .iter()
-            .filter_map(|tasks| Some((tasks.log2(), ratio(*tasks)?)));
-        let points: Vec<(f64, f64)> = points.collect();
-        if !points.is_empty() {
-            drawn.push((name, colour, points));
-        }
-    }
+    let drawn = drawn_lines(report, lines);
     if drawn.is_empty() {
         return Ok(());
     }
@@ -393,4 +385,23 @@ fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
         chart.draw_series(dots).map_err(fault)?;
     }
     area.present().map_err(fault)
+}
+
+/// A line's name, colour and points.
+type DrawnLine = (String, RGBColor, Vec<(f64, f64)>);
+
+/// The lines that the report has points of.
+fn drawn_lines(report: &Report, lines: Vec<(String, String, String)>) -> Vec<DrawnLine> {
+    let mut drawn = Vec::new();
+    for ((name, id, client), colour) in lines.into_iter().zip(COLOURS) {
+        let ratio = |tasks: f64| report.figure(&format!("{id}.{tasks}"), &client)?.ratio;
+        let points = TASKS
+            .iter()
+            .filter_map(|tasks| Some((tasks.log2(), ratio(*tasks)?)));
+        let points: Vec<(f64, f64)> = points.collect();
+        if !points.is_empty() {
+            drawn.push((name, colour, points));
+        }
+    }
+    drawn
 }

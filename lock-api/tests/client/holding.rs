@@ -192,6 +192,34 @@ async fn a_revoked_guard_is_lost_and_its_key_is_free_after_the_lease() {
     ));
 }
 
+/// The owner gets what is left of a revoked tenure, which is too little to be handed out.
+#[tokio::test(start_paused = true)]
+async fn the_last_moments_of_a_revoked_tenure_are_not_asked_for_again_and_again() {
+    let server = server();
+    let backend = Wrapped::new(server.client("a"));
+    let acquires = Arc::clone(&backend.acquires);
+    let a = LockClient::new(backend);
+    let (b, _) = client(&server, "b");
+    let mutex = a.reentrant_mutex("k").expect("valid").lease(secs(9));
+    let mutex = mutex.fixed_lease();
+    let revoked = mutex.lock().await.expect("free");
+    // It was granted half a round trip ago.
+    let now = || a.backend().runtime().now();
+    let end = now().saturating_add(secs(9) - ms(1));
+    let tokens = b.inspect("k").await.expect("answered").held_tokens();
+    let forced = b.force_release("k", tokens, ForceHow::Revoke).await;
+    assert_eq!(forced.expect("answered"), ForceReply::Forced { tenures: 1 });
+    let left = end.saturating_since(now());
+    server.advance(left - ms(10)).await;
+    acquires.lock().expect("no panic").clear();
+    let guard = mutex.lock().await.expect("free by then");
+    assert!(now() >= end);
+    let before = revoked.fencing_token().expect("tokens");
+    assert!(guard.fencing_token().expect("tokens") > before);
+    // One of the old tenure, and one that came after a pause.
+    assert_eq!(acquires.lock().expect("no panic").len(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_push_tells_of_a_revocation_at_once() {
     let server = server();
