@@ -19,6 +19,7 @@ pub mod figures;
 pub mod floor;
 pub mod fred_floor;
 pub mod harness;
+pub mod instructions;
 pub mod library;
 pub mod load;
 pub mod lock;

@@ -18,7 +18,7 @@ mod rw;
 mod semaphore;
 mod sequential;
 mod server_cpu;
-mod sim;
+pub(crate) mod sim;
 mod steady;
 
 /// How much is measured.

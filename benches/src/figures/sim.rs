@@ -32,13 +32,19 @@ pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
 
 /// Microseconds of real time in which so many clients take one lock so many times each.
 fn time_of(clients: u32, rounds: u32) -> Result<f64> {
-    let options = SimOptions::new(1).with_log_limit(0).with_recording(false);
     let begun = Instant::now();
+    play(clients, rounds)?;
+    Ok(micros(begun.elapsed()))
+}
+
+/// So many clients take one lock so many times each.
+pub(crate) fn play(clients: u32, rounds: u32) -> Result<()> {
+    let options = SimOptions::new(1).with_log_limit(0).with_recording(false);
     let report = Simulation::new(options)
         .with_step_limit(u64::MAX)
         .run(|sim| contend(sim, clients, rounds));
     match report.ending {
-        Ending::Completed(Ok(())) => Ok(micros(begun.elapsed())),
+        Ending::Completed(Ok(())) => Ok(()),
         Ending::Completed(Err(error)) => Err(error.into()),
         other => Err(format!("the simulation ended otherwise: {other:?}").into()),
     }

@@ -1,0 +1,174 @@
+//! The kept counts, and what has become of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::Result;
+
+/// By how much of itself a count may move.
+pub const TOLERANCE: f64 = 0.03;
+
+/// Instructions of one turn, by case.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Baseline {
+    /// What compiled the program; another compiler gives other counts.
+    pub compiler: String,
+    /// By the name of the case.
+    pub counts: BTreeMap<String, f64>,
+}
+
+/// A count beside the kept one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The case.
+    pub name: String,
+    /// What is kept, if it is.
+    pub kept: Option<f64>,
+    /// What was counted, if it was.
+    pub counted: Option<f64>,
+}
+
+impl Comparison {
+    /// Whether the count is where it was.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let moved = self.kept.zip(self.counted);
+        moved.is_some_and(|(kept, counted)| (counted / kept - 1.0).abs() <= TOLERANCE)
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match (self.kept, self.counted) {
+            (Some(kept), Some(counted)) => {
+                // No "-0.0 %".
+                let moved = (1000.0 * (counted / kept - 1.0)).round() / 10.0 + 0.0;
+                let verdict = if self.holds() { "" } else { "  MOVED" };
+                write!(
+                    f,
+                    "{name:<28} {counted:>10.0}  kept {kept:>10.0}  {moved:+.1} %{verdict}"
+                )
+            }
+            (None, Some(counted)) => write!(f, "{name:<28} {counted:>10.0}  NOT KEPT"),
+            (Some(kept), None) => {
+                write!(f, "{name:<28} {:>10}  kept {kept:>10.0}  NOT COUNTED", "")
+            }
+            (None, None) => write!(f, "{name:<28} NOT COUNTED"),
+        }
+    }
+}
+
+impl Baseline {
+    /// Reads a kept one.
+    ///
+    /// # Errors
+    /// If there is none, or it is not what [`write`](Self::write) writes.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path)
+            .map_err(|error| format!("no baseline in {}: {error}", path.display()))?;
+        let value: Value = serde_json::from_str(&text)?;
+        let compiler = value["compiler"].as_str().ok_or("no compiler is named")?;
+        let counts = value["instructions"].as_object().ok_or("no counts")?;
+        let counts = counts.iter().map(|(name, count)| {
+            let count = count.as_f64().filter(|count| *count > 0.0);
+            let count = count.ok_or_else(|| format!("no count of {name}"))?;
+            Ok((name.clone(), count))
+        });
+        Ok(Self {
+            compiler: compiler.to_owned(),
+            counts: counts.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Keeps it.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let counts = self.counts.iter();
+        let rounded = counts.map(|(name, count)| (name, count.round()));
+        let counts: BTreeMap<_, _> = rounded.collect();
+        let value = json!({ "compiler": self.compiler, "instructions": counts });
+        fs::write(path, format!("{value:#}\n"))?;
+        Ok(())
+    }
+
+    /// Every case that is in either.
+    #[must_use]
+    pub fn compare(&self, counted: &Self) -> Vec<Comparison> {
+        let mut names: Vec<_> = self.counts.keys().chain(counted.counts.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let of = |name: &String| Comparison {
+            name: name.clone(),
+            kept: self.counts.get(name).copied(),
+            counted: counted.counts.get(name).copied(),
+        };
+        names.into_iter().map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(counts: &[(&str, f64)]) -> Baseline {
+        let counts = counts
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), *count));
+        Baseline {
+            compiler: "rustc 1".to_owned(),
+            counts: counts.collect(),
+        }
+    }
+
+    #[test]
+    fn a_count_that_moved_either_way_and_one_that_is_missing_do_not_hold() {
+        let kept = counts(&[
+            ("down", 1000.0),
+            ("gone", 10.0),
+            ("same", 1000.0),
+            ("up", 1000.0),
+        ]);
+        let now = counts(&[
+            ("down", 969.0),
+            ("new", 10.0),
+            ("same", 1029.0),
+            ("up", 1031.0),
+        ]);
+        let seen: Vec<_> = kept
+            .compare(&now)
+            .iter()
+            .map(|it| (it.name.clone(), it.holds()))
+            .collect();
+        let expected = [
+            ("down", false),
+            ("gone", false),
+            ("new", false),
+            ("same", true),
+            ("up", false),
+        ];
+        assert_eq!(seen, expected.map(|(name, holds)| (name.to_owned(), holds)));
+    }
+
+    #[test]
+    fn what_is_written_is_read() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("baseline.json");
+        let kept = counts(&[("a", 12.0), ("b", 3.0)]);
+        kept.write(&path)?;
+        assert_eq!(Baseline::read(&path)?, kept);
+        fs::write(
+            &path,
+            r#"{"compiler": "rustc 1", "instructions": {"a": 0}}"#,
+        )?;
+        let error = Baseline::read(&path).expect_err("0 is no count");
+        assert_eq!(error.to_string(), "no count of a");
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! Counting with valgrind's callgrind.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Result;
+use crate::instructions::Case;
+
+/// Names the program; it is looked for in `PATH` otherwise.
+const VARIABLE: &str = "LEASEHOLD_VALGRIND";
+
+/// Runs this program again, in a process of its own for each count.
+#[derive(Debug)]
+pub struct Callgrind {
+    valgrind: PathBuf,
+    program: PathBuf,
+}
+
+impl Callgrind {
+    /// Counts in `program`, which plays a case when it is called with `--play NAME --times N`.
+    #[must_use]
+    pub fn new(program: &Path) -> Self {
+        let valgrind = env::var_os(VARIABLE).map_or_else(|| "valgrind".into(), PathBuf::from);
+        Self {
+            valgrind,
+            program: program.to_owned(),
+        }
+    }
+
+    /// Instructions of one turn of `case`: what twice as many turns take more, so that the start
+    /// of the program and of the case do not count.
+    ///
+    /// # Errors
+    /// Without valgrind, or if the case fails.
+    pub fn count(&self, case: &Case) -> Result<f64> {
+        let once = self.whole(case, case.times)?;
+        let twice = self.whole(case, 2 * case.times)?;
+        let more = twice
+            .checked_sub(once)
+            .ok_or_else(|| format!("{}: twice the turns took fewer instructions", case.name))?;
+        Ok(more as f64 / f64::from(case.times))
+    }
+
+    fn whole(&self, case: &Case, times: u32) -> Result<u64> {
+        let output = Command::new(&self.valgrind)
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(&self.program)
+            .args(["--play", case.name, "--times", &times.to_string()])
+            .output()
+            .map_err(|error| {
+                format!(
+                    "{} does not start: {error}; install valgrind, or set {VARIABLE}",
+                    self.valgrind.display()
+                )
+            })?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            return Err(format!("{} failed under callgrind: {told}", case.name).into());
+        }
+        collected(&told).ok_or_else(|| format!("callgrind told no count: {told}").into())
+    }
+}
+
+/// The number in the line `==PID== Collected : NUMBER`.
+fn collected(told: &str) -> Option<u64> {
+    let mut lines = told.lines();
+    let (_, number) = lines.find_map(|line| line.split_once("Collected :"))?;
+    number.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_found_among_what_callgrind_tells() {
+        let told =
+            "==7== Events    : Ir\n==7== Collected : 1234567\n==7== \n==7== I   refs: 1,234,567";
+        assert_eq!(collected(told), Some(1_234_567));
+        assert_eq!(collected("==7== Command: ./instructions"), None);
+    }
+}

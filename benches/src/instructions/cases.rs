@@ -1,0 +1,293 @@
+//! What is counted.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Env, Event, Message, Reach, Reply, Settings, State, step};
+use leasehold_api::{
+    Acquire, AcquireReply, ClockId, End, EndReply, Key, LockSpec, Mode, Operation, OwnerId, Renew,
+    ServerTime, SessionId, Wait,
+};
+use leasehold_redis_protocol::{Protocol, Settings as ScriptSettings, decode_notice, reply};
+
+use crate::Result;
+use crate::figures::sim;
+
+const LEASE: Duration = Duration::from_secs(30);
+/// Of 24 bytes, as a service would name a customer's record.
+const NAME: &str = "customers/0123456789abcd";
+/// The most that one call may carry.
+const BATCH: usize = leasehold_api::bounds::MAX_BATCH;
+/// Clients in a queue.
+const QUEUE: u64 = 8;
+
+/// A part of leasehold that runs without a server, and as often as is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What it is called in the baseline.
+    pub name: &'static str,
+    /// How many turns make a measurement.
+    pub times: u32,
+    play: fn(u32) -> Result<()>,
+}
+
+impl Case {
+    /// Takes so many turns.
+    ///
+    /// # Errors
+    /// If a turn does not end as it must: then its count would mean nothing.
+    pub fn play(&self, times: u32) -> Result<()> {
+        (self.play)(times)
+    }
+}
+
+/// All cases.
+#[must_use]
+pub const fn cases() -> [Case; 12] {
+    [
+        case("sim.pair", 500, |times| sim::play(1, times)),
+        case("sim.contended_pair", 500, |times| sim::play(8, times / 8)),
+        case("machine.pair", 10_000, machine_pairs),
+        case("machine.hand_over", 10_000, machine_hand_overs),
+        case("protocol.key", 100_000, keys),
+        case("protocol.acquire", 20_000, acquires),
+        case("protocol.end", 20_000, ends),
+        case("protocol.renewals", 500, renewals),
+        case("protocol.acquire_reply", 50_000, acquire_replies),
+        case("protocol.end_reply", 50_000, end_replies),
+        case("protocol.renewal_replies", 1_000, renewal_replies),
+        case("protocol.notice", 50_000, notices),
+    ]
+}
+
+const fn case(name: &'static str, times: u32, play: fn(u32) -> Result<()>) -> Case {
+    Case { name, times, play }
+}
+
+// The state machine --------------------------------------------------------------------------
+
+/// The state of one lock, and a clock that goes on by a millisecond with each command.
+struct Machine {
+    state: State,
+    now: ServerTime,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self {
+            state: State::default(),
+            now: ServerTime::from_micros(1_000_000_000_000),
+        }
+    }
+
+    fn step(&mut self, command: &Command) -> (Reply, Vec<Message>) {
+        self.now = self.now.saturating_add(Duration::from_millis(1));
+        let env = Env {
+            now: self.now,
+            settings: Settings::default(),
+            reachable: &|_| Reach::Listening,
+        };
+        step(&mut self.state, env, command)
+    }
+
+    fn acquire(&self, operation: Operation) -> Result<Command> {
+        let before = self.now.saturating_add(Duration::from_secs(5));
+        let key = Key::new(NAME)?;
+        let request = Acquire::new(
+            key,
+            LockSpec::mutex(),
+            Mode::Exclusive,
+            operation,
+            LEASE,
+            before,
+        )?;
+        Ok(Command::Acquire(request.with_wait(Wait::new(true))))
+    }
+}
+
+fn operation(client: u64, sequence: u64) -> Operation {
+    Operation {
+        session: SessionId::from_bytes(u128::from(client).to_le_bytes()),
+        sequence,
+        owner: OwnerId::from_u64(client),
+    }
+}
+
+/// A client takes a free lock and gives it back.
+fn machine_pairs(times: u32) -> Result<()> {
+    let mut machine = Machine::new();
+    for sequence in 1..=u64::from(times) {
+        let operation = operation(1, sequence);
+        let (reply, _) = machine.step(&machine.acquire(operation)?);
+        let end = Command::End(End::new(Key::new(NAME)?, operation));
+        let (end, _) = machine.step(&end);
+        if !matches!(reply, Reply::Acquire(AcquireReply::Acquired(_))) || !released(&end) {
+            return Err(format!("not a pair: {reply:?}, {end:?}").into());
+        }
+    }
+    Ok(())
+}
+
+const fn released(reply: &Reply) -> bool {
+    matches!(reply, Reply::End(EndReply::Released { .. }))
+}
+
+/// Clients in a queue: the holder gives back, the next one is told, and the first joins the end.
+fn machine_hand_overs(times: u32) -> Result<()> {
+    let mut machine = Machine::new();
+    for client in 0..QUEUE {
+        machine.step(&machine.acquire(operation(client, 1))?);
+    }
+    for turn in 0..u64::from(times) {
+        let (client, sequence) = (turn % QUEUE, turn / QUEUE + 1);
+        let end = End::new(Key::new(NAME)?, operation(client, sequence));
+        let (reply, messages) = machine.step(&Command::End(end));
+        let granted = matches!(
+            messages[..],
+            [Message {
+                event: Event::Granted { .. },
+                ..
+            }]
+        );
+        let (queued, _) = machine.step(&machine.acquire(operation(client, sequence + 1))?);
+        let queued = matches!(queued, Reply::Acquire(AcquireReply::Queued(_)));
+        if !released(&reply) || !granted || !queued {
+            return Err(format!("not a hand-over: {reply:?}, {messages:?}").into());
+        }
+    }
+    Ok(())
+}
+
+// Requests -----------------------------------------------------------------------------------
+
+fn protocol() -> Result<Protocol> {
+    Ok(Protocol::new("leasehold:", ScriptSettings::default())?)
+}
+
+fn keys(times: u32) -> Result<()> {
+    let (protocol, key) = (protocol()?, Key::new(NAME)?);
+    for _ in 0..times {
+        black_box(protocol.key(black_box(&key)));
+    }
+    Ok(())
+}
+
+fn acquires(times: u32) -> Result<()> {
+    let (protocol, key) = (protocol()?, Key::new(NAME)?);
+    let before = ServerTime::from_micros(1_000_000_000_000);
+    let request = Acquire::new(
+        key,
+        LockSpec::mutex(),
+        Mode::Exclusive,
+        operation(1, 1),
+        LEASE,
+        before,
+    )?;
+    let request = request.with_wait(Wait::new(true));
+    for _ in 0..times {
+        black_box(protocol.acquire(black_box(&request)));
+    }
+    Ok(())
+}
+
+fn ends(times: u32) -> Result<()> {
+    let protocol = protocol()?;
+    let request = [End::new(Key::new(NAME)?, operation(1, 1))];
+    for _ in 0..times {
+        black_box(protocol.end(black_box(&request)));
+    }
+    Ok(())
+}
+
+fn renewals(times: u32) -> Result<()> {
+    let (protocol, key) = (protocol()?, Key::new(NAME)?);
+    let renew = |sequence| Renew::new(key.clone(), operation(1, sequence), LEASE);
+    let batch = (0..BATCH as u64).map(renew);
+    let batch = batch.collect::<std::result::Result<Vec<_>, _>>()?;
+    for _ in 0..times {
+        black_box(protocol.renew(black_box(&batch)));
+    }
+    Ok(())
+}
+
+// Replies ------------------------------------------------------------------------------------
+
+/// Bytes as the scripts pack them: numbers are doubles, counts have four bytes.
+#[derive(Default)]
+struct Packed(Vec<u8>);
+
+impl Packed {
+    fn text(mut self, text: &str) -> Self {
+        self.0.extend_from_slice(text.as_bytes());
+        self
+    }
+
+    fn number(mut self, number: f64) -> Self {
+        self.0.extend_from_slice(&number.to_le_bytes());
+        self
+    }
+
+    fn count(mut self, count: u32) -> Self {
+        self.0.extend_from_slice(&count.to_le_bytes());
+        self
+    }
+}
+
+/// The beginning of each element: it was executed, and when.
+fn done() -> Packed {
+    Packed::default().text("=").number(1e15)
+}
+
+const CLOCK: ClockId = ClockId::new(1);
+
+fn acquire_replies(times: u32) -> Result<()> {
+    let Packed(bytes) = done().text("A").number(1e15).count(1).number(3e7);
+    for _ in 0..times {
+        black_box(reply::acquire(black_box(&bytes), CLOCK)?);
+    }
+    Ok(())
+}
+
+fn end_replies(times: u32) -> Result<()> {
+    let Packed(bytes) = done().text("R").count(0);
+    for _ in 0..times {
+        for answer in reply::ends(black_box(&bytes), 1, CLOCK) {
+            black_box(answer?);
+        }
+    }
+    Ok(())
+}
+
+fn renewal_replies(times: u32) -> Result<()> {
+    let Packed(one) = done().text("N").number(1e15).number(3e7);
+    let bytes = one.repeat(BATCH);
+    for _ in 0..times {
+        for answer in reply::renewals(black_box(&bytes), BATCH, CLOCK) {
+            black_box(answer?);
+        }
+    }
+    Ok(())
+}
+
+fn notices(times: u32) -> Result<()> {
+    let granted = Packed::default().number(1e15).text("G").number(7.0);
+    let Packed(bytes) = granted.number(1e15).number(5e6);
+    for _ in 0..times {
+        black_box(decode_notice(black_box(&bytes), CLOCK)?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_takes_its_turns() -> Result<()> {
+        for case in cases() {
+            case.play(16)
+                .map_err(|error| format!("{}: {error}", case.name))?;
+        }
+        Ok(())
+    }
+}
