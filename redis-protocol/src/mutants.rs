@@ -59,8 +59,8 @@ pub const ALL: &[LuaMutant] = &[
         rule: "rule 10",
         changes: &[
             (
-                "marks + 1, to, to_owner, claim_ends,",
-                "marks + 1, to, to_owner, now + 30000000,",
+                "marks, skip, to, to_owner, claim_ends,",
+                "marks, skip, to, to_owner, now + 30000000,",
             ),
             (
                 "place.floor, place.ends)\n",

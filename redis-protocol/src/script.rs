@@ -143,7 +143,7 @@ fn with_constants(settings: &Settings, text: String) -> String {
     let number = |duration: Duration| duration.as_micros().to_string();
     let constants = [
         // The last byte is the version of the format.
-        ("MAGIC", r"'LH\1'".into()),
+        ("MAGIC", r"'LH\2'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
         ("HORIZON", number(settings.horizon)),
         ("RETENTION", number(settings.token_retention)),
@@ -174,7 +174,10 @@ fn with_constants(settings: &Settings, text: String) -> String {
         ("LISTENING", "1".into()),
         ("AWAY", "2".into()),
         // So many tenures, places and marks are kept in one string; each count is a byte of it.
-        ("THIN_RECORDS", "64".into()),
+        ("THIN_RECORDS", "160".into()),
+        ("FEW_RECORDS", "64".into()),
+        // So many bytes before the places may say nothing.
+        ("MAX_SKIP", "768".into()),
         // No ticket: tickets start at 1.
         ("NONE", "0".into()),
         ("FORCE_NOW", b'N'.to_string()),

@@ -150,7 +150,7 @@ struct World<'a> {
     protocol: &'a Protocol,
     keys: [Key; 2],
     spec: u8,
-    /// Records up to which a state is one string: 64 as it is in use, with the quiet way; fewer
+    /// Records up to which a state is one string: 160 as it is in use, with the quiet way; fewer
     /// without it, and so few that the state is a hash.
     thin: u8,
     states: BTreeMap<Key, State>,
@@ -221,7 +221,7 @@ impl World<'_> {
         let until = self.now.saturating_add(ahead);
         let mut request = Acquire::new(key, spec, mode, operation, lease, until)
             .expect("a good request")
-            .with_label(Label::new(format!("label {}", attempt.owner)).expect("short"));
+            .with_label(Label::new("label".repeat(usize::from(attempt.owner))).expect("short"));
         request.wait = match attempt.wait % 8 {
             0 | 1 => None,
             2 => Some(Wait::new(false)),
@@ -411,8 +411,8 @@ impl World<'_> {
             Command::ForceRelease(request) => protocol.force_release(request),
         };
         let thin = format!("thin_records = {}", self.thin);
-        let mut changes = vec![("thin_records = 64", thin.as_str())];
-        if self.thin < 64 {
+        let mut changes = vec![("thin_records = 160", thin.as_str())];
+        if self.thin < 160 {
             changes.push(("quiet = #KEYS == 1", "quiet = false"));
         }
         let answer = self.commands.play_changed(&call, &changes);
@@ -522,7 +522,7 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         max_shrink_iters: 400,
         ..Config::default()
     });
-    let thin = prop::sample::select(vec![64_u8, 64, 63, 12, 5, 2, 0]);
+    let thin = prop::sample::select(vec![160_u8, 160, 63, 12, 5, 2, 0]);
     let script = (specs, thin, prop::collection::vec(actions, 1..120));
     let outcome = runner.run(&script, |(spec, thin, actions)| {
         let mut cells = cells.borrow_mut();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, ClockId, Convert, ConvertReply, End, EndReply, Key,
     LockSpec, Mode, Operation, OwnerId, Poll, PollReply, Renew, RenewReply, ServerTime, SessionId,
-    Wait,
+    Wait, Why,
 };
 use leasehold_redis_protocol::{ErrorClass, Protocol, Settings, classify, reply};
 use leasehold_test_servers::{RedisServer, ServerOptions};
@@ -308,10 +308,10 @@ fn a_key_is_a_hash_while_it_is_crowded_and_a_string_otherwise() {
         let reply = bench.end("shared", attempt(session, 1));
         assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
     }
-    // Eighty marks are left. A short horizon forgets them while the key stays in use.
+    // A short horizon forgets the marks while the key stays in use.
     let settings = Settings::default().with_horizon(Duration::from_secs(1));
     bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
-    for session in 1..=70 {
+    for session in 1..=170 {
         let mut request = bench.request("brief", attempt(session, 1), rw, Mode::Shared);
         request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
         assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
@@ -330,4 +330,66 @@ fn a_key_is_a_hash_while_it_is_crowded_and_a_string_otherwise() {
         assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
     }
     assert_eq!(bench.type_of("brief"), "string");
+}
+
+#[test]
+fn a_queue_of_sixty_four_goes_round_in_one_string_and_one_of_ninety_in_a_hash() {
+    for (waiters, form) in [(64, "string"), (90, "hash")] {
+        let mut bench = Bench::new();
+        let mut pushes = Connection::open(&bench._server);
+        let mut sequence = [0; 100];
+        let mut ask = |bench: &mut Bench, session: u8| {
+            sequence[usize::from(session)] += 1;
+            let operation = attempt(session, sequence[usize::from(session)]);
+            let request = bench.mutex("busy", operation).with_wait(Wait::new(true));
+            (operation, bench.acquire(&request))
+        };
+        let (first, reply) = ask(&mut bench, 0);
+        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+        let mut line = std::collections::VecDeque::from([first]);
+        for session in 0..=waiters {
+            let channel = bench
+                .protocol
+                .channel(&SessionId::from_bytes([session; 16]));
+            pushes.command(&["SUBSCRIBE", &channel]);
+        }
+        for session in 1..=waiters {
+            let (operation, reply) = ask(&mut bench, session);
+            let queued =
+                matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(session) - 1);
+            assert!(queued, "{session}: {reply:?}");
+            line.push_back(operation);
+        }
+        assert_eq!(bench.type_of("busy"), form);
+        let mut token = None;
+        // Three times round, so that what is passed over in the string is closed up in between.
+        for turn in 0..3 * (usize::from(waiters) + 1) {
+            let done = line.pop_front().expect("a holder");
+            let released = bench.end("busy", done);
+            assert!(
+                matches!(released, EndReply::Released { .. }),
+                "{turn}: {released:?}"
+            );
+            if turn % 5 == 0 {
+                let again = bench.end("busy", done);
+                assert_eq!(again, EndReply::NotHeld(Why::Ended), "{turn}");
+            }
+            let (again, reply) = ask(&mut bench, done.session.as_bytes()[0]);
+            let queued =
+                matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(waiters) - 1);
+            assert!(queued, "{turn}: {reply:?}");
+            line.push_back(again);
+            let poll = Poll::new(key("busy"), line[0], true);
+            let answer = bench.connection.play(&bench.protocol.poll(&[poll]));
+            let polled = reply::polls(answer.bytes(), 1, CLOCK)
+                .remove(0)
+                .expect("a reply");
+            let PollReply::Acquired(next) = polled.reply else {
+                panic!("{turn}: {polled:?}");
+            };
+            assert!(token < Some(next.token), "{turn}");
+            token = Some(next.token);
+        }
+        assert_eq!(bench.type_of("busy"), form);
+    }
 }

@@ -4,8 +4,10 @@
 --
 -- Where a key's state lives
 --   thin      While it is small, a state is one string: a head, then the tenures, marks and places
---             one behind the other. It is read whole and written whole.
---   crowded   With more records than @THIN_RECORDS@ it is a hash: `head`, `h`HOLDER (a tenure),
+--             one behind the other, then the next ticket if somebody waits. The general way reads
+--             it whole and writes it whole; the quiet way may leave a gap before the places.
+--   crowded   With more records than @THIN_RECORDS@, or than @FEW_RECORDS@ if the quiet way is no
+--             good for them, it is a hash: `head`, `h`HOLDER (a tenure),
 --             `s`SLOT (which tenure is the n-th, to find all without looking at anything else),
 --             `p`TICKET (a place; places are a linked list), `q`SESSION SEQUENCE (which ticket),
 --             `m`SESSION (a mark). It is read and written field by field, and becomes a string
@@ -138,11 +140,11 @@ local S = {
     if type(stored) == 'table' then
       return S:load_crowded(stored.err)
     end
-    if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 52 then
+    if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 54 then
       S:refuse_foreign(stored, 'string')
     end
-    local _, spec, token, ends, earliest, last_scan, tenures, waiting, marks, at =
-      struct.unpack('<c3c14ddddBBB', stored)
+    local _, spec, token, ends, earliest, last_scan, tenures, waiting, marks, skip, at =
+      struct.unpack('<c3c14ddddBBBH', stored)
     if ends <= S.now then
       return -- past its stored end: counts as empty, and is written over
     end
@@ -163,7 +165,7 @@ local S = {
       end
     end
     if waiting > 0 then
-      S:load_thin_places(waiting, at)
+      S:load_thin_places(waiting, at + skip)
     end
   end,
 
@@ -190,15 +192,18 @@ local S = {
         out[n] = struct.pack('<c16ddc1', who, mark.sequence, mark.till, mark.why)
       end
     end
-    if S.tenure_count + S.place_count + marks > S.thin_records then
+    local records = S.tenure_count + S.place_count + marks
+    if records > S.thin_records or records > @FEW_RECORDS@
+      and (S.tenure_count > 1 or S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@)
+    then
       return S:become_crowded()
     end
     if S.place_count > 0 then
       n = n + 1
       out[n] = S:thin_places()
     end
-    out[1] = struct.pack('<c3c14ddddBBB', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
-      S.last_scan, S.tenure_count, S.place_count, marks)
+    out[1] = struct.pack('<c3c14ddddBBBH', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
+      S.last_scan, S.tenure_count, S.place_count, marks, 0)
     if S.over then
       S:throw_away()
     end

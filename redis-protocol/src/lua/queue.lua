@@ -105,10 +105,10 @@
     S.dirty, S.shrunk = true, true
   end,
 
-  -- In a string the places stand in their order, each behind its ticket.
+  -- In a string the places stand in their order, each behind its ticket, and the next ticket last.
   load_thin_places = function(S, count, at)
     local q = S:queue()
-    q.next_ticket, at = struct.unpack('<d', S.stored, at)
+    q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
     for _ = 1, count do
       local ticket, place
       ticket, at = struct.unpack('<d', S.stored, at)
@@ -121,13 +121,14 @@
   end,
 
   thin_places = function(S)
-    local out = { struct.pack('<d', S.places.next_ticket) }
+    local out = {}
     local ticket = S.places.first
     while ticket ~= @NONE@ do
       local place = S:place_at(ticket)
       out[#out + 1] = struct.pack('<d', ticket) .. S:write_place(place)
       ticket = place.after
     end
+    out[#out + 1] = struct.pack('<d', S.places.next_ticket)
     return table.concat(out)
   end,
 

@@ -17,21 +17,25 @@ then
     if ends <= now then
       last = 0 -- past its stored end: counts as empty
     else
-      usable = marks <= QUIET_MARKS
       stored_end, last_scan, expires = ends, scanned, false
-      local own = marks > 0 and string.find(stored, session, 53, true)
-      if own and own % 33 ~= 20 then
+      local own = marks > 0 and string.find(stored, session, 55, true)
+      if own and own % 33 ~= 22 then
         usable = false -- not the beginning of a mark
       elseif own then
         local seen, till = struct.unpack('<dd', stored, own + 16)
-        usable = usable and (sequence > seen or till <= now)
+        usable = sequence > seen or till <= now
         left = marks - 1
         if left > 0 then
-          others = string.sub(stored, 53, own - 1) .. string.sub(stored, own + 33)
+          others = string.sub(stored, 55, own - 1) .. string.sub(stored, own + 33)
         end
       elseif marks > 0 then
-        others, left = string.sub(stored, 53), marks
+        others, left = string.sub(stored, 55), marks
       end
+      -- The oldest stand last.
+      while left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
+        others, left = string.sub(others, 1, -34), left - 1
+      end
+      usable = usable and left < @THIN_RECORDS@ - 1
     end
   end
   if usable and floor <= math.min(math.max(now, last) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
@@ -43,8 +47,8 @@ then
       stored_end, expires = ends + @RETENTION@ + math.floor(@RETENTION@ / 8), true
     end
     local token = math.max(last + 1, now, floor + 1)
-    local value = struct.pack('<c3c14ddddBBBc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
-      stored_end, ends, last_scan, 1, 0, left + 1, session, owner, ends, 0, #label, label, 9, mode,
+    local value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
+      stored_end, ends, last_scan, 1, 0, left + 1, 0, session, owner, ends, 0, #label, label, 9, mode,
       string.sub(ARGV[1], 17, 24), session, sequence, till, ' ') .. others
     local answer
     if expires then

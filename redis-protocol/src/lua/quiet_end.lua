@@ -7,9 +7,9 @@ if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 50, 51) == '\1\0' -- one tenure, no place
 then
   local session, sequence, owner = struct.unpack('<c16dc8', ARGV[1])
-  local head, stored_end, _, _, _, _, marks, of, owned_by, ends, flags, _, holds, at =
-    struct.unpack('<c25dddBBBc16c8dBBc0I4c0', stored)
-  if stored_end > now and marks <= QUIET_MARKS
+  local head, stored_end, _, _, _, _, marks, _, of, owned_by, ends, flags, _, holds, at =
+    struct.unpack('<c25dddBBBHc16c8dBBc0I4c0', stored)
+  if stored_end > now and marks < @THIN_RECORDS@
     and of == session and owned_by == owner and ends > now and flags < @OWN_TOKEN@
     and #holds == 9 and string.sub(holds, 2) == string.sub(ARGV[1], 17, 24)
   then
@@ -28,13 +28,17 @@ then
     elseif marks > 0 then
       others, left = string.sub(stored, at), marks
     end
+    -- The oldest stand last.
+    while usable and left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
+      others, left = string.sub(others, 1, -34), left - 1
+    end
     local expires = stored_end < till
     if expires then
       stored_end = till + math.floor(@RETENTION@ / 8)
     end
     if usable then
-      local value = struct.pack('<c25dc16BBBc16ddc1', head, stored_end, string.sub(stored, 34, 49),
-        0, 0, left + 1, session, seen, till, why) .. others
+      local value = struct.pack('<c25dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 34, 49),
+        0, 0, left + 1, 0, session, seen, till, why) .. others
       local answer
       if expires then
         answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)

@@ -6,55 +6,65 @@ if @PUSH@ and type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
 then
   local argument = ARGV[1]
   local session, sequence, owner = struct.unpack('<c16dc8', argument)
-  local token, stored_end, earliest, last_scan, _, places, marks, holder, ends, flags, _, holds, at =
-    struct.unpack('<ddddBBBc24dBBc0I4c0', stored, 18)
-  local queue_at = at + 33 * marks
-  local next_ticket, _, to, raw, to_owner, mode, _, floor, claim_ends, _, place_flags, _,
-    label, behind = struct.unpack('<ddc16c8c8c1I4dddBBBc0', stored, queue_at)
+  local token, stored_end, earliest, last_scan, _, places, marks, skip, holder, ends, flags,
+    held_by, holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+  local behind = at + 33 * marks -- the marks
+  local _, to, raw, to_owner, mode, _, floor, claim_ends, _, place_flags, _, label, next_at =
+    struct.unpack('<dc16c8c8c1I4dddBBBc0', stored, behind + skip)
   local usable = stored_end > now and earliest > now and ends > now and flags < @OWN_TOKEN@
     and holder == session .. owner and #holds == 9 and string.byte(holds) == @EXCLUSIVE@
     and string.sub(holds, 2) == string.sub(argument, 17, 24)
     and mode == 'X' and claim_ends > now and place_flags == @LISTENING@
   if usable and places > 1 then
-    local after_ends, _, after_flags = struct.unpack('<ddB', stored, behind + 53)
+    local after_ends, _, after_flags = struct.unpack('<ddB', stored, next_at + 53)
     usable = after_ends > now and after_flags < @AWAY@ -- or it would go, or be passed
   end
-  local mark_till = now + 2 * @HORIZON@
-  local mark, without = struct.pack('<c16ddc1', session, sequence, mark_till, 'E'), ''
+  local seen, why, mark_till = sequence, 'E', now + 2 * @HORIZON@
   local own = usable and marks > 0 and string.find(stored, session, at, true)
-  if own and own < queue_at and (own - at) % 33 ~= 0 then
-    usable = false -- not the beginning of a mark
-  elseif own and own < queue_at then
-    marks = marks - 1
-    local seen, seen_till, why = struct.unpack('<ddc1', stored, own + 16)
-    if seen_till > now and seen > sequence then
-      mark = struct.pack('<c16ddc1', session, seen, mark_till, why)
+  if own and own >= behind then
+    own = false
+  elseif own then
+    usable = (own - at) % 33 == 0 -- the beginning of a mark
+    local highest, till, before = struct.unpack('<ddc1', stored, own + 16)
+    if till > now and highest > sequence then
+      seen, why = highest, before
     end
-    without = string.sub(stored, at, own - 1) .. string.sub(stored, own + 33, queue_at - 1)
-  elseif marks > 0 then
-    without = string.sub(stored, at, queue_at - 1)
   end
-  if usable and marks + 1 + places <= @THIN_RECORDS@ then
+  if usable and (own and 0 or 1) + marks + places <= @THIN_RECORDS@ then
+    local mark = struct.pack('<c16ddc1', session, seen, mark_till, why)
     token = math.max(token + 1, now, floor + 1)
     local covered, old_end = math.max(mark_till, claim_ends + @RETENTION@), stored_end
     if stored_end < covered then
       stored_end = covered + math.floor(@RETENTION@ / 8)
     end
-    local queue = ''
-    if places > 1 then
-      queue = struct.pack('<d', next_ticket) .. string.sub(stored, behind)
+    -- If the next holder's tenure is as long as this one, it is written over it, and the place
+    -- that goes is passed over from now on; until so much is that it pays to close the gap.
+    local in_place = own and places > 1 and #label == #held_by and stored_end == old_end
+      and next_at - behind <= @MAX_SKIP@
+    skip = in_place and next_at - behind or 0
+    if not own then
+      marks = marks + 1
     end
-    local value = string.sub(stored, 1, 17)
-      .. struct.pack('<ddddBBBc16c8dBBc0I4c1c8', token, stored_end, claim_ends, last_scan, 1,
-        places - 1, marks + 1, to, to_owner, claim_ends, 0, #label, label, 9, 'X', raw)
-      .. mark .. without .. queue
-    local answer
-    if stored_end ~= old_end then
-      answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+    local tenure = struct.pack('<ddddBBBHc16c8dBBc0I4c1c8', token, stored_end, claim_ends,
+      last_scan, 1, places - 1, marks, skip, to, to_owner, claim_ends, 0, #label, label, 9, 'X', raw)
+    local written
+    if in_place then
+      written = type(redis.pcall('SETRANGE', KEYS[1], '17', tenure)) == 'number'
+      if written then
+        redis.call('SETRANGE', KEYS[1], own - 1, mark)
+      end
     else
-      answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+      local value = string.sub(stored, 1, 17) .. tenure .. mark
+        .. string.sub(stored, at, (own or behind) - 1)
+        .. string.sub(stored, own and own + 33 or behind, behind - 1)
+        .. (places > 1 and string.sub(stored, next_at) or '')
+      if stored_end ~= old_end then
+        written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
+      else
+        written = redis.pcall('SET', KEYS[1], value, 'KEEPTTL').ok
+      end
     end
-    if answer.ok then
+    if written then
       local channel = string.match(KEYS[1], '^[^{]*') .. 'c:'
         .. string.sub(redis.sha1hex(to), 1, 16)
       local listeners = redis.pcall('PUBLISH', channel,

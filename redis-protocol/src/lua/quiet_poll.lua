@@ -8,14 +8,14 @@ if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byt
 then
   local stored = first
   local attempt, listening = struct.unpack('<c24xxxxxxxxB', ARGV[1])
-  local stored_end, earliest, _, _, places, marks, holder, ends, flags, _, holds, at =
-    struct.unpack('<dddBBBc24dBBc0I4c0', stored, 26)
-  local queue_at = at + 33 * marks
+  local stored_end, earliest, _, _, places, marks, skip, holder, ends, flags, _, holds, at =
+    struct.unpack('<dddBBBHc24dBBc0I4c0', stored, 26)
+  local queue_at = at + 33 * marks + skip
   local found = string.find(stored, attempt, queue_at, true)
   local usable = found and stored_end > now and earliest > now and ends > now
     and flags < @OWN_TOKEN@ and #holds == 9 and string.byte(holds) == @EXCLUSIVE@
     and string.sub(holder, 1, 16) ~= string.sub(attempt, 1, 16)
-  at = queue_at + 8 -- the next place
+  at = queue_at -- the next place
   if usable and found ~= at + 8 then
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 53)
     usable = head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
@@ -34,17 +34,17 @@ then
       if expires then
         stored_end = ends + @RETENTION@ + math.floor(@RETENTION@ / 8)
       end
-      local value = string.sub(stored, 1, 25)
-        .. struct.pack('<d', stored_end) .. string.sub(stored, 34, found + 44)
-        .. struct.pack('<ddB', ends, till, listening) .. string.sub(stored, found + 62)
-      local answer
+      local fresh, written = struct.pack('<ddB', ends, till, listening), nil
       if expires then
-        answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+        local value = string.sub(stored, 1, 25)
+          .. struct.pack('<d', stored_end) .. string.sub(stored, 34, found + 44)
+          .. fresh .. string.sub(stored, found + 62)
+        written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
       else
-        answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+        written = type(redis.pcall('SETRANGE', KEYS[1], found + 44, fresh)) == 'number'
       end
-      if answer.ok then
-        ahead = math.min(ticket - struct.unpack('<d', stored, queue_at + 8), places - 1)
+      if written then
+        ahead = math.min(ticket - struct.unpack('<d', stored, queue_at), places - 1)
         local poll = math.min(math.floor(struct.unpack('<d', stored, 10) / 3), @MAX_POLL_INTERVAL@)
         local check_in = math.min(poll, math.max(earliest - now, 1000))
         if ahead >= @CHECK_EARLY@ then

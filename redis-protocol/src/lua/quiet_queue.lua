@@ -6,9 +6,10 @@ then
   local stored, argument = first, ARGV[1]
   local session, sequence, owner, wanted, mode, permits, _, waits, till, deliver_before, floor, _,
     limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
-  local token, stored_end, earliest, _, _, places, marks, holder, ends, flags, held_by, holds, at =
-    struct.unpack('<ddddBBBc24dBBc0I4c0', stored, 18)
-  local queue_at = at + 33 * marks
+  local token, stored_end, earliest, _, _, places, marks, skip, holder, ends, flags, held_by, holds,
+    at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+  local behind = at + 33 * marks -- the marks
+  local queue_at = behind + skip
   local usable = stored_end > now and earliest > now and ends > now and flags < @OWN_TOKEN@
     and #holds == 9 and string.byte(holds) == @EXCLUSIVE@ and mode ~= 'P'
     and string.sub(stored, 4, 17) == wanted and holder ~= session .. owner
@@ -17,24 +18,21 @@ then
     and places + marks < @THIN_RECORDS@ - 2
   local next_ticket, head = 1, 1
   if usable and places > 0 then
-    next_ticket, head = struct.unpack('<dd', stored, queue_at)
-    local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 61)
+    next_ticket, head = struct.unpack('<d', stored, #stored - 7), struct.unpack('<d', stored, queue_at)
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 53)
     usable = head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
       -- It may wait already: a place outlives the mark.
       and not string.find(stored, session .. string.sub(argument, 17, 24), queue_at, true)
   end
   local own = usable and marks > 0 and string.find(stored, session, at, true)
-  local without = '' -- the marks of the other sessions
-  if own and own < queue_at and (own - at) % 33 ~= 0 then
-    usable = false -- not the beginning of a mark
-  elseif own and own < queue_at then
+  if own and own >= behind then
+    own = false
+  elseif own then
     local seen, seen_till = struct.unpack('<dd', stored, own + 16)
-    usable = sequence > seen or seen_till <= now
-    marks = marks - 1
-    without = string.sub(stored, at, own - 1) .. string.sub(stored, own + 33, queue_at - 1)
-  elseif marks > 0 then
-    without = string.sub(stored, at, queue_at - 1)
+    usable = (own - at) % 33 == 0 -- the beginning of a mark
+      and (sequence > seen or seen_till <= now)
   end
+  local mark = struct.pack('<c16ddc1', session, sequence, now + 2 * @HORIZON@, ' ')
   local place, place_ends, waiting = '', 0, places
   if usable and waits > 0 and till > now then
     usable = places < limit
@@ -48,21 +46,37 @@ then
     if stored_end < covered then
       stored_end, expires = covered + math.floor(@RETENTION@ / 8), true
     end
-    local queue = ''
-    if places > 0 then
-      queue = struct.pack('<d', next_ticket) .. string.sub(stored, queue_at + 8) .. place
-    end
-    local value = string.sub(stored, 1, 25)
-      .. struct.pack('<dc17BB', stored_end, string.sub(stored, 34, 50), places, marks + 1)
-      .. string.sub(stored, 53, at - 1)
-      .. struct.pack('<c16ddc1', session, sequence, now + 2 * @HORIZON@, ' ') .. without .. queue
-    local answer
-    if expires then
-      answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+    local written
+    if own and waiting > 0 and not expires then
+      written = type(redis.pcall('SETRANGE', KEYS[1], own - 1, mark)) == 'number'
+      if written and places > waiting then
+        redis.call('SETRANGE', KEYS[1], '50', string.char(places))
+        redis.call('SETRANGE', KEYS[1], #stored - 8, place .. struct.pack('<d', next_ticket))
+      end
     else
-      answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+      if own then
+        mark, marks = mark .. string.sub(stored, at, own - 1), marks - 1
+      end
+      local queue, next = '', ''
+      if waiting > 0 then
+        queue = string.sub(stored, queue_at, -9)
+      end
+      if places > 0 then
+        next = struct.pack('<d', next_ticket)
+      end
+      local value = string.sub(stored, 1, 25)
+        .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), places, marks + 1, 0)
+        .. string.sub(stored, 55, at - 1) .. mark
+        .. string.sub(stored, own and own + 33 or at, behind - 1) .. queue .. place .. next
+      local answer
+      if expires then
+        answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+      else
+        answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+      end
+      written = answer.ok
     end
-    if answer.ok then
+    if written then
       local change_in = math.max(earliest - now, 1000)
       if places == waiting then
         return struct.pack('<c1dc1dBBc0', '=', now, 'H', change_in, 1, #held_by, held_by)

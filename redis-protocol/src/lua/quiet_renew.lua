@@ -8,11 +8,11 @@ if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
 then
   local argument = ARGV[1]
   local session, _, owner, lease = struct.unpack('<c16dc8d', argument)
-  local token, stored_end, earliest, _, _, places, marks, holder, ends, flags, _, holds, at =
-    struct.unpack('<ddddBBBc24dBBc0I4c0', stored, 18)
+  local token, stored_end, earliest, _, _, places, marks, skip, holder, ends, flags, _, holds, at =
+    struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
   local usable = flags < @OWN_TOKEN@
   if usable and places > 0 then
-    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * marks + 61)
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * marks + skip + 53)
     usable = string.byte(stored, 5) == @FAIR@ and string.byte(holds) == @EXCLUSIVE@
       and earliest > now and head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
   end
@@ -24,15 +24,15 @@ then
     if expires then
       stored_end = ends + @RETENTION@ + math.floor(@RETENTION@ / 8)
     end
-    local value = string.sub(stored, 1, 25) .. struct.pack('<dc43d', stored_end,
-      string.sub(stored, 34, 76), ends) .. string.sub(stored, 85)
-    local answer
+    local written
     if expires then
-      answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+      local value = string.sub(stored, 1, 25) .. struct.pack('<dc45d', stored_end,
+        string.sub(stored, 34, 78), ends) .. string.sub(stored, 87)
+      written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
     else
-      answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+      written = type(redis.pcall('SETRANGE', KEYS[1], '78', struct.pack('<d', ends))) == 'number'
     end
-    if answer.ok then
+    if written then
       return struct.pack('<c1dc1dd', '=', now, 'N', token, ends - now)
     end
   end

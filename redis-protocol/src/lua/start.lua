@@ -10,8 +10,9 @@ local now = clock[1] * 1000000 + clock[2]
 -- single hold and no queue, is decided here without a function. It does what the general way
 -- below does, and leaves everything that is not as simple to it, a failed write included, before
 -- it has changed anything. Positions in a stored string are those of flush_thin().
+-- Lua hashes every byte of every string it makes, which takes as long as all else for a queue of
+-- ten. So what is long is cut and joined only where it must move, and SETRANGE writes the rest.
 local quiet = #KEYS == 1
-local QUIET_MARKS = 16 -- more are swept by the general way
 local first -- what GET gave; nil if it was not asked
 -- Of several elements: what tries the quiet way with one, the answers so far, and how many.
 local try, answers, done = false, false, 0
