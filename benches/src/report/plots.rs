@@ -17,13 +17,14 @@ const GREY: RGBColor = RGBColor(150, 156, 166);
 const LIGHT: RGBColor = RGBColor(226, 229, 234);
 const GREEN: RGBColor = RGBColor(46, 139, 87);
 /// The client libraries, and then whatever else is compared.
-const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; 7] = [
     RGBColor(31, 98, 176),
     RGBColor(222, 112, 26),
     RGBColor(126, 166, 213),
     RGBColor(240, 177, 124),
     RGBColor(118, 92, 168),
     RGBColor(84, 150, 150),
+    RGBColor(176, 84, 132),
 ];
 const TITLE: u32 = 20;
 const TEXT: u32 = 14;
@@ -61,18 +62,24 @@ fn page<'a>(path: &'a Path, size: (u32, u32), title: &str, below: &str) -> Resul
     Ok(area.margin(64, 8, 8, 16))
 }
 
-/// Names and their colours, side by side along the top.
-fn legend(area: &Area<'_>, names: &[(String, RGBColor)]) -> Result<()> {
-    let mut x = 16;
+/// Names and their colours along the top, in as many rows as they need; what is left below them.
+fn legend<'a>(area: &Area<'a>, names: &[(String, RGBColor)]) -> Result<Area<'a>> {
+    const ROW: i32 = 20;
+    let right = i32::try_from(area.dim_in_pixel().0)?;
+    let (mut x, mut y) = (16, 0);
     for (name, colour) in names {
-        let square = [(x, 0), (x + 12, 12)];
-        let square = Rectangle::new(square, colour.filled());
+        let width = 34 + 7 * i32::try_from(name.len())?;
+        if x > 16 && x + width > right {
+            (x, y) = (16, y + ROW);
+        }
+        let square = Rectangle::new([(x, y), (x + 12, y + 12)], colour.filled());
         area.draw(&square).map_err(fault)?;
         let style = text(TEXT, &INK, HPos::Left, VPos::Top);
-        area.draw_text(name, &style, (x + 18, -1)).map_err(fault)?;
-        x += 34 + 7 * i32::try_from(name.len()).unwrap_or_default();
+        area.draw_text(name, &style, (x + 18, y - 1))
+            .map_err(fault)?;
+        x += width;
     }
-    Ok(())
+    Ok(area.clone().margin(y + ROW + 8, 0, 0, 0))
 }
 
 /// How much of its limit each figure with a goal takes: what is left of the line is reached.
@@ -94,9 +101,9 @@ fn draw_goals(report: &Report, path: &Path) -> Result<()> {
     let height = 140 + 22 * u32::try_from(names.len())?;
     let below = "1 is the goal; left of it is better (logarithmic)";
     let area = page(path, (860, height), "How much of each limit is used", below)?;
-    legend(&area, &clients(report))?;
+    let rest = legend(&area, &clients(report))?;
     let x = LEAST.ln()..MOST.ln();
-    let mut chart = ChartBuilder::on(&area.margin(24, 0, 260, 0))
+    let mut chart = ChartBuilder::on(&rest.margin(0, 0, 260, 0))
         .x_label_area_size(28)
         .build_cartesian_2d(x, rows..0.0)
         .map_err(fault)?;
@@ -160,67 +167,83 @@ fn put(chart: &Chart<'_, '_>, words: &str, style: &TextStyle<'_>, at: (i32, i32)
     area.draw_text(words, style, at).map_err(fault)
 }
 
+/// A name, and a value for each of the series that it has one of.
+type Group = (String, Vec<Option<f64>>);
+
 /// Bars beside each other, in groups, from zero, with their numbers above them.
 struct Bars<'a> {
     title: &'a str,
     below: &'a str,
     /// What each bar of a group is.
     series: Vec<(String, RGBColor)>,
-    /// A name, and one value for each of the series.
-    groups: Vec<(String, Vec<Option<f64>>)>,
+    /// One below the other, on the same scale, each with its heading.
+    panels: Vec<(String, Vec<Group>)>,
     /// Where to draw a line: the floor or the goal.
     line: Option<f64>,
 }
 
 impl Bars<'_> {
     fn draw(mut self, path: &Path) -> Result<()> {
-        self.groups
-            .retain(|(_, values)| values.iter().any(Option::is_some));
-        let values = self.groups.iter().flat_map(|(_, values)| values);
+        for (_, groups) in &mut self.panels {
+            groups.retain(|(_, values)| values.iter().any(Option::is_some));
+        }
+        self.panels.retain(|(_, groups)| !groups.is_empty());
+        let groups = self.panels.iter().flat_map(|(_, groups)| groups);
+        let values = groups.flat_map(|(_, values)| values);
         let most = values.flatten().copied().fold(0.0, f64::max);
         if most <= 0.0 {
             return Ok(());
         }
-        let area = page(path, (860, 420), self.title, self.below)?;
-        legend(&area, &self.series)?;
-        let groups = self.groups.len() as f64;
-        let mut chart = ChartBuilder::on(&area.margin(28, 0, 0, 0))
+        let height = 120 + 300 * u32::try_from(self.panels.len())?;
+        let area = page(path, (860, height), self.title, self.below)?;
+        let rest = legend(&area, &self.series)?;
+        let parts = rest.split_evenly((self.panels.len(), 1));
+        for ((heading, groups), part) in self.panels.iter().zip(parts) {
+            self.draw_panel(&part, heading, groups, most)?;
+        }
+        area.present().map_err(fault)
+    }
+
+    fn draw_panel(
+        &self,
+        area: &Area<'_>,
+        heading: &str,
+        groups: &[Group],
+        most: f64,
+    ) -> Result<()> {
+        let style = text(TEXT, &INK, HPos::Left, VPos::Top);
+        area.draw_text(heading, &style, (16, 0)).map_err(fault)?;
+        let right = groups.len() as f64;
+        let mut chart = ChartBuilder::on(&area.clone().margin(18, 0, 0, 0))
             .y_label_area_size(64)
             .x_label_area_size(28)
-            .build_cartesian_2d(0.0..groups, 0.0..most * 1.12)
+            .build_cartesian_2d(0.0..right, 0.0..most * 1.12)
             .map_err(fault)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .disable_x_axis()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(LIGHT)
-            .axis_style(LIGHT)
-            .y_labels(6)
-            .y_label_formatter(&|value| number(*value))
-            .y_label_style(text(TEXT, &INK, HPos::Right, VPos::Center))
-            .draw()
-            .map_err(fault)?;
-        for (place, group) in self.groups.iter().enumerate() {
+        scale(&mut chart, &number)?;
+        for (place, group) in groups.iter().enumerate() {
             self.draw_group(&mut chart, place as f64, group)?;
         }
         if let Some(at) = self.line {
-            let line = PathElement::new([(0.0, at), (groups, at)], INK.stroke_width(1));
+            let line = PathElement::new([(0.0, at), (right, at)], INK.stroke_width(1));
             chart.draw_series([line]).map_err(fault)?;
         }
-        area.present().map_err(fault)
+        Ok(())
     }
 
     fn draw_group(
         &self,
         chart: &mut Chart<'_, '_>,
         left: f64,
-        (name, values): &(String, Vec<Option<f64>>),
+        (name, values): &Group,
     ) -> Result<()> {
-        let width = 0.86 / values.len() as f64;
-        for (number_of, (value, (_, colour))) in values.iter().zip(&self.series).enumerate() {
-            let Some(value) = *value else { continue };
-            let from = left + 0.07 + width * number_of as f64;
+        let bars = values.iter().zip(&self.series);
+        let bars = bars.filter_map(|(value, (_, colour))| Some(((*value)?, colour)));
+        let bars: Vec<_> = bars.collect();
+        // One alone does not fill the place of two.
+        let width = 0.86 / bars.len().max(2) as f64;
+        let from = left + 0.5 - width * bars.len() as f64 / 2.0;
+        for (at, (value, colour)) in bars.into_iter().enumerate() {
+            let from = from + width * at as f64;
             let bar = [(from, 0.0), (from + 0.92 * width, value)];
             chart
                 .draw_series([Rectangle::new(bar, colour.filled())])
@@ -235,26 +258,45 @@ impl Bars<'_> {
     }
 }
 
+/// The scale on the left, and its lines.
+fn scale(chart: &mut Chart<'_, '_>, label: &dyn Fn(f64) -> String) -> Result<()> {
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .disable_x_axis()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(LIGHT)
+        .axis_style(LIGHT)
+        .y_labels(6)
+        .y_label_formatter(&|value| label(*value))
+        .y_label_style(text(TEXT, &INK, HPos::Right, VPos::Center))
+        .draw()
+        .map_err(fault)
+}
+
 fn draw_pairs(report: &Report, path: &Path) -> Result<()> {
     let ratio = |name: &str, client: &str| report.figure(name, client)?.ratio;
     let each = |name: &str| {
         let clients = report.plan.libraries.iter();
         clients.map(|own| ratio(name, own.name())).collect()
     };
-    let mut groups: Vec<(String, Vec<Option<f64>>)> = vec![
+    let mut groups: Vec<Group> = vec![
         ("leasehold, TCP".into(), each("sequential.p50")),
         ("leasehold, Unix".into(), each("sequential_unix.p50")),
         ("semaphore".into(), each("semaphore.p50")),
     ];
     for peer in ["rslock", "redis-lock", "distributed-lock-redis"] {
         let value = ratio(&format!("peer.{peer}.sequential.p50"), "peer");
-        groups.push((peer.into(), vec![value]));
+        let nothing = report.plan.libraries.iter().map(|_| None);
+        groups.push((peer.into(), nothing.chain([value]).collect()));
     }
+    let mut series = clients(report);
+    series.push(("another library".into(), GREY));
     Bars {
         title: "Taking a free lock and giving it back, one after the other",
         below: "median time ÷ that of SET NX PX and a compare-and-delete script on the same client; less is better",
-        series: clients(report),
-        groups,
+        series,
+        panels: vec![(String::new(), groups)],
         line: Some(1.0),
     }
     .draw(path)
@@ -280,34 +322,35 @@ fn draw_hand_overs(report: &Report, path: &Path) -> Result<()> {
         title: "From the release of one client to the next one's having the lock",
         below: "median in µs, beside a bare PUBLISH from one connection to another; less is better",
         series,
-        groups,
+        panels: vec![(String::new(), groups)],
         line: None,
     }
     .draw(path)
 }
 
 fn draw_rates(report: &Report, path: &Path) -> Result<()> {
-    let mut groups = Vec::new();
+    let mut panels = Vec::new();
     for (client, _) in clients(report) {
-        for kind in ["zero_hold", "drain"] {
+        let mut groups = Vec::new();
+        for (kind, words) in [("zero_hold", "no hold"), ("drain", "drain")] {
             for contenders in [2, 8, 32] {
                 let name = format!("{kind}.{contenders}");
                 let own = report.figure(&name, &client);
                 let token = report.figure(&format!("{name}.beside_token"), &client);
                 let floor = |figure: Option<&Figure>| figure.and_then(|figure| figure.floor);
                 let values = vec![own.map(|own| own.value), floor(own), floor(token)];
-                let kind = if kind == "drain" { "drain" } else { "0 ms" };
-                groups.push((format!("{kind}, {contenders}"), values));
+                groups.push((format!("{words}, {contenders}"), values));
             }
         }
+        panels.push((client, groups));
     }
     let names = ["leasehold", "BLPOP, a signal", "BLPOP, a token"];
     let names = names.map(str::to_owned);
     Bars {
         title: "One lock from hand to hand between 2, 8 or 32 clients, times a second",
-        below: "held for 0 ms, or a queue that drains; left half: redis-rs, right half: fred; more is better",
+        below: "held for no time, or a queue that drains; more is better",
         series: names.into_iter().zip([COLOURS[0], LIGHT, GREY]).collect(),
-        groups,
+        panels,
         line: None,
     }
     .draw(path)
@@ -327,7 +370,7 @@ fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
             lines.push((format!("{client}, {kind}"), id.into(), client));
         }
     }
-    for peer in ["rslock", "distributed-lock-redis"] {
+    for peer in ["rslock", "redis-lock", "distributed-lock-redis"] {
         let id = format!("peer.{peer}.distinct_keys");
         lines.push((peer.into(), id, "peer".into()));
     }
@@ -346,35 +389,25 @@ fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
         .iter()
         .map(|(name, colour, _)| (name.clone(), *colour))
         .collect();
-    legend(&area, &names)?;
+    let rest = legend(&area, &names)?;
     let most = drawn
         .iter()
         .flat_map(|(.., points)| points)
         .map(|point| point.1);
     let most = most.fold(1.0, f64::max) * 1.1;
-    let mut chart = ChartBuilder::on(&area.margin(28, 0, 0, 0))
+    let mut chart = ChartBuilder::on(&rest)
         .y_label_area_size(64)
         .x_label_area_size(28)
         .build_cartesian_2d(-0.3..8.3, 0.0..most)
         .map_err(fault)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .disable_x_axis()
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(LIGHT)
-        .axis_style(LIGHT)
-        .y_labels(6)
-        .y_label_formatter(&|value| format!("{value:.1}"))
-        .y_label_style(text(TEXT, &INK, HPos::Right, VPos::Center))
-        .draw()
-        .map_err(fault)?;
+    scale(&mut chart, &|value| format!("{value:.1}"))?;
     let floor = PathElement::new([(-0.3, 1.0), (8.3, 1.0)], INK.stroke_width(1));
     chart.draw_series([floor]).map_err(fault)?;
     for tasks in TASKS {
         let (x, y) = chart.backend_coord(&(tasks.log2(), 0.0));
         let style = text(TEXT, &INK, HPos::Center, VPos::Top);
-        put(&chart, &format!("{tasks} tasks"), &style, (x, y + 8))?;
+        let words = if tasks == 1.0 { "task" } else { "tasks" };
+        put(&chart, &format!("{tasks} {words}"), &style, (x, y + 8))?;
     }
     for (_, colour, points) in drawn {
         let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
