@@ -66,6 +66,7 @@
 //! | a replica that lags becomes primary | [`fail_over`](SimServer::fail_over) |
 //! | there are two primaries for a while | [`split`](SimServer::split), [`heal`](SimServer::heal) |
 //! | the server's clock is stepped | [`step_clock_forward`](SimServer::step_clock_forward), [`step_clock_back`](SimServer::step_clock_back) |
+//! | the server publishes nothing, and cannot tell who listens | [`refuse_publish`](SimServer::refuse_publish), [`allow_publish`](SimServer::allow_publish) |
 //! | somebody else writes or deletes our key | [`plant_foreign`](SimServer::plant_foreign), [`remove_key`](SimServer::remove_key) |
 //!
 //! The fault to try first is [`Fault::LoseReply`] of an acquire: the lock *is* taken, and the

@@ -177,6 +177,10 @@ pub enum ServerEvent {
     },
     /// The old of two primaries gave up.
     Healed,
+    /// It publishes nothing any more, and cannot tell who listens.
+    PublishRefused,
+    /// It publishes again.
+    PublishAllowed,
     /// Somebody deleted a key.
     KeyRemoved {
         /// Which.

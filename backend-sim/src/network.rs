@@ -400,6 +400,9 @@ impl Inner {
         stamp: Stamp,
         messages: &[Message],
     ) {
+        if self.servers.of(from_old).store.is_mute() {
+            return;
+        }
         for message in messages {
             let notice = notice(message.event, stamp);
             let mut from = (message.to, 0, 0);

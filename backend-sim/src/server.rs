@@ -235,6 +235,19 @@ impl SimServer {
             .act(|inner, _| inner.servers.primary.store.foreign(key))
     }
 
+    /// The server publishes nothing from now on, as one does that gives its clients no right to:
+    /// no push is sent, and it cannot tell who listens
+    /// ([`Reach::Unknown`](leasehold_api::machine::Reach::Unknown)). Ends with
+    /// [`allow_publish`](Self::allow_publish).
+    pub fn refuse_publish(&self) {
+        self.change(ServerEvent::PublishRefused);
+    }
+
+    /// The server publishes again.
+    pub fn allow_publish(&self) {
+        self.change(ServerEvent::PublishAllowed);
+    }
+
     /// Deletes a key with all that is known of it, as an eviction does.
     pub fn remove_key(&self, key: &Key) {
         self.change(ServerEvent::KeyRemoved { key: key.clone() });

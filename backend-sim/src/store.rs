@@ -64,6 +64,8 @@ pub(crate) struct Store {
     slots: BTreeMap<Key, Slot>,
     /// How many subscriptions there are to each session's channel.
     listeners: BTreeMap<SessionId, u32>,
+    /// Whether it refuses to publish, and so cannot tell who listens.
+    mute: bool,
     /// What the latest commands found, oldest first.
     journal: VecDeque<Undo>,
     /// How many of them are remembered.
@@ -94,6 +96,7 @@ impl Store {
             stepped: (Duration::ZERO, Duration::ZERO),
             slots: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            mute: false,
             journal: VecDeque::new(),
             journal_limit,
         }
@@ -126,12 +129,14 @@ impl Store {
         if self.journal_limit > 0 && *command != machine::Command::Inspect {
             self.remember(elapsed, key);
         }
-        let listeners = &self.listeners;
+        let (listeners, mute) = (&self.listeners, self.mute);
         let env = Env {
             now: stamp.at,
             settings: self.settings,
             reachable: &|session| {
-                if listeners.contains_key(&session) {
+                if mute {
+                    Reach::Unknown
+                } else if listeners.contains_key(&session) {
                     Reach::Listening
                 } else {
                     Reach::Nobody
@@ -224,6 +229,11 @@ impl Store {
         }
     }
 
+    /// Whether nobody hears what it tells.
+    pub(crate) const fn is_mute(&self) -> bool {
+        self.mute
+    }
+
     pub(crate) fn listeners(&self, session: SessionId) -> u32 {
         self.listeners.get(&session).copied().unwrap_or(0)
     }
@@ -236,6 +246,8 @@ impl Store {
             ServerEvent::ForeignPlanted { key, found } => {
                 self.slots.insert(key.clone(), Slot::Foreign(found.clone()));
             }
+            ServerEvent::PublishRefused => self.mute = true,
+            ServerEvent::PublishAllowed => self.mute = false,
             ServerEvent::KeyRemoved { key } => {
                 self.slots.remove(key);
             }

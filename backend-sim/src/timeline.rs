@@ -112,6 +112,8 @@ fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result 
         ServerEvent::ForeignPlanted { key, found } => {
             write!(f, "~ {key:?} is now a foreign value ({found})")
         }
+        ServerEvent::PublishRefused => write!(f, "~ publishes nothing"),
+        ServerEvent::PublishAllowed => write!(f, "~ publishes again"),
         ServerEvent::KeyRemoved { key } => write!(f, "~ {key:?} was deleted"),
     }
 }

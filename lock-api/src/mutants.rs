@@ -70,6 +70,16 @@ mod planted {
         RemainingTooLong = "remaining-too-long", "rule 2";
         /// A redelivered acquire extends the tenure.
         RedeliveryExtends = "redelivery-extends", "rule 2";
+        /// An end counts the hold that it ended among those that are left.
+        EndCountsItself = "end-counts-the-hold-that-it-ended", "rule 2";
+        /// Who would wait is told that somebody else has it.
+        WaiterSentAway = "waiter-is-sent-away", "rule 2";
+        /// A key that is held is said to change when its last tenure ends, not its first.
+        HeldForTheLongest = "held-key-changes-with-its-last-tenure", "rule 3";
+        /// A key that is held is said to be held by whose tenure ends last.
+        HeldByTheLast = "held-key-names-who-ends-last", "rule 2";
+        /// The first in line is told to come back after the poll interval, whatever ends before.
+        HeadIgnoresExpiry = "first-in-line-comes-back-after-an-expiry", "rule 3";
         /// A waiter is told to come back only when its place has ended.
         CheckTooLate = "check-too-late", "rule 3";
         /// A waiter relies on the push, and never polls.
@@ -84,12 +94,22 @@ mod planted {
         InnerLeaseShortens = "inner-lease-shortens", "rule 5";
         /// A reader that asks to write waits for itself.
         UpgradeSelfDeadlock = "upgrade-self-deadlock", "rule 5";
+        /// Nobody looks how often an owner may hold.
+        HoldLimitIgnored = "hold-limit-is-ignored", "rule 5";
         /// Each nested hold adds a renewal of its own.
         RenewalLeakedPerReentry = "one-renewal-task-leaked-per-re-entry", "rule 5";
         /// A conversion acts whatever period it names.
         DuplicateConversionActs = "duplicate-downgrade-undoes-an-upgrade", "rule 6";
         /// An upgrade does not look for other holders.
         UpgradeNotSole = "upgrade-not-sole", "rule 6";
+        /// An upgrade is refused to the only holder too.
+        UpgradeAlwaysRefused = "upgrade-is-always-refused", "rule 6";
+        /// A tenure may upgrade again and again while others wait.
+        UpgradesAgain = "upgrade-twice-while-others-wait", "rule 6";
+        /// The end of a write hold tells those that are left the token of the period that is over.
+        EndTellsOldToken = "end-tells-the-token-that-is-over", "rule 6";
+        /// A guard goes on with the token of its grant.
+        GuardKeepsToken = "guard-keeps-the-token-of-its-grant", "rule 6";
         /// A downgrade lets readers pass a writer at the head.
         DowngradeOvertakes = "downgrade-overtakes-a-queued-writer", "rule 6";
         /// A place whose waiter is dead blocks those behind it.
@@ -98,8 +118,20 @@ mod planted {
         BargingUnderFair = "barging-past-the-bound", "rule 7";
         /// Readers pass waiting writers though the policy is fair.
         ReaderPreferenceUnderFair = "reader-preference-under-a-fair-policy", "rule 7";
+        /// A barging key that is released tells nobody.
+        NoHint = "no-hint-is-sent", "rule 7";
+        /// A grant is told to nobody.
+        GrantUntold = "grant-is-not-pushed", "rule 8";
+        /// A grant is told to the next in line.
+        GrantToldToNext = "grant-is-pushed-to-the-next-in-line", "rule 8";
+        /// A grant is told with the token before its own.
+        GrantToldWithOldToken = "grant-is-pushed-with-an-older-token", "rule 8";
+        /// A grant is told with a full lease.
+        GrantToldWithFullLease = "grant-is-pushed-with-a-full-lease", "rule 8";
         /// Ending a hold grants to nobody.
         EndGrantsNobody = "end-grants-nobody", "rule 8";
+        /// Who may or may not listen counts as away.
+        UnknownIsAway = "unknown-reachability-counts-as-away", "rule 9";
         /// A waiter that nobody can reach loses its ticket.
         AwayLosesTicket = "away-waiter-loses-its-ticket", "rule 9";
         /// A grant out of the queue gets a full lease at once.
@@ -134,6 +166,20 @@ mod planted {
         OneErrorEndsRenewal = "watchdog-not-restarted-after-reconnect", "rule 11";
         /// An attempt that is dropped is not ended.
         DroppedAttemptLeaks = "cancelled-acquire-leaks", "rule 11";
+        /// An acquire is called stale that does not follow on the last one seen.
+        StaleTooSoon = "acquire-that-skips-a-sequence-is-stale", "rule 12";
+        /// What has expired is said to be gone for no reason.
+        ExpiryUntold = "expiry-is-told-as-unknown", "why";
+        /// What was ended is said to have expired.
+        EndToldAsExpiry = "end-is-told-as-expiry", "why";
+        /// A tenure that was revoked is renewed.
+        RevokedIsRenewed = "revoked-tenure-is-renewed", "forced release";
+        /// A holder is not told that it was revoked.
+        RevocationUntold = "revocation-is-not-pushed", "forced release";
+        /// A forced release counts all who hold.
+        ForceCountsAll = "forced-release-counts-all-who-hold", "forced release";
+        /// An inspection shows what has expired too.
+        InspectionShowsExpired = "inspection-shows-what-has-expired", "inspection";
         /// No mark is kept after an end.
         NoMarkAfterEnd = "no-mark-kept-after-an-end", "rule 12";
         /// An end that comes again ends whoever holds by then.

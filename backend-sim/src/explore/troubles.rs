@@ -28,6 +28,8 @@ pub struct Troubles {
     pub pauses: bool,
     /// The server restarts, with its data.
     pub restarts: bool,
+    /// The server is down for up to 3 s, and then starts with its data.
+    pub outages: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -36,6 +38,7 @@ enum Trouble {
     Connection,
     Pause,
     Restart,
+    Outage,
 }
 
 /// How many things go wrong in a run, at most.
@@ -49,6 +52,7 @@ impl Troubles {
             connections: false,
             pauses: false,
             restarts: false,
+            outages: false,
         }
     }
 
@@ -59,6 +63,7 @@ impl Troubles {
             connections: true,
             pauses: true,
             restarts: true,
+            outages: true,
         }
     }
 
@@ -90,6 +95,13 @@ impl Troubles {
         self
     }
 
+    /// The same with this switched.
+    #[must_use]
+    pub const fn with_outages(mut self, outages: bool) -> Self {
+        self.outages = outages;
+        self
+    }
+
     /// Starts making them in a run.
     pub(super) fn begin(self, sim: &SimServer) {
         let sorts = [
@@ -97,6 +109,7 @@ impl Troubles {
             (self.connections, Trouble::Connection),
             (self.pauses, Trouble::Pause),
             (self.restarts, Trouble::Restart),
+            (self.outages, Trouble::Outage),
         ];
         let on = sorts.into_iter().filter(|(on, _)| *on && sim.draw(2) == 1);
         let on: Vec<Trouble> = on.map(|(_, trouble)| trouble).collect();
@@ -156,6 +169,14 @@ fn happen(sim: &SimServer, victim: &SimBackend, trouble: Trouble) {
             });
         }
         Trouble::Restart => sim.restart(Data::Kept),
+        Trouble::Outage => {
+            sim.stop();
+            let (sim_then, time) = (sim.clone(), Duration::from_millis(sim.draw(3_000).into()));
+            drop(sim.spawn(async move {
+                sim_then.sleep(time).await;
+                sim_then.start(Data::Kept);
+            }));
+        }
     }
 }
 

@@ -70,6 +70,7 @@ situations! {
     Paused = "a client was paused";
     KilledHolder = "a holder was killed";
     KilledWaiter = "a waiter was killed";
+    Mute = "the server could not tell who listens";
     Restarted = "the server restarted with its data";
     Outage = "the server was down for a while";
     ClockRates = "a client's clock ran at another rate";

@@ -112,6 +112,7 @@ impl Duties {
             }
             // These change nothing for who does as it must: they excuse nobody.
             (Event::Fault { fault, .. }, _) if is_harmless(*fault) => {}
+            (Event::Server(ServerEvent::PublishRefused | ServerEvent::PublishAllowed), _) => {}
             (Event::Fault { .. } | Event::Undelivered { .. }, Some(client)) => {
                 self.clients.entry(client).or_default().muffled = Some(at);
                 self.trouble(client, at);

@@ -91,6 +91,14 @@ fn server_note(oracle: &mut Oracle, at: Duration, event: &ServerEvent) -> Option
             Some(Situation::Restarted)
         }
         ServerEvent::Started { .. } => Some(Situation::DataLost),
+        ServerEvent::PublishRefused => {
+            oracle.mute = true;
+            Some(Situation::Mute)
+        }
+        ServerEvent::PublishAllowed => {
+            oracle.mute = false;
+            None
+        }
         ServerEvent::KeyRemoved { .. } => Some(Situation::Evicted),
         ServerEvent::FailedOver { .. } => Some(Situation::FailedOver),
         ServerEvent::Split { .. } => Some(Situation::Split),

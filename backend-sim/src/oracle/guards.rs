@@ -64,6 +64,8 @@ struct Held {
     valid: Option<Duration>,
     /// Until when, on the true timeline, it then said that it would be.
     until: Duration,
+    /// The token that it last gave to its user.
+    token: u64,
 }
 
 /// A hold at a server.
@@ -76,6 +78,8 @@ struct AtServer {
     /// Whether a guard was seen of it.
     taken: bool,
     revoked: bool,
+    /// The tokens of its periods, oldest first: it has had the last since then.
+    tokens: Vec<u64>,
 }
 
 /// Attempts that wait: whose, until when, for what.
@@ -139,9 +143,14 @@ impl Guards {
                     end: Duration::ZERO,
                     taken: false,
                     revoked: false,
+                    tokens: Vec::new(),
                 });
                 hold.end = step.at + left;
                 hold.revoked = tenure.revoked;
+                let token = tenure.token.get();
+                if hold.tokens.last() != Some(&token) {
+                    hold.tokens.push(token);
+                }
             }
         }
     }
@@ -209,6 +218,7 @@ impl Guards {
             since: at,
             valid: Some(at),
             until: at,
+            token: 0,
         };
         self.held.insert(self.next, held);
         self.next
@@ -324,6 +334,26 @@ impl Guards {
         }
     }
 
+    /// A valid guard gives its user a token that its tenure has, or had before something of which
+    /// it was not told yet, and never an older one than it gave before.
+    fn token(&mut self, said: &Said, found: &mut Findings) {
+        let Some(held) = self.held.get_mut(&said.id) else {
+            return;
+        };
+        let before = std::mem::replace(&mut held.token, said.token);
+        let hold = held.operation.and_then(|name| self.at_server.get(&name));
+        let had = hold.is_none_or(|hold| hold.tokens.contains(&said.token));
+        if !had || said.token < before {
+            let text = format!(
+                "{:?} gives {} after {before}, its tenure had {:?}",
+                held.holding,
+                said.token,
+                hold.map(|hold| &hold.tokens)
+            );
+            found.add("rule 15", text);
+        }
+    }
+
     /// A guard is not lost for nothing: not before the moment until which it said that it was
     /// valid, while it stands at the server; nor at all, if it is renewed, while its client and
     /// the server are well.
@@ -339,6 +369,9 @@ impl Guards {
                 continue;
             };
             let until = at + self.truly(client, said.valid_for);
+            if !said.valid_for.is_zero() {
+                self.token(said, found);
+            }
             let Some(held) = self.held.get_mut(&said.id) else {
                 continue;
             };

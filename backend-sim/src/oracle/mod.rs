@@ -1,19 +1,23 @@
 //! The judge of a run, on the true timeline.
 //!
 //! No search is needed: the simulation knows the truth. Each step of a server is judged by the
-//! states before and after it ([`tenures`], [`order`], [`replies`]), which is a second, declarative
+//! states before and after it ([`tenures`], [`order`], [`replies`], [`answers`], [`reasons`]) and
+//! by the messages that it sends ([`pushes`]), which is a second, declarative
 //! reading of docs/semantics.md that shares no code with the state machine. What the clients'
 //! guards say is judged against those states and against each other ([`guards`]).
 //!
 //! Every finding names the promise that it breaks: S1 to S5, L1 to L4, or the rule.
 
+mod answers;
 mod coverage;
 mod duties;
 mod events;
 mod guards;
 mod history;
 mod order;
+mod pushes;
 mod rare;
+mod reasons;
 mod replies;
 mod step;
 mod tenures;
@@ -33,6 +37,7 @@ use crate::log::Event;
 use duties::Duties;
 use guards::Guards;
 use history::History;
+use reasons::Reasons;
 
 /// More findings than these of one run tell nothing new.
 const FINDINGS: usize = 8;
@@ -89,12 +94,15 @@ pub(crate) struct Oracle {
     found: Findings,
     pub(crate) seen: Coverage,
     history: History,
+    reasons: Reasons,
     guards: Guards,
     duties: Duties,
     /// The client whose last acquire was granted.
     granted: Option<usize>,
     /// How many subscriptions there are to each session's channel.
     listeners: BTreeMap<SessionId, u32>,
+    /// Whether the server cannot tell who listens.
+    mute: bool,
     /// When the server stopped.
     stopped: Duration,
 }
@@ -106,10 +114,12 @@ impl Oracle {
             found: Findings::default(),
             seen: Coverage::default(),
             history: History::default(),
+            reasons: Reasons::default(),
             guards: Guards::default(),
             duties: Duties::default(),
             granted: None,
             listeners: BTreeMap::new(),
+            mute: false,
             stopped: Duration::ZERO,
         }
     }
@@ -122,12 +132,19 @@ impl Oracle {
         order::check(step, &mut self.found);
         order::kept_out(step, &mut self.found);
         replies::check(step, &mut self.found);
+        answers::check(step, &mut self.found);
+        pushes::check(step, &mut self.found);
+        self.reasons.step(step, self.model, &mut self.found);
         self.history
             .step(step, self.model, &mut self.seen, &mut self.found);
         self.guards.step(step, &mut self.found);
         if self.model == Model::Within {
             self.duties.step(step, &mut self.found);
-            order::away(step, &self.listeners, &mut self.found);
+            // Who may hear something counts as listening (rule 9).
+            let (mute, listeners) = (self.mute, &self.listeners);
+            let hears = |session: &SessionId| mute || listeners.contains_key(session);
+            order::away(step, hears, &mut self.found);
+            pushes::hinted(step, hears, &mut self.found);
         }
         let granted = matches!(
             step.reply,

@@ -1,7 +1,5 @@
 //! Rules 7 to 9: who is granted, who waits, and that nothing that is free goes unused.
 
-use std::collections::BTreeMap;
-
 use leasehold_api::bounds::MAX_AWAY_MARKS;
 use leasehold_api::machine::{Command, PlaceFacts, Reply};
 use leasehold_api::{AcquireReply, Mode, Policy, SessionId};
@@ -64,12 +62,12 @@ fn kept(step: &Step<'_>, place: &PlaceFacts, found: &mut Findings) {
     }
 }
 
-/// Rule 9: away is only who is not listened for.
-pub(crate) fn away(step: &Step<'_>, listeners: &BTreeMap<SessionId, u32>, found: &mut Findings) {
+/// Rule 9: away is only who is not listened for, as far as the server can tell.
+pub(crate) fn away(step: &Step<'_>, hears: impl Fn(&SessionId) -> bool, found: &mut Findings) {
     for place in &step.after.places {
         let before = step.before.places.iter().find(|p| p.ticket == place.ticket);
         let marks = before.map_or(0, |before| before.away_marks);
-        if place.away_marks > marks && listeners.contains_key(&place.operation.session) {
+        if place.away_marks > marks && hears(&place.operation.session) {
             let text = format!("marked away, though it listens: {place:?}");
             found.add("rule 9", text);
         }

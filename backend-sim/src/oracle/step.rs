@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Facts, PlaceFacts, Reply, TenureFacts};
+use leasehold_api::machine::{Command, Facts, Message, PlaceFacts, Reply, TenureFacts};
 use leasehold_api::{Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
 
 /// A step that a server executed.
@@ -16,6 +16,8 @@ pub(crate) struct Step<'a> {
     pub(crate) key: &'a Key,
     pub(crate) command: &'a Command,
     pub(crate) reply: &'a Reply,
+    /// Who was told what.
+    pub(crate) messages: &'a [Message],
     /// The server's clock.
     pub(crate) now: ServerTime,
     /// Whether it was a second delivery.

@@ -37,6 +37,7 @@ enum Trouble {
     Pause,
     Kill,
     Restart,
+    Mute,
     Revoke,
     Drift,
     Eviction,
@@ -76,6 +77,7 @@ impl Chaos {
             (on.pauses, Trouble::Pause),
             (on.kills, Trouble::Kill),
             (on.restarts, Trouble::Restart),
+            (on.mute, Trouble::Mute),
             (on.revokes, Trouble::Revoke),
             (on.drift, Trouble::Drift),
             (on.evictions, Trouble::Eviction),
@@ -147,6 +149,7 @@ impl Chaos {
             Trouble::Pause => self.pause(victim),
             Trouble::Kill => self.kill(victim),
             Trouble::Restart => self.restart(),
+            Trouble::Mute => self.mute(),
             Trouble::Revoke => self.revoke().await,
             Trouble::Drift => self.drift(victim),
             Trouble::Eviction => self.evict(),
@@ -207,6 +210,20 @@ impl Chaos {
         drop(self.sim.spawn(async move {
             sim.sleep(time).await;
             sim.start(Data::Kept);
+        }));
+    }
+
+    /// For a while, or for the rest of the faulty phase.
+    fn mute(&self) {
+        self.sim.refuse_publish();
+        if self.sim.draw(2) == 1 {
+            return;
+        }
+        let time = self.span(Duration::from_secs(3));
+        let sim = self.sim.clone();
+        drop(self.sim.spawn(async move {
+            sim.sleep(time).await;
+            sim.allow_publish();
         }));
     }
 
@@ -282,6 +299,7 @@ impl Chaos {
     /// Puts everything right, for those who are alive.
     pub(crate) fn heal(&mut self) {
         self.sim.start(Data::Kept);
+        self.sim.allow_publish();
         if std::mem::take(&mut self.split) {
             self.sim.heal();
         }

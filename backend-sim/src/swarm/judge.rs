@@ -74,6 +74,7 @@ impl Observer for Watcher {
             key: execution.key,
             command: execution.command,
             reply,
+            messages: execution.messages,
             now: execution.stamp.at,
             again: execution.again,
             before: &execution.before,
@@ -94,7 +95,11 @@ impl Observer for Watcher {
                 let by = by.as_secs_f64();
                 shared.steps.push((at, if *forward { by } else { -by }));
             }
-            Event::Server(ServerEvent::KeyRemoved { .. }) => {}
+            Event::Server(
+                ServerEvent::KeyRemoved { .. }
+                | ServerEvent::PublishRefused
+                | ServerEvent::PublishAllowed,
+            ) => {}
             Event::Server(event) => {
                 shared.steps.clear();
                 shared.era = at;

@@ -20,6 +20,8 @@ pub(crate) struct Troubles {
     pub(crate) pauses: bool,
     pub(crate) kills: bool,
     pub(crate) restarts: bool,
+    /// The server cannot tell who listens, for a while.
+    pub(crate) mute: bool,
     pub(crate) cancels: bool,
     pub(crate) revokes: bool,
     /// Clients' clocks run at other rates, or jump ahead.
@@ -43,6 +45,7 @@ impl Troubles {
             pauses: flip(),
             kills: flip(),
             restarts: flip(),
+            mute: sim.draw(4) == 3,
             cancels: flip(),
             revokes: sim.draw(4) == 3,
             drift: flip(),

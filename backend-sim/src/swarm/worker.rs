@@ -129,8 +129,12 @@ impl Worker {
         } else {
             None
         };
-        if self.plan.terms.kind == Kind::RwLock && self.draw(3) == 2 {
-            self.convert(&held).await;
+        if self.plan.terms.kind == Kind::RwLock {
+            // There, perhaps back, and there again.
+            let times = [0, 0, 0, 1, 1, 3][self.draw(6) as usize];
+            for _ in 0..times {
+                self.convert(&held).await;
+            }
         }
         self.work(&held, Claims::All).await;
         let Some(nested) = nested else {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use leasehold_api::machine::Command;
-use leasehold_api::{LockClient, Loss, Mutex, MutexGuard, Outcome};
+use leasehold_api::{LockClient, Loss, Mutex, MutexGuard, Outcome, Release, Why};
 use leasehold_sim::{Call, Event, Fault, Latency, SimBackend, SimOptions, SimServer};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -50,6 +50,10 @@ scenarios! {
     a_lost_reply_is_no_refusal
     nothing_is_renewed_after_its_release
     one_lost_renewal_is_tried_again
+    who_is_kept_out_is_told_of_the_first_to_end
+    the_first_in_line_is_there_when_a_lease_ends
+    a_release_after_the_lease_says_so
+    who_may_listen_is_not_passed
 }
 
 impl Scenario {
@@ -319,4 +323,60 @@ async fn one_lost_renewal_is_tried_again() {
     server.advance(secs(60)).await;
     assert!(guard.is_valid());
     assert!(lost.as_mut().now_or_never().is_none());
+}
+
+async fn who_is_kept_out_is_told_of_the_first_to_end() {
+    let server = SimServer::new(1);
+    let mut readers = Vec::new();
+    for (name, lease) in [("a", LEASE), ("b", secs(2)), ("c", LEASE)] {
+        let (_, locks) = client(&server, name);
+        let lock = locks.rw_lock("job").expect("a valid key").lease(lease);
+        readers.push((lock.read().await.expect("readers only"), locks));
+    }
+    let (_, locks) = client(&server, "d");
+    let lock = locks.rw_lock("job").expect("a valid key");
+    let Outcome::Held(held) = lock.try_write().await.expect("no failure") else {
+        panic!("a writer beside readers");
+    };
+    assert_eq!(held.by.expect("they are few").as_str(), "b");
+    assert!(held.change_in <= secs(2));
+}
+
+async fn the_first_in_line_is_there_when_a_lease_ends() {
+    let server = SimServer::new(1);
+    let (holder, a) = client(&server, "a");
+    let (_, b) = client(&server, "b");
+    let _guard = job(&a).lease(ms(2_750)).lock().await.expect("free");
+    holder.kill();
+    let ends = server.elapsed() + ms(2_750);
+    let (got, ..) = waiter(&server, b).await.expect("no panic");
+    assert!(got <= ends + ms(100), "{got:?}, {ends:?}");
+}
+
+async fn a_release_after_the_lease_says_so() {
+    let server = SimServer::new(1);
+    let (_, locks) = client(&server, "a");
+    let mutex = job(&locks).lease(secs(2)).fixed_lease();
+    let guard = mutex.lock().await.expect("free");
+    server.advance(secs(3)).await;
+    let released = guard.release().await.expect("acknowledged");
+    assert_eq!(released, Release::NotHeld(Why::Expired));
+}
+
+async fn who_may_listen_is_not_passed() {
+    let server = SimServer::new(1);
+    let (_, a) = client(&server, "a");
+    let (_, b) = client(&server, "b");
+    let (_, c) = client(&server, "c");
+    let guard = hold(&a).await;
+    let next = waiter(&server, b);
+    server.advance(ms(100)).await;
+    server.refuse_publish();
+    guard.release().await.expect("acknowledged");
+    let tried = job(&c).try_lock().await.expect("no failure");
+    assert!(matches!(tried, Outcome::Held(_)));
+    // Nobody told it, so it asks.
+    let freed = server.elapsed();
+    let (got, ..) = next.await.expect("no panic");
+    assert!(got - freed <= ms(1_300));
 }

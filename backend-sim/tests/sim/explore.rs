@@ -64,6 +64,25 @@ fn a_failure_is_found_and_made_simple() {
     assert!(!text.contains(['!', '~']), "{text}");
 }
 
+#[test]
+fn outages_are_ridden_out_and_code_that_is_not_ready_for_them_is_found() {
+    let outages = || exploration().with_troubles(Troubles::none().with_outages(true));
+    outages().check(|sim| count(sim, true));
+    let hasty = outages().find(|sim| async move {
+        let locks = LockClient::new(sim.client("a"));
+        sim.sleep(ms(500)).await;
+        let mutex = locks.mutex("job").expect("a valid key");
+        mutex
+            .try_lock()
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
+    });
+    let failure = hasty.expect("found");
+    let text = failure.history.text();
+    assert!(text.contains("~ stopped"), "{text}");
+}
+
 /// Runs a test of this file again, by itself, with something in its environment.
 fn again(test: &str, variable: &str, value: &str) -> (bool, String) {
     let program = std::env::current_exe().expect("this test's program");

@@ -121,7 +121,10 @@ impl State {
         // greater is true now, whichever came first.
         let old = self.standing;
         self.standing = Standing {
-            token: old.token.max(new.token),
+            token: match mutant!(GuardKeepsToken) {
+                true => old.token,
+                false => old.token.max(new.token),
+            },
             deadline: old.deadline.max(new.deadline),
             clock: new.clock,
         };

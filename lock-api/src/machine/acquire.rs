@@ -3,7 +3,7 @@
 use crate::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD};
 use crate::id::{FencingToken, Label, Operation};
 use crate::machine::settle::Settling;
-use crate::machine::state::{Grant, Hold, Place, State, is_over};
+use crate::machine::state::{Grant, Hold, Place, State, Tenure, is_over};
 use crate::machine::{Env, Message};
 use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Held, PollReply, Refused};
@@ -43,7 +43,8 @@ impl State {
         if let Some(reply) = self.report(request.operation, env.now) {
             return reply;
         }
-        if request.operation.sequence <= seen {
+        let skips = mutant!(StaleTooSoon) && seen > 0 && request.operation.sequence > seen + 1;
+        if request.operation.sequence <= seen || skips {
             return AcquireReply::Refused(Refused::Stale);
         }
         if let Err(refused) = self.adopt(request) {
@@ -157,7 +158,8 @@ impl State {
         if mutant!(WriteBeforeRefusal) {
             tenure.end = tenure.end.max(env.now.saturating_add(request.lease));
         }
-        if tenure.holds.len() >= request.limits.holds as usize {
+        let many = tenure.holds.len() >= request.limits.holds as usize;
+        if many && !mutant!(HoldLimitIgnored) {
             return AcquireReply::Refused(Refused::HoldLimit);
         }
         tenure.holds.push(Hold {
@@ -222,7 +224,7 @@ impl State {
             wait.place_until
                 .is_none_or(|until| !is_over(until, env.now))
         });
-        let Some(wait) = wait else {
+        let Some(wait) = wait.filter(|_| !mutant!(WaiterSentAway)) else {
             return AcquireReply::Held(self.held(env.now));
         };
         if self.places.len() >= request.limits.waiters as usize {
@@ -262,14 +264,19 @@ impl State {
     /// Who stands in the way. Looking at each holder is bounded like any scan.
     fn held(&self, now: ServerTime) -> Held {
         let few = self.tenures.len() <= crate::bounds::SCAN_FREELY;
-        let first = self
-            .tenures
-            .values()
-            .filter(|_| few)
-            .min_by_key(|tenure| tenure.end);
+        let by_end = |tenure: &&Tenure| tenure.end;
+        let among = self.tenures.values().filter(|_| few);
+        let first = match mutant!(HeldByTheLast) {
+            true => among.max_by_key(by_end),
+            false => among.min_by_key(by_end),
+        };
         let by: Option<Label> = first.map(|tenure| tenure.label.clone());
+        let last = || self.tenures.values().map(|tenure| tenure.end).max();
         Held {
-            change_in: self.change_in(now),
+            change_in: match mutant!(HeldForTheLongest) {
+                true => last().unwrap_or(now).saturating_since(now),
+                false => self.change_in(now),
+            },
             by,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::id::Operation;
+use crate::id::{FencingToken, Operation};
 use crate::machine::settle::Settling;
 use crate::machine::state::{Grant, Holder, State, Tenure, is_over};
 use crate::machine::{Env, Event, Message};
@@ -37,7 +37,7 @@ impl State {
         let Some(tenure) = self.live(request.operation, env.now) else {
             return RenewReply::Lost(self.why(request.operation, env.now, dropped.own));
         };
-        if tenure.revoked {
+        if tenure.revoked && !mutant!(RevokedIsRenewed) {
             return RenewReply::Lost(Why::Forced);
         }
         let token = self.token_of(tenure);
@@ -182,10 +182,18 @@ impl State {
             self.used = self.used - self.weight(before) + self.weight(after);
             self.next_token(env.now, None);
         }
-        let tenure = self
+        let mut view = self
             .tenures
             .get(&holder)
             .map(|tenure| self.view(tenure, env.now));
+        if mutant!(EndTellsOldToken)
+            && before != after
+            && let Some(view) = &mut view
+        {
+            view.token = FencingToken::new(self.token - 1);
+        }
+        let holds_left = holds_left + u32::from(mutant!(EndCountsItself));
+        let tenure = view;
         (EndReply::Released { holds_left, tenure }, before != after)
     }
 
@@ -235,8 +243,12 @@ impl State {
 
     /// Only the sole holder may; while others wait, once in a tenure.
     fn may_upgrade(&self, tenure: &Tenure) -> bool {
-        (self.tenures.len() == 1 || mutant!(UpgradeNotSole))
-            && (self.places.is_empty() || !tenure.upgraded)
+        if mutant!(UpgradeAlwaysRefused) {
+            return false;
+        }
+        let sole = self.tenures.len() == 1 || mutant!(UpgradeNotSole);
+        let again = !self.places.is_empty() && tenure.upgraded;
+        sole && (!again || mutant!(UpgradesAgain))
     }
 
     fn convert_hold(
@@ -261,7 +273,7 @@ impl State {
         let remaining = tenure.end.saturating_since(env.now);
         self.used = self.used - self.weight(before) + self.weight(after);
         self.next_token(env.now, None);
-        let token = crate::FencingToken::new(self.token);
+        let token = FencingToken::new(self.token);
         if mutant!(DowngradeOvertakes) {
             let readers = |mode| mode == Mode::Shared;
             self.grant_in_order(env, None, readers, &mut 256, out);
@@ -320,8 +332,12 @@ impl State {
                 out,
             );
         }
+        let tenures = match mutant!(ForceCountsAll) {
+            true => self.tenures.len(),
+            false => seen.len(),
+        };
         ForceReply::Forced {
-            tenures: u32::try_from(seen.len()).unwrap_or(u32::MAX),
+            tenures: u32::try_from(tenures).unwrap_or(u32::MAX),
         }
     }
 
@@ -332,6 +348,7 @@ impl State {
         tenure.revoked = true;
         let to = holder.session;
         let revoked = tenure.holds.iter().map(|hold| hold.sequence);
+        let revoked = revoked.filter(|_| !mutant!(RevocationUntold));
         out.extend(revoked.map(|sequence| Message {
             to,
             event: Event::Revoked { sequence },

@@ -3,6 +3,7 @@
 use crate::bounds::INSPECT_LIST;
 use crate::id::FencingToken;
 use crate::machine::state::{State, is_over};
+use crate::mutants::mutant;
 use crate::reply::{HolderView, InspectReply, WaiterView};
 use crate::time::ServerTime;
 
@@ -34,7 +35,7 @@ impl State {
         let live = self
             .tenures
             .values()
-            .filter(|tenure| !is_over(tenure.end, now));
+            .filter(|tenure| !is_over(tenure.end, now) || mutant!(InspectionShowsExpired));
         live.map(|tenure| HolderView {
             label: tenure.label.clone(),
             mode: tenure.mode(),

@@ -1,7 +1,7 @@
 //! Settling: dropping what has expired, granting what the policy says.
 
 use crate::bounds::{MAX_AWAY_MARKS, SCAN_FREELY, SCAN_INTERVAL, SETTLE_BUDGET};
-use crate::id::{FencingToken, Operation};
+use crate::id::{FencingToken, Operation, SessionId};
 use crate::machine::state::{Grant, State, is_over};
 use crate::machine::{Env, Event, Message, Reach};
 use crate::mutants::mutant;
@@ -128,10 +128,12 @@ impl State {
             return true;
         };
         let may_mark = place.listening && place.away_marks < MAX_AWAY_MARKS;
-        if !place.listening
-            || (env.reachable)(place.operation.session) != Reach::Nobody
-            || !may_mark
-        {
+        let heard = match (env.reachable)(place.operation.session) {
+            Reach::Listening => true,
+            Reach::Nobody => false,
+            Reach::Unknown => !mutant!(UnknownIsAway),
+        };
+        if !place.listening || heard || !may_mark {
             return false;
         }
         if mutant!(AwayLosesTicket) {
@@ -167,20 +169,28 @@ impl State {
             },
         };
         self.grant(env, grant);
-        if !(tell && place.listening) {
+        if !(tell && place.listening) || mutant!(GrantUntold) {
             return;
         }
         if let Some(tenure) = self.live(place.operation, env.now) {
             let event = Event::Granted {
                 sequence: place.operation.sequence,
-                token: FencingToken::new(self.token),
-                remaining: tenure.end.saturating_since(env.now),
+                token: FencingToken::new(self.token - u64::from(mutant!(GrantToldWithOldToken))),
+                remaining: match mutant!(GrantToldWithFullLease) {
+                    true => crate::bounds::DEFAULT_LEASE,
+                    false => tenure.end.saturating_since(env.now),
+                },
             };
-            out.push(Message {
-                to: place.operation.session,
-                event,
-            });
+            let to = self.told_of(place.operation.session);
+            out.push(Message { to, event });
         }
+    }
+
+    /// Whom planted faults let hear of a grant.
+    fn told_of(&self, session: SessionId) -> SessionId {
+        let next = self.places.values().next();
+        next.filter(|_| mutant!(GrantToldToNext))
+            .map_or(session, |place| place.operation.session)
     }
 
     fn drop_expired_head(&mut self, now: ServerTime) {
@@ -203,7 +213,7 @@ impl State {
             }
             *budget -= 1;
             let to = place.operation.session;
-            if (env.reachable)(to) != Reach::Nobody {
+            if (env.reachable)(to) != Reach::Nobody && !mutant!(NoHint) {
                 let event = Event::Hint {
                     sequence: place.operation.sequence,
                 };

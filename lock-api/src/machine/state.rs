@@ -359,13 +359,16 @@ impl State {
 
     /// Why an operation that is not live is not.
     pub(super) fn why(&self, operation: Operation, now: ServerTime, expired: bool) -> Why {
-        if expired {
+        if expired && !mutant!(ExpiryUntold) {
             return Why::Expired;
         }
         self.mark(operation.session, now)
             .filter(|mark| mark.sequence == operation.sequence)
             .and_then(|mark| mark.why)
-            .unwrap_or(Why::Unknown)
+            .map_or(Why::Unknown, |why| match mutant!(EndToldAsExpiry) {
+                true => Why::Expired,
+                false => why,
+            })
     }
 
     /// Time to the earliest change that comes by itself, at least 1 ms.
@@ -391,7 +394,7 @@ impl State {
         let poll = self
             .spec
             .map_or(Duration::ZERO, |spec| spec.poll_interval());
-        let check_in = if ahead < CHECK_EARLY {
+        let check_in = if ahead < CHECK_EARLY && !mutant!(HeadIgnoresExpiry) {
             poll.min(self.change_in(now))
         } else {
             let step = u64::from(ahead % STAGGER_STEPS);
