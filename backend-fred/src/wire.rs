@@ -233,11 +233,11 @@ impl leasehold_redis_link::Wire for Wire {
         script: &str,
         call: &Call,
     ) -> Result<Vec<u8>, Failure> {
-        let mut arguments = vec![
-            Value::from(script),
-            Value::from(call.keys.len().to_string()),
-        ];
-        let packed = call.keys.iter().chain(&call.args);
+        let elements = call.elements();
+        let mut arguments = Vec::with_capacity(2 + 2 * elements);
+        arguments.push(Value::from(script));
+        arguments.push(Value::try_from(elements).map_err(failure)?);
+        let packed = call.keys().chain(call.args());
         arguments.extend(packed.map(|bytes| Value::Bytes(Bytes::copy_from_slice(bytes))));
         match self.send(name, ClusterHash::Offset(2), arguments).await? {
             Value::Bytes(bytes) => Ok(bytes.to_vec()),

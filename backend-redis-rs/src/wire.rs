@@ -13,6 +13,9 @@ use tokio::task::AbortHandle;
 
 use crate::error::failure;
 
+/// Digits of the number of a call's keys.
+const LONGEST_COUNT: usize = 4;
+
 /// Where connections come from.
 pub(crate) enum Source {
     /// A client that opens them.
@@ -180,9 +183,13 @@ impl leasehold_redis_link::Wire for Wire {
         script: &str,
         call: &Call,
     ) -> Result<Vec<u8>, Failure> {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(call.keys.len());
-        command.arg(&call.keys).arg(&call.args);
+        let elements = call.elements();
+        let size = name.len() + script.len() + LONGEST_COUNT + call.bytes();
+        let mut command = Cmd::with_capacity(3 + 2 * elements, size);
+        command.arg(name).arg(script).arg(elements);
+        for piece in call.keys().chain(call.args()) {
+            command.arg(piece);
+        }
         match self.send(&command).await? {
             Value::BulkString(bytes) => Ok(bytes),
             other => Err(Failure::garbled(name, &other)),

@@ -15,7 +15,7 @@ use crate::reply::{
     AcquireReply, ConvertReply, EndReply, ForceReply, InspectReply, PollReply, RenewReply,
 };
 use crate::request::{Acquire, Convert, End, ForceRelease, Poll, Renew};
-use crate::runtime::Runtime;
+use crate::runtime::{BoxFuture, Runtime};
 use crate::time::{Stamp, Stamped};
 
 /// What a backend can do. The client adapts to it, and the conformance suite lists what it
@@ -273,10 +273,30 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
         .collect()
 }
 
+/// Methods that hand on the inner backend's own future. An `async fn` in their place would box
+/// another one around it.
+macro_rules! hand_on {
+    ($(fn $name:ident($($argument:ident: $(&$life:lifetime)? [$type:ty])?) -> $output:ty;)+) => {$(
+        fn $name<'life0, $($($life,)?)? 'async_trait>(
+            &'life0 self,
+            $($argument: $(&$life)? $type,)?
+        ) -> BoxFuture<'async_trait, $output>
+        where
+            'life0: 'async_trait,
+            $($($life: 'async_trait,)?)?
+            Self: 'async_trait,
+        {
+            (**self).$name($($argument)?)
+        }
+    )+};
+}
+
+/// What came of a batch.
+type Each<T> = Vec<Result<Stamped<T>, BackendError>>;
+
 macro_rules! forward {
     ($($pointer:ident)+) => {$(
         #[deny(clippy::missing_trait_methods)]
-        #[async_trait]
         impl<T: LockBackend + ?Sized> LockBackend for $pointer<T> {
             fn capabilities(&self) -> Capabilities {
                 (**self).capabilities()
@@ -284,44 +304,18 @@ macro_rules! forward {
             fn runtime(&self) -> Arc<dyn Runtime> {
                 (**self).runtime()
             }
-            async fn hello(&self) -> Result<Stamp, BackendError> {
-                (**self).hello().await
-            }
-            async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
-                (**self).listen(session).await
-            }
-            async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-                (**self).acquire(request).await
-            }
-            async fn acquire_all(
-                &self,
-                batch: &[Acquire],
-            ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-                (**self).acquire_all(batch).await
-            }
-            async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-                (**self).poll(batch).await
-            }
-            async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-                (**self).renew(batch).await
-            }
-            async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
-                (**self).end(batch).await
-            }
-            async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
-                (**self).convert(request).await
-            }
-            async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-                (**self).inspect(key).await
-            }
-            async fn force_release(
-                &self,
-                request: &ForceRelease,
-            ) -> Result<Stamped<ForceReply>, BackendError> {
-                (**self).force_release(request).await
-            }
-            async fn close(&self) -> Result<(), BackendError> {
-                (**self).close().await
+            hand_on! {
+                fn hello() -> Result<Stamp, BackendError>;
+                fn listen(session: [SessionId]) -> Result<Notices, BackendError>;
+                fn acquire(request: &'life1 [Acquire]) -> Result<Stamped<AcquireReply>, BackendError>;
+                fn acquire_all(batch: &'life1 [[Acquire]]) -> Each<AcquireReply>;
+                fn poll(batch: &'life1 [[Poll]]) -> Each<PollReply>;
+                fn renew(batch: &'life1 [[Renew]]) -> Each<RenewReply>;
+                fn end(batch: &'life1 [[End]]) -> Each<EndReply>;
+                fn convert(request: &'life1 [Convert]) -> Result<Stamped<ConvertReply>, BackendError>;
+                fn inspect(key: &'life1 [Key]) -> Result<Stamped<InspectReply>, BackendError>;
+                fn force_release(request: &'life1 [ForceRelease]) -> Result<Stamped<ForceReply>, BackendError>;
+                fn close() -> Result<(), BackendError>;
             }
         }
     )+};

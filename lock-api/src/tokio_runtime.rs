@@ -48,6 +48,20 @@ impl TokioRuntime {
         guardian.of_process(std::process::id())
     }
 
+    /// Sleeps as [`sleep`](Runtime::sleep) does, in place instead of in a box.
+    pub fn timer(&self, duration: Duration) -> tokio::time::Sleep {
+        // The timer belongs to the runtime that the sleep is created in. In the guardian's thread
+        // that is its own: ours may be starved by the user's program.
+        if IS_GUARDIAN.get() || self.is_inside() {
+            return tokio::time::sleep(duration);
+        }
+        // A caller on another executor. Our runtime may be gone by now, in which case its timer
+        // panics, or stand still because nobody drives it; the guardian's does neither.
+        let guardian = Self::guardian();
+        let _inside = guardian.as_ref().unwrap_or(&self.handle).enter();
+        tokio::time::sleep(duration)
+    }
+
     /// Whether the caller runs in this runtime, which then has not gone.
     fn is_inside(&self) -> bool {
         tokio::runtime::Handle::try_current().is_ok_and(|caller| caller.id() == self.handle.id())
@@ -113,16 +127,7 @@ impl Runtime for TokioRuntime {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // The timer belongs to the runtime that the sleep is created in. In the guardian's thread
-        // that is its own: ours may be starved by the user's program.
-        if IS_GUARDIAN.get() || self.is_inside() {
-            return Box::pin(tokio::time::sleep(duration));
-        }
-        // A caller on another executor. Our runtime may be gone by now, in which case its timer
-        // panics, or stand still because nobody drives it; the guardian's does neither.
-        let guardian = Self::guardian();
-        let _inside = guardian.as_ref().unwrap_or(&self.handle).enter();
-        Box::pin(tokio::time::sleep(duration))
+        Box::pin(self.timer(duration))
     }
 
     fn spawn(&self, future: BoxFuture<'static, ()>) {

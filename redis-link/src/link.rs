@@ -71,7 +71,7 @@ impl<S: Source> Shared<S> {
 
     /// Runs `future` for at most `limit`.
     pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        match select(pin!(future), self.runtime.sleep(limit)).await {
+        match select(pin!(future), pin!(self.runtime.timer(limit))).await {
             Either::Left((output, _)) => Some(output),
             Either::Right(_) => None,
         }
@@ -214,21 +214,23 @@ impl<S: Source> Link<S> {
     async fn turn(self: &Arc<Self>) -> Result<Turn<S::Wire>, BackendError> {
         let limit = self.shared.options.call_timeout;
         let began = self.shared.now();
-        match self.shared.within(limit, self.live()).await {
-            Some(live) => {
-                let (live, sent) = (live?, self.shared.now());
-                let left = limit.saturating_sub(sent.saturating_since(began));
-                if left.is_zero() {
-                    // Nothing was sent, and what is sent now could not be waited for.
-                    return Err(no_connection(limit));
-                }
-                // A caller that gives up early may never see how long the silence is.
-                self.suspect(&live);
-                lock(&live.silent_since).get_or_insert(sent);
-                Ok(Turn { live, sent, left })
+        let (live, sent) = match self.current()? {
+            Some(live) => (live, began),
+            None => {
+                let opened = self.shared.within(limit, self.live()).await;
+                let live = opened.unwrap_or_else(|| Err(no_connection(limit)))?;
+                (live, self.shared.now())
             }
-            None => Err(no_connection(limit)),
+        };
+        let left = limit.saturating_sub(sent.saturating_since(began));
+        if left.is_zero() {
+            // Nothing was sent, and what is sent now could not be waited for.
+            return Err(no_connection(limit));
         }
+        // A caller that gives up early may never see how long the silence is.
+        self.suspect(&live);
+        lock(&live.silent_since).get_or_insert(sent);
+        Ok(Turn { live, sent, left })
     }
 
     /// Waits for an answer for as long as is left, less if the connection turns out to be dead.

@@ -10,7 +10,12 @@ use leasehold_api::{
 
 use crate::names::Names;
 use crate::script::{Script, Scripts};
-use crate::wire::{Writer, mode_code};
+use crate::wire::{LENGTH, Pieces, Writer, mode_code};
+
+/// Bytes that an argument mostly takes: an operation and a little more.
+const USUAL: usize = 48;
+/// The same of an acquire, with a label of 32 bytes.
+const ACQUIRE: usize = 129;
 
 /// What is written into the scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +68,31 @@ impl Settings {
 pub struct Call {
     /// The script.
     pub script: Arc<Script>,
+    elements: usize,
+    /// For each element its key and its argument, each behind its length: one buffer for all.
+    packed: Vec<u8>,
+}
+
+impl Call {
+    /// How many elements there are: each has a key and an argument.
+    pub const fn elements(&self) -> usize {
+        self.elements
+    }
+
     /// The Redis keys, one for each element.
-    pub keys: Vec<Vec<u8>>,
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        Pieces(&self.packed).step_by(2)
+    }
+
     /// One packed argument for each element.
-    pub args: Vec<Vec<u8>>,
+    pub fn args(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        Pieces(&self.packed).skip(1).step_by(2)
+    }
+
+    /// Bytes of all keys and arguments.
+    pub const fn bytes(&self) -> usize {
+        self.packed.len() - self.elements * 2 * LENGTH
+    }
 }
 
 /// Turns requests into script calls.
@@ -96,7 +122,9 @@ impl Protocol {
     /// The Redis key of a lock: `PREFIX{ENCODED}`, where braces, `%` and control characters of
     /// the name are percent-encoded.
     pub fn key(&self, key: &Key) -> Vec<u8> {
-        self.names.key(key)
+        let mut out = Writer::with_capacity(self.names.usual_length(key));
+        self.names.write_key(&mut out, key);
+        out.finish()
     }
 
     /// The channel on which a session is told of its grants.
@@ -111,89 +139,91 @@ impl Protocol {
 
     /// Answered by [`reply::acquires`](crate::reply::acquires).
     pub fn acquires(&self, batch: &[Acquire]) -> Call {
-        self.many(&self.scripts.acquire, batch, |request, out| {
-            acquire(out, request);
-            &request.key
-        })
+        let elements = batch.iter().map(|request| (&request.key, request));
+        self.call(&self.scripts.acquire, ACQUIRE, elements, acquire)
     }
 
     /// Answered by [`reply::polls`](crate::reply::polls).
     pub fn poll(&self, batch: &[Poll]) -> Call {
-        self.many(&self.scripts.poll, batch, |poll, out| {
+        let elements = batch.iter().map(|poll| (&poll.key, poll));
+        self.call(&self.scripts.poll, USUAL, elements, |out, poll| {
             operation(out, &poll.operation).u8(u8::from(poll.listening));
-            &poll.key
         })
     }
 
     /// Answered by [`reply::renewals`](crate::reply::renewals).
     pub fn renew(&self, batch: &[Renew]) -> Call {
-        self.many(&self.scripts.renew, batch, |renew, out| {
+        let elements = batch.iter().map(|renew| (&renew.key, renew));
+        self.call(&self.scripts.renew, USUAL, elements, |out, renew| {
             operation(out, &renew.operation).duration(renew.lease);
-            &renew.key
         })
     }
 
     /// Answered by [`reply::ends`](crate::reply::ends).
     pub fn end(&self, batch: &[End]) -> Call {
-        self.many(&self.scripts.end, batch, |end, out| {
+        let elements = batch.iter().map(|end| (&end.key, end));
+        self.call(&self.scripts.end, USUAL, elements, |out, end| {
             operation(out, &end.operation);
-            &end.key
         })
     }
 
     /// Answered by [`reply::convert`](crate::reply::convert).
     pub fn convert(&self, request: &Convert) -> Call {
-        let mut out = Writer::default();
-        operation(&mut out, &request.operation)
-            .number(request.expected.get())
-            .u8(mode_code(request.to).0);
-        self.one(&self.scripts.convert, &request.key, out)
+        let element = std::iter::once((&request.key, request));
+        self.call(&self.scripts.convert, USUAL, element, |out, request| {
+            operation(out, &request.operation)
+                .number(request.expected.get())
+                .u8(mode_code(request.to).0);
+        })
     }
 
     /// Answered by [`reply::inspect`](crate::reply::inspect). The script writes nothing.
     pub fn inspect(&self, key: &Key) -> Call {
-        self.one(&self.scripts.inspect, key, Writer::default())
+        let element = std::iter::once((key, ()));
+        self.call(&self.scripts.inspect, 0, element, |_, ()| {})
     }
 
     /// Answered by [`reply::force_release`](crate::reply::force_release).
     pub fn force_release(&self, request: &ForceRelease) -> Call {
-        let mut out = Writer::default();
-        out.u8(match request.how {
-            ForceHow::Revoke => b'R',
-            ForceHow::Now => b'N',
-        });
-        for token in &request.tokens {
-            out.number(token.get());
-        }
-        self.one(&self.scripts.force_release, &request.key, out)
+        let element = std::iter::once((&request.key, request));
+        self.call(
+            &self.scripts.force_release,
+            USUAL,
+            element,
+            |out, request| {
+                out.u8(match request.how {
+                    ForceHow::Revoke => b'R',
+                    ForceHow::Now => b'N',
+                });
+                for token in &request.tokens {
+                    out.number(token.get());
+                }
+            },
+        )
     }
 
-    fn one(&self, script: &Arc<Script>, key: &Key, argument: Writer) -> Call {
-        Call {
-            script: Arc::clone(script),
-            keys: vec![self.names.key(key)],
-            args: vec![argument.finish()],
-        }
-    }
-
-    fn many<'a, T>(
+    /// Packs the elements of a call; `usual` is how many bytes an argument mostly takes.
+    fn call<'a, T>(
         &self,
         script: &Arc<Script>,
-        batch: &'a [T],
-        pack: impl Fn(&'a T, &mut Writer) -> &'a Key,
+        usual: usize,
+        elements: impl ExactSizeIterator<Item = (&'a Key, T)> + Clone,
+        pack: impl Fn(&mut Writer, T),
     ) -> Call {
-        let (keys, args) = batch
-            .iter()
-            .map(|request| {
-                let mut out = Writer::default();
-                let key = pack(request, &mut out);
-                (self.names.key(key), out.finish())
-            })
-            .unzip();
+        let lengths = elements
+            .clone()
+            .map(|(key, _)| self.names.usual_length(key));
+        let room = lengths.sum::<usize>() + elements.len() * (usual + 2 * LENGTH);
+        let mut out = Writer::with_capacity(room);
+        let count = elements.len();
+        for (key, element) in elements {
+            out.piece(|out| self.names.write_key(out, key));
+            out.piece(|out| pack(out, element));
+        }
         Call {
             script: Arc::clone(script),
-            keys,
-            args,
+            elements: count,
+            packed: out.finish(),
         }
     }
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use leasehold_api::{InvalidInput, Key, SessionId};
 
+use crate::wire::Writer;
+
 /// The prefix of all names, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
@@ -25,24 +27,23 @@ impl Names {
         })
     }
 
+    /// Length of a lock's name in which nothing has to be encoded.
+    pub(crate) fn usual_length(&self, key: &Key) -> usize {
+        self.prefix.len() + key.as_str().len() + 2
+    }
+
     /// `PREFIX{ENCODED}`, so that the whole name of the lock is the cluster hash tag.
-    pub(crate) fn key(&self, key: &Key) -> Vec<u8> {
-        let name = key.as_str().as_bytes();
-        let mut out = Vec::with_capacity(self.prefix.len() + name.len() + 2);
-        out.extend_from_slice(self.prefix.as_bytes());
-        out.push(b'{');
-        for &byte in name {
-            match byte {
-                b'{' | b'}' | b'%' | 0..=0x1f | 0x7f => {
-                    out.push(b'%');
-                    out.push(HEX[usize::from(byte >> 4)]);
-                    out.push(HEX[usize::from(byte & 15)]);
-                }
-                _ => out.push(byte),
-            }
+    pub(crate) fn write_key(&self, out: &mut Writer, key: &Key) {
+        out.raw(self.prefix.as_bytes()).u8(b'{');
+        let mut rest = key.as_str().as_bytes();
+        while let Some(plain) = rest.iter().position(|byte| is_encoded(*byte)) {
+            let byte = rest[plain];
+            out.raw(&rest[..plain]).u8(b'%');
+            out.u8(HEX[usize::from(byte >> 4)]);
+            out.u8(HEX[usize::from(byte & 15)]);
+            rest = &rest[plain + 1..];
         }
-        out.push(b'}');
-        out
+        out.raw(rest).u8(b'}');
     }
 
     /// `PREFIXc:HASH`. The session id authorises ending and renewing, and channel names are
@@ -55,6 +56,11 @@ impl Names {
         }
         out
     }
+}
+
+/// What would end the hash tag or stand for something else, and what cannot be read.
+const fn is_encoded(byte: u8) -> bool {
+    matches!(byte, b'{' | b'}' | b'%' | 0..=0x1f | 0x7f)
 }
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
@@ -70,7 +76,9 @@ mod tests {
     }
 
     fn key(name: &str) -> Vec<u8> {
-        names().key(&Key::new(name).expect("a good key"))
+        let mut out = Writer::with_capacity(0);
+        names().write_key(&mut out, &Key::new(name).expect("a good key"));
+        out.finish()
     }
 
     #[test]

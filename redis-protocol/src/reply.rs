@@ -207,14 +207,21 @@ pub fn time(bytes: &[u8]) -> Option<ServerTime> {
     from.time("stamp").ok()
 }
 
+const SURPLUS: Malformed = Malformed {
+    what: "bytes behind the reply",
+};
+
 fn only<T>(
     bytes: &[u8],
     clock: ClockId,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
 ) -> Answer<T> {
-    elements(bytes, 1, clock, read)
-        .pop()
-        .unwrap_or_else(|| Err(garbage(&Malformed { what: "no element" })))
+    let mut from = Reader::new(bytes);
+    match element(&mut from, clock, read) {
+        Ok(answer) if from.is_empty() => answer,
+        Ok(_) => Err(garbage(&SURPLUS)),
+        Err(error) => Err(garbage(&error)),
+    }
 }
 
 /// After the first malformed element nothing behind it can be trusted.
@@ -239,11 +246,7 @@ fn elements<T>(
         })
         .collect();
     if broken.is_none() && !from.is_empty() {
-        answers.fill_with(|| {
-            Err(garbage(&Malformed {
-                what: "bytes behind the reply",
-            }))
-        });
+        answers.fill_with(|| Err(garbage(&SURPLUS)));
     }
     answers
 }
@@ -378,7 +381,7 @@ mod tests {
     const CLOCK: ClockId = ClockId::new(7);
 
     fn done(at: u64) -> Writer {
-        let mut out = Writer::default();
+        let mut out = Writer::with_capacity(0);
         out.u8(DONE).number(at);
         out
     }
@@ -441,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_message_carries_several_notices() {
-        let mut out = Writer::default();
+        let mut out = Writer::with_capacity(0);
         out.number(11).u8(b'G').number(1).number(2).number(3);
         out.u8(b'H').number(4).u8(b'R').number(5);
         let stamp = stamped(11, ()).stamp;

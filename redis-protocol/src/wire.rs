@@ -15,24 +15,31 @@ pub struct Malformed {
 /// Numbers from here on are not exact in Lua.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// An acquire with a label of 40 bytes: what is written piece by piece needs no second allocation.
-const USUAL: usize = 160;
+/// Bytes of the length before a [piece](Pieces).
+pub(crate) const LENGTH: usize = 4;
 
-/// Builds a packed argument.
+/// Builds packed arguments.
 #[derive(Debug)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
 }
 
-impl Default for Writer {
-    fn default() -> Self {
+impl Writer {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self {
-            bytes: Vec::with_capacity(USUAL),
+            bytes: Vec::with_capacity(bytes),
         }
     }
-}
 
-impl Writer {
+    /// Writes something behind its length, for [`Pieces`] to find it.
+    pub(crate) fn piece(&mut self, write: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len() + LENGTH;
+        self.raw(&[0; LENGTH]);
+        write(self);
+        let length = u32::try_from(self.bytes.len() - start).expect("a piece is no gigabytes");
+        self.bytes[start - LENGTH..start].copy_from_slice(&length.to_le_bytes());
+    }
+
     pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes.push(value);
         self
@@ -87,6 +94,22 @@ impl Writer {
 
     pub(crate) fn finish(self) -> Vec<u8> {
         self.bytes
+    }
+}
+
+/// What was written piece by piece.
+#[derive(Clone, Debug)]
+pub(crate) struct Pieces<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (length, rest) = self.0.split_first_chunk::<LENGTH>()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let (piece, rest) = rest.split_at_checked(length)?;
+        self.0 = rest;
+        Some(piece)
     }
 }
 

@@ -91,13 +91,7 @@ impl<'a> Attempt<'a> {
         limit: Duration,
     ) -> Result<Answer<AcquireReply>, BackendError> {
         let core = self.ask.anchor;
-        let until = core.now().saturating_add(limit);
-        let deliver_before = core.deliver_before(limit).await?;
-        // Asking for the server's time has taken its part of the limit.
-        let limit = until.saturating_since(core.now());
-        if limit.is_zero() {
-            return Err(BackendError::unavailable("the server's time came too late"));
-        }
+        let (deliver_before, limit) = core.deliver_before(limit).await?;
         let request = Acquire {
             key: self.ask.key.clone(),
             spec: self.ask.spec,
@@ -182,10 +176,8 @@ impl<'a> Attempt<'a> {
             operation: self.operation,
             lease: self.ask.options.lease,
         }];
-        let answers = core
-            .exchange_batch(limit, 1, core.backend.renew(&request))
-            .await;
-        let answer = first(answers);
+        let call = core.backend.renew(&request);
+        let answer = core.exchange_one(limit, call).await;
         core.events.renewal(self.ask.key, reply_of(&answer));
         let Answer { sent, stamp, reply } = answer?;
         self.may_be_claim = false;
@@ -361,11 +353,6 @@ impl<'a> Attempt<'a> {
         shared.granted.notify();
         tenure
     }
-}
-
-fn first<T>(answers: Vec<Result<Answer<T>, BackendError>>) -> Result<Answer<T>, BackendError> {
-    let nothing = || Err(BackendError::outcome_unknown("no answer in the batch"));
-    answers.into_iter().next().unwrap_or_else(nothing)
 }
 
 impl Drop for Attempt<'_> {

@@ -259,28 +259,30 @@ async fn end_batch(core: &Core, jobs: Vec<EndJob>) -> Vec<EndJob> {
         .collect()
 }
 
-/// Sends ends in one batch, once. What has no answer is repeated in the background, also if this
-/// future is dropped.
-pub(crate) async fn send(core: &Arc<Core>, jobs: Vec<EndJob>) {
-    let mut queued = QueuedIfDropped { core, jobs };
-    for job in &mut queued.jobs {
-        job.background = false;
-    }
+/// Sends an end, once. What has no answer is repeated in the background, also if this future is
+/// dropped.
+pub(crate) async fn send(core: &Arc<Core>, job: EndJob) {
+    let request = job.request();
+    let sent = Sent::new(core, Some(job));
     let limit = core.settings.call_timeout;
-    let answers = match (queued.jobs.as_slice(), core.convoys.alone()) {
-        ([job], None) => vec![travel(core, limit, job.request()).await],
-        (jobs, _under_way) => {
-            let requests: Vec<End> = jobs.iter().map(EndJob::request).collect();
-            let call = core.backend.end(&requests);
-            core.exchange_batch(limit, requests.len(), call).await
+    let answer = match core.convoys.alone() {
+        Some(_under_way) => {
+            let call = core.backend.end(std::slice::from_ref(&request));
+            core.exchange_one(limit, call).await
         }
+        None => travel(core, limit, request).await,
     };
-    for (job, answer) in std::mem::take(&mut queued.jobs).into_iter().zip(answers) {
-        if let Some(mut again) = job.finish(core, answer) {
-            again.background = true;
-            core.cleanup.push(again);
-        }
-    }
+    sent.finish([answer]);
+}
+
+/// The same for several, in one batch.
+pub(crate) async fn send_all(core: &Arc<Core>, jobs: Vec<EndJob>) {
+    let requests: Vec<End> = jobs.iter().map(EndJob::request).collect();
+    let sent = Sent::new(core, jobs);
+    let _under_way = core.convoys.alone();
+    let call = core.backend.end(&requests);
+    let limit = core.settings.call_timeout;
+    sent.finish(core.exchange_batch(limit, requests.len(), call).await);
 }
 
 impl EndJob {
@@ -373,17 +375,37 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Hands its jobs to the background if a call is dropped midway.
-struct QueuedIfDropped<'a> {
+/// Jobs that a caller has sent; the background gets them if the call is dropped midway.
+struct Sent<'a, J: Jobs> {
     core: &'a Core,
-    jobs: Vec<EndJob>,
+    jobs: J,
 }
 
-impl Drop for QueuedIfDropped<'_> {
+/// One job or several.
+trait Jobs: IntoIterator<Item = EndJob> + Default {}
+impl<J: IntoIterator<Item = EndJob> + Default> Jobs for J {}
+
+impl<'a, J: Jobs> Sent<'a, J> {
+    const fn new(core: &'a Core, jobs: J) -> Self {
+        Self { core, jobs }
+    }
+
+    /// Takes the answers; who got none goes to the background.
+    fn finish(mut self, answers: impl IntoIterator<Item = Result<Answer<EndReply>, BackendError>>) {
+        for (mut job, answer) in std::mem::take(&mut self.jobs).into_iter().zip(answers) {
+            job.background = false;
+            if let Some(mut again) = job.finish(self.core, answer) {
+                again.background = true;
+                self.core.cleanup.push(again);
+            }
+        }
+    }
+}
+
+impl<J: Jobs> Drop for Sent<'_, J> {
     fn drop(&mut self) {
-        for mut job in self.jobs.drain(..) {
+        for mut job in std::mem::take(&mut self.jobs) {
             job.in_doubt = true;
-            job.background = true;
             self.core.cleanup.push(job);
         }
     }

@@ -249,6 +249,16 @@ impl Core {
         Ok(self.answer(sent, stamped))
     }
 
+    /// The same for a batch of one element.
+    pub(crate) async fn exchange_one<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
+    ) -> Result<Answer<T>, BackendError> {
+        let only = async { call.await.pop().unwrap_or_else(unanswered) };
+        self.exchange(limit, only).await
+    }
+
     /// The same for a batch of `count` elements.
     pub(crate) async fn exchange_batch<T>(
         &self,
@@ -265,10 +275,7 @@ impl Core {
                 .collect(),
             Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         };
-        // A backend that answers too little has not said what became of the rest.
-        answers.resize_with(count, || {
-            Err(BackendError::outcome_unknown("no answer in the batch"))
-        });
+        answers.resize_with(count, unanswered);
         answers
     }
 
@@ -304,21 +311,37 @@ impl Core {
         }
     }
 
-    /// The deliver-before of an acquire that is sent next; asks for the server's time first if
-    /// nothing is known of it.
-    pub(crate) async fn deliver_before(&self, limit: Duration) -> Result<ServerTime, BackendError> {
+    /// The deliver-before of an acquire that is sent next, and what is left of its `limit`; asks
+    /// for the server's time first if nothing is known of it.
+    pub(crate) async fn deliver_before(
+        &self,
+        limit: Duration,
+    ) -> Result<(ServerTime, Duration), BackendError> {
         let timeout = self.settings.call_timeout;
-        if let Some(until) = self.clock.deliver_before(self.now(), timeout) {
-            return Ok(until);
-        }
         let sent = self.now();
-        let stamp = self
-            .bounded(limit, self.backend.hello())
-            .await
-            .map_err(not_executed)?;
-        self.learn(sent, stamp);
-        Ok(stamp.at.saturating_add(timeout * 2))
+        let (until, left) = match self.clock.deliver_before(sent, timeout) {
+            Some(until) => (until, limit),
+            None => {
+                let stamp = self
+                    .bounded(limit, self.backend.hello())
+                    .await
+                    .map_err(not_executed)?;
+                self.learn(sent, stamp);
+                let took = self.now().saturating_since(sent);
+                let until = stamp.at.saturating_add(timeout * 2);
+                (until, limit.saturating_sub(took))
+            }
+        };
+        if left.is_zero() {
+            return Err(BackendError::unavailable("no time is left for the call"));
+        }
+        Ok((until, left))
     }
+}
+
+/// A backend that answers too little has not said what became of the rest.
+fn unanswered<T>() -> Result<T, BackendError> {
+    Err(BackendError::outcome_unknown("no answer in the batch"))
 }
 
 /// A `hello` changes nothing, so if it got no answer nothing is in doubt.

@@ -114,11 +114,8 @@ impl Hold {
         let request = [self.renew_request()];
         let limit = core.settings.call_timeout;
         let call = core.backend.renew(&request);
-        let answer = core.exchange_batch(limit, 1, call).await.pop();
-        if let Some(answer) = answer {
-            let taken = self.take_renewal(answer);
-            taken.map_err(|error| error.on(&self.tenure.key))?;
-        }
+        let taken = self.take_renewal(core.exchange_one(limit, call).await);
+        taken.map_err(|error| error.on(&self.tenure.key))?;
         self.check()
     }
 
@@ -202,7 +199,7 @@ impl Hold {
             }
             if let Some(mut job) = self.begin_end() {
                 job.in_doubt |= mutant!(EndBeforeRenewalStops);
-                cleanup::send(&self.anchor, vec![job]).await;
+                cleanup::send(&self.anchor, job).await;
             }
         }
         self.end_result().await
@@ -268,7 +265,8 @@ pub(crate) async fn run_until_lost<F: Future>(
 impl Drop for Hold {
     fn drop(&mut self) {
         // A guard that came through a fork is a copy: the parent still uses the hold.
-        if self.tenure.session.process == self.anchor.runtime.process_id() {
+        let is_ours = || self.tenure.session.process == self.anchor.runtime.process_id();
+        if self.tenure.is_live(self.sequence()) && is_ours() {
             self.end_in_background();
         }
     }

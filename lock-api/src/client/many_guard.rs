@@ -158,7 +158,7 @@ impl ManyGuard {
             let _busy = Busy::begin(core);
             let jobs: Vec<EndJob> = self.holds.iter().filter_map(Hold::begin_end).collect();
             if !jobs.is_empty() {
-                cleanup::send(core, jobs).await;
+                cleanup::send_all(core, jobs).await;
             }
         }
         let reports = self

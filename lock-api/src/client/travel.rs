@@ -285,8 +285,7 @@ impl<'a> Baton<'a> {
 
     async fn send(&mut self, limit: Duration) -> Result<Answer<AcquireReply>, BackendError> {
         let core = &self.hold.anchor;
-        let until = core.now().saturating_add(limit);
-        let deliver_before = core.deliver_before(limit).await?;
+        let (deliver_before, limit) = core.deliver_before(limit).await?;
         let request = Acquire {
             key: self.hold.tenure.key.clone(),
             spec: self.spec,
@@ -303,7 +302,6 @@ impl<'a> Baton<'a> {
             },
         };
         self.live = true;
-        let limit = until.saturating_since(core.now());
         core.exchange(limit, core.backend.acquire(&request)).await
     }
 }
@@ -383,8 +381,7 @@ impl Arrival<'_> {
         }];
         loop {
             let call = core.backend.renew(&request);
-            let answers = core.exchange_batch(patience.limit(), 1, call).await;
-            let failed = match only(answers) {
+            let failed = match core.exchange_one(patience.limit(), call).await {
                 Ok(Answer { sent, stamp, reply }) => match reply {
                     RenewReply::Renewed { token, remaining } => {
                         let deadline = local_deadline(sent, remaining);
@@ -415,8 +412,7 @@ impl Arrival<'_> {
             // A call that is dropped before its answer leaves the same doubt as a lost one.
             let before = std::mem::replace(&mut self.handoff.claim, Claim::InDoubt);
             let call = core.backend.end(&request);
-            let answers = core.exchange_batch(patience.limit(), 1, call).await;
-            let failed = match only(answers) {
+            let failed = match core.exchange_one(patience.limit(), call).await {
                 Ok(answer) => return self.baton_taken(answer.reply, before),
                 Err(error) => error,
             };
@@ -520,9 +516,4 @@ impl Drop for Arrival<'_> {
             });
         }
     }
-}
-
-fn only<T>(answers: Vec<Result<Answer<T>, BackendError>>) -> Result<Answer<T>, BackendError> {
-    let nothing = || Err(BackendError::outcome_unknown("no answer in the batch"));
-    answers.into_iter().next().unwrap_or_else(nothing)
 }

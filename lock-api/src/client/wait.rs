@@ -155,9 +155,9 @@ impl<'a> WaitLoop<'a> {
     }
 
     fn left(&self) -> Duration {
-        let now = self.ask.anchor.now();
-        self.deadline
-            .map_or(Duration::MAX, |deadline| deadline.saturating_since(now))
+        self.deadline.map_or(Duration::MAX, |deadline| {
+            deadline.saturating_since(self.ask.anchor.now())
+        })
     }
 
     fn call_limit(&self) -> Duration {

@@ -114,10 +114,10 @@ impl Connection {
         let mut words = vec![
             how.as_bytes().to_vec(),
             script.as_bytes().to_vec(),
-            call.keys.len().to_string().into_bytes(),
+            call.elements().to_string().into_bytes(),
         ];
-        words.extend(call.keys.iter().cloned());
-        words.extend(call.args.iter().cloned());
+        words.extend(call.keys().map(<[u8]>::to_vec));
+        words.extend(call.args().map(<[u8]>::to_vec));
         self.command(&words)
     }
 }
