@@ -42,6 +42,8 @@ pub enum Policy {
 pub struct Divergence {
     /// At which draw, from 0.
     pub draw: usize,
+    /// How many draws the tape has.
+    pub of: usize,
     /// What the tape has there.
     pub recorded: Draw,
     /// What was asked, and below which bound; `None` if the run ended before.
@@ -52,15 +54,27 @@ impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             draw,
+            of,
             recorded,
             asked,
         } = self;
         let Draw { site, bound, value } = recorded;
-        write!(f, "the replay diverges at draw {draw}: the tape has ")?;
-        write!(f, "{site:?} {value} of {bound}, ")?;
+        let recorded = format_args!("{site:?} {value} of {bound}");
         match asked {
-            Some((site, bound)) => write!(f, "the run asks for {site:?} of {bound}"),
-            None => write!(f, "the run has ended"),
+            Some((site, bound)) => {
+                write!(
+                    f,
+                    "the replay diverges at draw {draw}: the tape has {recorded}, "
+                )?;
+                write!(f, "the run asks for {site:?} of {bound}")
+            }
+            None => {
+                write!(
+                    f,
+                    "the replay diverges: the run ended after {draw} of {of} draws, "
+                )?;
+                write!(f, "the tape goes on with {recorded}")
+            }
         }
     }
 }
@@ -80,6 +94,8 @@ pub(crate) struct Choices {
     draws: Vec<Draw>,
     /// How many of `draws` were drawn.
     position: usize,
+    /// How many a replay is to follow.
+    given: usize,
     recording: bool,
     divergence: Option<Divergence>,
     /// Folds all that was drawn and all that happened.
@@ -119,6 +135,7 @@ impl Choices {
         Self {
             seed,
             mode,
+            given: draws.len(),
             draws,
             position: 0,
             recording,
@@ -186,6 +203,7 @@ impl Choices {
         if !fits && matches!(self.mode, Mode::Replay) && self.divergence.is_none() {
             self.divergence = Some(Divergence {
                 draw: at,
+                of: self.given,
                 recorded: *recorded,
                 asked: Some((site, bound)),
             });
@@ -206,6 +224,19 @@ impl Choices {
         self.divergence
     }
 
+    /// How a replay that ends now diverges from its tape, if it does.
+    pub(crate) fn unused(&self) -> Option<Divergence> {
+        let next = self.draws.get(self.position);
+        let unused = next.map(|&recorded| Divergence {
+            draw: self.position,
+            of: self.given,
+            recorded,
+            asked: None,
+        });
+        let unused = unused.filter(|_| matches!(self.mode, Mode::Replay));
+        self.divergence.or(unused)
+    }
+
     /// What was drawn so far.
     pub(crate) fn tape(&self) -> Tape {
         Tape {
@@ -216,16 +247,11 @@ impl Choices {
 
     /// The tape of a run that has ended, and how it diverged from the one that it was to follow.
     pub(crate) fn finish(&mut self) -> (Tape, Option<Divergence>) {
+        let divergence = self.unused();
         let mut draws = std::mem::take(&mut self.draws);
-        let unused = draws.get(self.position).map(|&recorded| Divergence {
-            draw: self.position,
-            recorded,
-            asked: None,
-        });
-        let unused = unused.filter(|_| matches!(self.mode, Mode::Replay));
         draws.truncate(self.position);
         let seed = self.seed;
-        (Tape { seed, draws }, self.divergence.or(unused))
+        (Tape { seed, draws }, divergence)
     }
 
     /// A generator of identities (session ids, owners) for one client.
@@ -409,6 +435,8 @@ mod tests {
         short.draw(Site::Order, 4);
         let divergence = short.finish().1.expect("a divergence");
         assert_eq!((divergence.draw, divergence.asked), (1, None));
+        let text = divergence.to_string();
+        assert!(text.contains("ended after 1 of 2 draws"), "{text}");
 
         let mut guided = Choices::new(0, Policy::Guided(tape), true);
         guided.draw(Site::User, 2);

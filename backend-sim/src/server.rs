@@ -34,6 +34,22 @@ use crate::world::{Inner, World};
 #[derive(Clone, Debug)]
 pub struct SimServer {
     world: Arc<World>,
+    /// Of those that a test on tokio has made.
+    _test: Option<Arc<Test>>,
+}
+
+/// Ends with the last handle that a test has on its server.
+#[derive(Debug)]
+struct Test(Arc<World>);
+
+impl Drop for Test {
+    /// A replay that passes because it ended early must not pass.
+    ///
+    /// # Panics
+    /// If not all of the tape was used, unless the thread panics already.
+    fn drop(&mut self) {
+        self.0.assert_replayed();
+    }
 }
 
 impl SimServer {
@@ -66,20 +82,22 @@ impl SimServer {
 
     /// A running server whose choices are made in another way: to replay a run, for example.
     ///
-    /// A replay that diverges from its tape panics in the next call or sleep of the test.
+    /// A replay that diverges from its tape panics in the next call or sleep of the test; one that
+    /// ends before its tape does panics when the last handle on the server is dropped, so keep one
+    /// until the end of the test.
     ///
     /// # Panics
     /// As [`new`](Self::new).
     #[track_caller]
     pub fn with_policy(options: SimOptions, policy: Policy) -> Self {
-        Self {
-            world: World::start(options, policy),
-        }
+        let world = World::start(options, policy);
+        let _test = Some(Arc::new(Test(Arc::clone(&world))));
+        Self { world, _test }
     }
 
     pub(crate) fn in_world(world: &Arc<World>) -> Self {
         let world = Arc::clone(world);
-        Self { world }
+        Self { world, _test: None }
     }
 
     pub(crate) const fn world(&self) -> &Arc<World> {

@@ -214,6 +214,19 @@ impl World {
     }
 }
 
+impl World {
+    /// Checks that a replay that ends now has used all of its tape.
+    ///
+    /// # Panics
+    /// If it has not, unless the thread panics already.
+    pub(crate) fn assert_replayed(&self) {
+        let unused = self.lock().choices.unused();
+        if let Some(unused) = unused.filter(|_| !std::thread::panicking()) {
+            panic!("{unused}");
+        }
+    }
+}
+
 /// How much of its timeline a test prints that panics, in lines.
 const PRINTED: usize = 300;
 

@@ -1,5 +1,6 @@
 //! Any kind of lock, and any kind of guard, for workers that do not care which.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard as StdGuard, PoisonError};
 use std::time::Duration;
 
@@ -183,13 +184,18 @@ impl AnyGuard {
     }
 }
 
+/// For how long at least a guard counts as valid that is in use right now.
+const THIS_INSTANT: Duration = Duration::from_nanos(1);
+
 /// Where a worker keeps its guard, and the oracle finds it. It is empty while the worker converts
 /// the guard, and uses nothing.
 #[derive(Debug)]
 pub(crate) struct Pocket {
     guard: StdMutex<Option<Arc<AnyGuard>>>,
-    /// Its user goes on whatever the guard says.
+    /// Its user looks at the guard before it works, and then not again until it is done.
     stubborn: bool,
+    /// Whether its user works.
+    in_use: AtomicBool,
 }
 
 impl Pocket {
@@ -197,7 +203,14 @@ impl Pocket {
         Self {
             guard: StdMutex::new(Some(Arc::new(guard))),
             stubborn,
+            in_use: AtomicBool::new(false),
         }
+    }
+
+    /// Its user begins to work, if the guard is valid, or is done.
+    pub(crate) fn set_in_use(&self, in_use: bool) {
+        let valid = in_use && self.guard().is_some_and(|guard| guard.is_valid());
+        self.in_use.store(valid, Ordering::Relaxed);
     }
 
     fn lock(&self) -> StdGuard<'_, Option<Arc<AnyGuard>>> {
@@ -221,9 +234,11 @@ impl Pocket {
 impl Watched for Pocket {
     fn valid_for(&self) -> Duration {
         let said = self.guard().map(|guard| guard.valid_for());
-        match said {
-            Some(_) if self.stubborn => Duration::from_secs(1),
-            said => said.unwrap_or_default(),
+        let said = said.unwrap_or_default();
+        if self.stubborn && self.in_use.load(Ordering::Relaxed) {
+            said.max(THIS_INSTANT)
+        } else {
+            said
         }
     }
 

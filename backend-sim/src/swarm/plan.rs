@@ -85,7 +85,7 @@ pub(crate) struct Plan {
     pub(crate) out_of_model: bool,
     /// Pushes overtake replies, and each other.
     pub(crate) unordered: bool,
-    /// Users go on with guards that were lost.
+    /// Users go on with what they have begun, whatever becomes of their guards meanwhile.
     pub(crate) stubborn: bool,
     pub(crate) troubles: Troubles,
     /// How often something goes wrong.

@@ -227,6 +227,7 @@ impl Worker {
     /// Works for a while, and writes before and after; a careless worker does so even if its
     /// guard was lost.
     async fn work(&self, held: &Held, claims: Claims) {
+        held.pocket.set_in_use(true);
         self.write(held, claims).await;
         if self.draw(8) == 7
             && let Some(guard) = held.pocket.guard()
@@ -251,6 +252,7 @@ impl Worker {
         }
         self.judge.look();
         self.write(held, claims).await;
+        held.pocket.set_in_use(false);
     }
 
     /// Sends a write to the resource; it arrives a little later.

@@ -187,6 +187,30 @@ fn a_failing_tokio_test_prints_its_timeline_and_how_to_repeat_it() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+#[ignore = "other tests run it, with a tape"]
+async fn a_tokio_test_that_draws_twice() {
+    let server = SimServer::new(1);
+    // What runs on in the background does not hide it.
+    let client = server.client("a");
+    tokio::spawn(async move { client.runtime().sleep(secs(3_600)).await });
+    server.advance(secs(1)).await;
+    (server.draw(9), server.draw(9));
+}
+
+#[test]
+fn a_tokio_test_that_ends_before_its_tape_does_fails() {
+    let replay = |tape| {
+        let test = "a_tokio_test_that_draws_twice";
+        again(test, "LEASEHOLD_SIM_REPLAY", tape)
+    };
+    let (passed, text) = replay("2.u9:3.A2");
+    assert!(passed, "{text}");
+    let (passed, text) = replay("2.u9:3.A3");
+    let says = "the run ended after 2 of 3 draws, the tape goes on with User 3 of 9";
+    assert!(!passed && text.contains(says), "{text}");
+}
+
 #[test]
 fn the_same_exploration_finds_the_same_failure() {
     let find = || exploration().find(|sim| count(sim, false)).expect("found");
