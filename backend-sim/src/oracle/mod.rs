@@ -21,6 +21,8 @@ mod reasons;
 mod replies;
 mod step;
 mod tenures;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
