@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
@@ -69,12 +68,7 @@ impl SimBackend {
         let gate = world.act(|inner, _| inner.clients[client].gate.clone());
         let world = Arc::clone(world);
         Self {
-            runtime: Arc::new(SimRuntime {
-                world,
-                client,
-                gate,
-                drifts: AtomicBool::new(false),
-            }),
+            runtime: Arc::new(SimRuntime::new(world, client, gate)),
         }
     }
 

@@ -220,6 +220,10 @@ impl Choices {
         value
     }
 
+    pub(crate) const fn has_diverged(&self) -> bool {
+        self.divergence.is_some()
+    }
+
     pub(crate) const fn divergence(&self) -> Option<Divergence> {
         self.divergence
     }

@@ -68,6 +68,7 @@ impl Clock {
     }
 
     /// Virtual time since the start.
+    #[inline]
     pub(crate) fn elapsed(&self) -> Duration {
         match &self.tokio {
             Some(clock) if !self.working.load(Ordering::Relaxed) => clock.elapsed(),

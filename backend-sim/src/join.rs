@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_channel::oneshot;
+use futures_util::FutureExt;
 
 use crate::runtime::Sleep;
 use crate::server::SimServer;
@@ -40,10 +41,9 @@ impl SimServer {
         F::Output: Send,
     {
         let (sender, receiver) = oneshot::channel();
-        self.world().ready.spawn(Box::pin(async move {
-            // Whoever dropped the handle does not want to know.
-            drop(sender.send(future.await));
-        }));
+        // Whoever dropped the handle does not want to know.
+        let told = future.map(|output| drop(sender.send(output)));
+        self.world().ready.spawn(Box::pin(told));
         JoinHandle(receiver)
     }
 

@@ -27,7 +27,10 @@ impl LocalClock {
     /// What it shows at a true time.
     pub(crate) fn show(&self, elapsed: Duration) -> Duration {
         let running = elapsed.saturating_sub(self.since);
-        let running = scaled(running, MILLION + i128::from(self.ppm), MILLION);
+        let running = match self.ppm {
+            0 => running,
+            ppm => scaled(running, MILLION + i128::from(ppm), MILLION),
+        };
         self.shown.saturating_add(running)
     }
 

@@ -157,7 +157,7 @@ fn nanos_rounded_up(at: Duration) -> u64 {
 }
 
 /// Everything that is going to happen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Queue {
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -168,6 +168,23 @@ pub(crate) struct Queue {
     /// Up to when entries have been moved to the line.
     collected: u64,
     number: u64,
+}
+
+/// Room from the beginning for as much as small runs need.
+const ROOM: usize = 16;
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            slots: Vec::with_capacity(ROOM),
+            free: Vec::with_capacity(ROOM),
+            heap: Vec::with_capacity(ROOM),
+            due: VecDeque::with_capacity(ROOM),
+            first_due: 0,
+            collected: 0,
+            number: 0,
+        }
+    }
 }
 
 impl Queue {

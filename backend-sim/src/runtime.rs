@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold_api::bounds::MAX_LABEL_BYTES;
 use leasehold_api::{BoxFuture, Moment, Runtime};
 
-use crate::gate::Gate;
+use crate::gate::{Gate, Turnstile};
 use crate::queue::{ClientIndex, Happening, Ticket};
 use crate::world::World;
 
@@ -23,6 +23,8 @@ pub(crate) struct SimRuntime {
     pub(crate) world: Arc<World>,
     pub(crate) client: ClientIndex,
     pub(crate) gate: Gate,
+    /// What its clock showed at the start.
+    booted: Duration,
     /// Whether its clock was ever touched; one that was not shows true time.
     pub(crate) drifts: AtomicBool,
 }
@@ -39,6 +41,23 @@ impl fmt::Debug for SimRuntime {
 /// to do with each other, and code that compares them should show.
 const BOOTED_AGO: Duration = Duration::from_secs(1_000);
 
+impl SimRuntime {
+    pub(crate) fn new(world: Arc<World>, client: ClientIndex, gate: Gate) -> Self {
+        let process = process_id(client);
+        Self {
+            world,
+            client,
+            gate,
+            booted: BOOTED_AGO.saturating_mul(process),
+            drifts: AtomicBool::new(false),
+        }
+    }
+}
+
+fn process_id(client: ClientIndex) -> u32 {
+    u32::try_from(client).map_or(u32::MAX, |index| index.saturating_add(1))
+}
+
 impl Runtime for SimRuntime {
     fn now(&self) -> Moment {
         let elapsed = self.world.clock.elapsed();
@@ -48,7 +67,7 @@ impl Runtime for SimRuntime {
         } else {
             elapsed
         };
-        Moment::from_origin(shown).saturating_add(BOOTED_AGO.saturating_mul(self.process_id()))
+        Moment::from_origin(self.booted.saturating_add(shown))
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -58,19 +77,21 @@ impl Runtime for SimRuntime {
         } else {
             duration
         };
-        let sleep = Sleep::of(&self.world, duration);
-        let gate = self.gate.clone();
-        Box::pin(async move { gate.through(sleep).await })
+        Box::pin(Gated {
+            future: Sleep::of(&self.world, duration),
+            turnstile: self.gate.turnstile(),
+        })
     }
 
     fn spawn(&self, future: BoxFuture<'static, ()>) {
-        let gate = self.gate.clone();
-        let future = async move { gate.through(future).await };
-        self.world.ready.spawn(Box::pin(future));
+        let turnstile = self.gate.turnstile();
+        self.world
+            .ready
+            .spawn(Box::pin(Gated { future, turnstile }));
     }
 
     fn process_id(&self) -> u32 {
-        u32::try_from(self.client).map_or(u32::MAX, |index| index.saturating_add(1))
+        process_id(self.client)
     }
 
     fn default_label(&self) -> String {
@@ -90,6 +111,23 @@ impl Runtime for SimRuntime {
     fn fill_random(&self, bytes: &mut [u8]) {
         self.world
             .act(|inner, _| inner.clients[self.client].identities.fill(bytes));
+    }
+}
+
+/// A future that is polled only while its client's gate is open.
+struct Gated<F> {
+    future: F,
+    turnstile: Turnstile,
+}
+
+impl<F: Future<Output = ()> + Unpin> Future for Gated<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.turnstile.poll_open(cx) {
+            Poll::Ready(()) => Pin::new(&mut self.future).poll(cx),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 

@@ -157,6 +157,9 @@ pub(crate) enum Turn {
 /// What a task panicked with.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
+/// Room from the beginning for the tasks of small runs.
+const ROOM: usize = 16;
+
 /// The set of tasks.
 pub(crate) struct Tasks {
     ready: Arc<Ready>,
@@ -170,8 +173,8 @@ impl Tasks {
     pub(crate) fn new(ready: &Arc<Ready>) -> Self {
         Self {
             ready: Arc::clone(ready),
-            tasks: Vec::new(),
-            free: Vec::new(),
+            tasks: Vec::with_capacity(ROOM),
+            free: Vec::with_capacity(ROOM),
             alive: 0,
         }
     }

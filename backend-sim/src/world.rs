@@ -43,6 +43,11 @@ impl Wakes {
         }
     }
 
+    /// Takes out who is to be woken, if there is anybody.
+    fn take(&mut self) -> Option<Self> {
+        self.first.is_some().then(|| std::mem::take(self))
+    }
+
     fn wake(self) {
         self.first.into_iter().for_each(Waker::wake);
         self.more.into_iter().for_each(Waker::wake);
@@ -129,13 +134,13 @@ impl World {
         let now = inner.latest.max(elapsed);
         inner.latest = now;
         let result = act(&mut inner, now);
-        if inner.choices.divergence().is_some() {
+        if inner.choices.has_diverged() {
             self.unsound.store(true, Ordering::Release);
         }
         let sooner = outside && inner.queue.next_at() != before;
-        let wakes = std::mem::take(&mut inner.wakes);
+        let wakes = inner.wakes.take();
         drop(inner);
-        wakes.wake();
+        wakes.into_iter().for_each(Wakes::wake);
         if sooner {
             self.ready.wake_driver();
         }
@@ -152,7 +157,7 @@ impl World {
         let inner = &mut *guard;
         let now = inner.latest.max(now);
         inner.latest = now;
-        if inner.choices.divergence().is_some() {
+        if inner.choices.has_diverged() {
             self.unsound.store(true, Ordering::Release);
         }
         inner.queue.collect(now);
@@ -181,9 +186,9 @@ impl World {
             return Chosen::Idle(inner.queue.next_at());
         };
         inner.happen(now, happening);
-        let wakes = std::mem::take(&mut inner.wakes);
+        let wakes = inner.wakes.take();
         drop(guard);
-        wakes.wake();
+        wakes.into_iter().for_each(Wakes::wake);
         Chosen::Event
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_api::{ForceHow, LockClient};
+use leasehold_api::{ForceHow, Key, LockClient};
 
 use crate::backend::SimBackend;
 use crate::faults::Fault;
@@ -20,7 +20,7 @@ pub(crate) struct Chaos {
     pub(crate) clients: Vec<SimBackend>,
     pub(crate) dead: Vec<Arc<AtomicBool>>,
     pub(crate) admin: Option<LockClient>,
-    pub(crate) keys: Vec<String>,
+    pub(crate) keys: Vec<Key>,
     /// Whether there are two primaries.
     pub(crate) split: bool,
 }
@@ -36,6 +36,7 @@ enum Trouble {
     Isolation,
     Pause,
     Kill,
+    Silence,
     Restart,
     Mute,
     Revoke,
@@ -76,6 +77,7 @@ impl Chaos {
             (on.connections, Trouble::Isolation),
             (on.pauses, Trouble::Pause),
             (on.kills, Trouble::Kill),
+            (on.late && (on.pauses || on.kills), Trouble::Silence),
             (on.restarts, Trouble::Restart),
             (on.mute, Trouble::Mute),
             (on.revokes, Trouble::Revoke),
@@ -116,13 +118,15 @@ impl Chaos {
             Call::Acquire,
             Call::Acquire,
             Call::Acquire,
+            Call::Acquire,
+            Call::Acquire,
             Call::Poll,
             Call::Renew,
             Call::Renew,
             Call::End,
             Call::Convert,
         ];
-        match calls.get(self.sim.draw(10) as usize) {
+        match calls.get(self.sim.draw(12) as usize) {
             Some(call) => self.clients[victim].inject_into(*call, fault),
             None => self.clients[victim].inject(fault),
         }
@@ -148,6 +152,7 @@ impl Chaos {
             Trouble::Isolation => self.isolate(victim),
             Trouble::Pause => self.pause(victim),
             Trouble::Kill => self.kill(victim),
+            Trouble::Silence => self.silence(victim).await,
             Trouble::Restart => self.restart(),
             Trouble::Mute => self.mute(),
             Trouble::Revoke => self.revoke().await,
@@ -199,6 +204,20 @@ impl Chaos {
         }
     }
 
+    /// An acquire is on its way for longer than it may be, and its client says nothing after it: no
+    /// repetition and no end comes before it.
+    async fn silence(&self, victim: usize) {
+        let late = Duration::from_secs(2) + self.span(Duration::from_secs(2));
+        self.clients[victim].inject_into(Call::Acquire, Fault::DelayRequest(late));
+        self.sim.sleep(self.span(Duration::from_secs(1))).await;
+        let on = self.plan.troubles;
+        if on.kills && (!on.pauses || self.sim.draw(2) == 1) {
+            self.kill(victim);
+        } else {
+            self.pause(victim);
+        }
+    }
+
     /// Often at once; otherwise calls are refused for a while.
     fn restart(&self) {
         if self.sim.draw(2) == 0 {
@@ -229,7 +248,7 @@ impl Chaos {
 
     async fn revoke(&self) {
         let Some(admin) = &self.admin else { return };
-        let key = &self.keys[0];
+        let key = self.keys[0].as_str();
         // What it comes to is no matter here: its command may be lost like any other.
         if let Ok(seen) = admin.inspect(key).await {
             let forced = admin.force_release(key, seen.held_tokens(), ForceHow::Revoke);
@@ -264,8 +283,7 @@ impl Chaos {
     }
 
     fn evict(&self) {
-        let key = leasehold_api::Key::new(&self.keys[0]).expect("a valid key");
-        self.sim.remove_key(&key);
+        self.sim.remove_key(&self.keys[0]);
     }
 
     fn lose_data(&self) {

@@ -27,7 +27,7 @@ pub(crate) struct Judge {
 struct Shared {
     oracle: Oracle,
     /// The highest token that the resource of each key has accepted.
-    highest: BTreeMap<String, u64>,
+    highest: BTreeMap<Key, u64>,
     /// The resource takes older tokens, by mistake.
     careless: bool,
     /// How often each client was paused.
@@ -146,10 +146,6 @@ impl Judge {
         self.owners.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn key(&self, name: &str) -> Key {
-        Key::new(name).expect("a scenario's key is valid")
-    }
-
     pub(crate) fn reached(&self, situation: Situation) {
         self.oracle(|oracle| oracle.seen.reached(situation));
     }
@@ -173,15 +169,15 @@ impl Judge {
     }
 
     /// A client's user has had nothing on a key for `time`.
-    pub(crate) fn left_nothing(&self, client: usize, name: &str, time: Duration) {
-        let (at, key) = (self.sim.elapsed(), self.key(name));
-        self.oracle(|oracle| oracle.left_nothing(at, client, &key, time));
+    pub(crate) fn left_nothing(&self, client: usize, key: &Key, time: Duration) {
+        let at = self.sim.elapsed();
+        self.oracle(|oracle| oracle.left_nothing(at, client, key, time));
     }
 
     /// Whether a client holds a key at the server that no guard stands for.
-    pub(crate) fn leaks(&self, client: usize, name: &str) -> bool {
-        let (at, key) = (self.sim.elapsed(), self.key(name));
-        self.oracle(|oracle| oracle.leaks(at, client, &key))
+    pub(crate) fn leaks(&self, client: usize, key: &Key) -> bool {
+        let at = self.sim.elapsed();
+        self.oracle(|oracle| oracle.leaks(at, client, key))
     }
 
     /// A call was answered after the server's clock had been set by so much that no client can
@@ -236,18 +232,17 @@ impl Judge {
     /// A write reaches the protected resource, which refuses every token lower than the highest
     /// that it has accepted; whether it took effect. `valid` is whether its guard is valid at this
     /// very instant.
-    pub(crate) fn write(&self, name: &str, token: u64, valid: bool, kind: Kind) -> bool {
+    pub(crate) fn write(&self, key: &Key, token: u64, valid: bool, kind: Kind) -> bool {
         if kind == Kind::Semaphore {
             // Its tokens promise no order.
             return true;
         }
         let at = self.sim.elapsed();
-        let key = self.key(name);
         let mut shared = lock(&self.shared);
-        let highest = shared.highest.get(name).copied().unwrap_or(0);
+        let highest = shared.highest.get(key).copied().unwrap_or(0);
         if token >= highest || shared.careless {
-            shared.highest.insert(name.to_owned(), token.max(highest));
-            shared.oracle.written(at, &key, token);
+            shared.highest.insert(key.clone(), token.max(highest));
+            shared.oracle.written(at, key, token);
             return true;
         }
         shared.oracle.seen.reached(Situation::StaleWrite);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold_api::LockClient;
+use leasehold_api::{Key, LockClient};
 
 use crate::choices::Policy;
 use crate::options::SimOptions;
@@ -37,6 +37,10 @@ pub use scope::SmallScope;
 
 /// How long after the last user has left nothing of the living is at the server.
 const CLEAN_UP: Duration = Duration::from_secs(2);
+
+fn key(number: u32) -> Key {
+    Key::new(format!("job{number}")).expect("a valid key")
+}
 
 /// How many commands a lagging replica may lack.
 const JOURNAL: usize = 64;
@@ -146,7 +150,7 @@ impl Swarm {
         let clients: Vec<_> = (0..plan.clients)
             .map(|n| sim.client(["a", "b", "c", "d"][n as usize]))
             .collect();
-        let keys: Vec<String> = (0..plan.keys).map(|n| format!("job{n}")).collect();
+        let keys: Vec<Key> = (0..plan.keys).map(key).collect();
         for client in &clients {
             client.set_latency(plan.latency);
             client.set_unordered_pushes(plan.unordered);
@@ -164,8 +168,9 @@ impl Swarm {
                     judge: judge.clone(),
                     healed: Arc::clone(&healed),
                 };
-                let backend = backend.clone();
-                let body = async move { backend.run(worker.run()).await };
+                // Boxed, because it is large, and every `async` around it would copy it.
+                let (backend, work) = (backend.clone(), Box::pin(worker.run()));
+                let body = async move { backend.run(work).await };
                 workers.push((client, sim.spawn(body)));
             }
         }

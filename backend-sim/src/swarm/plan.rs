@@ -97,6 +97,10 @@ pub(crate) struct Plan {
 /// How far the server's clock is set at most.
 pub(crate) const LONGEST_STEP: Duration = Duration::from_secs(20);
 
+/// Longest work under the lock, but for what is meant to outlast a lease: others who wait meanwhile
+/// do nothing but poll, each second.
+const LONGEST_WORK: Duration = ms(5_000);
+
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
@@ -115,8 +119,8 @@ impl Plan {
         let pace = match sim.draw(4) {
             0 => ms(3),
             1 => ms(40),
-            2 => terms.lease / 2,
-            _ => terms.lease * 2,
+            2 => (terms.lease / 2).min(LONGEST_WORK),
+            _ => (terms.lease * 2).min(LONGEST_WORK),
         };
         Self {
             clients,
@@ -215,7 +219,13 @@ fn terms(sim: &SimServer) -> Terms {
         Kind::Semaphore => 2 + sim.draw(2),
         Kind::Mutex | Kind::RwLock => 1,
     };
-    let lease = [ms(100), ms(300), ms(1_000), ms(4_000), ms(30_000)][sim.draw(5) as usize];
+    let lease = match sim.draw(16) {
+        0..=2 => ms(100),
+        3..=5 => ms(300),
+        6..=8 => ms(1_000),
+        9..=13 => ms(4_000),
+        _ => ms(10_000),
+    };
     let waiter_lease = [ms(3_000), ms(5_000)][sim.draw(2) as usize];
     Terms {
         kind,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_api::{Error, Kind, LockBackend as _, LockClient, Loss, Mode, Outcome, Refused};
+use leasehold_api::{Error, Key, Kind, LockBackend as _, LockClient, Loss, Mode, Outcome, Refused};
 
 use crate::backend::SimBackend;
 use crate::oracle::{GuardId, Holding, Situation, Watched};
@@ -21,7 +21,7 @@ pub(crate) struct Worker {
     pub(crate) client: usize,
     pub(crate) backend: SimBackend,
     pub(crate) locks: LockClient,
-    pub(crate) key: String,
+    pub(crate) key: Key,
     pub(crate) plan: Plan,
     pub(crate) judge: Judge,
     /// Set when nothing goes wrong any more.
@@ -59,6 +59,9 @@ enum Cancel {
 /// How soon nothing of a client is left that has given up or let go.
 const GONE: Duration = Duration::from_secs(2);
 
+/// Longest work once nothing goes wrong any more: what is left to see is that everyone gets its turn.
+const LAST_WORK: Duration = Duration::from_secs(2);
+
 impl Worker {
     fn draw(&self, bound: u32) -> u32 {
         self.judge.sim.draw(bound)
@@ -68,6 +71,15 @@ impl Worker {
     fn span(&self, most: Duration) -> Duration {
         let ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
         Duration::from_millis(self.draw(ms.saturating_add(1)).into())
+    }
+
+    /// How long it works at most.
+    fn pace(&self) -> Duration {
+        if self.healed.is() {
+            self.plan.pace.min(self.plan.terms.lease).min(LAST_WORK)
+        } else {
+            self.plan.pace
+        }
     }
 
     async fn sleep(&self, time: Duration) {
@@ -106,7 +118,7 @@ impl Worker {
 
     /// Takes the lock once, works, and lets go.
     async fn round(&self, patience: Patience, may_cancel: bool) {
-        let handle = match Handle::new(&self.locks, &self.key, &self.plan.terms) {
+        let handle = match Handle::new(&self.locks, self.key.as_str(), &self.plan.terms) {
             Ok(handle) => handle,
             Err(error) => return self.refused("making a handle", &error),
         };
@@ -210,7 +222,7 @@ impl Worker {
         let pocket = Arc::new(Pocket::new(guard, self.plan.stubborn));
         let id = self.judge.hold(Holding {
             client: self.client,
-            key: self.judge.key(&self.key),
+            key: self.key.clone(),
             mode,
             owner,
             capacity: self.plan.terms.capacity,
@@ -244,7 +256,7 @@ impl Worker {
                 Err(error) => self.lost(&error),
             }
         }
-        self.sleep(self.span(self.plan.pace)).await;
+        self.sleep(self.span(self.pace())).await;
         if self.draw(16) == 15 {
             // Longer than a lease that is not renewed.
             self.judge.look();
@@ -263,7 +275,7 @@ impl Worker {
         let (token, sent_valid) = (guard.token(), guard.is_valid());
         if self.draw(4) == 3 {
             drop(guard);
-            self.sleep(self.span(self.plan.pace)).await;
+            self.sleep(self.span(self.pace())).await;
         } else {
             drop(guard);
         }

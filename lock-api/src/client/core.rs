@@ -145,7 +145,8 @@ impl Core {
         until: Option<Moment>,
         calls: &mut FuturesUnordered<BoxFuture<'static, ()>>,
     ) {
-        let woken = select(signal.changed(version), Box::pin(self.sleep_until(until)));
+        let asleep = pin!(self.sleep_until(until));
+        let woken = select(signal.changed(version), asleep);
         if calls.is_empty() {
             woken.await;
         } else {

@@ -80,10 +80,11 @@ impl Future for Changed<'_> {
             return Poll::Ready(());
         }
         let own = state.position(self.registered);
-        let waker = cx.waker().clone();
+        let waker = cx.waker();
         let (id, replaced) = match own.map(|index| &mut state.waiters[index]) {
-            Some((id, registered)) => (*id, Some(std::mem::replace(registered, waker))),
-            None => (state.add(waker), None),
+            Some((_, registered)) if registered.will_wake(waker) => return Poll::Pending,
+            Some((id, registered)) => (*id, Some(std::mem::replace(registered, waker.clone()))),
+            None => (state.add(waker.clone()), None),
         };
         // Dropping a waker may drop a task, and with it anything: not under the lock.
         drop(state);
