@@ -6,10 +6,10 @@ local stored = first
 if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 50, 51) == '\0\0' -- no tenure, no place
 then
-  local session, sequence, owner, wanted, mode, _, lease, _, _, deliver_before, floor, _, _, holders,
+  local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _, holders,
     label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', ARGV[1])
   local last, stored_end, last_scan, others, left, expires = 0, 0, 0, '', 0, true
-  local usable = mode ~= 'P' and holders > 0
+  local usable = holders > 0 and (mode ~= 'P' or permits <= struct.unpack('<I4', wanted, 3))
     and deliver_before >= now and deliver_before <= now + @HORIZON@
   if usable and stored then
     local ends, scanned, marks
@@ -47,9 +47,17 @@ then
       stored_end, expires = ends + @RETENTION@ + math.floor(@RETENTION@ / 8), true
     end
     local token = math.max(last + 1, now, floor + 1)
-    local value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
-      stored_end, ends, last_scan, 1, 0, left + 1, 0, session, owner, ends, 0, #label, label, 9, mode,
-      string.sub(ARGV[1], 17, 24), session, sequence, till, ' ') .. others
+    local raw, value = string.sub(ARGV[1], 17, 24), nil
+    if mode == 'P' then
+      -- Who holds a permit is the attempt, and the token is its own.
+      value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8dI4c16ddc1', @MAGIC@, wanted, token,
+        stored_end, ends, last_scan, 1, 0, left + 1, 0, session, raw, ends, @OWN_TOKEN@, #label,
+        label, 9, mode, raw, token, permits, session, sequence, till, ' ') .. others
+    else
+      value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
+        stored_end, ends, last_scan, 1, 0, left + 1, 0, session, owner, ends, 0, #label, label, 9,
+        mode, raw, session, sequence, till, ' ') .. others
+    end
     local answer
     if expires then
       answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)

@@ -9,9 +9,13 @@ then
   local session, sequence, owner = struct.unpack('<c16dc8', ARGV[1])
   local head, stored_end, _, _, _, _, marks, _, of, owned_by, ends, flags, _, holds, at =
     struct.unpack('<c25dddBBBHc16c8dBBc0I4c0', stored)
+  local raw = string.sub(ARGV[1], 17, 24)
+  if flags == @OWN_TOKEN@ then
+    owner, at = raw, at + 12 -- a permit's holder is the attempt; its token and weight follow
+  end
   if stored_end > now and marks < @THIN_RECORDS@
-    and of == session and owned_by == owner and ends > now and flags < @OWN_TOKEN@
-    and #holds == 9 and string.sub(holds, 2) == string.sub(ARGV[1], 17, 24)
+    and of == session and owned_by == owner and ends > now and flags <= @OWN_TOKEN@
+    and #holds == 9 and string.sub(holds, 2) == raw
   then
     local others, left, seen, why, till = '', 0, sequence, 'E', now + 2 * @HORIZON@
     local own = marks > 0 and string.find(stored, session, at, true)
