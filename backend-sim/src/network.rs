@@ -368,6 +368,7 @@ impl Inner {
                             stamp: executed.stamp,
                             answer: &executed.answer,
                             messages: &executed.messages,
+                            together: steps.len(),
                             again: arrival.again,
                             before: before.flatten().unwrap_or_default(),
                             state: store.state(key),

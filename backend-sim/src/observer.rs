@@ -42,6 +42,8 @@ pub struct Execution<'a> {
     pub answer: &'a Answer,
     /// Who was told what.
     pub messages: &'a [Message],
+    /// How many commands the call carried, this one included.
+    pub together: usize,
     /// Whether this was the second delivery of a duplicated request.
     pub again: bool,
     /// What was under the key before.

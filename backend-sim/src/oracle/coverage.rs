@@ -33,6 +33,7 @@ situations! {
     LeaseExpired = "a lease expired";
     AtTheVeryEnd = "a command came at the very instant of an end";
     RenewedLate = "a renewal came after the end of its tenure";
+    Together = "an acquire travelled with others in one call";
     StaleAcquire = "an acquire came after its own end, or out of order";
     LateAcquire = "an acquire came after its delivery window";
     AcquireTwice = "an acquire of a live operation came again";

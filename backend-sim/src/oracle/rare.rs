@@ -9,6 +9,9 @@ use crate::oracle::coverage::{Coverage, Situation};
 use crate::oracle::step::{Step, find, has, mode, place_of, tenure_of};
 
 pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
+    if step.together > 1 && matches!(step.command, Command::Acquire(_)) {
+        seen.reached(Situation::Together);
+    }
     match step.reply {
         Reply::Acquire(reply) => acquire(step, reply, seen),
         Reply::Poll(PollReply::Acquired(_))

@@ -20,6 +20,8 @@ pub(crate) struct Step<'a> {
     pub(crate) messages: &'a [Message],
     /// The server's clock.
     pub(crate) now: ServerTime,
+    /// How many commands its call carried.
+    pub(crate) together: usize,
     /// Whether it was a second delivery.
     pub(crate) again: bool,
     pub(crate) before: &'a Facts,

@@ -91,6 +91,7 @@ impl History {
             reply: &reply,
             messages: &messages,
             now: self.now(),
+            together: 1,
             again: false,
             before: &before,
             after: &self.state.facts(),

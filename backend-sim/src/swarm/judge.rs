@@ -76,6 +76,7 @@ impl Observer for Watcher {
             reply,
             messages: execution.messages,
             now: execution.stamp.at,
+            together: execution.together,
             again: execution.again,
             before: &execution.before,
             after: &after,
@@ -199,6 +200,11 @@ impl Judge {
         }
     }
 
+    /// What is judged.
+    pub(crate) fn model(&self) -> Model {
+        self.oracle(|oracle| oracle.model())
+    }
+
     /// A client's duties are not judged by what its user does now.
     pub(crate) fn excuse(&self, client: usize) {
         let at = self.sim.elapsed();
@@ -265,7 +271,7 @@ impl Judge {
     pub(crate) fn took(&self, client: usize, from: Watch, limit: Option<Duration>, doing: &str) {
         let Some(limit) = limit else { return };
         let to = self.watch(client);
-        let model = self.oracle(|oracle| oracle.model());
+        let model = self.model();
         let most = match model {
             Model::Within => limit + limit / SLACK_PARTS + SLACK,
             // Clocks may be off by nearly a third.

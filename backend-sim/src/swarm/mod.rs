@@ -12,6 +12,7 @@ mod judge;
 mod mutants;
 mod plan;
 mod scope;
+mod stranger;
 mod worker;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use chaos::Chaos;
 use healed::Healed;
 use judge::Judge;
 use plan::Plan;
+use stranger::{FOREIGN, Stranger};
 use worker::Worker;
 
 pub use crate::oracle::{Coverage, Situation, Violation};
@@ -146,6 +148,9 @@ impl Swarm {
         if plan.is_slow() {
             judge.slow_network();
         }
+        if plan.foreign {
+            sim.plant_foreign(&judge.key(FOREIGN), "list");
+        }
         let healed = Arc::new(Healed::default());
         let clients: Vec<_> = (0..plan.clients)
             .map(|n| sim.client(["a", "b", "c", "d"][n as usize]))
@@ -171,6 +176,16 @@ impl Swarm {
                 // Boxed, because it is large, and every `async` around it would copy it.
                 let (backend, work) = (backend.clone(), Box::pin(worker.run()));
                 let body = async move { backend.run(work).await };
+                workers.push((client, sim.spawn(body)));
+            }
+            if plan.foreign {
+                let stranger = Stranger {
+                    locks,
+                    plan,
+                    judge: judge.clone(),
+                };
+                let backend = backend.clone();
+                let body = async move { backend.run(stranger.run()).await };
                 workers.push((client, sim.spawn(body)));
             }
         }

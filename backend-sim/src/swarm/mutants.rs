@@ -107,6 +107,8 @@ pub const PLANTED: &[Planted] = &[
     outside("token-not-monotonic-after-fail-over-to-a-stale-replica"),
     within("check-then-act-release", 50),
     within("renew-arriving-after-release-revives", BUDGET),
+    within("convoy-mixes-answers", BUDGET),
+    within("convoy-shares-failure", BUDGET),
     within(CARELESS_RESOURCE, BUDGET),
 ];
 
@@ -127,8 +129,6 @@ mod tests {
     /// client, or a hand-off, none of which the swarm has.
     const ELSEWHERE: &[&str] = &[
         "cancel-before-schedule-race-of-the-watchdog",
-        "convoy-mixes-answers",
-        "convoy-shares-failure",
         "end-acknowledged-before-the-renewal-is-stopped",
         "handoff-adopted-as-another-kind",
         "handoff-adopted-twice",

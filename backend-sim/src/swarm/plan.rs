@@ -78,6 +78,8 @@ pub(crate) struct Plan {
     pub(crate) clients: u32,
     pub(crate) rounds: u32,
     pub(crate) keys: u32,
+    /// Every client also asks for a key under which a value of another program lives.
+    pub(crate) foreign: bool,
     pub(crate) terms: Terms,
     pub(crate) latency: Latency,
     /// The longest way to the server and back.
@@ -94,6 +96,9 @@ pub(crate) struct Plan {
     pub(crate) pace: Duration,
 }
 
+/// How many keys a client uses at once in a run with many.
+const MANY_KEYS: u32 = 4;
+
 /// How far the server's clock is set at most.
 pub(crate) const LONGEST_STEP: Duration = Duration::from_secs(20);
 
@@ -109,7 +114,9 @@ impl Plan {
     pub(crate) fn draw(sim: &SimServer, out_of_model: bool) -> Self {
         let clients = 2 + sim.draw(3);
         let rounds = 1 + sim.draw(4);
-        let keys = 1 + u32::from(sim.draw(8) == 7);
+        // With many, a client has so much to send at once that it travels together.
+        let keys = [1, 2, MANY_KEYS][sim.draw(16).saturating_sub(13) as usize];
+        let foreign = keys == MANY_KEYS && sim.draw(2) == 1;
         let terms = terms(sim);
         let (latency, most) = latency(sim);
         let unordered = sim.draw(4) == 3;
@@ -126,6 +133,7 @@ impl Plan {
             clients,
             rounds,
             keys,
+            foreign,
             terms,
             latency,
             round_trip: most * 2,
@@ -141,6 +149,7 @@ impl Plan {
     /// So many clients that take one fair mutex so many times.
     pub(crate) fn set_size(&mut self, clients: u32, rounds: u32) {
         (self.clients, self.rounds, self.keys) = (clients.clamp(1, 4), rounds, 1);
+        self.foreign = false;
         self.terms.kind = Kind::Mutex;
         (self.terms.policy, self.terms.reentrant) = (Policy::Fair, false);
         self.terms.capacity = 1;

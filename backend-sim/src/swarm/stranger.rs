@@ -1,0 +1,44 @@
+//! A user who asks for a key that is no lock, beside others of its client: what travels with its
+//! calls must not notice.
+
+use leasehold_api::{Error, LockClient};
+
+use crate::oracle::Model;
+use crate::swarm::judge::Judge;
+use crate::swarm::plan::Plan;
+
+/// The key under which another program's value lives.
+pub(crate) const FOREIGN: &str = "foreign";
+
+/// One such user.
+pub(crate) struct Stranger {
+    pub(crate) locks: LockClient,
+    pub(crate) plan: Plan,
+    pub(crate) judge: Judge,
+}
+
+impl Stranger {
+    /// Asks as often as others do, and is told each time what there is.
+    pub(crate) async fn run(self) {
+        for _ in 0..self.plan.rounds {
+            let text = match self.ask().await {
+                Err(
+                    Error::ForeignValue { .. }
+                    | Error::Unavailable { .. }
+                    | Error::OutcomeUnknown { .. },
+                ) => continue,
+                Err(error) => error.to_string(),
+                // Servers that lose their data lose this too.
+                Ok(()) if self.judge.model() == Model::Outside => continue,
+                Ok(()) => "it was answered as a lock".to_owned(),
+            };
+            let text = format!("asking for a foreign value: {text}");
+            self.judge.broken("L4", text);
+        }
+    }
+
+    async fn ask(&self) -> Result<(), Error> {
+        let mutex = self.locks.mutex(FOREIGN)?;
+        mutex.try_lock().await.map(drop)
+    }
+}
