@@ -149,7 +149,8 @@ impl Swarm {
             judge.slow_network();
         }
         if plan.foreign {
-            sim.plant_foreign(&judge.key(FOREIGN), "list");
+            let key = Key::new(FOREIGN).expect("a scenario's key is valid");
+            sim.plant_foreign(&key, "list");
         }
         let healed = Arc::new(Healed::default());
         let clients: Vec<_> = (0..plan.clients)
