@@ -84,7 +84,8 @@ impl SimServer {
     ///
     /// A replay that diverges from its tape panics in the next call or sleep of the test; one that
     /// ends before its tape does panics when the last handle on the server is dropped, so keep one
-    /// until the end of the test.
+    /// until the end of the test, and none in a task that goes on after it: tokio swallows what a
+    /// task panics with while it is dropped.
     ///
     /// # Panics
     /// As [`new`](Self::new).

@@ -125,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// Those that other tests find: what needs threads (loom), several keys, many tasks of one
-    /// client, or a hand-off, none of which the swarm has.
+    /// Those that other tests find: what needs threads (loom), keys that are held together, a
+    /// count of subscriptions, or a hand-off, none of which the swarm has.
     const ELSEWHERE: &[&str] = &[
         "cancel-before-schedule-race-of-the-watchdog",
         "end-acknowledged-before-the-renewal-is-stopped",

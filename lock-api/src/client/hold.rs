@@ -264,9 +264,10 @@ pub(crate) async fn run_until_lost<F: Future>(
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // A guard that came through a fork is a copy: the parent still uses the hold.
-        let is_ours = || self.tenure.session.process == self.anchor.runtime.process_id();
-        if self.tenure.is_live(self.sequence()) && is_ours() {
+        // A guard that came through a fork is a copy: the parent still uses the hold. That is asked
+        // first, because a thread that did not come along may have kept the tenure's lock.
+        let is_ours = self.tenure.session.process == self.anchor.runtime.process_id();
+        if is_ours && self.tenure.is_live(self.sequence()) {
             self.end_in_background();
         }
     }
