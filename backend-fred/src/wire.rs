@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fred::bytes::Bytes;
-use fred::clients::{Client, Pool};
+use fred::clients::{Client, Pool, WithOptions};
 use fred::error::{Error, ErrorKind};
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::types::config::Config;
@@ -83,7 +83,9 @@ impl Source {
                 config.max_command_attempts = 1;
                 config.connection_timeout = options.connect_timeout;
                 config.internal_command_timeout = options.connect_timeout;
-            });
+            })
+            // Who waits has a limit; one of the library would need a timer of the caller's runtime.
+            .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
         Ok(Self::Own(Box::new(own)))
     }
 }
@@ -184,11 +186,11 @@ impl Drop for Driver {
 /// One connection. Dropping it closes it, unless it is the user's.
 pub(crate) struct Wire {
     line: Line,
-    /// Runs the commands: one whose caller went away must still reach its time-out, or the
-    /// library sends it whenever it can.
+    /// Runs the commands of a user's client: one whose caller went away must still reach its
+    /// time-out, or the library sends it whenever it can, on the next connection if need be.
     handle: Handle,
     limits: fred::types::config::Options,
-    /// How often something came back, for each connection.
+    /// How often something came back, for each connection of the user's.
     heard: Vec<Arc<AtomicU64>>,
 }
 
@@ -201,9 +203,10 @@ enum Line {
 
 impl Wire {
     fn new(line: Line, options: &Options) -> Self {
-        let connections = match &line {
-            Line::User(User::Pool(pool)) => pool.clients().len(),
-            Line::Own { .. } | Line::User(User::Client(_)) => 1,
+        let (connections, is_users) = match &line {
+            Line::Own { .. } => (0, false),
+            Line::User(User::Client(_)) => (1, true),
+            Line::User(User::Pool(pool)) => (pool.clients().len(), true),
         };
         Self {
             heard: (0..connections).map(|_| Arc::default()).collect(),
@@ -211,7 +214,7 @@ impl Wire {
             handle: Handle::current(),
             limits: fred::types::config::Options {
                 max_attempts: Some(1),
-                timeout: Some(options.call_timeout + DISCARD_AFTER),
+                timeout: is_users.then_some(options.call_timeout + DISCARD_AFTER),
                 fail_fast: true,
                 ..Default::default()
             },
@@ -220,6 +223,8 @@ impl Wire {
 }
 
 impl leasehold_redis_link::Wire for Wire {
+    type Reply = Bytes;
+
     fn is_closed(&self) -> bool {
         match &self.line {
             Line::Own { driver, .. } => driver.0.is_finished(),
@@ -227,21 +232,21 @@ impl leasehold_redis_link::Wire for Wire {
         }
     }
 
-    async fn eval(
-        &self,
-        name: &'static str,
-        script: &str,
-        call: &Call,
-    ) -> Result<Vec<u8>, Failure> {
+    async fn eval(&self, name: &'static str, script: &str, call: &Call) -> Result<Bytes, Failure> {
         let elements = call.elements();
+        let pieces = || call.keys().chain(call.args());
+        // All in one buffer, because the library clones each argument.
+        let mut all = Vec::with_capacity(script.len() + call.bytes());
+        all.extend_from_slice(script.as_bytes());
+        pieces().for_each(|piece| all.extend_from_slice(piece));
+        let mut all = Bytes::from(all);
         let mut arguments = Vec::with_capacity(2 + 2 * elements);
-        arguments.push(Value::from(script));
+        arguments.push(Value::Bytes(all.split_to(script.len())));
         arguments.push(Value::try_from(elements).map_err(failure)?);
-        let packed = call.keys().chain(call.args());
-        arguments.extend(packed.map(|bytes| Value::Bytes(Bytes::copy_from_slice(bytes))));
+        arguments.extend(pieces().map(|piece| Value::Bytes(all.split_to(piece.len()))));
         match self.send(name, ClusterHash::Offset(2), arguments).await? {
-            Value::Bytes(bytes) => Ok(bytes.to_vec()),
-            Value::String(text) => Ok(text.as_bytes().to_vec()),
+            Value::Bytes(bytes) => Ok(bytes),
+            Value::String(text) => Ok(text.into_inner()),
             other => Err(Failure::garbled(name, &other)),
         }
     }
@@ -329,32 +334,41 @@ impl Wire {
                 "the client is not connected",
             ));
         }
-        let (client, heard) = (client.clone(), Arc::clone(&self.heard[member]));
-        let (limits, is_users) = (self.limits.clone(), matches!(self.line, Line::User(_)));
         let command = CustomCommand::new_static(name, hash, false);
-        // To its end, though its caller may give up before.
-        let sent = async move {
-            let before = heard.load(Ordering::Relaxed);
-            // `custom` is the one way of sending that these limits hold for.
-            let limited = client.with_options(&limits);
-            let answer = limited.custom::<Value, Value>(command, arguments).await;
-            match &answer {
-                Err(error) if *error.kind() == ErrorKind::Timeout => {
-                    if is_users {
-                        revive(&client, &heard, before).await;
-                    }
-                }
-                _ => {
-                    heard.fetch_add(1, Ordering::Relaxed);
+        // `custom` is the one way of sending that these limits hold for.
+        let limited = client.with_options(&self.limits);
+        match &self.line {
+            Line::Own { .. } => limited.custom(command, arguments).await.map_err(failure),
+            Line::User(_) => {
+                let heard = Arc::clone(&self.heard[member]);
+                let sent = to_its_end(limited, command, arguments, heard);
+                match self.handle.spawn(sent).await {
+                    Ok(answer) => answer.map_err(failure),
+                    Err(_) => Err(Failure::lost("the runtime is shutting down")),
                 }
             }
-            answer
-        };
-        match self.handle.spawn(sent).await {
-            Ok(answer) => answer.map_err(failure),
-            Err(_) => Err(Failure::lost("the runtime is shutting down")),
         }
     }
+}
+
+/// Runs a command on a user's client to its end, though its caller may give up before.
+async fn to_its_end(
+    limited: WithOptions<Client>,
+    command: CustomCommand,
+    arguments: Vec<Value>,
+    heard: Arc<AtomicU64>,
+) -> Result<Value, Error> {
+    let before = heard.load(Ordering::Relaxed);
+    let answer = limited.custom(command, arguments).await;
+    match &answer {
+        Err(error) if *error.kind() == ErrorKind::Timeout => {
+            revive(&limited, &heard, before).await;
+        }
+        _ => {
+            heard.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    answer
 }
 
 /// Makes a user's client that did not answer in time connect anew, which it does not do by

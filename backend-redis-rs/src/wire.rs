@@ -170,6 +170,8 @@ impl Drop for Ear {
 }
 
 impl leasehold_redis_link::Wire for Wire {
+    type Reply = Vec<u8>;
+
     fn is_closed(&self) -> bool {
         match self {
             Self::Own { closed, .. } => closed.load(Ordering::Acquire),

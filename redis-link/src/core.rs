@@ -99,7 +99,7 @@ impl<S: Source> Core<S> {
         self.link.warm_up().await
     }
 
-    async fn run(&self, call: &Call) -> Result<Answer, BackendError> {
+    async fn run(&self, call: &Call) -> Result<Answer<S>, BackendError> {
         self.link.script(call).await
     }
 
@@ -120,7 +120,7 @@ impl<S: Source> Core<S> {
         link: &Arc<Link<S>>,
         count: usize,
         call: impl FnOnce() -> Call,
-        decode: impl FnOnce(&Answer) -> Vec<Result<Stamped<T>, BackendError>>,
+        decode: impl FnOnce(&Answer<S>) -> Vec<Result<Stamped<T>, BackendError>>,
     ) -> Vec<Result<Stamped<T>, BackendError>> {
         if count == 0 {
             return Vec::new();
@@ -164,7 +164,7 @@ impl<S: Source> Core<S> {
     /// As `LockBackend::acquire`, cancel safety included.
     pub async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         let answer = self.run(&self.protocol.acquire(request)).await?;
-        let answer = reply::acquire(&answer.body, answer.clock)?;
+        let answer = reply::acquire(answer.body(), answer.clock)?;
         if may_be_renewed(&answer.reply) {
             self.warm_renewals();
         }
@@ -181,7 +181,7 @@ impl<S: Source> Core<S> {
             &self.link,
             count,
             || self.protocol.acquires(batch),
-            |answer| reply::acquires(&answer.body, count, answer.clock),
+            |answer| reply::acquires(answer.body(), count, answer.clock),
         )
         .await;
         let mut replies = answers.iter().flatten().map(|answer| &answer.reply);
@@ -198,7 +198,7 @@ impl<S: Source> Core<S> {
             &self.link,
             count,
             || self.protocol.poll(batch),
-            |answer| reply::polls(&answer.body, count, answer.clock),
+            |answer| reply::polls(answer.body(), count, answer.clock),
         )
         .await
     }
@@ -231,7 +231,7 @@ impl<S: Source> Core<S> {
             link,
             count,
             || self.protocol.renew(batch),
-            |answer| reply::renewals(&answer.body, count, answer.clock),
+            |answer| reply::renewals(answer.body(), count, answer.clock),
         )
         .await
     }
@@ -243,7 +243,7 @@ impl<S: Source> Core<S> {
             &self.link,
             count,
             || self.protocol.end(batch),
-            |answer| reply::ends(&answer.body, count, answer.clock),
+            |answer| reply::ends(answer.body(), count, answer.clock),
         )
         .await
     }
@@ -251,13 +251,13 @@ impl<S: Source> Core<S> {
     /// As `LockBackend::convert`, cancel safety included.
     pub async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
         let answer = self.run(&self.protocol.convert(request)).await?;
-        reply::convert(&answer.body, answer.clock)
+        reply::convert(answer.body(), answer.clock)
     }
 
     /// As `LockBackend::inspect`, cancel safety included.
     pub async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
         let answer = self.run(&self.protocol.inspect(key)).await?;
-        reply::inspect(&answer.body, answer.clock)
+        reply::inspect(answer.body(), answer.clock)
     }
 
     /// As `LockBackend::force_release`, cancel safety included.
@@ -266,7 +266,7 @@ impl<S: Source> Core<S> {
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
         let answer = self.run(&self.protocol.force_release(request)).await?;
-        reply::force_release(&answer.body, answer.clock)
+        reply::force_release(answer.body(), answer.clock)
     }
 
     /// As `LockBackend::close`, cancel safety included.

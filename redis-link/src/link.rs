@@ -17,7 +17,7 @@
 //!   somewhere else.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -116,9 +116,15 @@ fn check_server(info: &str) -> Result<ServerInfo, BackendError> {
 }
 
 /// What a script answered, and whose clock it read.
-pub(crate) struct Answer {
-    pub(crate) body: Vec<u8>,
+pub(crate) struct Answer<S: Source> {
+    body: <S::Wire as Wire>::Reply,
     pub(crate) clock: ClockId,
+}
+
+impl<S: Source> Answer<S> {
+    pub(crate) fn body(&self) -> &[u8] {
+        self.body.as_ref()
+    }
 }
 
 /// The connection for commands.
@@ -170,12 +176,12 @@ impl<S: Source> Link<S> {
     }
 
     /// Runs a script.
-    pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<Answer, BackendError> {
+    pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<Answer<S>, BackendError> {
         let turn = self.turn().await?;
-        let answer = source::script(&turn.live.wire, call);
+        let answer = pin!(source::script(&turn.live.wire, call));
         match self.patiently(&turn, answer).await {
             Ok(body) => {
-                let clock = self.clock_of(&turn, reply::time(&body));
+                let clock = self.clock_of(&turn, reply::time(body.as_ref()));
                 Ok(Answer { body, clock })
             }
             Err(failure) => Err(failure.in_call(&self.shared.options.key_prefix)),
@@ -185,7 +191,7 @@ impl<S: Source> Link<S> {
     /// Reads the server's clock.
     pub(crate) async fn time(self: &Arc<Self>) -> Result<Stamp, BackendError> {
         let turn = self.turn().await?;
-        match self.patiently(&turn, turn.live.wire.time()).await {
+        match self.patiently(&turn, pin!(turn.live.wire.time())).await {
             Ok(at) => {
                 let clock = self.clock_of(&turn, Some(at));
                 Ok(Stamp { clock, at })
@@ -217,7 +223,7 @@ impl<S: Source> Link<S> {
         let (live, sent) = match self.current()? {
             Some(live) => (live, began),
             None => {
-                let opened = self.shared.within(limit, self.live()).await;
+                let opened = self.shared.within(limit, pin!(self.live())).await;
                 let live = opened.unwrap_or_else(|| Err(no_connection(limit)))?;
                 (live, self.shared.now())
             }
@@ -237,10 +243,9 @@ impl<S: Source> Link<S> {
     async fn patiently<T>(
         self: &Arc<Self>,
         turn: &Turn<S::Wire>,
-        answer: impl Future<Output = Result<T, Failure>>,
+        mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
     ) -> Result<T, Failure> {
         let Turn { live, left, .. } = turn;
-        let mut answer = pin!(answer);
         let patience = (self.shared.options.call_timeout / PATIENCE).min(*left);
         if let Some(result) = self.shared.within(patience, answer.as_mut()).await {
             return self.heard(live, result);

@@ -46,6 +46,9 @@ pub trait Source: Send + Sync + 'static {
 ///
 /// None of its futures has a time limit of its own: who waits for them has one, and drops them.
 pub trait Wire: Send + Sync + 'static {
+    /// What a script answers, as the library gives it.
+    type Reply: AsRef<[u8]> + Send + Sync;
+
     /// Whether it is known to have ended, so that nothing can be sent over it.
     fn is_closed(&self) -> bool;
 
@@ -55,7 +58,7 @@ pub trait Wire: Send + Sync + 'static {
         name: &'static str,
         script: &str,
         call: &Call,
-    ) -> impl Future<Output = Result<Vec<u8>, Failure>> + Send;
+    ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
 
     /// The server's own description of itself: `INFO server`.
     fn info(&self) -> impl Future<Output = Result<String, Failure>> + Send;
@@ -71,7 +74,7 @@ pub trait Wire: Send + Sync + 'static {
 }
 
 /// Runs a script: by its hash, and by its source if the server does not know that.
-pub(crate) async fn script(wire: &impl Wire, call: &Call) -> Result<Vec<u8>, Failure> {
+pub(crate) async fn script<W: Wire>(wire: &W, call: &Call) -> Result<W::Reply, Failure> {
     const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
     match wire.eval("EVALSHA", call.script.sha1(), call).await {
         Err(failure) if failure.kind() == UNKNOWN => {

@@ -16,7 +16,7 @@ use crate::client::session::Session;
 use crate::client::tenure::{HoldState, Standing, Tenure};
 use crate::client::wait::Ask;
 use crate::error::BackendError;
-use crate::id::{Operation, OwnerId};
+use crate::id::Operation;
 use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Acquired, RenewReply};
 use crate::request::{Acquire, Renew, Wait};
@@ -60,8 +60,8 @@ impl<'a> Attempt<'a> {
         let busy = Busy::begin(core);
         let session = core.session();
         let (owner, owner_version) = match ask.owner {
-            Owner::Fresh => (OwnerId::from_u64(core.runtime.random_u64()), 0),
-            Owner::Reentrant(shared) => (shared.id, shared.granted.version()),
+            Owner::Fresh => (None, 0),
+            Owner::Reentrant(shared) => (Some(shared.id), shared.granted.version()),
         };
         let operation = session.operation(owner);
         let mailbox = core
@@ -254,6 +254,7 @@ impl<'a> Attempt<'a> {
     pub(crate) fn into_hold(mut self, answer: &Answer<Acquired>) -> Hold {
         self.live = false;
         let core = self.ask.anchor;
+        let now = core.now();
         let options = self.ask.options;
         let Answer {
             sent,
@@ -280,7 +281,7 @@ impl<'a> Attempt<'a> {
                 .then(|| local_deadline(sent, options.lease)),
             max_until: options.max_hold.map(|most| sent.saturating_add(most)),
             waiter_lease: options.waiter_lease,
-            since: core.now(),
+            since: now,
             told: false,
             ended: Arc::default(),
         };
@@ -290,15 +291,15 @@ impl<'a> Attempt<'a> {
         if state.renewed {
             let due = if self.may_be_claim {
                 // A hold that is over before that needs no renewal.
-                let left = standing.deadline.saturating_since(core.now());
-                core.now().saturating_add(CONFIRM_AFTER.min(left / 10))
+                let left = standing.deadline.saturating_since(now);
+                now.saturating_add(CONFIRM_AFTER.min(left / 10))
             } else {
                 // Of a grant that was made a while ago, and is only told now, little may be left.
                 core.renewals.due_after(sent, options.lease.min(remaining))
             };
-            core.renewals.schedule(&tenure, core.now(), due);
+            core.renewals.schedule(&tenure, now, due);
         } else {
-            core.renewals.watch(&tenure, core.now());
+            core.renewals.watch(&tenure, now);
         }
         if self.mailbox.is_some() {
             self.session.hub.held(self.operation.sequence, &tenure);

@@ -12,6 +12,8 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) process: u32,
     sequence: AtomicU64,
+    /// What its own owners are counted from. Asking for randomness each time is a system call.
+    owners: u64,
     pub(crate) hub: Hub,
     pub(crate) polls: Polls,
 }
@@ -24,6 +26,7 @@ impl Session {
             id: SessionId::from_bytes(bytes),
             process,
             sequence: AtomicU64::new(1),
+            owners: runtime.random_u64(),
             hub: Hub::default(),
             polls: Polls::default(),
         }
@@ -36,17 +39,20 @@ impl Session {
             id,
             process,
             sequence: AtomicU64::new(u64::MAX),
+            owners: 0,
             hub: Hub::default(),
             polls: Polls::default(),
         }
     }
 
-    /// A new operation, later than all before it.
-    pub(crate) fn operation(&self, owner: OwnerId) -> Operation {
+    /// A new operation, later than all before it, of the given owner or of one of its own.
+    pub(crate) fn operation(&self, owner: Option<OwnerId>) -> Operation {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let own = || OwnerId::from_u64(self.owners.wrapping_add(sequence));
         Operation {
             session: self.id,
-            sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
-            owner,
+            sequence,
+            owner: owner.unwrap_or_else(own),
         }
     }
 }

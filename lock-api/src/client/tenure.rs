@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::client::cleanup::EndResult;
 use crate::client::error::Loss;
 use crate::client::renewal::Watched;
@@ -103,7 +105,8 @@ pub(crate) struct Tenure {
 struct State {
     standing: Standing,
     lost: Option<Loss>,
-    holds: Vec<HoldState>,
+    /// Mostly one.
+    holds: SmallVec<[HoldState; 1]>,
     /// Holds that were ended by the client's shutdown, over their guards' heads.
     shut_down: Vec<u64>,
 }
@@ -147,7 +150,7 @@ impl Tenure {
             state: Mutex::new(State {
                 standing,
                 lost: None,
-                holds: vec![hold],
+                holds: smallvec![hold],
                 shut_down: Vec::new(),
             }),
             changed: Signal::default(),

@@ -238,7 +238,7 @@ impl<'a> Baton<'a> {
             hold,
             spec,
             mode,
-            operation: hold.tenure.session.operation(owner),
+            operation: hold.tenure.session.operation(Some(owner)),
             live: false,
         }
     }
