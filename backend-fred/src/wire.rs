@@ -30,8 +30,8 @@ use crate::error::failure;
 const MESSAGE_BUFFER: usize = 1_024;
 /// The library tells of a new connection by an event that can be missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// A command that its caller has given up is dropped by the library this much later, if it was
-/// not sent yet. The caller's own limit is to be the first that ends.
+/// A command on a user's client that its caller has given up is dropped by the library this much
+/// later, if it was not sent yet. The caller's own limit is to be the first that ends.
 const DISCARD_AFTER: Duration = Duration::from_millis(50);
 
 /// Where connections come from.
