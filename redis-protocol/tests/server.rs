@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, ClockId, Convert, ConvertReply, End, EndReply, Key,
-    LockSpec, Mode, Operation, OwnerId, Poll, PollReply, Renew, RenewReply, ServerTime, SessionId,
-    Wait, Why,
+    LockSpec, Mode, Operation, OwnerId, Policy, Poll, PollReply, Renew, RenewReply, ServerTime,
+    SessionId, Wait, Why,
 };
 use leasehold_redis_protocol::{ErrorClass, Protocol, Settings, classify, reply};
 use leasehold_test_servers::{RedisServer, ServerOptions};
@@ -330,6 +330,47 @@ fn a_key_is_a_hash_while_it_is_crowded_and_a_string_otherwise() {
         assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
     }
     assert_eq!(bench.type_of("brief"), "string");
+}
+
+#[test]
+fn a_hash_that_the_quiet_way_is_no_good_for_is_left_and_entered_by_many() {
+    let semaphore = LockSpec::semaphore(3).expect("a good number");
+    let barging = LockSpec::mutex()
+        .with_policy(Policy::Barging)
+        .expect("a mutex may barge");
+    let readers_first = LockSpec::rw_lock()
+        .with_policy(Policy::ReaderPreference)
+        .expect("a reader/writer lock has preferences");
+    let specs = [
+        (semaphore, Mode::Permits(1), true),
+        (readers_first, Mode::Shared, true),
+        (barging, Mode::Exclusive, false),
+    ];
+    for (spec, mode, shared) in specs {
+        let mut bench = Bench::new();
+        // More sessions than a string of this kind has room for, fewer than one of any kind.
+        for session in 1..=100 {
+            let request = bench.request("many", attempt(session, 1), spec, mode);
+            let reply = bench.acquire(&request);
+            assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+            if shared {
+                let request = bench.request("many", attempt(session, 2), spec, mode);
+                let reply = bench.acquire(&request);
+                assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+                let reply = bench.end("many", attempt(session, 2));
+                assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+            } else {
+                let waiter = bench.request("many", attempt(101, session.into()), spec, mode);
+                let reply = bench.acquire(&waiter.with_wait(Wait::new(false)));
+                assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+                let reply = bench.end("many", attempt(101, session.into()));
+                assert_eq!(reply, EndReply::Left);
+            }
+            let reply = bench.end("many", attempt(session, 1));
+            assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+        }
+        assert_eq!(bench.type_of("many"), "hash", "{spec:?}");
+    }
 }
 
 #[test]

@@ -282,7 +282,11 @@
 
   flush_crowded = function(S)
     local nearly_empty = S.shrunk and S.place_count == 0 and S.tenure_count <= 1
-    if nearly_empty and redis.call('HLEN', S.key) <= S.thin_records then
+    local most = S.thin_records
+    if S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@ then
+      most = math.min(most, @FEW_RECORDS@) -- flush_thin() takes no more of these
+    end
+    if nearly_empty and redis.call('HLEN', S.key) <= most then
       S:load_rest()
       S.over = true
       return S:flush_thin()
