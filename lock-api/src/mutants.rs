@@ -218,6 +218,8 @@ mod planted {
         ReentrantHandoff = "reentrant-guard-is-handed-off", "trait contract";
         /// Of calls that travel together, one gets the answer to another.
         ConvoyMixesAnswers = "convoy-mixes-answers", "S1";
+        /// Of two that come together, each takes the other for the first, who has them sent.
+        ConvoyThatNobodySends = "convoy-that-nobody-sends", "L4";
         /// Of calls that travel together, all fail when one does.
         ConvoySharesFailure = "convoy-shares-failure", "S3";
         /// A renewal revives what has ended.
@@ -242,6 +244,7 @@ mod planted {
                     | Self::CancelBeforeSchedule
                     | Self::ListenerChecksFirst
                     | Self::HubForgetsTooSoon
+                    | Self::ConvoyThatNobodySends
                     | Self::TwoTakersOfAGrant
             )
         }

@@ -129,6 +129,7 @@ mod tests {
     /// count of subscriptions, or a hand-off, none of which the swarm has.
     const ELSEWHERE: &[&str] = &[
         "cancel-before-schedule-race-of-the-watchdog",
+        "convoy-that-nobody-sends",
         "end-acknowledged-before-the-renewal-is-stopped",
         "handoff-adopted-as-another-kind",
         "handoff-adopted-twice",

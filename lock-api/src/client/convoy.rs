@@ -115,6 +115,13 @@ impl Convoys {
         }
     }
 
+    /// Whether nothing waits or is under way.
+    #[cfg(all(test, leasehold_loom))]
+    pub(crate) fn is_idle(&self) -> bool {
+        let waiting = self.acquires.lock().len() + self.ends.lock().len();
+        waiting == 0 && self.under_way.load(Ordering::Acquire) == 0
+    }
+
     /// For a call that is to be sent by itself; `None` if it had better [`travel`].
     pub(crate) fn alone(&self) -> Option<UnderWay<'_>> {
         if !self.wanted {
@@ -141,6 +148,10 @@ pub(crate) async fn travel<Q: Travels>(
     let departure = {
         let mut waiting = Q::waiting(&core.convoys).lock();
         waiting.push(passenger);
+        if mutant!(ConvoyThatNobodySends) {
+            drop(waiting);
+            waiting = Q::waiting(&core.convoys).lock();
+        }
         (waiting.len() == 1).then(|| Departure::<Q>::announce(core))
     };
     if let Some(departure) = departure {

@@ -3,6 +3,7 @@
 
 mod cells;
 mod clients;
+mod convoys;
 #[cfg(leasehold_mutants)]
 mod planted;
 mod stage;

@@ -43,6 +43,10 @@ const FOUND_BY: &[(Mutant, &str)] = &[
         "clients::loom_an_attempt_that_is_dropped_leaves_nothing",
     ),
     (
+        Mutant::ConvoyThatNobodySends,
+        "convoys::loom_two_that_come_together_are_both_sent",
+    ),
+    (
         Mutant::TwoTakersOfAGrant,
         "cells::loom_a_pushed_grant_has_one_taker",
     ),

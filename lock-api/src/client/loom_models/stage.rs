@@ -19,14 +19,53 @@ use crate::id::FencingToken;
 use crate::reply::{AcquireReply, Acquired, EndReply, PollReply, Queued, RenewReply, Why};
 use crate::request::{Acquire, End, Poll, Renew};
 use crate::runtime::{BoxFuture, Moment, Runtime};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::time::{Stamp, Stamped};
 
 const LEASE: Duration = Duration::from_secs(30);
 
 /// No timer ever ends; no task is started but by a model, as a thread.
 #[derive(Debug)]
-struct Still;
+struct Still(Arc<Tasks>);
+
+/// The tasks that a client starts, for a model that runs them itself.
+#[derive(Default)]
+pub(super) struct Tasks {
+    /// Others drop them.
+    kept: AtomicBool,
+    started: Mutex<Vec<BoxFuture<'static, ()>>>,
+    /// How many may still start some.
+    users: AtomicU64,
+    changed: Signal,
+}
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tasks")
+    }
+}
+
+impl Tasks {
+    /// Runs one after the other until nobody starts any more.
+    pub(super) async fn run(&self) {
+        loop {
+            let version = self.changed.version();
+            let over = self.users.load(Ordering::Acquire) == 0;
+            let task = self.started.lock().pop();
+            match task {
+                Some(task) => task.await,
+                None if over => return,
+                None => self.changed.changed(version).await,
+            }
+        }
+    }
+
+    /// One of the users starts no more.
+    pub(super) fn end(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+        self.changed.notify();
+    }
+}
 
 impl Runtime for Still {
     fn now(&self) -> Moment {
@@ -35,7 +74,12 @@ impl Runtime for Still {
     fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
-    fn spawn(&self, _: BoxFuture<'static, ()>) {}
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        if self.0.kept.load(Ordering::Acquire) {
+            self.0.started.lock().push(task);
+            self.0.changed.notify();
+        }
+    }
     fn fill_random(&self, bytes: &mut [u8]) {
         bytes.fill(0);
     }
@@ -53,6 +97,7 @@ pub(super) struct Server {
     pub(super) loses_reply: AtomicBool,
     state: Mutex<Seen>,
     changed: Signal,
+    tasks: Arc<Tasks>,
 }
 
 #[derive(Default)]
@@ -130,7 +175,7 @@ impl LockBackend for Server {
     }
 
     fn runtime(&self) -> Arc<dyn Runtime> {
-        Arc::new(Still)
+        Arc::new(Still(Arc::clone(&self.tasks)))
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
@@ -199,6 +244,17 @@ impl Stage {
         let locks = LockClient::new(Arc::clone(&server));
         server.state.lock().session = Some(locks.anchor.session());
         Self { server, locks }
+    }
+
+    /// A client of so many users, whose tasks a model runs, and whose ends are of operations that
+    /// its hub never knew.
+    pub(super) fn with_tasks(users: u64) -> (Self, Arc<Tasks>) {
+        let stage = Self::new();
+        stage.server.state.lock().session = None;
+        let tasks = Arc::clone(&stage.server.tasks);
+        tasks.users.store(users, Ordering::Release);
+        tasks.kept.store(true, Ordering::Release);
+        (stage, tasks)
     }
 
     /// The client without its user.

@@ -1,0 +1,71 @@
+//! Operations that travel together, each from a thread of its own.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join;
+use loom::future::block_on;
+
+use crate::client::convoy::travel;
+use crate::client::core::Core;
+use crate::client::loom_models::stage::{Stage, Tasks};
+use crate::client::loom_models::{explore, spawn};
+use crate::id::{Key, Operation, OwnerId};
+use crate::reply::EndReply;
+use crate::request::End;
+use crate::sync::Arc;
+
+const LIMIT: Duration = Duration::from_secs(1);
+
+fn end(core: &Core, sequence: u64) -> End {
+    let operation = Operation {
+        session: core.session().id,
+        sequence,
+        owner: OwnerId::from_u64(1),
+    };
+    End::new(Key::new("k").expect("a valid key"), operation)
+}
+
+/// Sends an end with whoever else is ready, and checks that it was executed.
+async fn ends(core: Arc<Core>, sequence: u64, tasks: Arc<Tasks>) {
+    let answer = travel(&core, LIMIT, end(&core, sequence)).await;
+    let released = EndReply::Released {
+        holds_left: 0,
+        tenure: None,
+    };
+    assert_eq!(answer.expect("an answer").reply, released);
+    tasks.end();
+}
+
+#[test]
+fn loom_two_that_come_together_are_both_sent() {
+    explore(|| {
+        let (stage, tasks) = Stage::with_tasks(2);
+        let core = stage.core();
+        let other = ends(stage.core(), 1, Arc::clone(&tasks));
+        let first = spawn(move || block_on(other));
+        let second = ends(stage.core(), 2, Arc::clone(&tasks));
+        block_on(join(second, tasks.run()));
+        first.join().expect("it ends");
+        assert_eq!((stage.server.ends(1), stage.server.ends(2)), (1, 1));
+        assert!(core.convoys.is_idle());
+    });
+}
+
+#[test]
+fn loom_who_goes_away_harms_nobody_who_travels_with_it() {
+    explore(|| {
+        let (stage, tasks) = Stage::with_tasks(1);
+        let core = stage.core();
+        let staying = ends(stage.core(), 1, Arc::clone(&tasks));
+        let staying = spawn(move || block_on(staying));
+        // It may be the one that had the others sent.
+        let gone = travel(&core, LIMIT, end(&core, 2)).now_or_never();
+        assert!(gone.is_none());
+        block_on(tasks.run());
+        staying.join().expect("it ends");
+        assert_eq!(stage.server.ends(1), 1);
+        assert!(stage.server.ends(2) <= 1);
+        assert!(core.convoys.is_idle());
+    });
+}
