@@ -256,7 +256,7 @@ impl Core {
         limit: Duration,
         call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
     ) -> Result<Answer<T>, BackendError> {
-        let only = async { call.await.pop().unwrap_or_else(unanswered) };
+        let only = async { call.await.into_iter().next().unwrap_or_else(unanswered) };
         self.exchange(limit, only).await
     }
 

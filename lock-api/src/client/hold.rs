@@ -18,7 +18,7 @@ use crate::mutants::mutant;
 use crate::reply::{EndReply, RenewReply, Why};
 use crate::request::{End, LockSpec, Renew};
 use crate::runtime::Moment;
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// Where a hold comes from, which decides whether it can be handed off.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,8 @@ pub(crate) struct Hold {
     pub(crate) lease: Duration,
     pub(crate) origin: Origin,
     fixed_lease: bool,
+    /// Whether its end was begun through it, so that its drop has nothing to do.
+    is_spent: AtomicBool,
     ended: Arc<EndResult>,
 }
 
@@ -58,6 +60,7 @@ impl Hold {
             operation: state.operation,
             lease: state.lease,
             fixed_lease: state.fixed_until.is_some(),
+            is_spent: AtomicBool::new(false),
             ended: Arc::clone(&state.ended),
         }
     }
@@ -183,6 +186,7 @@ impl Hold {
 
     /// Begins the end; gives the job to whoever comes first.
     pub(crate) fn begin_end(&self) -> Option<EndJob> {
+        self.is_spent.store(true, Ordering::Relaxed);
         let now = self.anchor.now();
         let (state, lost) = self.tenure.begin_end(now, self.sequence())?;
         self.anchor.tell_ending(&self.tenure, &state, lost, now);
@@ -265,9 +269,9 @@ pub(crate) async fn run_until_lost<F: Future>(
 impl Drop for Hold {
     fn drop(&mut self) {
         // A guard that came through a fork is a copy: the parent still uses the hold. That is asked
-        // first, because a thread that did not come along may have kept the tenure's lock.
-        let is_ours = self.tenure.session.process == self.anchor.runtime.process_id();
-        if is_ours && self.tenure.is_live(self.sequence()) {
+        // before any lock is taken, which a thread that did not come along may have kept.
+        let is_ours = || self.tenure.session.process == self.anchor.runtime.process_id();
+        if !self.is_spent.load(Ordering::Relaxed) && is_ours() {
             self.end_in_background();
         }
     }
