@@ -251,7 +251,12 @@ impl Chaos {
         let key = self.keys[0].as_str();
         // What it comes to is no matter here: its command may be lost like any other.
         if let Ok(seen) = admin.inspect(key).await {
-            let forced = admin.force_release(key, seen.held_tokens(), ForceHow::Revoke);
+            let mut tokens = seen.held_tokens();
+            if self.sim.draw(2) == 1 {
+                // One holder of several.
+                tokens.truncate(1);
+            }
+            let forced = admin.force_release(key, tokens, ForceHow::Revoke);
             drop(forced.await);
         }
     }
