@@ -142,7 +142,14 @@ impl Chaos {
                 self.inject(victim, Fault::DelayReply(self.delay()));
             }
             Trouble::Late => self.inject(victim, Fault::DelayRequest(self.delay())),
-            Trouble::Doubled => self.inject(victim, Fault::DuplicateRequest(self.delay())),
+            Trouble::Doubled if self.sim.draw(2) == 1 => {
+                self.inject(victim, Fault::DuplicateRequest(self.delay()));
+            }
+            // While what the first delivery made still stands.
+            Trouble::Doubled => {
+                let soon = self.span(Duration::from_millis(5));
+                self.inject(victim, Fault::DuplicateRequest(soon));
+            }
             Trouble::Push => backend.inject(match self.sim.draw(3) {
                 0 => Fault::LosePush,
                 1 => Fault::DuplicatePush,

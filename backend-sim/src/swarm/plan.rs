@@ -212,16 +212,16 @@ impl Plan {
 }
 
 fn terms(sim: &SimServer) -> Terms {
-    let kind = match sim.draw(4) {
+    let kind = match sim.draw(6) {
         0 => Kind::Mutex,
-        3 => Kind::Semaphore,
+        5 => Kind::Semaphore,
         _ => Kind::RwLock,
     };
     let reentrant = kind != Kind::Semaphore && sim.draw(2) == 1;
-    let policy = match (kind, sim.draw(8)) {
-        (_, 0..=4) => Policy::Fair,
-        (Kind::RwLock, 5) => Policy::ReaderPreference,
-        (Kind::RwLock, 6) => Policy::WriterPreference,
+    let policy = match (kind, sim.draw(16)) {
+        (_, 0..=11) => Policy::Fair,
+        (Kind::RwLock, 12) => Policy::ReaderPreference,
+        (Kind::RwLock, 13) => Policy::WriterPreference,
         _ => Policy::Barging,
     };
     let capacity = match kind {
