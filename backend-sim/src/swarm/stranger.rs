@@ -38,7 +38,8 @@ impl Stranger {
     }
 
     async fn ask(&self) -> Result<(), Error> {
-        let mutex = self.locks.mutex(FOREIGN)?;
+        // Where the value was lost it is a lock, which must be gone as soon as the others.
+        let mutex = self.locks.mutex(FOREIGN)?.lease(self.plan.terms.lease);
         mutex.try_lock().await.map(drop)
     }
 }
