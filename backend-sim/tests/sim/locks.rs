@@ -112,6 +112,29 @@ async fn a_wait_ends_at_its_time_and_leaves_no_place() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_ends_at_its_time_whatever_happens_then() {
+    let server = SimServer::new(1);
+    let (_, a) = client(&server, "a");
+    let (backend, b) = client(&server, "b");
+    let guard = hold(&a).await;
+    // So that its 500 ms end within a millisecond, and timers only at the end of one.
+    backend.set_clock_rate(-1_000);
+    let chaos = server.clone();
+    let breaks = server.spawn(async move {
+        chaos.sleep(ms(501)).await;
+        loop {
+            // The waiter is told to ask at once.
+            backend.drop_connection();
+            chaos.sleep(ms(1)).await;
+        }
+    });
+    let asked = server.elapsed();
+    let outcome = job(&b).lock_within(ms(500)).await;
+    assert_eq!(server.elapsed() - asked, ms(501), "{outcome:?}");
+    drop((breaks, guard));
+}
+
+#[tokio::test(start_paused = true)]
 async fn renewal_keeps_a_lock_for_hours() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");

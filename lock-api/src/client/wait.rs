@@ -362,6 +362,11 @@ impl<'a> WaitLoop<'a> {
         let mut due = self.next_poll(&attempt, stamp, &queued);
         self.ahead = Some(queued.ahead);
         loop {
+            // Timers are coarse: one made anew after each event, for no time left, would let a wait
+            // go on for as long as events come.
+            if self.left().is_zero() {
+                return self.out_of_time().map(Step::Done);
+            }
             place.ask(core.now(), due);
             due = match self.wake_up(&attempt, &place).await? {
                 Woken::PastDeadline => return self.out_of_time().map(Step::Done),
