@@ -104,10 +104,26 @@ impl History {
     /// S4: a period that begins has a greater token than all before it, if the stored token
     /// survived, or the granting clock is past it, or the one who is granted brings the floor.
     fn period(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
-        let token = step.after.token;
-        if token == step.before.token || token == 0 {
-            return;
+        let mut before = step.before.token;
+        if let Some(token) = step.passing_period() {
+            self.began(step, before, token, 0, seen, found);
+            before = token;
         }
+        let token = step.after.token;
+        if token != before && token != 0 {
+            self.began(step, before, token, step.floor_to_pass(), seen, found);
+        }
+    }
+
+    fn began(
+        &mut self,
+        step: &Step<'_>,
+        before: u64,
+        token: u64,
+        floor: u64,
+        seen: &mut Coverage,
+        found: &mut Findings,
+    ) {
         if !self.periods.contains_key(step.key) {
             self.periods.insert(step.key.clone(), Periods::default());
         }
@@ -115,9 +131,8 @@ impl History {
             return;
         };
         let highest = periods.highest;
-        let survived = step.before.token >= highest;
-        let condition =
-            survived || step.now.as_micros() > highest || step.floor_to_pass() >= highest;
+        let survived = before >= highest;
+        let condition = survived || step.now.as_micros() > highest || floor >= highest;
         if !survived {
             seen.reached(Situation::OlderToken);
         }

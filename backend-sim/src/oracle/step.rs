@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold_api::machine::{Command, Facts, Message, PlaceFacts, Reply, TenureFacts};
-use leasehold_api::{Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
+use leasehold_api::{ConvertReply, Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
 
 /// A step that a server executed.
 pub(crate) struct Step<'a> {
@@ -110,7 +110,10 @@ impl Step<'_> {
     fn floors(&self) -> impl Iterator<Item = (Mode, u64)> {
         let granted = |session, sequence| {
             let tenure = tenure_of(self.after, session, sequence);
-            tenure.is_some_and(|tenure| tenure.end > self.now)
+            // Another hold of a tenure shares its period, whatever its owner has seen.
+            tenure.is_some_and(|it| {
+                it.end > self.now && it.holds.first().map(|h| h.0) == Some(sequence)
+            })
         };
         let own = match self.command {
             Command::Acquire(request) => {
@@ -141,6 +144,16 @@ impl Step<'_> {
         };
         let floors = self.floors().filter(|it| !joins(it));
         floors.map(|(_, floor)| floor).max().unwrap_or(0)
+    }
+
+    /// The token of a period that began and was over in this very step: that of a downgrade that
+    /// let readers in, of whom one brought a floor above it.
+    pub(crate) fn passing_period(&self) -> Option<u64> {
+        let Reply::Convert(ConvertReply::Converted { token, .. }) = self.reply else {
+            return None;
+        };
+        let token = token.get();
+        (token != self.before.token && token != self.after.token).then_some(token)
     }
 
     /// Whether the command settles the key, as every mutating command does that is not turned

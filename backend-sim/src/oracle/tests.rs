@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
 use leasehold_api::{
-    Acquire, AcquireReply, End, EndReply, FencingToken, ForceRelease, ForceReply, Key, LockSpec,
-    Mode, Operation, OwnerId, Poll, PollReply, Renew, ServerTime, SessionId, Wait, Why,
+    Acquire, AcquireReply, Convert, ConvertReply, End, EndReply, FencingToken, ForceRelease,
+    ForceReply, Key, LockSpec, Mode, Operation, OwnerId, Poll, PollReply, Renew, ServerTime,
+    SessionId, Wait, Why,
 };
 
 use crate::log::{ClientEvent, Event};
@@ -35,6 +36,8 @@ struct History {
     spec: LockSpec,
     at: Duration,
     oracle: Oracle,
+    /// What is asked for next must be granted a greater token.
+    floor: Option<FencingToken>,
     /// Whether anybody listens.
     heard: bool,
     /// Changes what was answered and told, before it is judged.
@@ -51,6 +54,7 @@ impl History {
             state: State::default(),
             spec,
             at: Duration::ZERO,
+            floor: None,
             oracle,
             heard: true,
             lie: None,
@@ -104,7 +108,7 @@ impl History {
         let (key, until) = (self.key.clone(), self.now().saturating_add(ms(1_000)));
         let request = Acquire::new(key, self.spec, mode, operation, LEASE, until);
         let mut request = request.expect("within the limits");
-        request.wait = wait;
+        (request.wait, request.floor) = (wait, self.floor.take());
         match self.step(&Command::Acquire(request)) {
             Reply::Acquire(reply) => reply,
             other => panic!("an acquire was answered {other:?}"),
@@ -170,6 +174,48 @@ fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_tenure() {
         panic!("{reply:?}");
     };
     assert_eq!((acquired.holds, acquired.remaining), (2, ms(5_000)));
+    assert_eq!(key.broken(), Vec::<&str>::new());
+}
+
+/// A downgrade begins a period; the reader whom it lets in has seen a greater token, and begins the
+/// next in the same step. Both were granted.
+#[test]
+fn a_period_that_passes_within_a_step_was_granted() {
+    let mut key = History::of(LockSpec::rw_lock());
+    let (writer, reader) = (operation(1, 1, 1), operation(2, 1, 1));
+    key.takes(writer, Mode::Exclusive);
+    key.floor = Some(FencingToken::new(START + 60_000_000));
+    key.queues(reader, Mode::Shared, true);
+    let token = key.state.facts().token;
+    let down = Convert::to_shared(key.key.clone(), writer, FencingToken::new(token));
+    let reply = key.step(&Command::Convert(down));
+    let Reply::Convert(ConvertReply::Converted { token, .. }) = reply else {
+        panic!("{reply:?}");
+    };
+    assert!(token.get() < key.state.facts().token, "one period: {token}");
+    let name = key.key.clone();
+    key.oracle.written(key.at, &name, token.get());
+    assert_eq!(key.broken(), Vec::<&str>::new());
+}
+
+/// An owner's further hold shares the period of its first, whatever it has seen meanwhile; with
+/// the token lost, its floor is no promise that the period is later than another.
+#[test]
+fn a_further_hold_brings_no_floor() {
+    let mut key = History::of(LockSpec::rw_lock());
+    let highest = START + 60_000_000;
+    key.floor = Some(FencingToken::new(highest - 1));
+    key.takes(operation(1, 1, 1), Mode::Exclusive);
+    assert_eq!(key.state.facts().token, highest);
+    // Its data is gone.
+    key.state = State::default();
+    key.floor = None;
+    key.takes(operation(2, 1, 1), Mode::Exclusive);
+    key.queues(operation(3, 1, 1), Mode::Shared, true);
+    key.floor = Some(FencingToken::new(highest));
+    key.queues(operation(3, 1, 2), Mode::Shared, true);
+    key.ends(operation(2, 1, 1));
+    assert!(key.state.facts().token < highest);
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
