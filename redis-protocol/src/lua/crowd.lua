@@ -283,8 +283,9 @@
   flush_crowded = function(S)
     local nearly_empty = S.shrunk and S.place_count == 0 and S.tenure_count <= 1
     local most = S.thin_records
-    if S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@ then
-      most = math.min(most, @FEW_RECORDS@) -- flush_thin() takes no more of these
+    if S.kind == @SEMAPHORE@ or S.kind == @RW_LOCK@ or S.policy ~= @FAIR@ then
+      -- flush_thin() takes no more of these; of readers not as soon as a second one comes.
+      most = math.min(most, @FEW_RECORDS@)
     end
     if nearly_empty and redis.call('HLEN', S.key) <= most then
       S:load_rest()
