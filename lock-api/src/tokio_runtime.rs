@@ -48,7 +48,15 @@ impl TokioRuntime {
         guardian.of_process(std::process::id())
     }
 
-    /// Sleeps as [`sleep`](Runtime::sleep) does, in place instead of in a box.
+    /// Sleeps as [`sleep`](Runtime::sleep) does, in place instead of in a box: at least for
+    /// `duration`, at most a millisecond or so longer.
+    ///
+    /// # Cancel safety
+    /// Dropping it ends it.
+    ///
+    /// # Panics
+    /// In a tokio runtime that has no timer; elsewhere only if no guardian could be had and the
+    /// runtime that this was made in has no timer.
     pub fn timer(&self, duration: Duration) -> tokio::time::Sleep {
         // The timer belongs to the runtime that the sleep is created in. In the guardian's thread
         // that is its own: ours may be starved by the user's program.

@@ -175,6 +175,7 @@ fn with_constants(settings: &Settings, text: String) -> String {
         ("AWAY", "2".into()),
         // So many tenures, places and marks are kept in one string; each count is a byte of it.
         ("THIN_RECORDS", "160".into()),
+        // Fewer of what only the general way serves: it writes the whole string each time.
         ("FEW_RECORDS", "64".into()),
         // So many bytes before the places may say nothing.
         ("MAX_SKIP", "768".into()),

@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use leasehold_api::{Key, LockClient};
 
+use crate::backend::SimBackend;
 use crate::choices::Policy;
+use crate::join::JoinHandle;
 use crate::options::SimOptions;
 use crate::oracle::{Model, who};
 use crate::server::SimServer;
@@ -136,15 +138,20 @@ impl Swarm {
         Judge::new(sim, model, self.careless_resource, notes)
     }
 
-    async fn scenario(&self, judge: Judge) {
-        let sim = judge.sim.clone();
-        let mut plan = Plan::draw(&sim, self.out_of_model);
+    fn plan(&self, sim: &SimServer) -> Plan {
+        let mut plan = Plan::draw(sim, self.out_of_model);
         if let Some(assumption) = self.broken {
             plan.break_assumption(assumption);
         }
         if let Some((clients, rounds)) = self.size {
             plan.set_size(clients, rounds);
         }
+        plan
+    }
+
+    async fn scenario(&self, judge: Judge) {
+        let sim = judge.sim.clone();
+        let plan = self.plan(&sim);
         if plan.is_slow() {
             judge.slow_network();
         }
@@ -161,34 +168,10 @@ impl Swarm {
             client.set_latency(plan.latency);
             client.set_unordered_pushes(plan.unordered);
         }
-        let mut workers = Vec::new();
+        let mut users = Vec::new();
         for (client, backend) in clients.iter().enumerate() {
-            let locks = LockClient::new(backend.clone());
-            for key in &keys {
-                let worker = Worker {
-                    client,
-                    backend: backend.clone(),
-                    locks: locks.clone(),
-                    key: key.clone(),
-                    plan,
-                    judge: judge.clone(),
-                    healed: Arc::clone(&healed),
-                };
-                // Boxed, because it is large, and every `async` around it would copy it.
-                let (backend, work) = (backend.clone(), Box::pin(worker.run()));
-                let body = async move { backend.run(work).await };
-                workers.push((client, sim.spawn(body)));
-            }
-            if plan.foreign {
-                let stranger = Stranger {
-                    locks,
-                    plan,
-                    judge: judge.clone(),
-                };
-                let backend = backend.clone();
-                let body = async move { backend.run(stranger.run()).await };
-                workers.push((client, sim.spawn(body)));
-            }
+            let tasks = users_of(client, backend, &keys, plan, &judge, &healed);
+            users.extend(tasks.into_iter().map(|task| (client, task)));
         }
         let admin = plan.troubles.revokes;
         let mut chaos = Chaos {
@@ -204,12 +187,12 @@ impl Swarm {
         chaos.heal();
         healed.set();
         let until = sim.elapsed() + plan.patience();
-        for (client, worker) in workers {
+        for (client, user) in users {
             if chaos.dead[client].load(Ordering::Relaxed) {
                 continue;
             }
             let left = until.saturating_sub(sim.elapsed());
-            if sim.timeout(left, worker).await.is_none() {
+            if sim.timeout(left, user).await.is_none() {
                 let patience = plan.patience();
                 let text = format!("{} did not get its turn in {patience:?}", who(client));
                 return judge.broken("L2", text);
@@ -236,6 +219,40 @@ impl Swarm {
             judge.broken("no orphans", left);
         }
     }
+}
+
+/// Starts all who use one client: a worker for each key, and who asks for what is no lock.
+fn users_of(
+    client: usize,
+    backend: &SimBackend,
+    keys: &[Key],
+    plan: Plan,
+    judge: &Judge,
+    healed: &Arc<Healed>,
+) -> Vec<JoinHandle<()>> {
+    let locks = LockClient::new(backend.clone());
+    let mut tasks = Vec::new();
+    for key in keys {
+        let worker = Worker {
+            client,
+            backend: backend.clone(),
+            locks: locks.clone(),
+            key: key.clone(),
+            plan,
+            judge: judge.clone(),
+            healed: Arc::clone(healed),
+        };
+        // Boxed, because it is large, and every `async` around it would copy it.
+        let (backend, work) = (backend.clone(), Box::pin(worker.run()));
+        tasks.push(judge.sim.spawn(async move { backend.run(work).await }));
+    }
+    if plan.foreign {
+        let judge = judge.clone();
+        let stranger = Stranger { locks, plan, judge };
+        let (sim, backend) = (stranger.judge.sim.clone(), backend.clone());
+        tasks.push(sim.spawn(async move { backend.run(stranger.run()).await }));
+    }
+    tasks
 }
 
 /// What one seed came to.
