@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::machine::{self, Command, Env, Event, Message, Reach, Reply, State};
 use leasehold_api::{
     Acquire, BackendError, ClockId, Convert, End, FencingToken, ForceHow, ForceRelease, Key, Label,
@@ -105,6 +106,10 @@ fn owner(number: u8) -> OwnerId {
     OwnerId::from_u64([5, 1 << 32, 0x0100_0000_0000_0001][usize::from(number)])
 }
 
+fn end(request: &Acquire) -> Command {
+    Command::End(End::new(request.key.clone(), request.operation))
+}
+
 /// A fair mutex, or a lock mostly for writing, with places and leases that last for the whole case:
 /// queues grow and are handed on.
 const CONTENDED: u8 = 32;
@@ -148,6 +153,7 @@ struct World<'a> {
     commands: &'a mut Connection,
     pushes: &'a mut Connection,
     protocol: &'a Protocol,
+    settings: machine::Settings,
     keys: [Key; 2],
     spec: u8,
     /// Records up to which a state is one string: 160 as it is in use, with the quiet way; fewer
@@ -160,6 +166,33 @@ struct World<'a> {
     line: VecDeque<Acquire>,
     tokens: Vec<FencingToken>,
     now: ServerTime,
+}
+
+impl<'a> World<'a> {
+    /// `number` tells its keys apart from those of others on the server.
+    fn new(
+        (commands, pushes): &'a mut (Connection, Connection),
+        protocol: &'a Protocol,
+        number: u64,
+    ) -> Self {
+        let key = |name: &str| Key::new(format!("{name}{number}")).expect("a good key");
+        Self {
+            commands,
+            pushes,
+            protocol,
+            settings: machine::Settings::default(),
+            keys: [key("a"), key("{b}\n")],
+            spec: 0,
+            thin: 160,
+            states: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            sequences: BTreeMap::new(),
+            done: Vec::new(),
+            line: VecDeque::new(),
+            tokens: Vec::new(),
+            now: ServerTime::default(),
+        }
+    }
 }
 
 impl World<'_> {
@@ -251,11 +284,6 @@ impl World<'_> {
     }
 
     fn act(&mut self, action: &Action) -> Result<(), TestCaseError> {
-        let pick = |from: &Self, choice: &u8| {
-            let recent = from.done.len().min(8);
-            let back = usize::from(*choice) % recent.max(1);
-            from.done.iter().rev().nth(back).cloned()
-        };
         match action {
             Action::Acquire(attempt) => {
                 let request = self.request(attempt);
@@ -265,8 +293,7 @@ impl World<'_> {
             }
             Action::EndFirst(attempt) => {
                 let request = self.request(attempt);
-                let end = End::new(request.key.clone(), request.operation);
-                self.both(&request.key.clone(), &Command::End(end))?;
+                self.both(&request.key, &end(&request))?;
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
             Action::Sleep(ms) => std::thread::sleep(Duration::from_millis(u64::from(*ms))),
@@ -287,56 +314,60 @@ impl World<'_> {
                 let request = ForceRelease::new(key.clone(), tokens).with_how(how);
                 self.both(&key, &Command::ForceRelease(request))?;
             }
-            Action::Again(choice) => {
-                if let Some(mut request) = pick(self, choice) {
-                    if *choice >= 128 {
-                        // As a client does that asks again, perhaps when the mark is gone.
-                        request.deliver_before = self.now.saturating_add(HORIZON / 2);
-                    }
-                    self.both(&request.key.clone(), &Command::Acquire(request))?;
-                }
-            }
-            Action::Poll(choice, listening) => {
-                if let Some(request) = pick(self, choice) {
-                    let poll = Poll::new(request.key.clone(), request.operation, *listening);
-                    self.both(&request.key, &Command::Poll(poll))?;
-                }
-            }
-            Action::Renew(choice, ms) => {
-                if let Some(request) = pick(self, choice) {
-                    let lease = Duration::from_millis(u64::from(*ms) + 1);
-                    let renew = Renew::new(request.key.clone(), request.operation, lease);
-                    self.both(&request.key, &Command::Renew(renew.expect("a good lease")))?;
-                }
-            }
-            Action::End(choice) => {
-                if let Some(request) = pick(self, choice) {
-                    let end = End::new(request.key.clone(), request.operation);
-                    self.both(&request.key, &Command::End(end))?;
-                }
-            }
             Action::EndOldest => {
                 if let Some(request) = self.line.pop_front() {
-                    let end = End::new(request.key.clone(), request.operation);
-                    self.both(&request.key, &Command::End(end))?;
+                    self.both(&request.key, &end(&request))?;
                 }
             }
-            Action::Convert(choice, up, old) => {
-                if let Some(request) = pick(self, choice) {
-                    let back = usize::from(*old);
-                    let token = self.tokens.iter().rev().nth(back).copied();
-                    let token = token.unwrap_or(FencingToken::new(1));
-                    let convert = if *up {
-                        Convert::to_exclusive
-                    } else {
-                        Convert::to_shared
-                    };
-                    let convert = convert(request.key.clone(), request.operation, token);
-                    self.both(&request.key, &Command::Convert(convert))?;
+            Action::Again(choice)
+            | Action::Poll(choice, _)
+            | Action::Renew(choice, _)
+            | Action::End(choice)
+            | Action::Convert(choice, _, _) => {
+                if let Some(request) = self.recent(*choice) {
+                    let command = self.once_more(action, &request);
+                    self.both(&request.key, &command)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// One of the latest attempts.
+    fn recent(&self, choice: u8) -> Option<Acquire> {
+        let recent = self.done.len().min(8);
+        let back = usize::from(choice) % recent.max(1);
+        self.done.iter().rev().nth(back).cloned()
+    }
+
+    /// What an action does with an attempt that was made before.
+    fn once_more(&self, action: &Action, request: &Acquire) -> Command {
+        let (key, operation) = (request.key.clone(), request.operation);
+        match *action {
+            Action::Again(choice) => {
+                let mut again = request.clone();
+                if choice >= 128 {
+                    // As a client does that asks again, perhaps when the mark is gone.
+                    again.deliver_before = self.now.saturating_add(HORIZON / 2);
+                }
+                Command::Acquire(again)
+            }
+            Action::Poll(_, listening) => Command::Poll(Poll::new(key, operation, listening)),
+            Action::Renew(_, ms) => {
+                let lease = Duration::from_millis(u64::from(ms) + 1);
+                Command::Renew(Renew::new(key, operation, lease).expect("a good lease"))
+            }
+            Action::End(_) => end(request),
+            Action::Convert(_, up, old) => {
+                let token = self.tokens.iter().rev().nth(usize::from(old)).copied();
+                let token = token.unwrap_or(FencingToken::new(1));
+                Command::Convert(match up {
+                    true => Convert::to_exclusive(key, operation, token),
+                    false => Convert::to_shared(key, operation, token),
+                })
+            }
+            _ => unreachable!("{action:?} is about no attempt"),
+        }
     }
 
     fn listen(&mut self, who: SessionId, on: bool) {
@@ -365,7 +396,7 @@ impl World<'_> {
         };
         let env = Env {
             now: at,
-            settings: machine::Settings::new(HORIZON, RETENTION),
+            settings: self.settings,
             reachable: &reachable,
         };
         let state = self.states.entry(key.clone()).or_default();
@@ -377,13 +408,10 @@ impl World<'_> {
             .collect();
         let context = || format!("{command:?}\nat {at:?} in {before:#?}");
         prop_assert_eq!(&from_server, &from_machine, "{}", context());
-        for who in 0..4 {
+        for to in listening {
             let of = |all: &[Message]| {
-                let to = session(who);
-                all.iter()
-                    .filter(|m| m.to == to)
-                    .copied()
-                    .collect::<Vec<_>>()
+                let own = all.iter().filter(|message| message.to == *to);
+                own.copied().collect::<Vec<_>>()
             };
             prop_assert_eq!(of(&heard), of(&told), "{}", context());
         }
@@ -450,8 +478,8 @@ impl World<'_> {
             if parts[0].bytes() != b"message" {
                 return Ok(heard);
             }
-            let to = (0..4)
-                .map(session)
+            let mut listening = self.listening.iter().copied();
+            let to = listening
                 .find(|who| self.protocol.channel(who).as_bytes() == parts[1].bytes())
                 .ok_or_else(|| TestCaseError::fail("a message to a stranger"))?;
             let notices = decode_notice(parts[2].bytes(), CLOCK)
@@ -500,16 +528,140 @@ fn a_contended_key_is_handed_on_as_the_state_machine_does() {
     compare(CONTENDED..CONTENDED + 2, contention());
 }
 
+/// Between the string and the hash: a queue that grows past the place where one becomes the other,
+/// shrinks below it, and does so again.
+#[test]
+fn a_queue_that_outgrows_its_string_and_comes_back_is_the_same_queue() {
+    let kinds = [
+        (LockSpec::mutex(), 200),
+        (LockSpec::rw_lock(), 3),
+        (LockSpec::semaphore(2).expect("a good number"), 1),
+    ];
+    // Long enough for a request to arrive, short enough for its marks to be forgotten.
+    let horizon = Duration::from_millis(500);
+    let settings = Settings::default().with_horizon(horizon);
+    let server = RedisServer::start();
+    let protocol = Protocol::new("t:", settings).expect("a good prefix");
+    for (n, (spec, writers)) in kinds.into_iter().enumerate() {
+        let mut connections = (Connection::open(&server), Connection::open(&server));
+        let mut world = World::new(&mut connections, &protocol, n as u64);
+        world.settings = machine::Settings::new(horizon, TOKEN_RETENTION);
+        let spec = spec
+            .with_waiter_lease(Duration::from_secs(60))
+            .expect("a good lease");
+        world
+            .swell_and_shrink(spec, writers, horizon)
+            .unwrap_or_else(|failure| panic!("{spec:?}: {failure}"));
+    }
+}
+
+/// How many are in line, and what the key is then.
+const LONG_LINES: [(u8, &str); 5] = [
+    (100, "hash"),
+    (70, "hash"),
+    (1, "string"),
+    (90, "hash"),
+    (1, "string"),
+];
+
+impl World<'_> {
+    /// Lets a queue become each of [`LONG_LINES`]; one reader in so many is a writer.
+    fn swell_and_shrink(
+        &mut self,
+        spec: LockSpec,
+        writers: u8,
+        horizon: Duration,
+    ) -> Result<(), TestCaseError> {
+        let key = self.keys[0].clone();
+        let mut sessions = 0..=u8::MAX;
+        for (length, form) in LONG_LINES {
+            self.both(&key, &Command::Inspect)?;
+            while self.line.len() < usize::from(length) {
+                let who = sessions.next().expect("fewer sessions than there are");
+                self.listen(session(who), true);
+                self.enter_line(spec, who, who.is_multiple_of(writers), horizon / 2)?;
+                if who % 8 == 7 {
+                    self.leave_line()?;
+                }
+            }
+            while self.line.len() > usize::from(length) {
+                self.leave_line()?;
+            }
+            if form == "string" {
+                // What is left of those who have gone is swept out by those who come after them.
+                std::thread::sleep(horizon * 2);
+                let who = sessions.next().expect("fewer sessions than there are");
+                for _ in 0..80 {
+                    self.enter_line(spec, who, true, horizon / 2)?;
+                    self.leave_line()?;
+                }
+            }
+            let name = self.protocol.key(&key);
+            let found = self.commands.command(&[b"TYPE".to_vec(), name]);
+            prop_assert_eq!(found, Value::Status(form.into()), "{} in line", length);
+        }
+        Ok(())
+    }
+
+    fn enter_line(
+        &mut self,
+        spec: LockSpec,
+        who: u8,
+        all: bool,
+        ahead: Duration,
+    ) -> Result<(), TestCaseError> {
+        let request = self.waiter(spec, who, all, ahead);
+        self.line.push_back(request.clone());
+        self.both(&request.key.clone(), &Command::Acquire(request))
+    }
+
+    /// One goes: mostly the first, who holds; now and then one who still waits.
+    fn leave_line(&mut self) -> Result<(), TestCaseError> {
+        let waits = self.line.len().is_multiple_of(7);
+        let index = if waits { self.line.len() / 2 } else { 0 };
+        let request = self.line.remove(index).expect("it is not empty");
+        self.both(&request.key, &end(&request))?;
+        // Of those who went before, the mark is there, or forgotten.
+        if let Some(gone) = self.done.iter().rev().nth(self.line.len() % 8).cloned() {
+            self.both(&gone.key, &end(&gone))?;
+        }
+        self.done.push(request);
+        let Some(next) = self.line.front().cloned() else {
+            return Ok(());
+        };
+        let poll = Poll::new(next.key.clone(), next.operation, true);
+        self.both(&next.key, &Command::Poll(poll))
+    }
+
+    fn waiter(&mut self, spec: LockSpec, who: u8, all: bool, ahead: Duration) -> Acquire {
+        let mode = match (spec.kind(), all) {
+            (leasehold_api::Kind::RwLock, false) => Mode::Shared,
+            (leasehold_api::Kind::Semaphore, _) => Mode::Permits(1 + u32::from(who % 2)),
+            _ => Mode::Exclusive,
+        };
+        let sequence = self.sequences.entry(session(who)).or_insert(0);
+        *sequence += 1;
+        let operation = Operation {
+            session: session(who),
+            sequence: *sequence,
+            owner: OwnerId::from_u64(u64::from(who) << 32 | *sequence),
+        };
+        let until = self.now.saturating_add(ahead);
+        let minute = Duration::from_secs(60);
+        let request = Acquire::new(self.keys[0].clone(), spec, mode, operation, minute, until);
+        request.expect("a good request").with_wait(Wait::new(true))
+    }
+}
+
 /// Plays random cases of these actions.
 fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Action>) {
     let server = RedisServer::start();
-    let mut commands = Connection::open(&server);
-    let mut pushes = Connection::open(&server);
     let settings = Settings::default()
         .with_horizon(HORIZON)
         .with_token_retention(RETENTION);
     let protocol = Protocol::new("t:", settings).expect("a good prefix");
-    let cells = std::cell::RefCell::new((&mut commands, &mut pushes));
+    let connections = (Connection::open(&server), Connection::open(&server));
+    let cells = std::cell::RefCell::new(connections);
     let case = AtomicU64::new(0);
 
     let cases = std::env::var("PORT_CASES")
@@ -526,24 +678,10 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
     let script = (specs, thin, prop::collection::vec(actions, 1..120));
     let outcome = runner.run(&script, |(spec, thin, actions)| {
         let mut cells = cells.borrow_mut();
-        let (commands, pushes) = &mut *cells;
         let number = case.fetch_add(1, Ordering::Relaxed);
-        let key = |name: &str| Key::new(format!("{name}{number}")).expect("a good key");
-        let mut world = World {
-            commands,
-            pushes,
-            protocol: &protocol,
-            keys: [key("a"), key("{b}\n")],
-            spec,
-            thin,
-            states: BTreeMap::new(),
-            listening: BTreeSet::new(),
-            sequences: BTreeMap::new(),
-            done: Vec::new(),
-            line: VecDeque::new(),
-            tokens: Vec::new(),
-            now: ServerTime::default(),
-        };
+        let mut world = World::new(&mut cells, &protocol, number);
+        world.settings = machine::Settings::new(HORIZON, RETENTION);
+        (world.spec, world.thin) = (spec, thin);
         let done = world.run(&actions);
         for who in 0..4 {
             world.listen(session(who), false);
