@@ -67,21 +67,23 @@ impl Simulation {
     }
 }
 
+/// The first lines in which two timelines differ.
+pub(crate) fn parting<'a>(first: &'a str, second: &'a str) -> Option<(&'a str, &'a str)> {
+    let (mut left, mut right) = (first.lines(), second.lines());
+    let end = "(the end)";
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return None,
+            (one, other) if one == other => {}
+            (one, other) => return Some((one.unwrap_or(end), other.unwrap_or(end))),
+        }
+    }
+}
+
 #[track_caller]
 fn compare<T: PartialEq + Debug>(first: &(u64, String, T), second: &(u64, String, T)) {
-    let (mut left, mut right) = (first.1.lines(), second.1.lines());
-    loop {
-        let (one, other) = (left.next(), right.next());
-        let end = "(the end)";
-        assert!(
-            one == other,
-            "the same seed gave two different runs; they part at\n{}\n{}",
-            one.unwrap_or(end),
-            other.unwrap_or(end),
-        );
-        if one.is_none() {
-            break;
-        }
+    if let Some((one, other)) = parting(&first.1, &second.1) {
+        panic!("the same seed gave two different runs; they part at\n{one}\n{other}");
     }
     assert!(
         first.2 == second.2,

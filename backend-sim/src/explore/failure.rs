@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use crate::explore::settings::{self, REPLAY, SEED};
 use crate::history::History;
-use crate::simulation::RunReport;
+use crate::simulation::{Ending, RunReport};
 use crate::tape::Tape;
 
 /// The simplest failing run that was found.
 ///
-/// [`Display`](fmt::Display) writes all that one needs to understand and repeat it.
+/// [`Display`](fmt::Display) writes all that one needs to understand and repeat it; of a timeline of
+/// more than 300 lines the middle is left out.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Failure {
@@ -19,7 +20,7 @@ pub struct Failure {
     pub runs: u64,
     /// The seed that failed.
     pub seed: u64,
-    /// What failed: the message of a panic, an error, or why it did not end.
+    /// What failed: the message of a panic and where it was, an error, or why it did not end.
     pub why: String,
     /// The choices of the run, to be replayed.
     pub tape: Tape,
@@ -27,7 +28,12 @@ pub struct Failure {
     pub history: History,
     /// How many choices the run had when it was found, and how many runs made it simpler.
     shrunk: Option<(usize, u32)>,
+    /// Who held and waited when a run was stopped that was not done; else nothing.
+    standing: Vec<String>,
 }
+
+/// How much of a long timeline is printed: so many lines of its beginning, and of its end.
+const PRINTED: (usize, usize) = (200, 100);
 
 impl Failure {
     pub(super) fn new(
@@ -40,6 +46,10 @@ impl Failure {
         let mut tape = report.tape.clone();
         tape.trim();
         let history = report.history();
+        let standing = match report.ending {
+            Ending::Deadlock | Ending::TimeLimit | Ending::StepLimit => history.standing(),
+            _ => Vec::new(),
+        };
         let history = history
             .with_title(test_name().unwrap_or_else(|| "leasehold simulation".to_owned()))
             .with_verdict(&*why)
@@ -51,6 +61,7 @@ impl Failure {
             tape,
             history,
             shrunk,
+            standing,
         }
     }
 
@@ -109,7 +120,10 @@ impl fmt::Display for Failure {
             "run {runs}, with seed {seed}, fails:\n\n  {}\n",
             why.replace('\n', "\n  ")
         )?;
-        if let Some((found, tried)) = self.shrunk {
+        if !self.standing.is_empty() {
+            writeln!(f, "by then:\n  {}\n", self.standing.join("\n  "))?;
+        }
+        if let Some((found, tried @ 1..)) = self.shrunk {
             let (set, left) = (
                 tape.draws.iter().filter(|draw| draw.value != 0).count(),
                 tape.draws.len(),
@@ -119,9 +133,26 @@ impl fmt::Display for Failure {
                 "made simpler in {tried} runs: of {found} choices, {left} are left, {set} of them not the simplest"
             )?;
         }
-        writeln!(f, "{}", self.history.text())?;
-        write!(f, "to repeat it: {}", self.replay())
+        write_timeline(f, &self.history.text())?;
+        write!(f, "\nto repeat it: {}", self.replay())
     }
+}
+
+fn write_timeline(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let (first, last) = PRINTED;
+    let count = text.lines().count();
+    if count <= first + last {
+        return f.write_str(text);
+    }
+    for line in text.lines().take(first) {
+        writeln!(f, "{line}")?;
+    }
+    let left_out = count - first - last;
+    writeln!(f, "({left_out} lines are left out; the page has all)")?;
+    for line in text.lines().skip(count - last) {
+        writeln!(f, "{line}")?;
+    }
+    Ok(())
 }
 
 /// The name of the test that runs: libtest gives it to the test's thread.

@@ -13,11 +13,12 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::Map;
 
+use crate::canary;
 use crate::choices::Policy;
 use crate::explore::settings::Wish;
 use crate::options::{Latency, SimOptions};
 use crate::server::SimServer;
-use crate::shrink::{SHRINK_RUNS, Shrunk, shrink};
+use crate::shrink::{SHRINK_RUNS, shrink};
 use crate::simulation::{Ending, RunReport, Simulation};
 use crate::tape::{Site, Tape};
 
@@ -110,8 +111,16 @@ impl Exploration {
     }
 
     /// The same with other seeds.
+    ///
+    /// # Panics
+    /// If the range is empty: a check that runs nothing passes whatever the code does.
     #[must_use]
+    #[track_caller]
     pub const fn with_seeds(mut self, seeds: Range<u64>) -> Self {
+        assert!(
+            seeds.start < seeds.end,
+            "no seed is in this range, so nothing would run"
+        );
         self.seeds = seeds;
         self
     }
@@ -193,14 +202,14 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let seeds = match settings::wish() {
-            Wish::Nothing => self.seeds.clone(),
-            Wish::Seed(seed) => seed..seed.saturating_add(1),
+            Wish::Nothing => self.seeds.start..=self.seeds.end - 1,
+            Wish::Seed(seed) => seed..=seed,
             Wish::Replay(tape) => return self.replay(tape, &scenario),
         };
-        if let Some(failure) = self.canary(seeds.start, &scenario) {
+        if let Some(failure) = self.canary(*seeds.start(), &scenario) {
             return Some(failure);
         }
-        seeds.enumerate_until(|runs, seed| {
+        (1..).zip(seeds).find_map(|(runs, seed)| {
             let unlogged = self.options(seed).with_log_limit(0);
             let quick = unlogged.with_recording(false);
             let failed = self.run(quick, self.policy.clone(), &scenario).1?;
@@ -307,10 +316,10 @@ impl Exploration {
         let (limit, steps) = (self.time_limit, self.step_limit);
         match &report.ending {
             Ending::Completed(why) => why.clone(),
-            Ending::Deadlock => Some("nothing can go on: every task waits for another".to_owned()),
+            Ending::Deadlock => Some(STUCK.to_owned()),
             Ending::TimeLimit => Some(format!("not done after {limit:?} of virtual time")),
             Ending::StepLimit => Some(format!("not done after {steps} steps")),
-            Ending::Panicked(message) => Some(message.clone()),
+            Ending::Panicked(message) => Some(panicked(message)),
             Ending::Diverged(divergence) => Some(divergence.to_string()),
         }
     }
@@ -323,12 +332,17 @@ impl Exploration {
     {
         let (first, why) = self.run(self.options(seed), self.policy.clone(), scenario);
         let (second, again) = self.run(self.options(seed), self.policy.clone(), scenario);
-        if first.trace == second.trace && why == again {
+        // The hash says when things happened, the log says what did.
+        if first.trace == second.trace && why == again && first.log().eq(second.log()) {
             return None;
         }
         let texts = (first.timeline(), second.timeline());
-        let differs = texts.0.lines().zip(texts.1.lines()).find(|(a, b)| a != b);
-        let (a, b) = differs.unwrap_or(("the same events", "the same events, chosen otherwise"));
+        let came_of = |why: Option<String>| why.unwrap_or_else(|| "it passes".to_owned());
+        let (a, b) = match canary::parting(&texts.0, &texts.1) {
+            Some((a, b)) => (a.to_owned(), b.to_owned()),
+            None if why != again => (came_of(why), came_of(again)),
+            None => ("the same events".into(), "they, chosen otherwise".into()),
+        };
         let why = format!(
             "two runs of one seed differ: the scenario does something that the seed does not decide \
              (select! without biased, the order of a HashMap, a real clock, a thread)\n  first: {a}\n  then:  {b}"
@@ -368,15 +382,19 @@ impl Exploration {
     {
         let found = tape.draws.len();
         let wanted = sort(why);
-        let shrunk = shrink(tape, self.shrink_runs, |tape| {
+        let fails = |tape| {
             let options = self.options(seed).with_log_limit(0);
             let (report, why) = self.run(options, Policy::Guided(tape), scenario);
             why.is_some_and(|why| sort(&why) == wanted)
                 .then_some(report.tape)
-        });
-        let Shrunk {
-            tape, runs: tried, ..
-        } = shrunk;
+        };
+        let (tape, tried) = match self.shrink_runs {
+            0 => (tape, 0),
+            most => {
+                let shrunk = shrink(tape, most, fails);
+                (shrunk.tape, shrunk.runs)
+            }
+        };
         let options = self.options(seed);
         let (report, shown) = self.run(options, Policy::Replay(tape), scenario);
         let why = shown.unwrap_or_else(|| format!("{why}\n(but not when it was repeated)"));
@@ -384,24 +402,41 @@ impl Exploration {
     }
 }
 
-/// What sort of failure it is: the words without the numbers, which differ from run to run.
-fn sort(why: &str) -> String {
-    let line = why.lines().next().unwrap_or_default();
-    line.chars().filter(|c| !c.is_ascii_digit()).collect()
-}
+const STUCK: &str = "nothing can go on: every task waits for another, or for what is no part of \
+    the simulation (a timer of tokio, a thread, a socket)";
 
-/// `enumerate().find_map()`, with runs counted from 1.
-trait EnumerateUntil {
-    fn enumerate_until<T>(self, each: impl FnMut(u64, u64) -> Option<T>) -> Option<T>;
-}
-
-impl EnumerateUntil for Range<u64> {
-    fn enumerate_until<T>(self, mut each: impl FnMut(u64, u64) -> Option<T>) -> Option<T> {
-        (1..).zip(self).find_map(|(runs, seed)| each(runs, seed))
+/// What a panic said, where it was, and what to do if it is one of the usual.
+fn panicked(message: &str) -> String {
+    let mut why = message.to_owned();
+    if message.contains("Tokio 1.x runtime") {
+        why.push_str(
+            "\n(a scenario has no tokio runtime: sleep with `sim.sleep` or the `Runtime` of a client, \
+             start tasks with `sim.spawn`)",
+        );
     }
+    if let Some(place) = quiet::last_place() {
+        why.push_str(PANICKED_AT);
+        why.push_str(&place);
+    }
+    why
+}
+
+const PANICKED_AT: &str = "\npanicked at ";
+
+/// What sort of failure it is: the words without the numbers, which differ from run to run, and the
+/// place of a panic.
+fn sort(why: &str) -> (String, Option<&str>) {
+    let line = why.lines().next().unwrap_or_default();
+    let words = line.chars().filter(|c| !c.is_ascii_digit()).collect();
+    let place = why.rsplit_once(PANICKED_AT).map(|(_, place)| place);
+    (words, place)
 }
 
 /// What a scenario may return: nothing, or a result.
+#[diagnostic::on_unimplemented(
+    message = "a scenario returns `()`, or `Result<(), E>` with an error that can be displayed",
+    label = "the future of this scenario has the output `{Self}`"
+)]
 pub trait Verdict {
     /// What is wrong, if anything is.
     fn failure(self) -> Option<String>;

@@ -1,11 +1,13 @@
 //! Panics that are expected, and many of them: shrinking makes thousands of failing runs.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic;
 use std::sync::Once;
 
 thread_local! {
     static QUIET: Cell<u32> = const { Cell::new(0) };
+    /// Where the last panic was that was not printed.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 static HOOK: Once = Once::new();
@@ -19,11 +21,19 @@ pub(crate) fn panics() -> Quiet {
         panic::set_hook(Box::new(move |info| {
             if QUIET.get() == 0 {
                 before(info);
+            } else {
+                PLACE.set(info.location().map(ToString::to_string));
             }
         }));
     });
     QUIET.set(QUIET.get() + 1);
+    PLACE.set(None);
     Quiet
+}
+
+/// Where this thread panicked last while it was quiet, `file:line:column`; told once.
+pub(crate) fn last_place() -> Option<String> {
+    PLACE.take()
 }
 
 impl Drop for Quiet {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::history::History;
 use crate::history::spans::{Absence, Span, absences, met, spans};
-use crate::log::{Content, Fate, Message};
+use crate::log::{Content, Event, Fate, Message};
 
 /// All in CSS pixels.
 pub(crate) const ROW: i32 = 18;
@@ -57,6 +57,8 @@ pub(crate) struct Layout {
     pub(crate) rows: Vec<i32>,
     /// Which entry a message brought first.
     brought: BTreeMap<u64, usize>,
+    /// Which entries say what befell a message.
+    faults: BTreeMap<u64, Vec<usize>>,
     pub(crate) spans: Vec<Span>,
     pub(crate) absences: Vec<Absence>,
     pub(crate) height: i32,
@@ -70,6 +72,7 @@ impl Layout {
             instants: Vec::new(),
             rows: Vec::new(),
             brought: BTreeMap::new(),
+            faults: BTreeMap::new(),
             height: 0,
             spans,
             absences,
@@ -77,6 +80,9 @@ impl Layout {
         for (index, entry) in history.entries.iter().enumerate() {
             if let Some(message) = entry.message {
                 layout.brought.entry(message).or_insert(index);
+                if is_fault(&entry.event) {
+                    layout.faults.entry(message).or_default().push(index);
+                }
             }
         }
         layout.place(history);
@@ -152,6 +158,11 @@ impl Layout {
             })
     }
 
+    /// The entries that say what befell a message.
+    pub(crate) fn faults(&self, message: u64) -> &[usize] {
+        self.faults.get(&message).map_or(&[], Vec::as_slice)
+    }
+
     fn brought(&self, message: u64) -> Option<i32> {
         self.brought.get(&message).map(|&index| self.rows[index])
     }
@@ -221,6 +232,11 @@ impl Layout {
         }
         bars
     }
+}
+
+/// Whether something went wrong with a message.
+pub(crate) const fn is_fault(event: &Event) -> bool {
+    matches!(event, Event::Fault { .. } | Event::Undelivered { .. })
 }
 
 /// How much a time in which nothing happens looks like: its logarithm.

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::history::spans::SpanEnd;
 use crate::log::{Entry, Log, Message};
 
 /// What happened in a run, to be looked at as [text](Self::text), as a [page](Self::html) or in a
@@ -101,6 +102,19 @@ impl History {
     pub fn save(&self, page: &Path) -> io::Result<()> {
         std::fs::write(page, self.html())?;
         std::fs::write(page.with_extension("json"), self.perfetto())
+    }
+
+    /// Who held, and who waited, at its end, a line for each.
+    pub(crate) fn standing(&self) -> Vec<String> {
+        let spans = spans::spans(self);
+        let open = spans.iter().filter(|span| span.end == SpanEnd::Open);
+        open.map(|span| {
+            let does = if span.is_hold() { "holds" } else { "waits for" };
+            let (client, key, number) = (&span.client, &span.key, span.sequence);
+            let since = span.from.as_secs_f64();
+            format!("{client} {does} {key:?} (#{number}) since {since:.3} s")
+        })
+        .collect()
     }
 
     /// The last time of which it tells.

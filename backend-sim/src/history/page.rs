@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_api::Mode;
 
 use crate::history::History;
-use crate::history::layout::{Arrow, Bar, Instant, Layout, ROW, TIME_WIDTH};
+use crate::history::layout::{Arrow, Bar, Instant, Layout, ROW, TIME_WIDTH, is_fault};
 use crate::history::spans::{Absence, Span, SpanEnd};
 use crate::log::{Content, Entry, Event, Fate, Message};
 use crate::timeline::{describe, describe_notice, name, seconds};
@@ -94,7 +94,7 @@ fn write_page(out: &mut String, history: &History, layout: &Layout) -> fmt::Resu
         write_row(out, history, layout, entry, y)?;
     }
     for message in &history.messages {
-        write_message(out, history, message, layout.arrow(message))?;
+        write_message(out, history, layout, message)?;
     }
     writeln!(
         out,
@@ -358,7 +358,7 @@ fn bar_words(span: &Span) -> String {
 /// What sort of row an event is.
 fn kind(event: &Event) -> &'static str {
     match event {
-        Event::Fault { .. } | Event::Undelivered { .. } => "fault",
+        event if is_fault(event) => "fault",
         Event::Failed { .. } => "failed",
         Event::Client(_) | Event::Server(_) => "away",
         Event::Note { .. } => "note",
@@ -386,7 +386,7 @@ fn write_row(
     let told = match entry.message.and_then(|number| message(history, number)) {
         Some(message) => format!(
             "{at:.6} s  {who}: {what}\n{}",
-            message_words(history, message)
+            message_words(history, layout, message)
         ),
         None => format!("{at:.6} s  {who}: {what}"),
     };
@@ -433,7 +433,7 @@ fn group(message: &Message) -> u64 {
     }
 }
 
-fn message_words(history: &History, message: &Message) -> String {
+fn message_words(history: &History, layout: &Layout, message: &Message) -> String {
     let (client, sent) = (&message.client, seconds(message.sent));
     let what = match message.content {
         Content::Request { call, again: false } => format!("{} of {client}", name(call)),
@@ -447,14 +447,9 @@ fn message_words(history: &History, message: &Message) -> String {
         Fate::Lost(at) => format!("lost at {}", seconds(at)),
         Fate::UnderWay => "still under way".to_owned(),
     };
-    let faults = history
-        .entries
-        .iter()
-        .filter(|entry| entry.message == Some(message.number));
-    let faults = faults.filter(|entry| kind(&entry.event) == "fault");
     let mut words = format!("{what}\nsent at {sent}, {fate}");
-    for fault in faults {
-        let _ = write!(words, "\n{}", describe(&fault.event));
+    for &fault in layout.faults(message.number) {
+        let _ = write!(words, "\n{}", describe(&history.entries[fault].event));
     }
     words
 }
@@ -462,8 +457,8 @@ fn message_words(history: &History, message: &Message) -> String {
 fn write_message(
     out: &mut String,
     history: &History,
+    layout: &Layout,
     message: &Message,
-    arrow: Arrow,
 ) -> fmt::Result {
     let sort = match message.content {
         Content::Reply { .. } => "reply",
@@ -475,13 +470,16 @@ fn write_message(
     let Arrow {
         from: (x0, y0),
         to: (x1, y1),
-    } = arrow;
+    } = layout.arrow(message);
     // What does not arrive ends on its way.
     let (x1, y1) = match message.fate {
         Fate::Arrived(_) => (x1, y1),
         _ => (x0 + (x1 - x0) * 3 / 5, y0 + (y1 - y0) * 3 / 5),
     };
-    let (told, number) = (Escaped(message_words(history, message)), group(message));
+    let (told, number) = (
+        Escaped(message_words(history, layout, message)),
+        group(message),
+    );
     write!(
         out,
         "<g class=\"msg {sort}{fault}\" data-m=\"{number}\" data-t=\"{told}\">\

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
@@ -26,31 +27,29 @@ const CALLS: usize = 100;
 pub(crate) fn render(history: &History) -> String {
     let mut out = Output {
         json: String::from("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"),
+        columns: history.columns(),
         lanes: BTreeMap::new(),
         first: true,
     };
     out.process(SERVER, "server");
-    let columns = history.columns();
-    for (index, client) in columns.iter().enumerate() {
+    for (index, client) in history.columns().iter().enumerate() {
         out.process(pid(index), client);
     }
     for span in spans(history) {
-        out.span(history, &span);
+        out.span(&span);
     }
     for absence in absences(history) {
-        let pid = absence
-            .client
-            .as_ref()
-            .map_or(SERVER, |client| process(history, client));
+        let pid = out.pid_of(absence.client.as_deref());
         let (from, to) = (absence.from, absence.to);
         out.slice((pid, LOCKS, "locks"), (from, to), absence.kind.name(), "");
     }
     for entry in &history.entries {
-        out.entry(history, entry);
+        out.entry(entry);
     }
-    let ends = call_ends(history);
+    let (ends, told) = (call_ends(history), told(history));
     for message in &history.messages {
-        out.message(history, message, &ends);
+        let what = told.get(&message.number).map_or("", String::as_str);
+        out.message(message, what, &ends);
     }
     out.json.push_str("\n]}\n");
     out.json
@@ -60,19 +59,14 @@ const fn pid(column: usize) -> usize {
     SERVER + 1 + column
 }
 
-fn process(history: &History, client: &str) -> usize {
-    let columns = history.columns();
-    let column = columns.iter().position(|name| &**name == client);
-    pid(column.unwrap_or(columns.len()))
-}
-
 /// When each call was over for its caller, by the number of its request.
 fn call_ends(history: &History) -> BTreeMap<u64, Duration> {
     let mut ends = BTreeMap::new();
+    let end = history.end();
     for message in &history.messages {
         match (message.content, message.fate) {
             (Content::Request { again: false, .. }, _) => {
-                let last = message.sent.saturating_add(CALL_TIMEOUT).min(history.end());
+                let last = message.sent.saturating_add(CALL_TIMEOUT).min(end);
                 ends.insert(message.number, last.max(message.sent));
             }
             (Content::Reply { to, .. }, Fate::Arrived(at)) => {
@@ -86,6 +80,8 @@ fn call_ends(history: &History) -> BTreeMap<u64, Duration> {
 
 struct Output {
     json: String,
+    /// A process for each.
+    columns: Vec<Arc<str>>,
     /// The slices' ends on each track of a process and name: none may overlap another.
     lanes: BTreeMap<(usize, usize), Vec<Duration>>,
     first: bool,
@@ -104,6 +100,15 @@ impl Output {
             self.json,
             "{comma}{{\"ph\":\"{phase}\",\"pid\":{pid},\"tid\":{tid}{rest}}}"
         );
+    }
+
+    /// The process of a client, or of the server.
+    fn pid_of(&self, client: Option<&str>) -> usize {
+        let Some(client) = client else {
+            return SERVER;
+        };
+        let column = self.columns.iter().position(|name| **name == *client);
+        pid(column.unwrap_or(self.columns.len()))
     }
 
     fn process(&mut self, pid: usize, name: &str) {
@@ -175,7 +180,7 @@ impl Output {
         self.event("f", (pid, tid), end);
     }
 
-    fn span(&mut self, history: &History, span: &Span) {
+    fn span(&mut self, span: &Span) {
         let (key, number) = (&span.key, span.sequence);
         let (name, what) = match span.token {
             Some(token) => (
@@ -187,15 +192,12 @@ impl Output {
                 format!("{:?}, {:?}", span.mode, span.end),
             ),
         };
-        let pid = process(history, &span.client);
+        let pid = self.pid_of(Some(&span.client));
         self.slice((pid, LOCKS, "locks"), (span.from, span.to), &name, &what);
     }
 
-    fn entry(&mut self, history: &History, entry: &Entry) {
-        let pid = entry
-            .client
-            .as_ref()
-            .map_or(SERVER, |client| process(history, client));
+    fn entry(&mut self, entry: &Entry) {
+        let pid = self.pid_of(entry.client.as_deref());
         match &entry.event {
             // Their messages have slices.
             Event::Executed { .. } | Event::Hello { .. } | Event::Notified { .. } => {}
@@ -204,17 +206,16 @@ impl Output {
     }
 
     /// What a message was is told by the slices at its ends.
-    fn message(&mut self, history: &History, message: &Message, ends: &BTreeMap<u64, Duration>) {
-        let client = process(history, &message.client);
+    fn message(&mut self, message: &Message, what: &str, ends: &BTreeMap<u64, Duration>) {
+        let client = self.pid_of(Some(&message.client));
         match message.content {
             Content::Request { call, again } => {
-                let what = told(history, message.number);
                 let end = ends.get(&message.number).copied().unwrap_or(message.sent);
                 let name = if again { "sent again" } else { name(call) };
-                let caller = self.slice((client, CALLS, "calls"), (message.sent, end), name, &what);
+                let caller = self.slice((client, CALLS, "calls"), (message.sent, end), name, what);
                 if let Fate::Arrived(at) = message.fate {
                     let of = format!("{} {name}", message.client);
-                    let server = self.slice((SERVER, CALLS, "commands"), (at, at), &of, &what);
+                    let server = self.slice((SERVER, CALLS, "commands"), (at, at), &of, what);
                     let from = (client, caller, message.sent);
                     self.arrow(message.number, from, (SERVER, server, at));
                 }
@@ -235,14 +236,16 @@ impl Output {
     }
 }
 
-/// What the log says that a message brought.
-fn told(history: &History, message: u64) -> String {
-    let told = history
-        .entries
-        .iter()
-        .filter(|entry| entry.message == Some(message));
-    let told: Vec<String> = told
-        .map(|entry| describe(&entry.event).to_string())
-        .collect();
-    told.join("; ")
+/// What the log says that each message brought.
+fn told(history: &History) -> BTreeMap<u64, String> {
+    let mut told: BTreeMap<u64, String> = BTreeMap::new();
+    for entry in &history.entries {
+        if let Some(message) = entry.message {
+            let words = told.entry(message).or_default();
+            let and = if words.is_empty() { "" } else { "; " };
+            // Writing to a string cannot fail.
+            let _ = write!(words, "{and}{}", describe(&entry.event));
+        }
+    }
+    told
 }

@@ -255,7 +255,8 @@ impl Spans {
                 rows: (self.row, None),
                 ..span.clone()
             };
-            if span.from < at {
+            // It may have waited for no time, but through other events.
+            if span.rows.0 != self.row {
                 (span.to, span.end) = (at, SpanEnd::Became);
                 span.rows.1 = self.row;
                 self.done.push(span);

@@ -262,6 +262,65 @@ fn what_the_seed_does_not_decide_is_noticed() {
     assert!(why.contains("first:") && why.contains("hello"), "{why}");
 }
 
+/// The same calls at the same times, for other keys: the hash of the run does not show it.
+#[test]
+fn other_keys_in_the_second_run_are_noticed() {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let failure = Exploration::new().with_seeds(0..3).find(|sim| async move {
+        let key = RUNS.fetch_add(1, Ordering::Relaxed).to_string();
+        let locks = LockClient::new(sim.client("a"));
+        let mutex = locks.mutex(key).expect("a valid key");
+        mutex.lock().await.map(drop)
+    });
+    let why = failure.expect("it is noticed").why;
+    assert!(why.contains("two runs of one seed differ"), "{why}");
+    assert!(
+        why.contains("acquire \"0\"") && why.contains("acquire \"1\""),
+        "{why}"
+    );
+}
+
+#[test]
+#[should_panic(expected = "nothing would run")]
+fn no_seeds_are_refused() {
+    let _ = Exploration::new().with_seeds(5..5);
+}
+
+#[test]
+fn a_panic_is_told_with_its_place_and_what_helps() {
+    let find = |what: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
+        let failure = Exploration::new().with_seeds(0..3).find(what);
+        failure.expect("it fails").why
+    };
+    let why = find(|sim| Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") }));
+    let here = why.rsplit_once("\npanicked at ").map(|(_, place)| place);
+    assert!(
+        here.is_some_and(|place| place.starts_with(file!())),
+        "{why}"
+    );
+    let why = find(|_| Box::pin(tokio::time::sleep(ms(1))));
+    assert!(why.contains("sleep with `sim.sleep`"), "{why}");
+}
+
+/// Who takes a lock twice waits for himself, and asks again each second.
+#[test]
+fn a_run_that_waits_in_vain_says_for_what_and_not_too_much() {
+    let exploration = Exploration::new().with_time_limit(secs(1_000));
+    let failure = exploration.find(|sim| async move {
+        let locks = LockClient::new(sim.client("a"));
+        let mutex = locks.mutex("job")?;
+        let _first = mutex.lock().await?;
+        mutex.lock().await.map(drop)
+    });
+    let failure = failure.expect("it fails");
+    let text = failure.to_string();
+    assert!(text.contains("a holds \"job\" (#1) since"), "{text}");
+    assert!(text.contains("a waits for \"job\" (#2) since"), "{text}");
+    let (all, printed) = (failure.history.text().lines().count(), text.lines().count());
+    assert!(printed < 330 && 330 < all, "{printed} of {all} lines");
+    assert!(text.contains("lines are left out"), "{text}");
+}
+
 /// All orders of two clients with three commands each: 6! / (3! 3!) = 20, if nothing else is left
 /// open.
 #[test]

@@ -229,6 +229,10 @@ async fn hand_overs_at_one_instant_are_told_in_their_order() {
         if line.contains("-> released") {
             assert!(line.contains(".*"), "{line}\n{text}");
         }
+        // A wait of no time is one, too.
+        if line.contains("-> queued") {
+            assert!(line.contains("?*"), "{line}\n{text}");
+        }
     }
     // Nothing arrives before it was sent: no arrow of a push points upwards.
     for arrow in html.split("class=\"msg push").skip(1) {
