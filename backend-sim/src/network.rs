@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
-use leasehold_api::machine::{Event as MachineEvent, Message, Reply, State};
+use leasehold_api::machine::{Event as MachineEvent, Message, Reply};
 use leasehold_api::{AcquireReply, BackendError, Notice, PollReply, RenewReply, Stamp};
 
 use crate::calls::Outcome;
@@ -353,9 +353,10 @@ impl Inner {
             Request::Steps(steps) => {
                 answers.reserve_exact(steps.len());
                 for (key, command) in steps {
-                    let watched = self.observer.is_some();
                     let store = &mut self.servers.of(on_old).store;
-                    let before = watched.then(|| store.state(key).map(State::facts));
+                    if let Some(observer) = &mut self.observer {
+                        observer.executes(key, store.state(key));
+                    }
                     let executed = store.execute(now, key, command);
                     self.choices.trace.fold(summary(&executed.answer));
                     if let Some(observer) = &mut self.observer {
@@ -370,7 +371,6 @@ impl Inner {
                             messages: &executed.messages,
                             together: steps.len(),
                             again: arrival.again,
-                            before: before.flatten().unwrap_or_default(),
                             state: store.state(key),
                         });
                     }

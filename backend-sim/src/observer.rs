@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Facts, Message, State};
+use leasehold_api::machine::{Command, Message, State};
 use leasehold_api::{Key, Stamp};
 
 use crate::log::{Answer, Event};
@@ -12,6 +12,12 @@ use crate::log::{Answer, Event};
 ///
 /// It is called while the simulation is locked: it must not use the server or its clients.
 pub trait Observer: Send {
+    /// The server is about to execute a command; this is under its key: `None` if nothing is, or a
+    /// foreign value. [`executed`](Self::executed) follows.
+    fn executes(&mut self, key: &Key, state: Option<&State>) {
+        let _ = (key, state);
+    }
+
     /// The server executed a command.
     fn executed(&mut self, execution: &Execution<'_>);
 
@@ -46,8 +52,6 @@ pub struct Execution<'a> {
     pub together: usize,
     /// Whether this was the second delivery of a duplicated request.
     pub again: bool,
-    /// What was under the key before.
-    pub before: Facts,
     /// What is left under the key; `None` if nothing is, or a foreign value.
     pub state: Option<&'a State>,
 }

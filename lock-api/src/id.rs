@@ -1,5 +1,6 @@
 //! Names and identities: keys, sessions, owners, operations, labels, tokens.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ impl fmt::Display for Key {
 ///
 /// Together with a sequence number it authorises ending and renewing, so it is secret: `Debug`
 /// shows only a fingerprint.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId([u8; 16]);
 
 impl SessionId {
@@ -59,6 +60,21 @@ impl SessionId {
     /// The bytes as they go on the wire.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+}
+
+impl Ord for SessionId {
+    /// The order of the bytes, compared as one number: maps by session are searched all the time.
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
+    }
+}
+
+impl PartialOrd for SessionId {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

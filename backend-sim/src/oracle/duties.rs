@@ -2,12 +2,12 @@
 //! often than it must, and to look after its places: each poll interval, and soon when a
 //! subscription was lost.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_api::bounds::{CALL_TIMEOUT, MAX_POLL_INTERVAL};
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{AcquireReply, Notice, PollReply, SessionId};
+use litemap::LiteMap;
 
 use crate::faults::Fault;
 use crate::log::{ClientEvent, Event, ServerEvent};
@@ -39,7 +39,7 @@ struct Health {
 
 #[derive(Debug, Default)]
 pub(crate) struct Duties {
-    clients: BTreeMap<usize, Health>,
+    clients: LiteMap<usize, Health>,
     /// When something last happened to the server.
     server: Duration,
     server_down: bool,
@@ -47,9 +47,9 @@ pub(crate) struct Duties {
     /// again.
     outage: Option<Duration>,
     /// Of each tenure: when its last renewal was sent, and how many came too soon.
-    renewals: BTreeMap<(SessionId, u64), (Duration, u32)>,
+    renewals: LiteMap<(SessionId, u64), (Duration, u32)>,
     /// Attempts that wait, by client, and until when they must poll.
-    polls: BTreeMap<(SessionId, u64), (usize, Duration)>,
+    polls: LiteMap<(SessionId, u64), (usize, Duration)>,
     /// Whether calls take so long that clients may have to repeat them all the time.
     slow: bool,
 }

@@ -1,17 +1,18 @@
 //! What the clients' guards say, judged against the servers and against each other.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::Command;
-use leasehold_api::{Key, Mode, SessionId};
+use leasehold_api::{Key, Mode, Operation, SessionId};
+use litemap::LiteMap;
+use smallvec::SmallVec;
 
 use crate::log::{ClientEvent, Event};
 use crate::oracle::coverage::{Coverage, Situation};
 use crate::oracle::duties::Duties;
-use crate::oracle::step::{Step, has};
-use crate::oracle::{Findings, Model, who};
+use crate::oracle::step::{Step, has, place_of};
+use crate::oracle::{Findings, Model, Set, who};
 
 /// A guard, whatever it guards.
 pub(crate) trait Watched: Send + Sync {
@@ -79,27 +80,27 @@ struct AtServer {
     taken: bool,
     revoked: bool,
     /// The tokens of its periods, oldest first: it has had the last since then.
-    tokens: Vec<u64>,
+    tokens: SmallVec<[u64; 2]>,
 }
 
 /// Attempts that wait: whose, until when, for what.
-pub(crate) type Waiting = BTreeMap<(SessionId, u64), (usize, Duration, Key)>;
+pub(crate) type Waiting = LiteMap<(SessionId, u64), (usize, Duration, Key)>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     next: GuardId,
-    held: BTreeMap<GuardId, Held>,
-    at_server: BTreeMap<(SessionId, u64), AtServer>,
+    held: LiteMap<GuardId, Held>,
+    at_server: LiteMap<(SessionId, u64), AtServer>,
     /// Places: whose, and until when.
     waiting: Waiting,
-    sessions: BTreeMap<SessionId, usize>,
+    sessions: LiteMap<SessionId, usize>,
     /// How much faster a client's clock runs than true time, in millionths.
-    rates: BTreeMap<usize, i32>,
+    rates: LiteMap<usize, i32>,
     /// Clients whose clocks have jumped, and run at another rate.
-    uneven: BTreeSet<usize>,
+    uneven: Set<usize>,
     /// Clients whose clocks have jumped: they take it for a step of the server's when they next
     /// hear of it.
-    jumped: BTreeSet<usize>,
+    jumped: Set<usize>,
 }
 
 impl Guards {
@@ -120,19 +121,7 @@ impl Guards {
                 }
             }
         }
-        for place in &step.before.places {
-            let operation = place.operation;
-            self.waiting
-                .remove(&(operation.session, operation.sequence));
-        }
-        for place in &step.after.places {
-            let operation = place.operation;
-            let client = self.sessions.get(&operation.session).copied();
-            let end = step.at + place.end.saturating_since(step.now);
-            let name = (operation.session, operation.sequence);
-            let waits = (client.unwrap_or(0), end, step.key.clone());
-            self.waiting.insert(name, waits);
-        }
+        self.follow_places(step);
         for tenure in &step.after.tenures {
             let left = tenure.end.saturating_since(step.now);
             for (sequence, _) in &tenure.holds {
@@ -143,7 +132,7 @@ impl Guards {
                     end: Duration::ZERO,
                     taken: false,
                     revoked: false,
-                    tokens: Vec::new(),
+                    tokens: SmallVec::new(),
                 });
                 hold.end = step.at + left;
                 hold.revoked = tenure.revoked;
@@ -152,6 +141,27 @@ impl Guards {
                     hold.tokens.push(token);
                 }
             }
+        }
+    }
+
+    fn follow_places(&mut self, step: &Step<'_>) {
+        for place in &step.before.places {
+            let Operation {
+                session, sequence, ..
+            } = place.operation;
+            if place_of(step.after, session, sequence).is_none() {
+                self.waiting.remove(&(session, sequence));
+            }
+        }
+        for place in &step.after.places {
+            let Operation {
+                session, sequence, ..
+            } = place.operation;
+            let client = self.sessions.get(&session).copied().unwrap_or(0);
+            let end = step.at + place.end.saturating_since(step.now);
+            let waits = self.waiting.entry((session, sequence));
+            let waits = waits.or_insert_with(|| (client, end, step.key.clone()));
+            (waits.0, waits.1) = (client, end);
         }
     }
 
@@ -174,12 +184,12 @@ impl Guards {
         };
         match event {
             ClientEvent::ClockRate { ppm } => {
-                self.uneven.insert(client);
+                self.uneven.insert(client, ());
                 self.rates.insert(client, *ppm);
             }
             ClientEvent::ClockJumped { .. } => {
-                self.uneven.insert(client);
-                self.jumped.insert(client);
+                self.uneven.insert(client, ());
+                self.jumped.insert(client, ());
             }
             _ => {}
         }
@@ -257,7 +267,7 @@ impl Guards {
     /// Whether a client may have given up to end what it had, as one may whose clock has jumped
     /// past the moment until which it is worth the trouble.
     pub(crate) fn may_have_given_up(&self, client: usize) -> bool {
-        self.jumped.contains(&client)
+        self.jumped.contains_key(&client)
     }
 
     /// What stands at the server, by the client that left it there.
@@ -389,7 +399,7 @@ impl Guards {
             };
             let hold = held.operation.and_then(|name| self.at_server.get(&name));
             let stands = hold.is_some_and(|hold| hold.end > at && !hold.revoked);
-            if stands && at < held.until && !self.uneven.contains(&client) {
+            if stands && at < held.until && !self.uneven.contains_key(&client) {
                 let text = format!(
                     "{:?} was lost before {:?}, and stands at the server",
                     held.holding, held.until
@@ -401,7 +411,7 @@ impl Guards {
             };
             let healthy = duties.healthy_since(client);
             let well = healthy.is_some_and(|since| since.max(held.since) + kept <= valid);
-            if well && !self.jumped.contains(&client) {
+            if well && !self.jumped.contains_key(&client) {
                 let text = format!("{:?} was lost in good health", held.holding);
                 found.add("renewal", text);
             }

@@ -1,35 +1,35 @@
 //! What is remembered of the operations and periods of a run: nothing lives after its end, and
 //! tokens number periods whichever server grants them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{Key, RenewReply, SessionId};
+use litemap::LiteMap;
 
 use crate::oracle::coverage::{Coverage, Situation};
 use crate::oracle::step::{Step, name, place_of, tenure_of};
 use crate::oracle::tenures::lives;
-use crate::oracle::{Findings, Model};
+use crate::oracle::{Findings, Model, Set};
 
 type Name = (SessionId, u64);
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// When the first end of each operation was sent.
-    ended: BTreeMap<Name, Duration>,
+    ended: LiteMap<Name, Duration>,
     /// Holds that were granted out of the queue, and not confirmed by a renewal yet.
-    claims: BTreeSet<Name>,
+    claims: Set<Name>,
     /// The highest token of each key, whichever server granted it, and how many periods it has
     /// had.
-    periods: BTreeMap<Key, Periods>,
+    periods: LiteMap<Key, Periods>,
 }
 
 #[derive(Debug, Default)]
 struct Periods {
     highest: u64,
     /// The place of each token in the order of granting.
-    order: BTreeMap<u64, u32>,
+    order: LiteMap<u64, u32>,
     /// The last of the effective writes, by that order.
     written: Option<(u32, u64)>,
     /// Whether the condition of S4 has failed: no token means anything from then on.
@@ -52,7 +52,7 @@ impl History {
     fn claims(&mut self, step: &Step<'_>, seen: &mut Coverage) {
         for tenure in step.before.tenures.iter().filter(|t| t.end <= step.now) {
             for (sequence, _) in &tenure.holds {
-                if self.claims.remove(&(tenure.session, *sequence)) {
+                if self.claims.remove(&(tenure.session, *sequence)).is_some() {
                     seen.reached(Situation::ClaimExpired);
                 }
             }
@@ -60,7 +60,7 @@ impl History {
         for place in step.waited() {
             let name = (place.operation.session, place.operation.sequence);
             if tenure_of(step.after, name.0, name.1).is_some() {
-                self.claims.insert(name);
+                self.claims.insert(name, ());
             }
         }
         if let (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) =
@@ -79,7 +79,7 @@ impl History {
         match (step.command, self.ended.get(&name_of)) {
             (Command::End(_), None) => {
                 self.ended.insert(name_of, step.sent);
-                if self.claims.remove(&name_of) {
+                if self.claims.remove(&name_of).is_some() {
                     seen.reached(Situation::ClaimEnded);
                 }
             }

@@ -24,16 +24,16 @@ mod tenures;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::Reply;
 use leasehold_api::{AcquireReply, Key, Mode, PollReply, SessionId};
+use litemap::LiteMap;
 
 pub use coverage::{Coverage, Situation};
 pub(crate) use guards::{GuardId, Holding, Said, Watched};
-pub(crate) use step::Step;
+pub(crate) use step::{Step, operation as operation_of};
 
 use crate::log::Event;
 use duties::Duties;
@@ -43,6 +43,10 @@ use reasons::Reasons;
 
 /// More findings than these of one run tell nothing new.
 const FINDINGS: usize = 8;
+
+/// What the judge remembers is little in each run, and there are many runs: sorted vectors are
+/// made, searched and dropped faster than trees.
+type Set<T> = LiteMap<T, ()>;
 
 /// What the swarm calls its client of that index.
 pub(crate) fn who(client: usize) -> String {
@@ -102,7 +106,7 @@ pub(crate) struct Oracle {
     /// The client whose last acquire was granted.
     granted: Option<usize>,
     /// How many subscriptions there are to each session's channel.
-    listeners: BTreeMap<SessionId, u32>,
+    listeners: LiteMap<SessionId, u32>,
     /// Whether the server cannot tell who listens.
     mute: bool,
     /// When the server stopped.
@@ -120,7 +124,7 @@ impl Oracle {
             guards: Guards::default(),
             duties: Duties::default(),
             granted: None,
-            listeners: BTreeMap::new(),
+            listeners: LiteMap::new_vec(),
             mute: false,
             stopped: Duration::ZERO,
         }
@@ -251,8 +255,9 @@ impl Oracle {
         self.found.add(promise, text);
     }
 
-    /// The verdict.
-    pub(crate) fn verdict(self) -> (Vec<Violation>, Coverage) {
-        (self.found.violations, self.seen)
+    /// The verdict: takes out what was found.
+    pub(crate) fn verdict(&mut self) -> (Vec<Violation>, Coverage) {
+        let found = std::mem::take(&mut self.found.violations);
+        (found, std::mem::take(&mut self.seen))
     }
 }

@@ -1,37 +1,36 @@
 //! Rules 6, 12 and 15: answers that only a memory of the key can judge: why an operation is gone,
 //! whether an acquire is stale, whether a tenure may upgrade.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use leasehold_api::bounds::HORIZON;
 use leasehold_api::machine::{Command, Reply, TenureFacts};
 use leasehold_api::{
     AcquireReply, Convert, ConvertReply, EndReply, Key, Kind, Label, Mode, Operation, PollReply,
     Refused, RenewReply, ServerTime, SessionId, Why,
 };
+use litemap::LiteMap;
 
 use crate::oracle::step::{Step, find, has, name, place_of, tenure_of};
-use crate::oracle::{Findings, Model};
+use crate::oracle::{Findings, Model, Set};
 
 type Name = (SessionId, u64);
 
 /// What is remembered of each key, and what each session calls itself.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons {
-    keys: BTreeMap<Key, Memory>,
-    labels: BTreeMap<SessionId, Label>,
+    keys: LiteMap<Key, Memory>,
+    labels: LiteMap<SessionId, Label>,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
     /// The highest sequence that an acquire or an end of each session carried, and when the
     /// session's last came.
-    seen: BTreeMap<SessionId, (u64, ServerTime)>,
-    ended: BTreeSet<Name>,
+    seen: LiteMap<SessionId, (u64, ServerTime)>,
+    ended: Set<Name>,
     /// Holds that were revoked, or ended by force.
-    forced: BTreeSet<Name>,
+    forced: Set<Name>,
     /// Tenures that have upgraded while others waited.
-    upgraded: BTreeSet<(SessionId, u64)>,
+    upgraded: Set<(SessionId, u64)>,
 }
 
 impl Reasons {
@@ -151,11 +150,11 @@ impl Memory {
         let named = (operation.session, operation.sequence);
         let expired = expired(step, operation) && step.now < step.before.stored_end;
         let revoked = tenure_of(step.after, named.0, named.1).is_some_and(|t| t.revoked);
-        let ended = self.ended.contains(&named);
+        let ended = self.ended.contains_key(&named);
         let last = self.seen.get(&named.0).is_some_and(|(s, _)| *s == named.1);
         let is = match why {
             Why::Expired => expired,
-            Why::Forced => revoked || self.forced.contains(&named),
+            Why::Forced => revoked || self.forced.contains_key(&named),
             Why::Ended => ended && !expired,
             Why::Unknown if model == Model::Outside => true,
             Why::Unknown => {
@@ -187,7 +186,7 @@ impl Memory {
         };
         let holder = (after.session, after.id);
         let others_wait = !step.after.places.is_empty();
-        let again = others_wait && self.upgraded.contains(&holder);
+        let again = others_wait && self.upgraded.contains_key(&holder);
         match reply {
             ConvertReply::NotSole => {
                 let alone = step.stands().count() == 1;
@@ -208,7 +207,7 @@ impl Memory {
                     found.add("rule 6", text);
                 }
                 if others_wait && !wrote {
-                    self.upgraded.insert(holder);
+                    self.upgraded.insert(holder, ());
                 }
             }
             _ => {}
@@ -222,7 +221,8 @@ impl Memory {
         let both = step.before.tenures.iter().chain(&step.after.tenures);
         for tenure in both.filter(|tenure| request.tokens.contains(&tenure.token)) {
             let holds = tenure.holds.iter();
-            self.forced.extend(holds.map(|(s, _)| (tenure.session, *s)));
+            self.forced
+                .extend(holds.map(|(s, _)| ((tenure.session, *s), ())));
         }
     }
 
@@ -231,7 +231,8 @@ impl Memory {
             Command::Acquire(_) if step.settles() => step.operation(),
             Command::End(request) => {
                 let operation = request.operation;
-                self.ended.insert((operation.session, operation.sequence));
+                self.ended
+                    .insert((operation.session, operation.sequence), ());
                 Some(operation)
             }
             _ => None,

@@ -9,7 +9,7 @@ use leasehold_api::{
 };
 
 use crate::oracle::Findings;
-use crate::oracle::step::{Step, find, has, mode, name, operation, place_of, tenure_of};
+use crate::oracle::step::{Step, find, has, mode, name, place_of, tenure_of};
 use crate::oracle::tenures::lives;
 
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
@@ -100,7 +100,7 @@ fn stands(
     (token, until): (Option<FencingToken>, ServerTime),
     found: &mut Findings,
 ) {
-    let Some(own) = operation(step.command) else {
+    let Some(own) = step.operation() else {
         return;
     };
     let Some(tenure) = tenure_of(step.after, own.session, own.sequence) else {
@@ -127,8 +127,9 @@ fn stands(
 fn holds(step: &Step<'_>, acquired: &Acquired, found: &mut Findings) {
     let until = step.now.saturating_add(acquired.remaining);
     stands(step, (Some(acquired.token), until), found);
-    let own =
-        operation(step.command).and_then(|own| tenure_of(step.after, own.session, own.sequence));
+    let own = step
+        .operation()
+        .and_then(|own| tenure_of(step.after, own.session, own.sequence));
     if own.is_some_and(|tenure| tenure.holds.len() != acquired.holds as usize) {
         found.add(
             "reentrancy",
@@ -138,7 +139,7 @@ fn holds(step: &Step<'_>, acquired: &Acquired, found: &mut Findings) {
 }
 
 fn waits(step: &Step<'_>, queued: &Queued, found: &mut Findings) {
-    let Some(own) = operation(step.command) else {
+    let Some(own) = step.operation() else {
         return;
     };
     let Some(place) = place_of(step.after, own.session, own.sequence) else {

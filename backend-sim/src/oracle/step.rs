@@ -15,6 +15,8 @@ pub(crate) struct Step<'a> {
     pub(crate) client: usize,
     pub(crate) key: &'a Key,
     pub(crate) command: &'a Command,
+    /// The [operation] that it names.
+    pub(crate) own: Option<Operation>,
     pub(crate) reply: &'a Reply,
     /// Who was told what.
     pub(crate) messages: &'a [Message],
@@ -31,7 +33,7 @@ pub(crate) struct Step<'a> {
 }
 
 /// The operation that a command names.
-pub(crate) fn operation(command: &Command) -> Option<Operation> {
+pub(crate) const fn operation(command: &Command) -> Option<Operation> {
     match command {
         Command::Acquire(request) => Some(request.operation),
         Command::Poll(request) => Some(request.operation),
@@ -56,13 +58,13 @@ pub(crate) fn name(command: &Command) -> &'static str {
 }
 
 impl Step<'_> {
-    pub(crate) fn operation(&self) -> Option<Operation> {
-        operation(self.command)
+    pub(crate) const fn operation(&self) -> Option<Operation> {
+        self.own
     }
 
     /// Whether it is this hold's own command.
     pub(crate) fn is_of(&self, session: SessionId, sequence: u64) -> bool {
-        self.operation()
+        self.own
             .is_some_and(|own| own.session == session && own.sequence == sequence)
     }
 

@@ -7,7 +7,7 @@ use leasehold_api::{
     AcquireReply, ConvertReply, ForceHow, Mode, Operation, RenewReply, ServerTime, SessionId,
 };
 
-use crate::oracle::step::{Step, find, has, name, operation, place_of};
+use crate::oracle::step::{Step, find, has, name, place_of};
 use crate::oracle::{Findings, Model};
 
 /// Judges what became of each tenure.
@@ -111,7 +111,8 @@ fn revokes(step: &Step<'_>, tenure: &TenureFacts) -> bool {
 
 /// Judges how the end of a tenure moved: never back, and only by its own command.
 fn moved(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut Findings) {
-    let own = operation(step.command)
+    let own = step
+        .operation()
         .is_some_and(|own| own.session == after.session && has(after, own.sequence));
     let asked = match (step.command, step.reply) {
         (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) if own => {
@@ -145,7 +146,7 @@ fn moved(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut
 /// Judges a tenure that began with the step: a grant at once has its lease, a claim has what was
 /// left of its place.
 fn begun(step: &Step<'_>, tenure: &TenureFacts, found: &mut Findings) {
-    let mut ends = Vec::new();
+    let mut end = None;
     for (sequence, _) in &tenure.holds {
         if !may_come(step, tenure.session, *sequence) {
             let text = format!(
@@ -155,10 +156,9 @@ fn begun(step: &Step<'_>, tenure: &TenureFacts, found: &mut Findings) {
             found.add("S3", text);
             return;
         }
-        ends.push(granted_until(step, tenure.session, *sequence));
+        end = end.max(granted_until(step, tenure.session, *sequence));
     }
-    let end = ends.iter().flatten().max();
-    if end.is_some_and(|end| *end != tenure.end) {
+    if end.is_some_and(|end| end != tenure.end) {
         found.add(
             "rule 10",
             format!("a grant ends at another time than {end:?}: {tenure:?}"),

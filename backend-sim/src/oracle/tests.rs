@@ -11,7 +11,7 @@ use leasehold_api::{
 };
 
 use crate::log::{ClientEvent, Event};
-use crate::oracle::{Model, Oracle, Step};
+use crate::oracle::{Model, Oracle, Step, operation_of};
 
 const LEASE: Duration = Duration::from_secs(2);
 const START: u64 = 1_000_000_000;
@@ -85,13 +85,15 @@ impl History {
         if let Some(lie) = self.lie.take() {
             lie(&mut reply, &mut messages);
         }
-        let session = crate::oracle::step::operation(command).map(|own| own.session);
+        let own = operation_of(command);
+        let session = own.map(|own| own.session);
         self.oracle.step(&Step {
             sent: self.at,
             at: self.at,
             client: session.map_or(0, |session| session.as_bytes()[0].into()),
             key: &self.key,
             command,
+            own,
             reply: &reply,
             messages: &messages,
             now: self.now(),
@@ -139,7 +141,7 @@ impl History {
     }
 
     /// The promises that were broken.
-    fn broken(self) -> Vec<&'static str> {
+    fn broken(mut self) -> Vec<&'static str> {
         let (violations, _) = self.oracle.verdict();
         violations.iter().map(|it| it.promise).collect()
     }

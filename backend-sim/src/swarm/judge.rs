@@ -1,15 +1,16 @@
 //! How the workers of a run tell the oracle what they see.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leasehold_api::machine::{Facts, State};
 use leasehold_api::{Key, Kind, Mode};
+use litemap::LiteMap;
 
 use crate::log::{Answer, ClientEvent, Event, ServerEvent};
 use crate::observer::{Execution, Observer};
-use crate::oracle::{GuardId, Holding, Model, Oracle, Said, Situation, Step};
+use crate::oracle::{GuardId, Holding, Model, Oracle, Said, Situation, Step, operation_of};
 use crate::server::SimServer;
 
 /// The oracle of a run, and what it cannot see by itself: the protected resource, and who was
@@ -27,11 +28,11 @@ pub(crate) struct Judge {
 struct Shared {
     oracle: Oracle,
     /// The highest token that the resource of each key has accepted.
-    highest: BTreeMap<Key, u64>,
+    highest: LiteMap<Key, u64>,
     /// The resource takes older tokens, by mistake.
     careless: bool,
     /// How often each client was paused.
-    pauses: BTreeMap<usize, u32>,
+    pauses: LiteMap<usize, u32>,
     retention: Duration,
     /// When the server's clock was set, and how far, in seconds; since it last was another's.
     steps: Vec<(Duration, f64)>,
@@ -57,36 +58,53 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 /// The oracle as the simulation calls it.
-struct Watcher(Arc<Mutex<Shared>>);
+struct Watcher {
+    shared: Arc<Mutex<Shared>>,
+    /// What was under the key of the step that is executed, and what is left there.
+    before: Facts,
+    after: Facts,
+}
+
+/// Reads what is under a key.
+fn read(state: Option<&State>, facts: &mut Facts) {
+    match state {
+        Some(state) => state.facts_into(facts),
+        None => facts.clear(),
+    }
+}
 
 impl Observer for Watcher {
+    fn executes(&mut self, _: &Key, state: Option<&State>) {
+        read(state, &mut self.before);
+    }
+
     fn executed(&mut self, execution: &Execution<'_>) {
         let Answer::Reply(reply) = execution.answer else {
             return;
         };
-        let mut shared = lock(&self.0);
-        let after = execution.state.map(|state| state.facts());
-        let after = after.unwrap_or_default();
+        read(execution.state, &mut self.after);
+        let mut shared = lock(&self.shared);
         let step = Step {
             sent: execution.sent,
             at: execution.at,
             client: execution.client,
             key: execution.key,
             command: execution.command,
+            own: operation_of(execution.command),
             reply,
             messages: execution.messages,
             now: execution.stamp.at,
             together: execution.together,
             again: execution.again,
-            before: &execution.before,
-            after: &after,
+            before: &self.before,
+            after: &self.after,
             retention: shared.retention,
         };
         shared.oracle.step(&step);
     }
 
     fn event(&mut self, at: Duration, client: Option<usize>, event: &Event) {
-        let mut shared = lock(&self.0);
+        let mut shared = lock(&self.shared);
         if let (Some(client), Event::Client(ClientEvent::Paused)) = (client, event) {
             *shared.pauses.entry(client).or_default() += 1;
         }
@@ -121,15 +139,19 @@ impl Judge {
     pub(crate) fn new(sim: &SimServer, model: Model, careless: bool, notes: bool) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             oracle: Oracle::new(model),
-            highest: BTreeMap::new(),
+            highest: LiteMap::new_vec(),
             careless,
-            pauses: BTreeMap::new(),
+            pauses: LiteMap::new_vec(),
             retention: leasehold_api::bounds::TOKEN_RETENTION,
             steps: Vec::new(),
             era: Duration::ZERO,
             split: false,
         }));
-        sim.observe(Watcher(Arc::clone(&shared)));
+        sim.observe(Watcher {
+            shared: Arc::clone(&shared),
+            before: Facts::default(),
+            after: Facts::default(),
+        });
         Self {
             sim: sim.clone(),
             shared,
@@ -293,7 +315,6 @@ impl Judge {
     /// The verdict on the run.
     pub(crate) fn verdict(&self) -> (Vec<crate::oracle::Violation>, crate::oracle::Coverage) {
         let mut shared = lock(&self.shared);
-        let model = shared.oracle.model();
-        std::mem::replace(&mut shared.oracle, Oracle::new(model)).verdict()
+        shared.oracle.verdict()
     }
 }

@@ -1,5 +1,10 @@
 //! A state as those see it who check it from outside: simulators and model checkers.
 
+use std::fmt;
+use std::ops::Deref;
+
+use smallvec::SmallVec;
+
 use crate::id::{FencingToken, Operation, SessionId};
 use crate::machine::state::State;
 use crate::request::{LockSpec, Mode};
@@ -23,6 +28,22 @@ pub struct Facts {
     pub places: Vec<PlaceFacts>,
 }
 
+impl Facts {
+    /// Makes them those of a key that holds nothing; their memory is kept.
+    pub fn clear(&mut self) {
+        let Self {
+            spec,
+            token,
+            stored_end,
+            tenures,
+            places,
+        } = self;
+        (*spec, *token, *stored_end) = (None, 0, ServerTime::default());
+        tenures.clear();
+        places.clear();
+    }
+}
+
 /// One tenure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,14 +52,43 @@ pub struct TenureFacts {
     pub session: SessionId,
     /// Which of the session's: its owner, or of a semaphore its sequence.
     pub id: u64,
-    /// Sequence and mode of each hold, in the order in which they were made.
-    pub holds: Vec<(u64, Mode)>,
+    /// In the order in which they were made.
+    pub holds: HoldFacts,
     /// When it expires.
     pub end: ServerTime,
     /// Token of its period.
     pub token: FencingToken,
     /// May no longer be extended.
     pub revoked: bool,
+}
+
+/// Sequence and mode of each hold of a tenure.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HoldFacts(SmallVec<[(u64, Mode); 1]>);
+
+impl fmt::Debug for HoldFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Deref for HoldFacts {
+    type Target = [(u64, Mode)];
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<'a> IntoIterator for &'a HoldFacts {
+    type Item = &'a (u64, Mode);
+    type IntoIter = std::slice::Iter<'a, (u64, Mode)>;
+
+    #[inline]
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
 }
 
 /// One place in the queue.
@@ -68,14 +118,21 @@ pub struct PlaceFacts {
 impl State {
     /// What it holds, expired or not.
     pub fn facts(&self) -> Facts {
+        let mut facts = Facts::default();
+        self.facts_into(&mut facts);
+        facts
+    }
+
+    /// The same in place of what `facts` said, in its memory: for those who look at every step.
+    pub fn facts_into(&self, facts: &mut Facts) {
+        facts.clear();
         let tenures = self.tenures.iter().map(|(holder, tenure)| TenureFacts {
             session: holder.session,
             id: holder.id,
-            holds: tenure
-                .holds
-                .iter()
-                .map(|hold| (hold.sequence, hold.mode))
-                .collect(),
+            holds: {
+                let holds = tenure.holds.iter();
+                HoldFacts(holds.map(|hold| (hold.sequence, hold.mode)).collect())
+            },
             end: tenure.end,
             token: self.token_of(tenure),
             revoked: tenure.revoked,
@@ -91,12 +148,9 @@ impl State {
             away: place.away,
             away_marks: place.away_marks,
         });
-        Facts {
-            spec: self.spec,
-            token: self.token,
-            stored_end: self.stored_end,
-            tenures: tenures.collect(),
-            places: places.collect(),
-        }
+        facts.tenures.extend(tenures);
+        facts.places.extend(places);
+        (facts.spec, facts.token) = (self.spec, self.token);
+        facts.stored_end = self.stored_end;
     }
 }

@@ -63,7 +63,7 @@ use crate::reply::{
 use crate::request::{Acquire, Convert, End, ForceRelease, Poll, Renew};
 use crate::time::ServerTime;
 
-pub use facts::{Facts, PlaceFacts, TenureFacts};
+pub use facts::{Facts, HoldFacts, PlaceFacts, TenureFacts};
 pub use state::State;
 
 /// The two spans that a backend fixes for all its keys.
