@@ -24,6 +24,11 @@ leasehold-sim runs in virtual time, but the clock of this tokio runtime is not p
 Write the test as #[tokio::test(start_paused = true)] (feature \"test-util\" of tokio), or build \
 the runtime with Builder::new_current_thread().enable_time().start_paused(true).";
 
+const NO_RUNTIME: &str = "\
+leasehold-sim needs a tokio runtime here, and its clock must be paused.
+Write the test as #[tokio::test(start_paused = true)] (feature \"test-util\" of tokio). The scenario of an \
+Exploration or a Simulation needs no runtime: it uses the SimServer that it is given.";
+
 /// The virtual clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -56,8 +61,9 @@ impl Clock {
     /// Outside a tokio runtime, or in one whose clock is not paused.
     #[track_caller]
     pub(crate) fn tokio() -> Self {
-        let runtime = tokio::runtime::Handle::try_current()
-            .unwrap_or_else(|_| panic!("leasehold-sim needs a tokio runtime.\n{NOT_PAUSED}"));
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            panic!("{NO_RUNTIME}");
+        };
         assert!(is_paused(), "{NOT_PAUSED}");
         let origin = now();
         Self {

@@ -17,7 +17,9 @@ use crate::tape::{Site, Tape};
 /// Dropping it lets the task go on.
 ///
 /// # Panics
-/// Awaiting it panics if the task did.
+/// Awaiting it panics if the task did. In an [`Exploration`](crate::Exploration) or a
+/// [`Simulation`](crate::Simulation) the run has failed by then; in a tokio test the panic of a task
+/// that nobody awaits is printed and goes unnoticed otherwise, as that of a task of tokio's.
 #[derive(Debug)]
 pub struct JoinHandle<T>(oneshot::Receiver<T>);
 
@@ -27,7 +29,7 @@ impl<T> Future for JoinHandle<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         Pin::new(&mut self.0)
             .poll(cx)
-            .map(|result| result.expect("the task that is awaited did not panic"))
+            .map(|result| result.unwrap_or_else(|_| panic!("the task that is awaited panicked")))
     }
 }
 

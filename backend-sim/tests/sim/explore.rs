@@ -351,6 +351,42 @@ fn a_small_scope_is_covered() {
     assert!(runs < 2_000, "{runs} runs");
 }
 
+/// Two clients that wait: too many orders, unless each call is one event.
+#[test]
+fn a_small_scope_of_atomic_calls_may_wait() {
+    let runs = Exploration::new()
+        .with_atomic_calls(true)
+        .check_all(|sim| async move {
+            let inside = Arc::new(AtomicU32::new(0));
+            let clients = ["a", "b"].map(|name| {
+                let (locks, inside) = (LockClient::new(sim.client(name)), Arc::clone(&inside));
+                sim.spawn(async move {
+                    let guard = locks.mutex("job")?.lock().await?;
+                    assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two at once");
+                    inside.fetch_sub(1, Ordering::Relaxed);
+                    guard.release().await
+                })
+            });
+            for client in clients {
+                client.await?;
+            }
+            Ok::<_, leasehold_api::Error>(())
+        });
+    assert!((100..10_000).contains(&runs), "{runs} runs");
+}
+
+#[test]
+#[should_panic(expected = "two runs with the same choices differ")]
+fn a_scope_that_its_choices_do_not_decide_is_refused() {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    Exploration::new().check_all(|sim| async move {
+        // The first two runs are compared; this is noticed later.
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        sim.draw(2);
+        sim.draw(if run > 2 { 3 } else { 2 });
+    });
+}
+
 #[test]
 #[should_panic(expected = "the scope has more than 10 runs")]
 fn a_scope_that_is_too_large_is_refused() {
