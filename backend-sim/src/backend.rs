@@ -1,10 +1,10 @@
 //! One client's connection to the simulated server, as a [`LockBackend`].
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
 use futures_core::Stream;
@@ -18,7 +18,7 @@ use leasehold_api::{
 use crate::calls::Outcome;
 use crate::gate::{Gate, Turnstile};
 use crate::log::{Answer, Call, ClientEvent, Event};
-use crate::queue::{CallId, ClientIndex, Request};
+use crate::queue::{CallId, ClientIndex, Request, Response};
 use crate::runtime::SimRuntime;
 use crate::world::World;
 
@@ -49,17 +49,82 @@ impl fmt::Debug for SimBackend {
     }
 }
 
-/// A call that is under way; dropping it forgets whom to answer.
-struct Waiting<'a> {
-    world: &'a World,
-    id: CallId,
+/// A call of a client, which sends its request when it is first polled; dropping it forgets whom
+/// to answer.
+struct Calling<'a> {
+    backend: &'a SimBackend,
+    turnstile: Turnstile<&'a Gate>,
+    call: Call,
+    progress: Progress,
 }
 
-impl Drop for Waiting<'_> {
+enum Progress {
+    Unsent(Request),
+    Sent(CallId),
+    Over,
+}
+
+impl Calling<'_> {
+    fn send(&self, request: Request, waker: &Waker) -> Result<CallId, BackendError> {
+        let client = self.backend.runtime.client;
+        let world = self.backend.world();
+        world.clock.assert_paused();
+        world.assert_sound();
+        let request = (self.call, request);
+        world.act(|inner, now| inner.send(now, client, request, waker))
+    }
+
+    fn failed(&self, error: &BackendError) {
+        let (call, error) = (self.call, error.to_string());
+        self.backend.record(Event::Failed { call, error });
+    }
+}
+
+impl Future for Calling<'_> {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        if self.turnstile.poll_open(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let outcome = match std::mem::replace(&mut self.progress, Progress::Over) {
+            Progress::Unsent(request) => match self.send(request, cx.waker()) {
+                Ok(id) => {
+                    self.progress = Progress::Sent(id);
+                    return Poll::Pending;
+                }
+                Err(error) => Err(error),
+            },
+            Progress::Sent(id) => {
+                let world = self.backend.world();
+                let (poll, waiter) = world.act(|inner, _| inner.poll_call(id, cx.waker()));
+                // It may own the task that is polled here: let it go outside of the lock.
+                drop(waiter);
+                match poll {
+                    Poll::Pending => {
+                        self.progress = Progress::Sent(id);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(outcome) => outcome,
+                }
+            }
+            Progress::Over => return Poll::Pending,
+        };
+        if let Err(error) = &outcome {
+            self.failed(error);
+        }
+        Poll::Ready(outcome)
+    }
+}
+
+impl Drop for Calling<'_> {
     fn drop(&mut self) {
-        // The waker may own the task that is being dropped: it is let go outside of the lock.
-        let waker = self.world.act(|inner, _| inner.forget(self.id));
-        drop(waker);
+        if let Progress::Sent(id) = self.progress {
+            let world = self.backend.world();
+            // It may own the task that is being dropped: it is let go outside of the lock.
+            let waiter = world.act(|inner, _| inner.forget(id));
+            drop(waiter);
+        }
     }
 }
 
@@ -86,32 +151,13 @@ impl SimBackend {
     }
 
     /// Sends a request and waits for its response, at most for the call time-out.
-    async fn call(&self, call: Call, request: Request) -> Outcome {
-        self.gate()
-            .through(async {
-                let result = self.attempt((call, request)).await;
-                if let Err(error) = &result {
-                    let error = error.to_string();
-                    self.record(Event::Failed { call, error });
-                }
-                result
-            })
-            .await
-    }
-
-    async fn attempt(&self, request: (Call, Request)) -> Outcome {
-        let client = self.runtime.client;
-        let world = self.world();
-        world.clock.assert_paused();
-        world.assert_sound();
-        let id = world.act(|inner, now| inner.send(now, client, request))?;
-        let _waiting = Waiting { world, id };
-        poll_fn(|cx| {
-            let (poll, known) = world.act(|inner, _| inner.calls.poll(id, cx.waker()));
-            drop(known);
-            poll
-        })
-        .await
+    fn call(&self, call: Call, request: Request) -> Calling<'_> {
+        Calling {
+            backend: self,
+            turnstile: Turnstile::new(self.gate()),
+            call,
+            progress: Progress::Unsent(request),
+        }
     }
 
     /// One command, one answer.
@@ -123,10 +169,13 @@ impl SimBackend {
         read: fn(Reply) -> Option<T>,
     ) -> Result<Stamped<T>, BackendError> {
         let steps = vec![(key.clone(), command)];
-        self.steps(call, steps, read)
-            .await
-            .pop()
-            .expect("one command has one answer")
+        let mut response = self.call(call, Request::Steps(steps)).await?;
+        let answer = response.answers.pop();
+        take_apart(
+            response.stamp,
+            answer.expect("one command has one answer"),
+            read,
+        )
     }
 
     /// A batch of commands, an answer for each.
@@ -137,29 +186,38 @@ impl SimBackend {
         read: fn(Reply) -> Option<T>,
     ) -> Vec<Result<Stamped<T>, BackendError>> {
         let asked = steps.len();
+        let mut results = Vec::with_capacity(asked);
         if asked == 0 {
-            return Vec::new();
+            return results;
         }
         match self.call(call, Request::Steps(steps)).await {
-            Err(error) => (0..asked).map(|_| Err(error.clone())).collect(),
-            Ok(response) => response
-                .answers
-                .into_iter()
-                .map(|answer| match answer {
-                    Answer::Foreign(found) => Err(BackendError::ForeignValue { found }),
-                    Answer::Reply(reply) => Ok(Stamped {
-                        stamp: response.stamp,
-                        reply: read(reply).expect("a reply is of its command's kind"),
-                    }),
-                })
-                .collect(),
+            Err(error) => results.resize_with(asked, || Err(error.clone())),
+            Ok(Response { stamp, answers }) => {
+                let answers = answers.into_iter();
+                results.extend(answers.map(|answer| take_apart(stamp, answer, read)));
+            }
         }
+        results
     }
 
     pub(crate) fn record(&self, event: Event) {
         let client = Some(self.runtime.client);
         self.world()
             .act(|inner, now| inner.record(now, client, event));
+    }
+}
+
+fn take_apart<T>(
+    stamp: Stamp,
+    answer: Answer,
+    read: fn(Reply) -> Option<T>,
+) -> Result<Stamped<T>, BackendError> {
+    match answer {
+        Answer::Foreign(found) => Err(BackendError::ForeignValue { found }),
+        Answer::Reply(reply) => Ok(Stamped {
+            stamp,
+            reply: read(reply).expect("a reply is of its command's kind"),
+        }),
     }
 }
 
@@ -198,7 +256,7 @@ impl LockBackend for SimBackend {
             world: Arc::clone(self.world()),
             client,
             number,
-            turnstile: self.gate().turnstile(),
+            turnstile: Turnstile::new(self.gate().clone()),
         };
         self.call(Call::Listen, Request::Listen(number)).await?;
         Ok(Box::pin(listener))
@@ -278,7 +336,7 @@ struct Listener {
     world: Arc<World>,
     client: ClientIndex,
     number: u64,
-    turnstile: Turnstile,
+    turnstile: Turnstile<Gate>,
 }
 
 impl Stream for Listener {
@@ -288,19 +346,21 @@ impl Stream for Listener {
         if self.turnstile.poll_open(cx).is_pending() {
             return Poll::Pending;
         }
-        let waker = cx.waker();
-        let (poll, known) = self.world.act(|inner, _| {
+        let (poll, before) = self.world.act(|inner, _| {
             let state = &mut inner.clients[self.client];
             match state.subscriptions.get_mut(&self.number) {
                 None => (Poll::Ready(None), None),
                 Some(subscription) => match subscription.notices.pop_front() {
                     Some(notice) => (Poll::Ready(Some(notice)), None),
                     None if subscription.ended => (Poll::Ready(None), None),
-                    None => (Poll::Pending, subscription.waker.replace(waker.clone())),
+                    None => {
+                        let before = inner.wakers.replace(&mut subscription.waiter, cx.waker());
+                        (Poll::Pending, before)
+                    }
                 },
             }
         });
-        drop(known);
+        drop(before);
         poll
     }
 }

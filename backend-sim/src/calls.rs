@@ -6,6 +6,7 @@ use leasehold_api::BackendError;
 use leasehold_api::bounds::CALL_TIMEOUT;
 
 use crate::queue::{CallId, ClientIndex, Response, Ticket};
+use crate::tasks::{Waiter, Wakers};
 
 /// The result of a call, on its way to the future that waits for it.
 pub(crate) type Outcome = Result<Response, BackendError>;
@@ -18,7 +19,7 @@ struct Pending {
     timeout: Option<Ticket>,
     outcome: Option<Outcome>,
     timed_out: bool,
-    waker: Option<Waker>,
+    waiter: Option<Waiter>,
 }
 
 /// The calls of all clients.
@@ -29,14 +30,14 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    pub(crate) fn begin(&mut self, client: ClientIndex, number: u64) -> CallId {
+    pub(crate) fn begin(&mut self, client: ClientIndex, number: u64, waiter: Waiter) -> CallId {
         let pending = Some(Pending {
             number,
             client,
             timeout: None,
             outcome: None,
             timed_out: false,
-            waker: None,
+            waiter: Some(waiter),
         });
         let index = if let Some(index) = self.free.pop() {
             self.pending[index as usize] = pending;
@@ -59,9 +60,14 @@ impl Calls {
         }
     }
 
-    /// The outcome, if there is one; otherwise whom to wake when there is, and the one who was to
-    /// be woken before.
-    pub(crate) fn poll(&mut self, id: CallId, waker: &Waker) -> (Poll<Outcome>, Option<Waker>) {
+    /// The outcome, if there is one; otherwise it is this waker that is woken when there is.
+    /// Returns too whom it was before, to be dropped where it does no harm.
+    pub(crate) fn poll(
+        &mut self,
+        id: CallId,
+        waker: &Waker,
+        wakers: &Wakers,
+    ) -> (Poll<Outcome>, Option<Waiter>) {
         let Some(pending) = self.get(id) else {
             return (Poll::Pending, None);
         };
@@ -72,39 +78,36 @@ impl Calls {
             let why = format!("no reply within {CALL_TIMEOUT:?}");
             return (Poll::Ready(Err(BackendError::outcome_unknown(why))), None);
         }
-        match &mut pending.waker {
-            Some(known) if known.will_wake(waker) => (Poll::Pending, None),
-            known => (Poll::Pending, known.replace(waker.clone())),
-        }
+        (Poll::Pending, wakers.replace(&mut pending.waiter, waker))
     }
 
     /// Gives a call its outcome; false if nobody waits for it any more.
-    pub(crate) fn finish(&mut self, id: CallId, outcome: Outcome) -> (bool, Option<Waker>) {
+    pub(crate) fn finish(&mut self, id: CallId, outcome: Outcome) -> (bool, Option<Waiter>) {
         match self.get(id) {
             Some(pending) if pending.outcome.is_none() => {
                 pending.outcome = Some(outcome);
-                (true, pending.waker.take())
+                (true, pending.waiter.take())
             }
             _ => (false, None),
         }
     }
 
     /// Its time has run out; a reply that is there when the caller looks is still taken.
-    pub(crate) fn time_out(&mut self, id: CallId) -> Option<Waker> {
+    pub(crate) fn time_out(&mut self, id: CallId) -> Option<Waiter> {
         let pending = self.get(id)?;
         pending.timed_out = true;
         pending.timeout = None;
-        pending.waker.take()
+        pending.waiter.take()
     }
 
-    /// Whoever waited does not any more; the timer and the waker are the caller's to let go.
-    pub(crate) fn forget(&mut self, id: CallId) -> (Option<Ticket>, Option<Waker>) {
+    /// Whoever waited does not any more; the timer and the waiter are the caller's to let go.
+    pub(crate) fn forget(&mut self, id: CallId) -> (Option<Ticket>, Option<Waiter>) {
         if self.get(id).is_none() {
             return (None, None);
         }
         self.free.push(id.index);
         let pending = self.pending[id.index as usize].take();
-        pending.map_or((None, None), |pending| (pending.timeout, pending.waker))
+        pending.map_or((None, None), |pending| (pending.timeout, pending.waiter))
     }
 
     /// The calls of a client that have no outcome yet.

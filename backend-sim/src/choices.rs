@@ -145,10 +145,15 @@ impl Choices {
     }
 
     /// A number below `bound`; 0 without drawing if there is nothing to choose.
+    #[inline]
     pub(crate) fn draw(&mut self, site: Site, bound: u32) -> u32 {
         if bound <= 1 {
             return 0;
         }
+        self.draw_one_of(site, bound)
+    }
+
+    fn draw_one_of(&mut self, site: Site, bound: u32) -> u32 {
         match &mut self.mode {
             Mode::Random(random) => {
                 let value = random.below(bound);
@@ -168,13 +173,17 @@ impl Choices {
     }
 
     /// As [`draw`](Self::draw), where the answers are somebody's turn: `actor` tells whose.
+    #[inline]
     pub(crate) fn pick(&mut self, site: Site, bound: u32, actor: impl Fn(u32) -> u64) -> u32 {
+        if bound <= 1 {
+            return 0;
+        }
         match &mut self.mode {
-            Mode::Pct(pct) if bound > 1 => {
+            Mode::Pct(pct) => {
                 let value = pct.pick(bound, actor);
                 self.keep(site, bound, value)
             }
-            _ => self.draw(site, bound),
+            _ => self.draw_one_of(site, bound),
         }
     }
 

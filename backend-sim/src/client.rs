@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use leasehold_api::{Notice, SessionId};
@@ -13,6 +12,7 @@ use crate::gate::Gate;
 use crate::local_clock::LocalClock;
 use crate::options::Latency;
 use crate::queue::{ToClient, ToServer};
+use crate::tasks::Waiter;
 
 /// One direction of a connection, which keeps the order of what is sent over it.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct Subscription {
     /// What has reached the client, and it has not read.
     pub(crate) notices: VecDeque<Notice>,
     /// Who reads.
-    pub(crate) waker: Option<Waker>,
+    pub(crate) waiter: Option<Waiter>,
     /// Whether the server counts it.
     pub(crate) at_server: bool,
     /// Whether no more notices will come.
@@ -65,7 +65,7 @@ impl Subscription {
         Self {
             session,
             notices: VecDeque::new(),
-            waker: None,
+            waiter: None,
             at_server: false,
             ended: false,
         }

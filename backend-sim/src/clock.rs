@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::tasks::{Tasks, Turn, message};
+use crate::tasks::{Course, Tasks, Turn, message};
 use crate::world::World;
 
 const NOT_PAUSED: &str = "\
@@ -76,15 +76,20 @@ impl Clock {
     /// Virtual time since the start.
     #[inline]
     pub(crate) fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.nanos())
+    }
+
+    /// The same in nanoseconds.
+    #[inline]
+    pub(crate) fn nanos(&self) -> u64 {
         match &self.tokio {
-            Some(clock) if !self.working.load(Ordering::Relaxed) => clock.elapsed(),
-            _ => Duration::from_nanos(self.nanos.load(Ordering::Relaxed)),
+            Some(clock) if !self.working.load(Ordering::Relaxed) => nanos(clock.elapsed()),
+            _ => self.nanos.load(Ordering::Relaxed),
         }
     }
 
     /// Moves the clock to a later time.
-    pub(crate) fn set(&self, elapsed: Duration) {
-        let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    pub(crate) fn set(&self, nanos: u64) {
         self.nanos.store(nanos, Ordering::Relaxed);
     }
 
@@ -103,6 +108,7 @@ impl Clock {
     ///
     /// # Panics
     /// If somebody has.
+    #[inline]
     #[track_caller]
     pub(crate) fn assert_paused(&self) {
         if let Some(clock) = self.tokio.as_ref().filter(|_| self.driver_may_sleep()) {
@@ -110,6 +116,11 @@ impl Clock {
             assert!(is_paused(), "{NOT_PAUSED}");
         }
     }
+}
+
+/// 584 years at most.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl TokioClock {
@@ -198,13 +209,19 @@ impl Pump {
     /// Does all that can be done at this instant; returns when there is more.
     fn work(&mut self, world: &World) -> Option<Duration> {
         let clock = &world.clock;
-        let now = clock.elapsed();
-        clock.set(now);
+        clock.set(clock.nanos());
         let _working = Working::new(&clock.working);
+        // tokio moves the clock, and there is no limit to the steps.
+        let mut course = Course {
+            steps: 0,
+            step_limit: u64::MAX,
+            until: 0,
+        };
         loop {
-            match self.tasks.turn(world, now) {
+            match self.tasks.turn(world, &mut course) {
                 Ok(Turn::Done | Turn::Root) => {}
                 Ok(Turn::Idle(next)) => return next,
+                Ok(Turn::OutOfSteps) => return None,
                 Err(panic) => {
                     let why = message(&panic);
                     world.fail(format!("a task of the simulation panicked: {why}"));

@@ -127,8 +127,8 @@ impl Inner {
     pub(crate) fn lose_connection(&mut self, now: Duration, client: ClientIndex) {
         for id in self.calls.waiting(client) {
             let lost = BackendError::outcome_unknown("the connection was lost");
-            let (_, waker) = self.calls.finish(id, Err(lost));
-            self.wakes.add(waker);
+            let (_, waiter) = self.calls.finish(id, Err(lost));
+            self.wakes.add(waiter);
         }
         let state = &mut self.clients[client];
         state.connection += 1;
@@ -138,7 +138,7 @@ impl Inner {
                 let notice = Notice::Gap { listening: false };
                 gone.push((number, subscription.session));
                 subscription.notices.push_back(notice);
-                self.wakes.add(subscription.waker.take());
+                self.wakes.add(subscription.waiter.take());
             }
         }
         for (number, session) in gone {
@@ -159,7 +159,7 @@ impl Inner {
         // The streams of notices end when they have been read.
         for subscription in self.clients[client].subscriptions.values_mut() {
             subscription.ended = true;
-            self.wakes.add(subscription.waker.take());
+            self.wakes.add(subscription.waiter.take());
         }
         true
     }

@@ -1,8 +1,10 @@
 //! Stopping and resuming the code of one client.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -11,50 +13,50 @@ use std::task::{Context, Poll, Waker};
 /// This is what a stopped process is: its timers run out, messages reach its sockets, but none of
 /// its code runs, until it is continued and finds all of that at once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gate(Arc<Mutex<State>>);
+pub(crate) struct Gate(Arc<Shared>);
 
 #[derive(Debug, Default)]
-struct State {
-    shut: bool,
+struct Shared {
+    /// Changes under the lock of who waits.
+    shut: AtomicBool,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
     next: u64,
     /// In the order in which they came: they are woken in that order.
-    waiting: BTreeMap<u64, Waker>,
+    wakers: BTreeMap<u64, Waker>,
 }
 
 impl Gate {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        let waiting = &self.0.waiting;
+        waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn shut(&self) {
-        self.lock().shut = true;
+        let _waiting = self.lock();
+        self.0.shut.store(true, Ordering::Release);
     }
 
     pub(crate) fn open(&self) {
-        let waiting = {
-            let mut state = self.lock();
-            state.shut = false;
-            std::mem::take(&mut state.waiting)
+        let wakers = {
+            let mut waiting = self.lock();
+            self.0.shut.store(false, Ordering::Release);
+            std::mem::take(&mut waiting.wakers)
         };
-        waiting.into_values().for_each(Waker::wake);
+        wakers.into_values().for_each(Waker::wake);
     }
 
     pub(crate) fn is_shut(&self) -> bool {
-        self.lock().shut
-    }
-
-    /// A turnstile in this gate, for one future or stream.
-    pub(crate) fn turnstile(&self) -> Turnstile {
-        Turnstile {
-            gate: self.clone(),
-            ticket: None,
-        }
+        self.0.shut.load(Ordering::Acquire)
     }
 
     /// Runs a future that is polled only while the gate is open.
     pub(crate) async fn through<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let mut turnstile = self.turnstile();
+        let mut turnstile = Turnstile::new(self);
         poll_fn(|cx| match turnstile.poll_open(cx) {
             Poll::Ready(()) => future.as_mut().poll(cx),
             Poll::Pending => Poll::Pending,
@@ -65,32 +67,40 @@ impl Gate {
 
 /// Lets one future or stream through, or keeps its waker until the gate opens.
 #[derive(Debug)]
-pub(crate) struct Turnstile {
-    gate: Gate,
+pub(crate) struct Turnstile<G: Borrow<Gate>> {
+    gate: G,
     ticket: Option<u64>,
 }
 
-impl Turnstile {
+impl<G: Borrow<Gate>> Turnstile<G> {
+    pub(crate) const fn new(gate: G) -> Self {
+        Self { gate, ticket: None }
+    }
+
     pub(crate) fn poll_open(&mut self, cx: &Context<'_>) -> Poll<()> {
-        let mut state = self.gate.lock();
-        if !state.shut {
+        let gate = self.gate.borrow();
+        if !gate.is_shut() {
+            return Poll::Ready(());
+        }
+        let mut waiting = gate.lock();
+        if !gate.is_shut() {
             return Poll::Ready(());
         }
         let ticket = *self.ticket.get_or_insert_with(|| {
-            state.next += 1;
-            state.next
+            waiting.next += 1;
+            waiting.next
         });
-        state.waiting.insert(ticket, cx.waker().clone());
+        waiting.wakers.insert(ticket, cx.waker().clone());
         Poll::Pending
     }
 }
 
-impl Drop for Turnstile {
+impl<G: Borrow<Gate>> Drop for Turnstile<G> {
     fn drop(&mut self) {
         // The waker may own the task that is being dropped: it is let go outside of the lock.
         let waker = self
             .ticket
-            .and_then(|ticket| self.gate.lock().waiting.remove(&ticket));
+            .and_then(|ticket| self.gate.borrow().lock().wakers.remove(&ticket));
         drop(waker);
     }
 }

@@ -54,7 +54,7 @@ impl SimServer {
     /// # Cancel safety
     /// Dropping it ends the sleep.
     pub async fn sleep(&self, duration: Duration) {
-        Sleep::of(self.world(), duration).await;
+        Sleep::of(&**self.world(), duration).await;
     }
 
     /// Awaits a future for a time; `None` if it was not done by then.
@@ -63,7 +63,7 @@ impl SimServer {
     /// As cancel safe as the future, which is dropped when the time is over.
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        let mut sleep = Sleep::of(self.world(), duration);
+        let mut sleep = Sleep::of(&**self.world(), duration);
         poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
                 return Poll::Ready(Some(output));

@@ -1,5 +1,6 @@
 //! What happens between the clients and the server: calls, replies, pushes, and their faults.
 
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
@@ -15,18 +16,19 @@ use crate::queue::{
 };
 use crate::servers::Server;
 use crate::tape::Site;
+use crate::tasks::Waiter;
 use crate::world::Inner;
 
 impl Inner {
     pub(crate) fn happen(&mut self, now: Duration, happening: Happening) {
         let (kind, client) = match happening {
-            Happening::Timer(waker) => {
-                self.wakes.add(waker);
+            Happening::Timer(waiter) => {
+                self.wakes.add(waiter);
                 (1, 0)
             }
             Happening::Timeout(id) => {
-                let waker = self.calls.time_out(id);
-                self.wakes.add(waker);
+                let waiter = self.calls.time_out(id);
+                self.wakes.add(waiter);
                 (2, 0)
             }
             Happening::ToServer(client) => {
@@ -161,19 +163,21 @@ impl Inner {
         }
     }
 
-    /// Sends a request. The returned name of the call is good until it is
-    /// [forgotten](Self::forget).
+    /// Sends a request, and lets somebody wait for the reply. The returned name of the call is good
+    /// until it is [forgotten](Self::forget).
     pub(crate) fn send(
         &mut self,
         now: Duration,
         client: ClientIndex,
         (call, request): (Call, Request),
+        waker: &Waker,
     ) -> Result<CallId, BackendError> {
         if self.clients[client].closed {
             return Err(BackendError::Closed);
         }
         let number = self.queue.number();
-        let id = self.calls.begin(client, number);
+        let waiter = self.wakers.waiter(waker);
+        let id = self.calls.begin(client, number, waiter);
         let fault = self.clients[client].faults.for_call(call);
         let timeout = self.clients[client].clock.true_span(CALL_TIMEOUT);
         let timeout = now.saturating_add(timeout);
@@ -218,13 +222,29 @@ impl Inner {
         self.record_of(Some(arrival.message), now, Some(arrival.client), event);
     }
 
+    /// The outcome of a call, which is then [forgotten](Self::forget). Returns too who is to be
+    /// dropped where it does no harm.
+    pub(crate) fn poll_call(
+        &mut self,
+        id: CallId,
+        waker: &Waker,
+    ) -> (Poll<Outcome>, Option<Waiter>) {
+        let (poll, before) = self.calls.poll(id, waker, &self.wakers);
+        let waiter = if poll.is_ready() {
+            self.forget(id)
+        } else {
+            before
+        };
+        (poll, waiter)
+    }
+
     /// Nobody waits for this call any more.
-    pub(crate) fn forget(&mut self, id: CallId) -> Option<std::task::Waker> {
-        let (timeout, waker) = self.calls.forget(id);
+    pub(crate) fn forget(&mut self, id: CallId) -> Option<Waiter> {
+        let (timeout, waiter) = self.calls.forget(id);
         if let Some(timeout) = timeout {
             self.queue.cancel(timeout);
         }
-        waker
+        waiter
     }
 
     fn finish(
@@ -237,8 +257,8 @@ impl Inner {
     ) {
         let mut fate = Fate::Lost(now);
         if !self.clients[client].isolated {
-            let (waited, waker) = self.calls.finish(id, result);
-            self.wakes.add(waker);
+            let (waited, waiter) = self.calls.finish(id, result);
+            self.wakes.add(waiter);
             if waited {
                 fate = Fate::Arrived(now);
             }
@@ -477,8 +497,8 @@ impl Inner {
             return;
         };
         subscription.notices.push_back(notice);
-        let waker = subscription.waker.take();
-        self.wakes.add(waker);
+        let waiter = subscription.waiter.take();
+        self.wakes.add(waiter);
         let event = Event::Notified { notice };
         self.record_of(Some(message), now, Some(client), event);
         self.log.ended(message, Fate::Arrived(now));

@@ -6,7 +6,6 @@
 //! could come next.
 
 use std::collections::VecDeque;
-use std::task::Waker;
 use std::time::Duration;
 
 use leasehold_api::machine::Command;
@@ -14,6 +13,7 @@ use leasehold_api::{BackendError, Key, Notice, SessionId, Stamp};
 
 use crate::faults::Fault;
 use crate::log::{Answer, Call};
+use crate::tasks::Waiter;
 
 /// Index of a client in its world.
 pub(crate) type ClientIndex = usize;
@@ -95,7 +95,7 @@ pub(crate) enum ToClient {
 #[derive(Debug)]
 pub(crate) enum Happening {
     /// A timer runs out; who waits for it.
-    Timer(Option<Waker>),
+    Timer(Option<Waiter>),
     /// The time of a call has run out.
     Timeout(CallId),
     /// The first message that is under way from a client arrives.
@@ -149,11 +149,13 @@ struct Node {
 /// Timers have the grain of tokio's, so that a run does not depend on which driver runs it.
 const GRAIN_NANOS: u64 = 1_000_000;
 
+/// Of a second.
+const NANOS: u64 = 1_000_000_000;
+
 fn nanos_rounded_up(at: Duration) -> u64 {
-    let nanos = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
-    nanos
-        .checked_next_multiple_of(GRAIN_NANOS)
-        .unwrap_or(u64::MAX)
+    let grains = u64::from(at.subsec_nanos()).div_ceil(GRAIN_NANOS);
+    let seconds = at.as_secs().saturating_mul(NANOS);
+    seconds.saturating_add(grains * GRAIN_NANOS)
 }
 
 /// Everything that is going to happen.
@@ -233,7 +235,9 @@ impl Queue {
                 number,
                 slot,
             });
-            self.rise(self.heap.len() - 1);
+            if self.heap.len() > 1 {
+                self.rise(self.heap.len() - 1);
+            }
         }
         Ticket { slot, number }
     }
@@ -262,18 +266,25 @@ impl Queue {
         self.slots[slot as usize].what.take()
     }
 
-    /// When the next thing happens; in the past if it is due.
-    pub(crate) fn next_at(&self) -> Option<Duration> {
+    /// When the next thing happens, in nanoseconds; in the past if it is due.
+    pub(crate) fn next_at(&self) -> Option<u64> {
         if self.due.is_empty() {
-            self.heap.first().map(|node| Duration::from_nanos(node.at))
+            self.heap.first().map(|node| node.at)
         } else {
-            Some(Duration::ZERO)
+            Some(0)
         }
     }
 
-    /// Lines up what is due.
-    pub(crate) fn collect(&mut self, now: Duration) {
-        self.collected = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    /// Lines up what is due at a time in nanoseconds.
+    #[inline]
+    pub(crate) fn collect(&mut self, now: u64) {
+        self.collected = now;
+        if self.heap.first().is_some_and(|node| node.at <= now) {
+            self.line_up();
+        }
+    }
+
+    fn line_up(&mut self) {
         while let Some(&Node { at, last, slot, .. }) = self.heap.first() {
             if at > self.collected || last {
                 break;
@@ -382,6 +393,10 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    fn nanos(ms: u64) -> u64 {
+        ms * GRAIN_NANOS
+    }
+
     fn event(client: ClientIndex) -> Happening {
         Happening::ToServer(client)
     }
@@ -409,8 +424,8 @@ mod tests {
             }
         }
         for n in (0..101_usize).filter(|n| n % 3 != 0) {
-            assert_eq!(queue.next_at(), Some(ms(n as u64)));
-            queue.collect(ms(n as u64));
+            assert_eq!(queue.next_at(), Some(nanos(n as u64)));
+            queue.collect(nanos(n as u64));
             assert_eq!(queue.due(), 1);
             assert_eq!(client(queue.take_due(0)), Some(n));
         }
@@ -420,7 +435,7 @@ mod tests {
     #[test]
     fn out_of_the_line_any_can_be_taken() {
         let mut queue = Queue::default();
-        queue.collect(ms(1));
+        queue.collect(nanos(1));
         let tickets = [0, 1, 2, 3, 4].map(|n| queue.insert(ms(1), event(n)));
         assert_eq!(client(queue.take_due(3)), Some(3));
         // The first takes the place of who left.
@@ -437,7 +452,7 @@ mod tests {
         let mut queue = Queue::default();
         queue.insert_last(ms(1), event(9));
         queue.insert(Duration::from_micros(300), event(1));
-        queue.collect(ms(1));
+        queue.collect(nanos(1));
         assert_eq!(queue.due(), 1);
         assert!(queue.take_last().is_none(), "something is due");
         assert_eq!(client(queue.take_due(0)), Some(1));
@@ -448,9 +463,9 @@ mod tests {
     fn times_are_whole_milliseconds() {
         let mut queue = Queue::default();
         let ticket = queue.insert(Duration::from_nanos(1), event(0));
-        assert_eq!(queue.next_at(), Some(ms(1)));
+        assert_eq!(queue.next_at(), Some(nanos(1)));
         queue.cancel(ticket);
         queue.insert(Duration::MAX, event(0));
-        assert_eq!(queue.next_at(), Some(Duration::from_nanos(u64::MAX)));
+        assert_eq!(queue.next_at(), Some(u64::MAX));
     }
 }

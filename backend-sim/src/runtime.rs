@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,13 +79,13 @@ impl Runtime for SimRuntime {
             duration
         };
         Box::pin(Gated {
-            future: Sleep::of(&self.world, duration),
-            turnstile: self.gate.turnstile(),
+            future: Sleep::of(Arc::clone(&self.world), duration),
+            turnstile: Turnstile::new(self.gate.clone()),
         })
     }
 
     fn spawn(&self, future: BoxFuture<'static, ()>) {
-        let turnstile = self.gate.turnstile();
+        let turnstile = Turnstile::new(self.gate.clone());
         self.world
             .ready
             .spawn(Box::pin(Gated { future, turnstile }));
@@ -117,7 +118,7 @@ impl Runtime for SimRuntime {
 /// A future that is polled only while its client's gate is open.
 struct Gated<F> {
     future: F,
-    turnstile: Turnstile,
+    turnstile: Turnstile<Gate>,
 }
 
 impl<F: Future<Output = ()> + Unpin> Future for Gated<F> {
@@ -133,8 +134,8 @@ impl<F: Future<Output = ()> + Unpin> Future for Gated<F> {
 
 /// A timer in a simulation's queue, from the first poll on; dropping it takes it out.
 #[derive(Debug)]
-pub(crate) struct Sleep {
-    world: Arc<World>,
+pub(crate) struct Sleep<W: Deref<Target = World>> {
+    world: W,
     at: Duration,
     /// Whether it ends after all else that is due at the same time.
     last: bool,
@@ -142,23 +143,23 @@ pub(crate) struct Sleep {
     done: bool,
 }
 
-impl Sleep {
+impl<W: Deref<Target = World>> Sleep<W> {
     /// Sleeps; among what is due at the same time, it ends in an order drawn from the tape.
-    pub(crate) fn of(world: &Arc<World>, duration: Duration) -> Self {
+    pub(crate) fn of(world: W, duration: Duration) -> Self {
         Self::new(world, duration, false)
     }
 
     /// Sleeps until all else that is due at the same time has happened.
-    pub(crate) fn last(world: &Arc<World>, duration: Duration) -> Self {
+    pub(crate) fn last(world: W, duration: Duration) -> Self {
         Self::new(world, duration, true)
     }
 
-    fn new(world: &Arc<World>, duration: Duration, last: bool) -> Self {
+    fn new(world: W, duration: Duration, last: bool) -> Self {
         world.clock.assert_paused();
         world.assert_sound();
         Self {
             at: world.clock.elapsed().saturating_add(duration),
-            world: Arc::clone(world),
+            world,
             last,
             timer: None,
             done: false,
@@ -166,7 +167,7 @@ impl Sleep {
     }
 }
 
-impl Future for Sleep {
+impl<W: Deref<Target = World> + Unpin> Future for Sleep<W> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -177,7 +178,7 @@ impl Future for Sleep {
         let Some(timer) = self.timer else {
             let (at, last) = (self.at, self.last);
             let timer = self.world.act(|inner, _| {
-                let timer = Happening::Timer(Some(waker.clone()));
+                let timer = Happening::Timer(Some(inner.wakers.waiter(waker)));
                 if last {
                     inner.queue.insert_last(at, timer)
                 } else {
@@ -187,13 +188,12 @@ impl Future for Sleep {
             self.timer = Some(timer);
             return Poll::Pending;
         };
-        let (done, old) = self.world.act(|inner, _| match inner.queue.get_mut(timer) {
-            Some(Happening::Timer(Some(known))) if known.will_wake(waker) => (false, None),
-            Some(Happening::Timer(known)) => (false, known.replace(waker.clone())),
+        let (done, before) = self.world.act(|inner, _| match inner.queue.get_mut(timer) {
+            Some(Happening::Timer(waiter)) => (false, inner.wakers.replace(waiter, waker)),
             _ => (true, None),
         });
         // It may own the task that is polled here: let it go outside of the lock.
-        drop(old);
+        drop(before);
         if done {
             (self.timer, self.done) = (None, true);
             return Poll::Ready(());
@@ -202,7 +202,7 @@ impl Future for Sleep {
     }
 }
 
-impl Drop for Sleep {
+impl<W: Deref<Target = World>> Drop for Sleep<W> {
     fn drop(&mut self) {
         if let Some(timer) = self.timer {
             let timer = self.world.act(|inner, _| inner.queue.cancel(timer));

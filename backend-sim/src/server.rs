@@ -139,7 +139,7 @@ impl SimServer {
     /// # Cancel safety
     /// Dropping it stops waiting; time that has passed has passed.
     pub async fn advance(&self, by: Duration) {
-        Sleep::last(&self.world, by).await;
+        Sleep::last(&*self.world, by).await;
     }
 
     /// Stops the server: its connections break, and calls are refused until

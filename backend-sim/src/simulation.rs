@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::choices::{Divergence, Policy};
-use crate::clock::Clock;
+use crate::clock::{Clock, nanos};
 use crate::history::History;
 use crate::log::{Entry, Log, Message};
 use crate::options::SimOptions;
 use crate::server::SimServer;
 use crate::tape::Tape;
-use crate::tasks::{self, Panic, Tasks, Turn};
+use crate::tasks::{self, Course, Panic, Tasks, Turn};
 use crate::world::World;
 
 /// A scenario to be run on an executor of the simulation's own: many times faster than in a tokio
@@ -108,14 +108,17 @@ impl Simulation {
     {
         let world = World::new(Clock::own(), self.options, self.policy.clone());
         let mut tasks = Tasks::new(&world.ready);
-        let waker = tasks.add_root();
+        let waker = tasks.add_root(&world);
         let server = SimServer::in_world(&world);
         let mut root = pin!(async move { scenario(server).await });
         let mut cx = Context::from_waker(&waker);
-        let mut steps = 0;
-        let limits = (self.time_limit, self.step_limit);
+        let mut course = Course {
+            steps: 0,
+            step_limit: self.step_limit,
+            until: nanos(self.time_limit),
+        };
         let ending = loop {
-            match next_root_turn(&world, &mut tasks, &mut steps, limits) {
+            match next_root_turn(&world, &mut tasks, &mut course) {
                 Ok(()) => {}
                 Err(Stop::Panic(panic)) => break Ending::Panicked(tasks::message(&panic)),
                 Err(Stop::Deadlock) => break Ending::Deadlock,
@@ -129,7 +132,7 @@ impl Simulation {
             }
         };
         // What follows are destructors: no part of the run.
-        report(&world, ending, steps)
+        report(&world, ending, course.steps)
     }
 }
 
@@ -141,24 +144,14 @@ enum Stop {
 }
 
 /// Goes on until it is the turn of the scenario's own future.
-fn next_root_turn(
-    world: &World,
-    tasks: &mut Tasks,
-    steps: &mut u64,
-    (time_limit, step_limit): (Duration, u64),
-) -> Result<(), Stop> {
+fn next_root_turn(world: &World, tasks: &mut Tasks, course: &mut Course) -> Result<(), Stop> {
     loop {
-        if *steps >= step_limit {
-            return Err(Stop::StepLimit);
-        }
-        *steps += 1;
-        let now = world.clock.elapsed();
-        match tasks.turn(world, now).map_err(Stop::Panic)? {
+        match tasks.turn(world, course).map_err(Stop::Panic)? {
             Turn::Root => return Ok(()),
             Turn::Done => {}
             Turn::Idle(None) => return Err(Stop::Deadlock),
-            Turn::Idle(Some(next)) if next > time_limit => return Err(Stop::TimeLimit),
-            Turn::Idle(Some(next)) => world.clock.set(next),
+            Turn::Idle(Some(_)) => return Err(Stop::TimeLimit),
+            Turn::OutOfSteps => return Err(Stop::StepLimit),
         }
     }
 }

@@ -5,7 +5,6 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
@@ -14,8 +13,13 @@ use leasehold_api::BoxFuture;
 
 use crate::world::World;
 
-/// Index of a task in its set.
-pub(crate) type TaskIndex = u32;
+/// Names a task of the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    index: u32,
+    /// How many tasks before it had its index.
+    round: u32,
+}
 
 /// Which tasks can run.
 #[derive(Default)]
@@ -23,13 +27,37 @@ pub(crate) struct Ready(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    tasks: VecDeque<TaskIndex>,
+    line: VecDeque<TaskId>,
+    /// For each index of the set.
+    places: Vec<Place>,
     /// Not in the set yet.
     spawned: Vec<BoxFuture<'static, ()>>,
     /// Wakes the driver; there while it sleeps.
     driver: Option<Waker>,
     /// Whether the driver is gone, and takes no more tasks.
     closed: bool,
+}
+
+/// What is to be known of the task at an index.
+struct Place {
+    round: u32,
+    /// Whether it is in the line.
+    queued: bool,
+}
+
+impl State {
+    /// Puts a task into the line, unless it is there already, or has ended.
+    fn line_up(&mut self, task: TaskId) -> bool {
+        let Some(place) = self.places.get_mut(task.index as usize) else {
+            return false;
+        };
+        if place.queued || place.round != task.round || self.closed {
+            return false;
+        }
+        place.queued = true;
+        self.line.push_back(task);
+        true
+    }
 }
 
 impl std::fmt::Debug for Ready {
@@ -57,6 +85,43 @@ impl Ready {
         driver.into_iter().for_each(Waker::wake);
     }
 
+    /// Wakes a task.
+    fn wake(&self, task: TaskId) {
+        let mut state = self.lock();
+        let driver = if state.line_up(task) {
+            state.driver.take()
+        } else {
+            None
+        };
+        drop(state);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Makes room for a task, and puts it into the line.
+    fn enter(&self, index: u32) -> TaskId {
+        let mut state = self.lock();
+        if state.places.len() == index as usize {
+            state.places.push(Place {
+                round: 0,
+                queued: false,
+            });
+        }
+        let round = state.places[index as usize].round;
+        let task = TaskId { index, round };
+        state.line_up(task);
+        task
+    }
+
+    /// A task has ended: whoever gets its index must not be run for it.
+    fn leave(&self, task: TaskId) {
+        let mut state = self.lock();
+        let place = &mut state.places[task.index as usize];
+        place.round = place.round.wrapping_add(1);
+        if std::mem::take(&mut place.queued) {
+            state.line.retain(|&ready| ready != task);
+        }
+    }
+
     /// Wakes the driver, because something is to happen earlier than it knows.
     pub(crate) fn wake_driver(&self) {
         let driver = self.lock().driver.take();
@@ -66,7 +131,7 @@ impl Ready {
     /// Lets the driver sleep, unless there is something to run.
     pub(crate) fn sleep(&self, driver: &Waker) -> bool {
         let mut state = self.lock();
-        let idle = state.tasks.is_empty() && state.spawned.is_empty();
+        let idle = state.line.is_empty() && state.spawned.is_empty();
         if idle {
             state.driver = Some(driver.clone());
         }
@@ -97,27 +162,32 @@ impl Line<'_> {
 
     /// How many can run.
     pub(crate) fn len(&self) -> usize {
-        self.0.tasks.len()
+        self.0.line.len()
     }
 
     /// Whose turn it would be.
     pub(crate) fn actor(&self, index: usize) -> u64 {
-        let task = self.0.tasks.get(index);
-        task.map_or(u64::MAX, |&task| u64::from(task) | 1 << 63)
+        let task = self.0.line.get(index);
+        task.map_or(u64::MAX, |task| u64::from(task.index) | 1 << 63)
     }
 
     /// Takes the task at an index; the first takes its place there.
-    pub(crate) fn take(&mut self, index: usize) -> Option<TaskIndex> {
-        self.0.tasks.swap_remove_front(index)
+    pub(crate) fn take(&mut self, index: usize) -> Option<TaskId> {
+        let task = self.0.line.swap_remove_front(index)?;
+        self.0.places[task.index as usize].queued = false;
+        Some(task)
+    }
+
+    /// Wakes a task; the driver is at work.
+    pub(crate) fn wake(&mut self, task: TaskId) {
+        self.0.line_up(task);
     }
 }
 
 /// Wakes one task.
 struct TaskWaker {
     ready: Arc<Ready>,
-    task: TaskIndex,
-    /// Whether it is in the line, or has ended.
-    queued: AtomicBool,
+    task: TaskId,
 }
 
 impl Wake for TaskWaker {
@@ -126,20 +196,82 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
-            return;
+        self.ready.wake(self.task);
+    }
+}
+
+/// Who goes on when something has happened.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A task of the set: it is lined up without a call of its waker.
+    Task(TaskId),
+    /// Somebody else.
+    Other(Waker),
+}
+
+impl Waiter {
+    pub(crate) fn wake(self, ready: &Ready) {
+        match self {
+            Self::Task(task) => ready.wake(task),
+            Self::Other(waker) => waker.wake(),
         }
-        let mut state = self.ready.lock();
-        state.tasks.push_back(self.task);
-        let driver = state.driver.take();
-        drop(state);
-        driver.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The wakers of the set's tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    /// For each index of the set.
+    tasks: Vec<(TaskId, Waker)>,
+    /// Which of them was last let run.
+    running: u32,
+}
+
+impl Wakers {
+    pub(crate) const fn run(&mut self, task: TaskId) {
+        self.running = task.index;
+    }
+
+    fn enter(&mut self, task: TaskId, waker: Waker) -> Option<Waker> {
+        match self.tasks.get_mut(task.index as usize) {
+            Some(before) => Some(std::mem::replace(before, (task, waker)).1),
+            None => {
+                self.tasks.push((task, waker));
+                None
+            }
+        }
+    }
+
+    /// Who waits with this waker.
+    #[inline]
+    pub(crate) fn waiter(&self, waker: &Waker) -> Waiter {
+        match self.tasks.get(self.running as usize) {
+            Some((task, own)) if own.will_wake(waker) => Waiter::Task(*task),
+            _ => Waiter::Other(waker.clone()),
+        }
+    }
+
+    /// Lets somebody wait with this waker; returns who waited before, to be dropped where it does
+    /// no harm.
+    pub(crate) fn replace(&self, waiter: &mut Option<Waiter>, waker: &Waker) -> Option<Waiter> {
+        let known = match waiter {
+            Some(Waiter::Task(task)) => self
+                .tasks
+                .get(task.index as usize)
+                .and_then(|(now, own)| (now == task).then_some(own)),
+            Some(Waiter::Other(known)) => Some(&*known),
+            None => None,
+        };
+        if known.is_some_and(|known| known.will_wake(waker)) {
+            return None;
+        }
+        waiter.replace(self.waiter(waker))
     }
 }
 
 struct Task {
+    id: TaskId,
     future: Option<BoxFuture<'static, ()>>,
-    state: Arc<TaskWaker>,
     waker: Waker,
 }
 
@@ -152,6 +284,19 @@ pub(crate) enum Turn {
     Root,
     /// Nothing can run or happen before this time, or before somebody outside acts.
     Idle(Option<Duration>),
+    /// It may not go on.
+    OutOfSteps,
+}
+
+/// How far a driver lets a simulation go on.
+#[derive(Debug)]
+pub(crate) struct Course {
+    /// How many steps were made: a step is a task that runs until it waits, an event, or a
+    /// movement of the clock.
+    pub(crate) steps: u64,
+    pub(crate) step_limit: u64,
+    /// Up to when the clock is moved, in nanoseconds.
+    pub(crate) until: u64,
 }
 
 /// What a task panicked with.
@@ -164,7 +309,7 @@ const ROOM: usize = 16;
 pub(crate) struct Tasks {
     ready: Arc<Ready>,
     tasks: Vec<Option<Task>>,
-    free: Vec<TaskIndex>,
+    free: Vec<u32>,
     /// Whether there are any but the root.
     alive: usize,
 }
@@ -180,60 +325,58 @@ impl Tasks {
     }
 
     /// Adds the task that the driver polls itself, as the first of the set.
-    pub(crate) fn add_root(&mut self) -> Waker {
-        self.add(None)
+    pub(crate) fn add_root(&mut self, world: &World) -> Waker {
+        self.add(world, None)
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.alive == 0
     }
 
-    fn add(&mut self, future: Option<BoxFuture<'static, ()>>) -> Waker {
-        let task = self.free.pop().unwrap_or_else(|| {
+    fn add(&mut self, world: &World, future: Option<BoxFuture<'static, ()>>) -> Waker {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.tasks.push(None);
-            TaskIndex::try_from(self.tasks.len() - 1).expect("fewer than 2^32 tasks at a time")
+            u32::try_from(self.tasks.len() - 1).expect("fewer than 2^32 tasks at a time")
         });
-        let state = Arc::new(TaskWaker {
-            ready: Arc::clone(&self.ready),
-            task,
-            queued: AtomicBool::new(false),
-        });
-        let waker = Waker::from(Arc::clone(&state));
+        let id = self.ready.enter(index);
+        let ready = Arc::clone(&self.ready);
+        let waker = Waker::from(Arc::new(TaskWaker { ready, task: id }));
+        let before = world.act(|inner, _| inner.wakers.enter(id, waker.clone()));
+        drop(before);
         self.alive += usize::from(future.is_some());
-        self.tasks[task as usize] = Some(Task {
+        self.tasks[index as usize] = Some(Task {
+            id,
             future,
-            state,
             waker: waker.clone(),
         });
-        waker.wake_by_ref();
         waker
     }
 
     /// Takes in what was spawned.
-    fn take_in(&mut self) {
+    fn take_in(&mut self, world: &World) {
         let spawned = std::mem::take(&mut self.ready.lock().spawned);
         for future in spawned {
-            self.add(Some(future));
+            self.add(world, Some(future));
         }
     }
 
     /// Runs one task or lets one thing happen, as the tape says.
-    pub(crate) fn turn(&mut self, world: &World, now: Duration) -> Result<Turn, Panic> {
+    pub(crate) fn turn(&mut self, world: &World, course: &mut Course) -> Result<Turn, Panic> {
         loop {
-            match world.choose(now) {
+            match world.choose(course) {
                 Chosen::Task(task) => return self.run(task),
                 Chosen::Event => return Ok(Turn::Done),
                 Chosen::Idle(next) => return Ok(Turn::Idle(next)),
-                Chosen::Spawned => self.take_in(),
+                Chosen::OutOfSteps => return Ok(Turn::OutOfSteps),
+                Chosen::Spawned => self.take_in(world),
             }
         }
     }
 
-    fn run(&mut self, index: TaskIndex) -> Result<Turn, Panic> {
-        let Some(task) = &mut self.tasks[index as usize] else {
+    fn run(&mut self, id: TaskId) -> Result<Turn, Panic> {
+        let Some(task) = &mut self.tasks[id.index as usize] else {
             return Ok(Turn::Done);
         };
-        task.state.queued.store(false, Ordering::Release);
         let Some(future) = &mut task.future else {
             return Ok(Turn::Root);
         };
@@ -241,25 +384,22 @@ impl Tasks {
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
         match polled {
             Ok(poll) if poll.is_pending() => return Ok(Turn::Done),
-            Ok(_) => self.end(index),
+            Ok(_) => self.end(id),
             Err(panic) => {
-                self.end(index);
+                self.end(id);
                 return Err(panic);
             }
         }
         Ok(Turn::Done)
     }
 
-    fn end(&mut self, index: TaskIndex) {
-        let Some(task) = self.tasks[index as usize].take() else {
+    fn end(&mut self, id: TaskId) {
+        let Some(task) = self.tasks[id.index as usize].take() else {
             return;
         };
         self.alive -= 1;
-        if task.state.queued.swap(true, Ordering::AcqRel) {
-            // It woke itself before it ended: whoever gets its index must not be run for that.
-            self.ready.lock().tasks.retain(|&ready| ready != index);
-        }
-        self.free.push(index);
+        self.ready.leave(task.id);
+        self.free.push(id.index);
         // Its destructors may spawn and wake.
         drop(task);
     }
@@ -267,10 +407,7 @@ impl Tasks {
     /// Drops all tasks.
     pub(crate) fn clear(&mut self) {
         let spawned = self.ready.close();
-        for task in self.tasks.drain(..).flatten() {
-            task.state.queued.store(true, Ordering::Release);
-            drop(task);
-        }
+        self.tasks.clear();
         drop(spawned);
     }
 }
@@ -284,10 +421,11 @@ impl Drop for Tasks {
 
 /// What the tape chose to come next.
 pub(crate) enum Chosen {
-    Task(TaskIndex),
+    Task(TaskId),
     /// It has happened.
     Event,
     Idle(Option<Duration>),
+    OutOfSteps,
     /// Tasks are to be taken into the set first.
     Spawned,
 }

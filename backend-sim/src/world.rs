@@ -1,6 +1,6 @@
 //! One simulation: the server, its clients, and the network between them, in virtual time.
 //!
-//! Everything that takes time is a [`Happening`](crate::queue::Happening) in one queue, and everything that runs is a task
+//! Everything that takes time is a [`Happening`] in one queue, and everything that runs is a task
 //! in one set. A driver lets one of them go at a time, chosen by the tape, and moves the clock to
 //! the next happening when there is nothing else to do.
 
@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 use std::time::Duration;
 
 use leasehold_api::SessionId;
@@ -22,25 +21,35 @@ use crate::history::History;
 use crate::log::{Content, Entry, Event, Log};
 use crate::observer::Observer;
 use crate::options::SimOptions;
-use crate::queue::{ClientIndex, Queue};
+use crate::queue::{ClientIndex, Happening, Queue};
 use crate::servers::Servers;
 use crate::tape::Site;
-use crate::tasks::{Chosen, Ready};
+use crate::tasks::{Chosen, Course, Line, Ready, TaskId, Waiter, Wakers};
 
 /// Whom to wake after the lock is let go: a waker may run other people's code.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
-    first: Option<Waker>,
-    more: Vec<Waker>,
+    first: Option<Waiter>,
+    more: Vec<Waiter>,
 }
 
 impl Wakes {
-    pub(crate) fn add(&mut self, waker: Option<Waker>) {
-        match (waker, &mut self.first) {
-            (Some(waker), first @ None) => *first = Some(waker),
-            (Some(waker), Some(_)) => self.more.push(waker),
+    pub(crate) fn add(&mut self, waiter: Option<Waiter>) {
+        match (waiter, &mut self.first) {
+            (Some(waiter), first @ None) => *first = Some(waiter),
+            (Some(waiter), Some(_)) => self.more.push(waiter),
             (None, _) => {}
         }
+    }
+
+    /// Wakes who can be woken at once: nobody, or a single task of the set. False if others are
+    /// left.
+    fn line_up(&mut self, line: &mut Line<'_>) -> bool {
+        if let (Some(Waiter::Task(task)), true) = (&self.first, self.more.is_empty()) {
+            line.wake(*task);
+            self.first = None;
+        }
+        self.first.is_none()
     }
 
     /// Takes out who is to be woken, if there is anybody.
@@ -48,9 +57,10 @@ impl Wakes {
         self.first.is_some().then(|| std::mem::take(self))
     }
 
-    fn wake(self) {
-        self.first.into_iter().for_each(Waker::wake);
-        self.more.into_iter().for_each(Waker::wake);
+    fn wake(self, ready: &Ready) {
+        for waiter in self.first.into_iter().chain(self.more) {
+            waiter.wake(ready);
+        }
     }
 }
 
@@ -76,8 +86,9 @@ pub(crate) struct Inner {
     pub(crate) queue: Queue,
     /// Who subscribes to a session's channel.
     pub(crate) channels: BTreeSet<(SessionId, ClientIndex, u64)>,
-    /// The latest time at which anything happened.
-    latest: Duration,
+    /// The latest time at which anything happened, in nanoseconds since the start.
+    latest: u64,
+    pub(crate) wakers: Wakers,
     pub(crate) wakes: Wakes,
     /// Why the run is of no use any more.
     failed: Option<String>,
@@ -106,7 +117,8 @@ impl World {
                 calls: Calls::default(),
                 queue: Queue::default(),
                 channels: BTreeSet::new(),
-                latest: Duration::ZERO,
+                latest: 0,
+                wakers: Wakers::default(),
                 wakes: Wakes::default(),
                 failed: None,
             }),
@@ -121,18 +133,19 @@ impl World {
         world
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something to the simulation at the present virtual time.
     pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Inner, Duration) -> R) -> R {
-        let elapsed = self.clock.elapsed();
+        let elapsed = self.clock.nanos();
         let outside = self.clock.driver_may_sleep();
         let mut inner = self.lock();
         let before = if outside { inner.queue.next_at() } else { None };
-        let now = inner.latest.max(elapsed);
-        inner.latest = now;
+        inner.latest = inner.latest.max(elapsed);
+        let now = Duration::from_nanos(inner.latest);
         let result = act(&mut inner, now);
         if inner.choices.has_diverged() {
             self.unsound.store(true, Ordering::Release);
@@ -140,56 +153,64 @@ impl World {
         let sooner = outside && inner.queue.next_at() != before;
         let wakes = inner.wakes.take();
         drop(inner);
-        wakes.into_iter().for_each(Wakes::wake);
+        if let Some(wakes) = wakes {
+            wakes.wake(&self.ready);
+        }
         if sooner {
             self.ready.wake_driver();
         }
         result
     }
 
-    /// Chooses what comes next, and lets it happen if it is an event.
+    /// Lets happen what happens, until a task is to run or the driver is needed.
     ///
     /// The choice is among all tasks that can run and, as one more answer, the events that are
     /// due: so code runs in any order, and may run before or after what happens at the same
-    /// instant.
-    pub(crate) fn choose(&self, now: Duration) -> Chosen {
+    /// instant. The clock is moved if there is nothing to choose.
+    pub(crate) fn choose(&self, course: &mut Course) -> Chosen {
         let mut guard = self.lock();
         let inner = &mut *guard;
-        let now = inner.latest.max(now);
-        inner.latest = now;
-        if inner.choices.has_diverged() {
-            self.unsound.store(true, Ordering::Release);
-        }
-        inner.queue.collect(now);
         let mut line = self.ready.line();
-        if line.has_spawned() {
-            return Chosen::Spawned;
+        loop {
+            if course.steps >= course.step_limit {
+                return Chosen::OutOfSteps;
+            }
+            let now = inner.latest.max(self.clock.nanos());
+            inner.latest = now;
+            if inner.choices.has_diverged() {
+                self.unsound.store(true, Ordering::Release);
+            }
+            inner.queue.collect(now);
+            if line.has_spawned() {
+                return Chosen::Spawned;
+            }
+            course.steps += 1;
+            let (task, happening) = inner.pick(&mut line);
+            if let Some(task) = task {
+                inner.wakers.run(task);
+                return Chosen::Task(task);
+            }
+            let Some(happening) = happening else {
+                match inner.queue.next_at() {
+                    Some(next) if next <= course.until => self.clock.set(next),
+                    next => return Chosen::Idle(next.map(Duration::from_nanos)),
+                }
+                continue;
+            };
+            // It may wake: an observer is other people's code.
+            drop(line);
+            inner.happen(Duration::from_nanos(now), happening);
+            line = self.ready.line();
+            if !inner.wakes.line_up(&mut line) {
+                drop(line);
+                let wakes = inner.wakes.take();
+                drop(guard);
+                if let Some(wakes) = wakes {
+                    wakes.wake(&self.ready);
+                }
+                return Chosen::Event;
+            }
         }
-        let (tasks, events) = (line.len(), inner.queue.due());
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let answers = count(tasks) + u32::from(events > 0);
-        let actor = |n| line.actor(n as usize);
-        let turn = inner.choices.pick(Site::Task, answers, actor);
-        if let Some(task) = line.take(turn as usize) {
-            return Chosen::Task(task);
-        }
-        drop(line);
-        let happening = if events > 0 {
-            let queue = &inner.queue;
-            let actor = |n| queue.actor(n as usize);
-            let turn = inner.choices.pick(Site::Order, count(events), actor);
-            inner.queue.take_due(turn as usize)
-        } else {
-            inner.queue.take_last()
-        };
-        let Some(happening) = happening else {
-            return Chosen::Idle(inner.queue.next_at());
-        };
-        inner.happen(now, happening);
-        let wakes = inner.wakes.take();
-        drop(guard);
-        wakes.into_iter().for_each(Wakes::wake);
-        Chosen::Event
     }
 
     /// Remembers why the run is of no use any more.
@@ -202,11 +223,16 @@ impl World {
     ///
     /// # Panics
     /// If something has, unless the thread panics already.
+    #[inline]
     #[track_caller]
     pub(crate) fn assert_sound(&self) {
-        if !self.unsound.load(Ordering::Acquire) {
-            return;
+        if self.unsound.load(Ordering::Acquire) {
+            self.assert_not_failed();
         }
+    }
+
+    #[track_caller]
+    fn assert_not_failed(&self) {
         let inner = self.lock();
         let diverged = inner.choices.divergence();
         if inner.failed.is_none() && diverged.is_none() {
@@ -265,6 +291,25 @@ impl Drop for World {
 }
 
 impl Inner {
+    /// Whose turn it is, or what happens; neither if nobody and nothing can.
+    fn pick(&mut self, line: &mut Line<'_>) -> (Option<TaskId>, Option<Happening>) {
+        let (tasks, events) = (line.len(), self.queue.due());
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let answers = count(tasks) + u32::from(events > 0);
+        let actor = |n| line.actor(n as usize);
+        let turn = self.choices.pick(Site::Task, answers, actor);
+        if let Some(task) = line.take(turn as usize) {
+            return (Some(task), None);
+        }
+        if events == 0 {
+            return (None, self.queue.take_last());
+        }
+        let queue = &self.queue;
+        let actor = |n| queue.actor(n as usize);
+        let turn = self.choices.pick(Site::Order, count(events), actor);
+        (None, self.queue.take_due(turn as usize))
+    }
+
     pub(crate) fn add_client(&mut self, name: &str) -> ClientIndex {
         let index = self.clients.len();
         let identities = self.choices.identities(index);
