@@ -79,6 +79,12 @@ impl Args {
             }
             _ => {}
         }
+        if let Some(scope) = self.scope.filter(|scope| scope.orders() > MOST_ORDERS) {
+            let Scope { clients, steps } = scope;
+            return Err(format!(
+                "{clients}x{steps} has more than {MOST_ORDERS} orders, which would take days: make it smaller"
+            ));
+        }
         for file in [&self.html, &self.perfetto, &self.json]
             .into_iter()
             .flatten()
@@ -91,6 +97,9 @@ impl Args {
         Ok(())
     }
 }
+
+/// A larger scope would not be done in a day.
+const MOST_ORDERS: u64 = 1_000_000_000;
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let number = |text: &str| {
@@ -105,7 +114,10 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
             }
             Ok(from..to)
         }
-        None => number(text).map(|seed| seed..seed.saturating_add(1)),
+        None => match number(text)? {
+            u64::MAX => Err("too large".to_owned()),
+            seed => Ok(seed..seed + 1),
+        },
     }
 }
 
@@ -141,7 +153,9 @@ impl FromStr for Choose {
             None if text == "dfs" => Ok(Self::DepthFirst),
             Some(("pct", depth)) => match depth.parse() {
                 Ok(depth) if depth > 0 => Ok(Self::Pct(depth)),
-                _ => Err(format!("{depth:?} is no depth")),
+                _ => Err(format!(
+                    "{depth:?} is no depth, which is a number from 1 on"
+                )),
             },
             _ => Err(format!("{text:?} is none of random, pct:DEPTH, dfs")),
         }
@@ -182,5 +196,37 @@ impl FromStr for Scope {
             clients: number(clients)?,
             steps: number(steps)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(line: &str) -> String {
+        let words = std::iter::once("explore").chain(line.split(' '));
+        match Args::try_parse_from(words) {
+            Ok(args) => args.check().expect_err("it makes no sense"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_does() {
+        for (line, why) in [
+            ("--seeds 5..2", "no seed is from the first number on"),
+            ("--seeds 18446744073709551615", "too large"),
+            ("--policy pct:0", "a number from 1 on"),
+            ("--policy dfs", "needs a --scope"),
+            ("--scope 2x2 --policy random", "searched completely"),
+            ("--scope 0x4", "not 1 to 6"),
+            ("--scope 6x6", "more than 1000000000 orders"),
+            ("--html /nowhere/page.html", "no file can be made there"),
+        ] {
+            let told = refused(line);
+            assert!(told.contains(why), "{line}: {told}");
+        }
+        let args = Args::try_parse_from(["explore", "--scope", "4x4"]).expect("good options");
+        assert_eq!(args.check(), Ok(()));
     }
 }

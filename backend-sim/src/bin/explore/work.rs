@@ -40,6 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
             ..Summary::default()
         },
         progress: Progress::new(),
+        told: false,
     };
     if let Some(tape) = &args.replay {
         return work.replay(tape);
@@ -61,6 +62,8 @@ struct Work<'a> {
     subject: &'a Subject,
     summary: Summary,
     progress: Progress,
+    /// Whether a run was told in full, and drawn.
+    told: bool,
 }
 
 impl Work<'_> {
@@ -148,6 +151,13 @@ impl Work<'_> {
         self.progress.end();
         self.summary.took = self.progress.elapsed();
         println!("{}", self.summary.text(with_coverage));
+        let files = [&self.args.html, &self.args.perfetto];
+        for path in files.into_iter().flatten().filter(|_| !self.told) {
+            println!(
+                "nothing to be shown in {}, which is as it was",
+                path.display()
+            );
+        }
         if let Some(path) = &self.args.json {
             write(path, self.summary.json())?;
         }
@@ -182,6 +192,7 @@ impl Work<'_> {
         if self.summary.violations.is_empty() {
             self.draw(&history)?;
         }
+        self.told = true;
         Ok(run)
     }
 
