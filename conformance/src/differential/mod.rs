@@ -29,7 +29,8 @@ pub use outcomes::Counts;
 /// Says how many commands are compared.
 pub const COMMANDS_VARIABLE: &str = "LEASEHOLD_DIFFERENTIAL_COMMANDS";
 const COMMANDS: u64 = 10_000;
-/// A run goes on until every outcome was seen, up to so many times the commands asked for.
+/// A run goes on until every outcome was seen often enough, up to so many times the commands asked
+/// for, or the usual number of them: a short run must not fail because what is rare did not come.
 const PATIENCE: u64 = 6;
 /// Sequences tried while shrinking one that fails, and the longest time for it, in ms: a notice
 /// that does not come is waited for each time.
@@ -49,7 +50,7 @@ pub fn commands() -> u64 {
 }
 
 /// Plays random sequences to `backend`, on `runtime`, until at least that many commands are
-/// compared and every outcome was seen, or six times as many commands are compared.
+/// compared and every outcome was seen, or six times as many commands, 60,000 at least, are compared.
 ///
 /// # Errors
 /// The shrunk sequence with the replies of both sides, or the outcomes that came too seldom.
@@ -70,9 +71,10 @@ pub fn check(
     };
     let mut runner = TestRunner::new(config);
     let scripts = moves::scripts();
+    let most = commands.max(COMMANDS).saturating_mul(PATIENCE);
     let goes_on = |counts: &Counts| {
         let done = counts.commands();
-        done < commands || (done < commands * PATIENCE && !counts.gaps().is_empty())
+        done < commands || (done < most && !counts.gaps().is_empty())
     };
     while goes_on(&stage.borrow().counts) {
         let tree = scripts.new_tree(&mut runner);
