@@ -341,6 +341,8 @@ impl Pct {
     fn new(seed: u64, depth: u32, length: u32) -> Self {
         let mut random = SplitMix(seed);
         let seed = random.next();
+        // More changes than places are no others.
+        let depth = depth.min(length.saturating_add(1));
         let changes = (1..depth).map(|_| random.below(length.max(1)));
         let mut changes: Vec<u32> = changes.collect();
         changes.sort_unstable_by(|a, b| b.cmp(a));

@@ -17,9 +17,8 @@ use crate::tape::{Site, Tape};
 /// Dropping it lets the task go on.
 ///
 /// # Panics
-/// Awaiting it panics if the task did. In an [`Exploration`](crate::Exploration) or a
-/// [`Simulation`](crate::Simulation) the run has failed by then; in a tokio test the panic of a task
-/// that nobody awaits is printed and goes unnoticed otherwise, as that of a task of tokio's.
+/// Awaiting it panics if the task did. A task that nobody awaits fails its run all the same: in a tokio
+/// test the next call or sleep panics, or the last handle on the server when it is dropped.
 #[derive(Debug)]
 pub struct JoinHandle<T>(oneshot::Receiver<T>);
 

@@ -35,9 +35,14 @@ impl Latency {
     /// If `max` is less than `min`, or more than 49 days more.
     #[track_caller]
     pub fn between(min: Duration, max: Duration) -> Self {
-        assert!(min <= max, "latency between {min:?} and {max:?}");
-        let spread_ms = u32::try_from((max - min).as_millis()).expect("a spread below 49 days");
-        Self { min, spread_ms }
+        assert!(
+            min <= max,
+            "the shortest latency, {min:?}, is longer than the longest, {max:?}"
+        );
+        match u32::try_from((max - min).as_millis()) {
+            Ok(spread_ms) => Self { min, spread_ms },
+            Err(_) => panic!("latencies between {min:?} and {max:?} differ by more than 49 days"),
+        }
     }
 
     pub(crate) fn draw(self, choices: &mut Choices) -> Duration {

@@ -43,11 +43,13 @@ pub struct SimServer {
 struct Test(Arc<World>);
 
 impl Drop for Test {
-    /// A replay that passes because it ended early must not pass.
+    /// A replay that passes because it ended early must not pass, nor a test whose last act is that
+    /// a task of it panics.
     ///
     /// # Panics
-    /// If not all of the tape was used, unless the thread panics already.
+    /// If not all of the tape was used, or a task panicked, unless the thread panics already.
     fn drop(&mut self) {
+        self.0.assert_sound();
         self.0.assert_replayed();
     }
 }
@@ -112,7 +114,8 @@ impl SimServer {
         drop(before);
     }
 
-    /// A new client. The name is for the timeline.
+    /// A new client. The name is for the timeline and what lock clients call themselves to others:
+    /// clients of the same name share a column, which then says little, so give each its own.
     pub fn client(&self, name: &str) -> SimBackend {
         let index = self.world.act(|inner, _| inner.add_client(name));
         SimBackend::new(&self.world, index)
@@ -198,11 +201,16 @@ impl SimServer {
     /// does and tells concerns the new primary.
     ///
     /// # Panics
-    /// If there are two primaries already, the server is stopped, or the options keep no
-    /// [journal](SimOptions::with_journal).
+    /// If there are two primaries already, the server is stopped, the options keep no
+    /// [journal](SimOptions::with_journal), or a client is one of another simulation.
     #[track_caller]
     pub fn split(&self, lost: Tail, staying: &[SimBackend]) {
         self.assert_journal();
+        let mine = |client: &SimBackend| Arc::ptr_eq(client.world(), &self.world);
+        assert!(
+            staying.iter().all(mine),
+            "a client that is to stay belongs to another simulation"
+        );
         let staying: Vec<_> = staying.iter().map(SimBackend::index).collect();
         let possible = self.world.act(|inner, now| {
             let possible = inner.servers.old.is_none() && inner.servers.primary.up;
@@ -230,12 +238,22 @@ impl SimServer {
     }
 
     /// Steps the server's clock forward, as an administrator or a bad NTP source does.
+    ///
+    /// # Panics
+    /// If it is by more than 36,500 days: times would leave their range.
+    #[track_caller]
     pub fn step_clock_forward(&self, by: Duration) {
+        assert_step(by);
         self.change(ServerEvent::ClockStepped { forward: true, by });
     }
 
     /// Steps the server's clock back.
+    ///
+    /// # Panics
+    /// If it is by more than 36,500 days.
+    #[track_caller]
     pub fn step_clock_back(&self, by: Duration) {
+        assert_step(by);
         self.change(ServerEvent::ClockStepped { forward: false, by });
     }
 
@@ -348,4 +366,15 @@ impl SimServer {
         }
         assert!(left.is_empty(), "{message}");
     }
+}
+
+/// A hundred years.
+const LONGEST_STEP: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
+
+#[track_caller]
+fn assert_step(by: Duration) {
+    assert!(
+        by <= LONGEST_STEP,
+        "a clock is stepped by at most 36,500 days, not by {by:?}"
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{LockClient, Outcome};
+use leasehold_api::{LockBackend as _, LockClient, Outcome};
 use leasehold_sim::{
     Data, Divergence, Ending, Fault, Latency, Policy, RunReport, SimBackend, SimOptions, SimServer,
     Simulation, Site,
@@ -303,4 +303,35 @@ async fn three_tasks(sim: SimServer) -> Vec<usize> {
         task.await;
     }
     std::mem::take(&mut *steps.lock().expect("no panic"))
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a task of the simulation panicked: nobody awaits this")]
+async fn a_panic_that_nobody_awaits_fails_the_test() {
+    let server = SimServer::new(1);
+    drop(server.spawn(async { assert!(server_is_up(), "nobody awaits this") }));
+    server.advance(ms(1)).await;
+}
+
+const fn server_is_up() -> bool {
+    false
+}
+
+/// So many changes are no more than all.
+#[test]
+fn priorities_that_change_all_the_time_are_possible() {
+    let policy = Policy::Pct {
+        depth: u32::MAX,
+        length: 10,
+    };
+    let simulation = Simulation::new(SimOptions::new(1)).with_policy(policy);
+    let report = simulation.run(|sim| async move {
+        let hello = |name| {
+            let client = sim.client(name);
+            sim.spawn(async move { client.hello().await.is_ok() })
+        };
+        let (a, b) = (hello("a"), hello("b"));
+        a.await && b.await
+    });
+    assert_eq!(report.ending, Ending::Completed(true));
 }

@@ -60,6 +60,20 @@ async fn nothing_can_be_lost_that_is_not_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
+#[should_panic(expected = "belongs to another simulation")]
+async fn who_stays_with_an_old_primary_must_be_its_client() {
+    let (server, other) = (server(), server());
+    let strangers = [other.client("a"), other.client("b")];
+    server.split(Tail::Commands(1), &strangers);
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "at most 36,500 days")]
+async fn a_step_out_of_all_time_is_refused() {
+    SimServer::new(1).step_clock_forward(secs(u64::MAX));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_replica_that_lags_grants_again_with_a_higher_token() {
     let server = server();
     let ((_, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
