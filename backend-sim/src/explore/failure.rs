@@ -65,6 +65,13 @@ impl Failure {
         }
     }
 
+    /// The same as what came of this tape: a run that diverged from it has another.
+    pub(super) fn of_tape(mut self, tape: Tape) -> Self {
+        self.history.replay = Some(command(&tape));
+        self.tape = tape;
+        self
+    }
+
     /// The line that repeats the run.
     pub fn replay(&self) -> String {
         command(&self.tape)

@@ -207,6 +207,7 @@ impl Exploration {
     ///
     /// # Panics
     /// If the environment asks for a seed or a tape that is none.
+    #[track_caller]
     pub fn find<F, S>(&self, scenario: S) -> Option<Failure>
     where
         S: Fn(SimServer) -> F,
@@ -405,9 +406,15 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let seed = tape.seed;
+        let (seed, wanted) = (tape.seed, tape.clone());
         let (report, why) = self.run(self.options(seed), Policy::Replay(tape), scenario);
-        Some(Failure::new(1, seed, why?, &report, None))
+        let mut why = why?;
+        if let Ending::Diverged(_) = report.ending {
+            why.push_str(
+                "\n(the code, or leasehold, is another than that which recorded the tape: explore anew)",
+            );
+        }
+        Some(Failure::new(1, seed, why, &report, None).of_tape(wanted))
     }
 
     /// The simplest run that fails as this one did.

@@ -153,6 +153,11 @@ fn the_environment_is_obeyed_or_refused() {
         !passed && text.contains("the replay diverges at draw 0: the tape has User 3 of 9"),
         "{text}"
     );
+    // The same tape diverges again; one that ends before it does would be another run.
+    assert!(
+        text.contains("to repeat it: LEASEHOLD_SIM_REPLAY=2.u9:3.A "),
+        "{text}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
