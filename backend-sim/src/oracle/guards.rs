@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::log::{ClientEvent, Event};
 use crate::oracle::coverage::{Coverage, Situation};
 use crate::oracle::duties::Duties;
+use crate::oracle::few::Few;
 use crate::oracle::step::{Step, has, place_of};
 use crate::oracle::{Findings, Model, Set, who};
 
@@ -83,6 +84,9 @@ struct AtServer {
     tokens: SmallVec<[u64; 2]>,
 }
 
+/// Guards in users' hands.
+pub(crate) type InUse = SmallVec<[(GuardId, Arc<dyn Watched>); 4]>;
+
 /// Attempts that wait: whose, until when, for what.
 pub(crate) type Waiting = LiteMap<(SessionId, u64), (usize, Duration, Key)>;
 
@@ -93,7 +97,7 @@ pub(crate) struct Guards {
     at_server: LiteMap<(SessionId, u64), AtServer>,
     /// Places: whose, and until when.
     waiting: Waiting,
-    sessions: LiteMap<SessionId, usize>,
+    sessions: Few<SessionId, usize, 4>,
     /// How much faster a client's clock runs than true time, in millionths.
     rates: LiteMap<usize, i32>,
     /// Clients whose clocks have jumped, and run at another rate.
@@ -108,8 +112,7 @@ impl Guards {
     pub(crate) fn step(&mut self, step: &Step<'_>, found: &mut Findings) {
         if let Some(operation) = step.operation() {
             self.sessions
-                .entry(operation.session)
-                .or_insert(step.client);
+                .or_insert_with(&operation.session, || step.client);
         }
         self.end_in_use(step, found);
         for tenure in &step.before.tenures {
@@ -246,9 +249,9 @@ impl Guards {
     }
 
     /// All guards in users' hands.
-    pub(crate) fn in_use(&self) -> Vec<(GuardId, usize, Arc<dyn Watched>)> {
+    pub(crate) fn in_use(&self) -> InUse {
         let held = self.held.iter();
-        held.map(|(id, held)| (*id, held.holding.client, Arc::clone(&held.holding.guard)))
+        held.map(|(id, held)| (*id, Arc::clone(&held.holding.guard)))
             .collect()
     }
 
@@ -324,7 +327,7 @@ impl Guards {
         seen: &mut Coverage,
         found: &mut Findings,
     ) {
-        let valid: Vec<(&Held, &Said)> = said
+        let valid: SmallVec<[(&Held, &Said); 4]> = said
             .iter()
             .filter(|said| !said.valid_for.is_zero())
             .filter_map(|said| Some((self.held.get(&said.id)?, said)))

@@ -8,6 +8,7 @@ use leasehold_api::{Key, RenewReply, SessionId};
 use litemap::LiteMap;
 
 use crate::oracle::coverage::{Coverage, Situation};
+use crate::oracle::few::Few;
 use crate::oracle::step::{Step, name, place_of, tenure_of};
 use crate::oracle::tenures::lives;
 use crate::oracle::{Findings, Model, Set};
@@ -22,7 +23,7 @@ pub(crate) struct History {
     claims: Set<Name>,
     /// The highest token of each key, whichever server granted it, and how many periods it has
     /// had.
-    periods: LiteMap<Key, Periods>,
+    periods: Few<Key, Periods, 1>,
 }
 
 #[derive(Debug, Default)]
@@ -37,16 +38,23 @@ struct Periods {
 }
 
 impl History {
+    /// Judges a step, whose operation was [ended](Self::ended) before it or not.
     pub(crate) fn step(
         &mut self,
         step: &Step<'_>,
+        ended: Option<Duration>,
         model: Model,
-        seen: &mut Coverage,
-        found: &mut Findings,
+        (seen, found): (&mut Coverage, &mut Findings),
     ) {
-        self.ends(step, model, seen, found);
+        self.ends(step, ended, model, (seen, found));
         self.period(step, seen, found);
         self.claims(step, seen);
+    }
+
+    /// When the first end of a step's operation was sent, if that was executed before.
+    pub(crate) fn ended(&self, step: &Step<'_>) -> Option<Duration> {
+        let own = step.operation()?;
+        self.ended.get(&(own.session, own.sequence)).copied()
     }
 
     fn claims(&mut self, step: &Step<'_>, seen: &mut Coverage) {
@@ -71,12 +79,18 @@ impl History {
         }
     }
 
-    fn ends(&mut self, step: &Step<'_>, model: Model, seen: &mut Coverage, found: &mut Findings) {
+    fn ends(
+        &mut self,
+        step: &Step<'_>,
+        ended: Option<Duration>,
+        model: Model,
+        (seen, found): (&mut Coverage, &mut Findings),
+    ) {
         let Some(operation) = step.operation() else {
             return;
         };
         let name_of = (operation.session, operation.sequence);
-        match (step.command, self.ended.get(&name_of)) {
+        match (step.command, ended) {
             (Command::End(_), None) => {
                 self.ended.insert(name_of, step.sent);
                 if self.claims.remove(&name_of).is_some() {
@@ -84,7 +98,7 @@ impl History {
                 }
             }
             (Command::End(_), Some(_)) => seen.reached(Situation::EndTwice),
-            (Command::Renew(_), Some(sent)) if step.sent > *sent => {
+            (Command::Renew(_), Some(sent)) if step.sent > sent => {
                 let text = format!("a renewal of {operation:?} was sent after its end");
                 found.add("rule 11", text);
             }
@@ -124,12 +138,7 @@ impl History {
         seen: &mut Coverage,
         found: &mut Findings,
     ) {
-        if !self.periods.contains_key(step.key) {
-            self.periods.insert(step.key.clone(), Periods::default());
-        }
-        let Some(periods) = self.periods.get_mut(step.key) else {
-            return;
-        };
+        let periods = self.periods.or_insert_with(step.key, Periods::default);
         let highest = periods.highest;
         let survived = before >= highest;
         let condition = survived || step.now.as_micros() > highest || floor >= highest;

@@ -12,6 +12,7 @@ mod answers;
 mod coverage;
 mod duties;
 mod events;
+mod few;
 mod guards;
 mod history;
 mod order;
@@ -24,7 +25,6 @@ mod tenures;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::Reply;
@@ -37,7 +37,7 @@ pub(crate) use step::{Step, operation as operation_of};
 
 use crate::log::Event;
 use duties::Duties;
-use guards::Guards;
+use guards::{Guards, InUse};
 use history::History;
 use reasons::Reasons;
 
@@ -135,17 +135,23 @@ impl Oracle {
         self.found.at = step.at;
         rare::note(step, &mut self.seen);
         tenures::check(step, self.model, &mut self.found);
-        order::check(step, &mut self.found);
+        if step.has_queue() {
+            order::check(step, &mut self.found);
+        }
         order::kept_out(step, &mut self.found);
         replies::check(step, &mut self.found);
         answers::check(step, &mut self.found);
         pushes::check(step, &mut self.found);
-        self.reasons.step(step, self.model, &mut self.found);
-        self.history
-            .step(step, self.model, &mut self.seen, &mut self.found);
+        let ended = self.history.ended(step);
+        self.reasons
+            .step(step, ended.is_some(), self.model, &mut self.found);
+        let notes = (&mut self.seen, &mut self.found);
+        self.history.step(step, ended, self.model, notes);
         self.guards.step(step, &mut self.found);
         if self.model == Model::Within {
             self.duties.step(step, &mut self.found);
+        }
+        if self.model == Model::Within && step.has_queue() {
             // Who may hear something counts as listening (rule 9).
             let (mute, listeners) = (self.mute, &self.listeners);
             let hears = |session: &SessionId| mute || listeners.contains_key(session);
@@ -192,9 +198,8 @@ impl Oracle {
         self.guards.end(id);
     }
 
-    /// All guards in users' hands, with their clients; what they [say](Said) is then to be
-    /// [judged](Self::judge).
-    pub(crate) fn in_use(&self) -> Vec<(GuardId, usize, Arc<dyn Watched>)> {
+    /// All guards in users' hands; what they [say](Said) is then to be [judged](Self::judge).
+    pub(crate) fn in_use(&self) -> InUse {
         self.guards.in_use()
     }
 

@@ -7,8 +7,8 @@ use leasehold_api::{
     AcquireReply, Convert, ConvertReply, EndReply, Key, Kind, Label, Mode, Operation, PollReply,
     Refused, RenewReply, ServerTime, SessionId, Why,
 };
-use litemap::LiteMap;
 
+use crate::oracle::few::Few;
 use crate::oracle::step::{Step, find, has, name, place_of, tenure_of};
 use crate::oracle::{Findings, Model, Set};
 
@@ -17,16 +17,15 @@ type Name = (SessionId, u64);
 /// What is remembered of each key, and what each session calls itself.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons {
-    keys: LiteMap<Key, Memory>,
-    labels: LiteMap<SessionId, Label>,
+    keys: Few<Key, Memory, 1>,
+    labels: Few<SessionId, Label, 4>,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
     /// The highest sequence that an acquire or an end of each session carried, and when the
     /// session's last came.
-    seen: LiteMap<SessionId, (u64, ServerTime)>,
-    ended: Set<Name>,
+    seen: Few<SessionId, (u64, ServerTime), 4>,
     /// Holds that were revoked, or ended by force.
     forced: Set<Name>,
     /// Tenures that have upgraded while others waited.
@@ -34,14 +33,16 @@ struct Memory {
 }
 
 impl Reasons {
-    pub(crate) fn step(&mut self, step: &Step<'_>, model: Model, found: &mut Findings) {
+    /// Judges a step, of an operation that was `ended` before it or not.
+    pub(crate) fn step(
+        &mut self,
+        step: &Step<'_>,
+        ended: bool,
+        model: Model,
+        found: &mut Findings,
+    ) {
         self.label(step, found);
-        if !self.keys.contains_key(step.key) {
-            self.keys.insert(step.key.clone(), Memory::default());
-        }
-        let Some(memory) = self.keys.get_mut(step.key) else {
-            return;
-        };
+        let memory = self.keys.or_insert_with(step.key, Memory::default);
         memory.forced(step);
         match (step.command, step.reply) {
             (Command::Acquire(request), Reply::Acquire(reply)) => {
@@ -54,7 +55,7 @@ impl Reasons {
             _ => {}
         }
         if let (Some(operation), Some(why)) = (step.operation(), why(step.reply)) {
-            memory.why(step, operation, why, model, found);
+            memory.why(step, operation, (why, ended), model, found);
         }
         memory.note(step);
     }
@@ -65,8 +66,8 @@ impl Reasons {
             return;
         };
         let session = request.operation.session;
-        let labels = self.labels.entry(session);
-        labels.or_insert_with(|| request.label.clone());
+        self.labels
+            .or_insert_with(&session, || request.label.clone());
         let Reply::Acquire(AcquireReply::Held(held)) = step.reply else {
             return;
         };
@@ -143,14 +144,13 @@ impl Memory {
         &self,
         step: &Step<'_>,
         operation: Operation,
-        why: Why,
+        (why, ended): (Why, bool),
         model: Model,
         found: &mut Findings,
     ) {
         let named = (operation.session, operation.sequence);
         let expired = expired(step, operation) && step.now < step.before.stored_end;
         let revoked = tenure_of(step.after, named.0, named.1).is_some_and(|t| t.revoked);
-        let ended = self.ended.contains_key(&named);
         let last = self.seen.get(&named.0).is_some_and(|(s, _)| *s == named.1);
         let is = match why {
             Why::Expired => expired,
@@ -229,16 +229,13 @@ impl Memory {
     fn note(&mut self, step: &Step<'_>) {
         let noted = match step.command {
             Command::Acquire(_) if step.settles() => step.operation(),
-            Command::End(request) => {
-                let operation = request.operation;
-                self.ended
-                    .insert((operation.session, operation.sequence), ());
-                Some(operation)
-            }
+            Command::End(request) => Some(request.operation),
             _ => None,
         };
         if let Some(operation) = noted {
-            let seen = self.seen.entry(operation.session).or_default();
+            let seen = self
+                .seen
+                .or_insert_with(&operation.session, Default::default);
             *seen = (seen.0.max(operation.sequence), step.now);
         }
         if self.upgraded.is_empty() {

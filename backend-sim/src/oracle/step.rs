@@ -62,6 +62,11 @@ impl Step<'_> {
         self.own
     }
 
+    /// Whether the session sent it for an operation of its own.
+    pub(crate) fn is_by(&self, session: SessionId) -> bool {
+        self.own.is_some_and(|own| own.session == session)
+    }
+
     /// Whether it is this hold's own command.
     pub(crate) fn is_of(&self, session: SessionId, sequence: u64) -> bool {
         self.own
@@ -90,6 +95,12 @@ impl Step<'_> {
     pub(crate) fn waits(&self) -> impl Iterator<Item = &PlaceFacts> {
         let now = self.now;
         self.after.places.iter().filter(move |p| p.end > now)
+    }
+
+    /// Whether there was or is a place, expired or not: where nobody waits, no rule of the queue
+    /// is broken.
+    pub(crate) const fn has_queue(&self) -> bool {
+        !self.before.places.is_empty() || !self.after.places.is_empty()
     }
 
     /// What the key is in use as.

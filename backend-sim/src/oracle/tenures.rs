@@ -14,6 +14,8 @@ use crate::oracle::{Findings, Model};
 pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
     for tenure in step.stood() {
         match find(step.after, tenure) {
+            // Another's step left it as it was: the usual case, in which nothing can be wrong.
+            Some(after) if after == tenure && !step.is_by(tenure.session) => {}
             Some(after) => kept(step, tenure, after, found),
             None if may_go(step, tenure) => {}
             None => found.add(

@@ -1,12 +1,12 @@
 //! How the workers of a run tell the oracle what they see.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_api::machine::{Facts, State};
 use leasehold_api::{Key, Kind, Mode};
 use litemap::LiteMap;
+use smallvec::SmallVec;
 
 use crate::log::{Answer, ClientEvent, Event, ServerEvent};
 use crate::observer::{Execution, Observer};
@@ -19,7 +19,6 @@ use crate::server::SimServer;
 pub(crate) struct Judge {
     pub(crate) sim: SimServer,
     shared: Arc<Mutex<Shared>>,
-    owners: Arc<AtomicU64>,
     /// Whether somebody reads what workers note.
     pub(crate) notes: bool,
 }
@@ -27,6 +26,8 @@ pub(crate) struct Judge {
 #[derive(Debug)]
 struct Shared {
     oracle: Oracle,
+    /// How many owners have been named.
+    owners: u64,
     /// The highest token that the resource of each key has accepted.
     highest: LiteMap<Key, u64>,
     /// The resource takes older tokens, by mistake.
@@ -139,6 +140,7 @@ impl Judge {
     pub(crate) fn new(sim: &SimServer, model: Model, careless: bool, notes: bool) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             oracle: Oracle::new(model),
+            owners: 0,
             highest: LiteMap::new_vec(),
             careless,
             pauses: LiteMap::new_vec(),
@@ -155,7 +157,6 @@ impl Judge {
         Self {
             sim: sim.clone(),
             shared,
-            owners: Arc::default(),
             notes,
         }
     }
@@ -166,7 +167,9 @@ impl Judge {
 
     /// Names an owner, so that guards of one owner are known.
     pub(crate) fn next_owner(&self) -> u64 {
-        self.owners.fetch_add(1, Ordering::Relaxed)
+        let mut shared = lock(&self.shared);
+        shared.owners += 1;
+        shared.owners
     }
 
     pub(crate) fn reached(&self, situation: Situation) {
@@ -247,9 +250,9 @@ impl Judge {
         let at = self.sim.elapsed();
         // Guards read the clock of the simulation: not under the oracle's lock.
         let in_use = self.oracle(|oracle| oracle.in_use());
-        let said: Vec<Said> = in_use
+        let said: SmallVec<[Said; 4]> = in_use
             .iter()
-            .map(|(id, _, guard)| Said {
+            .map(|(id, guard)| Said {
                 id: *id,
                 valid_for: guard.valid_for(),
                 token: guard.token(),

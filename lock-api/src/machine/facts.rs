@@ -126,16 +126,19 @@ impl State {
     /// The same in place of what `facts` said, in its memory: for those who look at every step.
     pub fn facts_into(&self, facts: &mut Facts) {
         facts.clear();
-        let tenures = self.tenures.iter().map(|(holder, tenure)| TenureFacts {
-            session: holder.session,
-            id: holder.id,
-            holds: {
-                let holds = tenure.holds.iter();
-                HoldFacts(holds.map(|hold| (hold.sequence, hold.mode)).collect())
-            },
-            end: tenure.end,
-            token: self.token_of(tenure),
-            revoked: tenure.revoked,
+        let tenures = self.tenures.iter().map(|(holder, tenure)| {
+            let mut holds = SmallVec::new();
+            for hold in &tenure.holds {
+                holds.push((hold.sequence, hold.mode));
+            }
+            TenureFacts {
+                session: holder.session,
+                id: holder.id,
+                holds: HoldFacts(holds),
+                end: tenure.end,
+                token: self.token_of(tenure),
+                revoked: tenure.revoked,
+            }
         });
         let places = self.places.iter().map(|(&ticket, place)| PlaceFacts {
             ticket,
