@@ -6,6 +6,7 @@
 //!
 //! The order of the attempts is that of Hypothesis and of delta debugging: large changes first.
 
+use crate::simulation::{Ending, RunReport};
 use crate::tape::{Site, Tape};
 
 /// How many runs [`shrink`] makes if nothing else is said.
@@ -19,6 +20,46 @@ pub struct Shrunk {
     pub tape: Tape,
     /// How many runs were made to find it.
     pub runs: u32,
+}
+
+/// How many steps a run that is tried may take: about as many as the simplest that failed so far. One
+/// that does not fail would go on to its end, which is often many times as far away.
+pub(crate) struct StepsAllowed {
+    steps: u64,
+    /// Whether the failure is that there are too many steps.
+    endless: bool,
+}
+
+/// Something simpler may come a little later.
+const MORE_STEPS: u64 = 50;
+
+impl StepsAllowed {
+    /// As many as this failed run took, if that was not the `limit` itself.
+    pub(crate) fn of<T>(found: &RunReport<T>, limit: u64) -> Self {
+        let endless = matches!(found.ending, Ending::StepLimit);
+        let steps = if endless {
+            limit
+        } else {
+            limit.min(found.steps + MORE_STEPS)
+        };
+        Self { steps, endless }
+    }
+
+    pub(crate) const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Whether a run that failed did so by itself; then the next are allowed no more than it took.
+    pub(crate) fn suffice<T>(&mut self, failed: &RunReport<T>) -> bool {
+        if self.endless {
+            return true;
+        }
+        let done = !matches!(failed.ending, Ending::StepLimit);
+        if done {
+            self.steps = self.steps.min(failed.steps + MORE_STEPS);
+        }
+        done
+    }
 }
 
 /// Looks for a simpler tape that still fails, with at most `max_runs` runs.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -58,6 +59,7 @@ pub struct Simulation {
     policy: Policy,
     time_limit: Duration,
     step_limit: u64,
+    decided: Option<Arc<AtomicBool>>,
 }
 
 impl Simulation {
@@ -68,6 +70,7 @@ impl Simulation {
             policy: Policy::Random,
             time_limit: Duration::from_secs(24 * 3_600),
             step_limit: 10_000_000,
+            decided: None,
         }
     }
 
@@ -97,6 +100,13 @@ impl Simulation {
         self
     }
 
+    /// The same, but it [stops](Ending::Stopped) before the next step once this is true.
+    #[must_use]
+    pub(crate) fn with_stop(mut self, decided: Arc<AtomicBool>) -> Self {
+        self.decided = Some(decided);
+        self
+    }
+
     /// Runs a scenario until its future completes; tasks that it left running are dropped then.
     ///
     /// # Panics
@@ -117,13 +127,15 @@ impl Simulation {
             step_limit: self.step_limit,
             until: nanos(self.time_limit),
         };
+        let decided = self.decided.as_deref();
         let ending = loop {
-            match next_root_turn(&world, &mut tasks, &mut course) {
+            match next_root_turn(&world, &mut tasks, &mut course, decided) {
                 Ok(()) => {}
                 Err(Stop::Panic(panic)) => break Ending::Panicked(tasks::message(&panic)),
                 Err(Stop::Deadlock) => break Ending::Deadlock,
                 Err(Stop::TimeLimit) => break Ending::TimeLimit,
                 Err(Stop::StepLimit) => break Ending::StepLimit,
+                Err(Stop::Decided) => break Ending::Stopped,
             }
             match catch_unwind(AssertUnwindSafe(|| root.as_mut().poll(&mut cx))) {
                 Ok(Poll::Ready(output)) => break Ending::Completed(output),
@@ -141,11 +153,20 @@ enum Stop {
     Deadlock,
     TimeLimit,
     StepLimit,
+    Decided,
 }
 
 /// Goes on until it is the turn of the scenario's own future.
-fn next_root_turn(world: &World, tasks: &mut Tasks, course: &mut Course) -> Result<(), Stop> {
+fn next_root_turn(
+    world: &World,
+    tasks: &mut Tasks,
+    course: &mut Course,
+    decided: Option<&AtomicBool>,
+) -> Result<(), Stop> {
     loop {
+        if decided.is_some_and(|decided| decided.load(Ordering::Relaxed)) {
+            return Err(Stop::Decided);
+        }
         match tasks.turn(world, course).map_err(Stop::Panic)? {
             Turn::Root => return Ok(()),
             Turn::Done => {}
@@ -182,6 +203,8 @@ pub enum Ending<T> {
     TimeLimit,
     /// The scenario was not done in its number of steps.
     StepLimit,
+    /// What the rest of the run could bring does not matter any more.
+    Stopped,
     /// The scenario or a task of it panicked, with this message.
     Panicked(String),
     /// The run is not that of the tape that it was to replay.
@@ -215,6 +238,7 @@ impl<T> RunReport<T> {
                 Ending::Deadlock => Ending::Deadlock,
                 Ending::TimeLimit => Ending::TimeLimit,
                 Ending::StepLimit => Ending::StepLimit,
+                Ending::Stopped => Ending::Stopped,
                 Ending::Panicked(message) => Ending::Panicked(message),
                 Ending::Diverged(divergence) => Ending::Diverged(divergence),
             },

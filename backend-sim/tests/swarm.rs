@@ -3,7 +3,7 @@
 //! A few seeds here; `./test` runs thousands with the command `explore`, in a release build.
 
 use leasehold_sim::swarm::{Assumption, Swarm, SwarmRun};
-use leasehold_sim::{Policy, SimOptions};
+use leasehold_sim::{Ending, Policy, SHRINK_RUNS, SimOptions, Tape};
 
 fn run(swarm: &Swarm, seed: u64) -> SwarmRun {
     swarm.run(SimOptions::new(seed).with_log_limit(0), Policy::Random)
@@ -75,4 +75,37 @@ fn a_seed_is_the_same_run_again_and_its_tape_too() {
         assert_eq!(replayed.report.tape, first.report.tape);
         assert_eq!(replayed.report.trace, first.report.trace);
     }
+}
+
+#[test]
+fn a_run_that_stops_when_a_promise_is_broken_is_the_beginning_of_the_whole_one() {
+    let swarm = Swarm::new().with_careless_resource();
+    let seed = first_broken(&swarm, 300, &["S5"]).expect("found");
+    let (whole, begun) = (run(&swarm, seed), run(&swarm.until_broken(), seed));
+    assert_eq!(begun.report.ending, Ending::Stopped);
+    assert_eq!(begun.violations[0], whole.violations[0]);
+    assert_eq!(begun.report.elapsed, begun.violations[0].at);
+    assert!(begun.report.steps < whole.report.steps);
+    let draws = &begun.report.tape.draws;
+    assert!(whole.report.tape.draws.starts_with(draws));
+}
+
+#[test]
+fn a_failed_run_becomes_a_simple_one_that_breaks_the_same_promise() {
+    let swarm = Swarm::new().with_careless_resource();
+    let seed = first_broken(&swarm, 300, &["S5"]).expect("found");
+    let found = run(&swarm, seed);
+    let simplest = |runs| swarm.simplest(found.report.tape.clone(), runs);
+    let shrunk = simplest(SHRINK_RUNS).expect("it fails");
+    assert_eq!(simplest(SHRINK_RUNS).expect("it fails"), shrunk);
+    let set = shrunk.tape.draws.iter().filter(|draw| draw.value != 0);
+    assert!(set.count() <= 8, "{}", shrunk.tape);
+    let options = SimOptions::new(0).with_log_limit(0);
+    let again = swarm.run(options, Policy::Replay(shrunk.tape.clone()));
+    assert_eq!(again.violations[0].promise, found.violations[0].promise);
+    let steps = run(&swarm.clone().until_broken(), seed).report.steps;
+    let begun = swarm.clone().until_broken();
+    let again = begun.run(options, Policy::Replay(shrunk.tape));
+    assert!(again.report.steps <= steps + 50);
+    assert_eq!(swarm.simplest(Tape::new(0), 1), None);
 }

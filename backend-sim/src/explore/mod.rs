@@ -341,6 +341,7 @@ impl Exploration {
         let (limit, steps) = (self.time_limit, self.step_limit);
         match &report.ending {
             Ending::Completed(why) => why.clone(),
+            Ending::Stopped => None,
             Ending::Deadlock => Some(STUCK.to_owned()),
             Ending::TimeLimit => Some(format!("not done after {limit:?} of virtual time")),
             Ending::StepLimit => Some(format!("not done after {steps} steps")),

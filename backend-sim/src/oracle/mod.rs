@@ -25,6 +25,8 @@ mod tenures;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_api::machine::Reply;
@@ -71,12 +73,15 @@ pub struct Violation {
 pub(crate) struct Findings {
     at: Duration,
     violations: Vec<Violation>,
+    /// Set by the first of them.
+    broken: Arc<AtomicBool>,
 }
 
 impl Findings {
     pub(crate) fn add(&mut self, promise: &'static str, text: String) {
         if self.violations.len() < FINDINGS {
             let at = self.at;
+            self.broken.store(true, Ordering::Relaxed);
             self.violations.push(Violation { promise, at, text });
         }
     }
@@ -258,6 +263,11 @@ impl Oracle {
     pub(crate) fn broken(&mut self, at: Duration, promise: &'static str, text: String) {
         self.found.at = at;
         self.found.add(promise, text);
+    }
+
+    /// Sets this when the first promise is broken.
+    pub(crate) fn set_on_first(&mut self, broken: Arc<AtomicBool>) {
+        self.found.broken = broken;
     }
 
     /// The verdict: takes out what was found.

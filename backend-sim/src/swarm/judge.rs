@@ -1,5 +1,6 @@
 //! How the workers of a run tell the oracle what they see.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -313,6 +314,11 @@ impl Judge {
     pub(crate) fn left_by(&self) -> Vec<(usize, String)> {
         let at = self.sim.elapsed();
         self.oracle(|oracle| oracle.left_by(at))
+    }
+
+    /// Sets this when the first promise is broken.
+    pub(crate) fn set_on_first(&self, broken: &Arc<AtomicBool>) {
+        self.oracle(|oracle| oracle.set_on_first(Arc::clone(broken)));
     }
 
     /// The verdict on the run.

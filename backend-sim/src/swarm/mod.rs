@@ -12,6 +12,7 @@ mod judge;
 mod mutants;
 mod plan;
 mod scope;
+mod simplest;
 mod stranger;
 mod worker;
 
@@ -49,6 +50,9 @@ fn key(number: u32) -> Key {
 /// How many commands a lagging replica may lack.
 const JOURNAL: usize = 64;
 
+/// How many steps a run has at most: many times more than any that ends.
+const STEP_LIMIT: u64 = 1_000_000;
+
 /// What docs/semantics.md assumes of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assumption {
@@ -70,6 +74,7 @@ pub struct Swarm {
     careless_resource: bool,
     broken: Option<Assumption>,
     size: Option<(u32, u32)>,
+    until_broken: bool,
 }
 
 impl Swarm {
@@ -107,8 +112,20 @@ impl Swarm {
         self
     }
 
+    /// Each run [stops](Ending::Stopped) at the first promise that it breaks: for those who do not
+    /// ask what else it breaks.
+    #[must_use]
+    pub const fn until_broken(mut self) -> Self {
+        self.until_broken = true;
+        self
+    }
+
     /// Runs one seed.
     pub fn run(&self, options: SimOptions, policy: Policy) -> SwarmRun {
+        self.run_within(STEP_LIMIT, options, policy)
+    }
+
+    fn run_within(&self, steps: u64, options: SimOptions, policy: Policy) -> SwarmRun {
         let swarm = self.clone();
         let options = if self.out_of_model || self.broken.is_some() {
             options.with_journal(JOURNAL)
@@ -118,14 +135,19 @@ impl Swarm {
         let notes = options.log_limit > 0;
         let mut judge = None;
         let slot = &mut judge;
-        let report = Simulation::new(options)
+        let mut simulation = Simulation::new(options)
             .with_policy(policy)
             .with_time_limit(Duration::from_secs(4_000))
-            .with_step_limit(1_000_000)
-            .run(|sim| {
-                let judge = slot.insert(swarm.judge(&sim, notes)).clone();
-                async move { swarm.scenario(judge).await }
-            });
+            .with_step_limit(steps);
+        let broken = Arc::default();
+        if self.until_broken {
+            simulation = simulation.with_stop(Arc::clone(&broken));
+        }
+        let report = simulation.run(|sim| {
+            let judge = slot.insert(swarm.judge(&sim, notes)).clone();
+            judge.set_on_first(&broken);
+            async move { swarm.scenario(judge).await }
+        });
         SwarmRun::new(report, judge.as_ref())
     }
 
@@ -271,7 +293,7 @@ impl SwarmRun {
     fn new(report: RunReport<()>, judge: Option<&Judge>) -> Self {
         let (mut violations, coverage) = judge.map(Judge::verdict).unwrap_or_default();
         let failed = match &report.ending {
-            Ending::Completed(()) => None,
+            Ending::Completed(()) | Ending::Stopped => None,
             Ending::Deadlock => Some("nothing can go on".to_owned()),
             Ending::TimeLimit => Some("it takes too long".to_owned()),
             Ending::StepLimit => Some("it takes too many steps".to_owned()),

@@ -93,6 +93,7 @@ fn other_name<T>(ending: &Ending<T>) -> String {
         Ending::Deadlock => "deadlock".into(),
         Ending::TimeLimit => "time limit".into(),
         Ending::StepLimit => "step limit".into(),
+        Ending::Stopped => "stopped".into(),
         Ending::Panicked(message) => message.clone(),
         Ending::Diverged(divergence) => divergence.to_string(),
     }

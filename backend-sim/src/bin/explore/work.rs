@@ -3,8 +3,8 @@
 use std::fs;
 use std::ops::{ControlFlow, Range};
 
-use leasehold_sim::swarm::{PLANTED, Planted, SmallScope, SwarmRun};
-use leasehold_sim::{Ending, History, Policy, SHRINK_RUNS, Shrunk, SimOptions, Tape, shrink};
+use leasehold_sim::swarm::{PLANTED, Planted, SmallScope, Swarm, SwarmRun};
+use leasehold_sim::{Ending, History, Policy, SHRINK_RUNS, SimOptions, Tape};
 
 use crate::args::{Args, Choose};
 use crate::report::{Progress, Summary, verdict};
@@ -45,9 +45,9 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
     if let Some(tape) = &args.replay {
         return work.replay(tape);
     }
-    match subject {
-        Subject::Swarm(_) => work.explore(planted.is_some()),
-        Subject::Scope(scope) => work.every_order(scope),
+    match &subject {
+        Subject::Swarm(swarm) => work.explore(swarm, planted.is_some()),
+        Subject::Scope(scope) => work.every_order(*scope),
     }
 }
 
@@ -68,25 +68,18 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Runs seeds; with a planted fault until the first that finds it.
-    fn explore(&mut self, until_found: bool) -> Result<bool, String> {
+    fn explore(&mut self, swarm: &Swarm, until_found: bool) -> Result<bool, String> {
         let policy = self.args.policy.unwrap_or(Choose::Random).policy();
         let seeds = self.args.seeds();
         let of = seeds.end - seeds.start;
         for seed in seeds {
-            let run = self.subject.run(quick(seed), policy.clone());
+            let run = swarm.run(quick(seed), policy.clone());
             self.count(&run, of);
             let Some(first) = run.violations.into_iter().next() else {
                 continue;
             };
             if self.summary.failed <= TOLD {
-                let recorded = SimOptions::new(seed).with_log_limit(0);
-                let tape = self.subject.run(recorded, policy.clone()).report.tape;
-                let (shrunk, took) = self
-                    .progress
-                    .aside(|| simplest(self.subject, tape, first.promise));
-                let ms = took.as_millis();
-                let heading = format!("seed {seed}, shrunk in {} runs, {ms} ms", shrunk.runs);
-                self.tell(&heading, &shrunk.tape)?;
+                self.simplify(swarm, seed, policy.clone())?;
             }
             self.list(seed, first);
             if until_found {
@@ -95,6 +88,19 @@ impl Work<'_> {
             }
         }
         self.finish(!until_found)
+    }
+
+    /// Makes the failed run of a seed simple, and tells it.
+    fn simplify(&mut self, swarm: &Swarm, seed: u64, policy: Policy) -> Result<(), String> {
+        let recorded = SimOptions::new(seed).with_log_limit(0);
+        let tape = swarm.run(recorded, policy).report.tape;
+        let shrink = || swarm.simplest(tape, SHRINK_RUNS);
+        let (shrunk, took) = self.progress.aside(shrink);
+        let shrunk = shrunk.ok_or_else(|| format!("seed {seed} does not fail again"))?;
+        let ms = took.as_millis();
+        let heading = format!("seed {seed}, shrunk in {} runs, {ms} ms", shrunk.runs);
+        self.tell(&heading, &shrunk.tape)?;
+        Ok(())
     }
 
     /// Runs all orders of a small scope.
@@ -211,16 +217,6 @@ fn write(path: &std::path::Path, text: String) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The simplest run found that breaks the same promise.
-fn simplest(subject: &Subject, tape: Tape, promise: &str) -> Shrunk {
-    shrink(tape, SHRINK_RUNS, |tape| {
-        let options = SimOptions::new(tape.seed).with_log_limit(0);
-        let run = subject.run(options, Policy::Guided(tape));
-        let same = run.violations.first()?.promise == promise;
-        same.then_some(run.report.tape)
-    })
-}
-
 /// Finds each planted fault several times, each time among other seeds.
 fn all_mutants(trials: u32) -> Result<bool, String> {
     let mut good = true;
@@ -245,7 +241,7 @@ fn all_mutants(trials: u32) -> Result<bool, String> {
 
 /// How many seeds one trial needed; `None` if the budget was not enough.
 fn seeds_needed(fault: Planted, trial: u32) -> Option<u64> {
-    let swarm = swarm(Some(fault));
+    let swarm = swarm(Some(fault)).until_broken();
     let from = u64::from(trial) * 1_000_000;
     let seeds: Range<u64> = from..from + u64::from(fault.budget);
     let mut tried = seeds.map(|seed| swarm.run(quick(seed), Policy::Random));

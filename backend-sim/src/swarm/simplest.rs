@@ -1,0 +1,26 @@
+//! The simplest run that breaks a promise.
+
+use crate::choices::Policy;
+use crate::options::SimOptions;
+use crate::shrink::{Shrunk, StepsAllowed, shrink};
+use crate::swarm::{STEP_LIMIT, Swarm};
+use crate::tape::Tape;
+
+impl Swarm {
+    /// Looks for a simpler run that breaks the same promise first as the run of this tape does, with
+    /// at most `max_runs` runs; `None` if that breaks none.
+    ///
+    /// The tape that comes of it ends where the promise is broken.
+    pub fn simplest(&self, tape: Tape, max_runs: u32) -> Option<Shrunk> {
+        let swarm = self.clone().until_broken();
+        let options = SimOptions::new(tape.seed).with_log_limit(0);
+        let found = swarm.run(options, Policy::Guided(tape));
+        let promise = found.violations.first()?.promise;
+        let mut allowed = StepsAllowed::of(&found.report, STEP_LIMIT);
+        Some(shrink(found.report.tape, max_runs, |tape| {
+            let run = swarm.run_within(allowed.steps(), options, Policy::Guided(tape));
+            let same = run.violations.first()?.promise == promise;
+            (same && allowed.suffice(&run.report)).then_some(run.report.tape)
+        }))
+    }
+}
