@@ -10,6 +10,7 @@ use crate::client::error::{Error, NO_TOKENS};
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key, Operation, OwnerId, SessionId};
 use crate::mutants::mutant;
+use crate::reply::Why;
 use crate::request::{Kind, Mode};
 use crate::time::{ServerTime, micros};
 
@@ -67,6 +68,8 @@ pub(crate) enum Claim {
     No,
     InDoubt,
     Yes,
+    /// The baton is gone, and the answer that said to whom is lost.
+    Never(Why),
 }
 
 impl fmt::Debug for Handoff {

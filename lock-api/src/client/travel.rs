@@ -95,8 +95,9 @@ impl LockClient {
     /// - [`Error::HandoffSpent`] if it was adopted before, or its hold is over.
     /// - [`Error::Unavailable`] if nothing was changed: try again.
     /// - [`Error::OutcomeUnknown`] if the answer was lost that says whether this call was the
-    ///   first to adopt it. Trying again may help; if it does not, nobody gets the lock before
-    ///   its lease is over.
+    ///   first to adopt it. Trying again gives a guard or, at the latest the next time that the
+    ///   server answers, [`Error::HandoffSpent`]: nobody gets the lock then before its lease is
+    ///   over.
     /// - [`Error::Lost`] if its longest hold was over.
     ///
     /// Ends after at most six call time-outs.
@@ -367,8 +368,10 @@ struct Arrival<'a> {
 
 impl Arrival<'_> {
     async fn run(&mut self) -> Result<Hold, Error> {
-        if self.handoff.claim != Claim::Yes {
-            self.take_baton().await?;
+        match self.handoff.claim {
+            Claim::Yes => {}
+            Claim::Never(why) => return Err(self.spent(why)),
+            Claim::No | Claim::InDoubt => self.take_baton().await?,
         }
         self.handoff.claim = Claim::Yes;
         let core = self.anchor;
@@ -435,7 +438,9 @@ impl Arrival<'_> {
                 tenure: Some(_), ..
             } => Ok(()),
             EndReply::NotHeld(_) if mutant!(HandoffAdoptedTwice) => Ok(()),
-            EndReply::NotHeld(_) if before == Claim::InDoubt => {
+            EndReply::NotHeld(gone) if before == Claim::InDoubt => {
+                // Whoever goes on asking must not ask for ever.
+                self.handoff.claim = Claim::Never(gone);
                 let why = "an earlier call may have adopted the hand-off, or another adopter has";
                 Err(BackendError::outcome_unknown(why).on(&self.handoff.key))
             }

@@ -147,6 +147,22 @@ async fn no_lost_message_makes_two_guards_or_none_that_lasts() {
     }
 }
 
+/// Users try again what is transient: that must come to an end.
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_is_in_doubt_once_and_then_spent() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, network) = client(&server, "b");
+    let handoff = send(&a).await;
+    network.inject_into(Call::End, Fault::LoseReply);
+    let failed = adopt(&b, handoff).await.expect_err("nobody knows");
+    let unknown = matches!(failed.error(), Error::OutcomeUnknown { .. });
+    assert!(unknown, "{failed}");
+    let failed = adopt(&b, failed.given_back()).await.expect_err("gone");
+    let spent = matches!(failed.error(), Error::HandoffSpent { .. });
+    assert!(spent && !failed.error().is_transient(), "{failed}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_given_back_can_be_adopted_again() {
     let server = server();
