@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_api::bounds::{DEFAULT_LEASE, HORIZON};
 use leasehold_api::{
-    Acquire, AcquireReply, End, Key, LockBackend, LockSpec, Mode, Operation, OwnerId, SessionId,
+    Acquire, AcquireReply, End, Key, LockBackend, LockSpec, Mode, Operation, OwnerId, ServerTime,
+    SessionId,
 };
 
 use crate::backend::SimBackend;
@@ -63,12 +64,19 @@ impl Simulation {
 /// # Cancel safety
 /// None is needed: it is a whole scenario, and ends with its simulation.
 pub async fn try_only(sim: SimServer, clients: usize, calls: usize) {
+    let key = Key::new("job").expect("a valid name");
     let holders = Arc::new(AtomicU32::new(0));
     let tasks: Vec<_> = (0..clients)
         .map(|_| {
             let backend = sim.client("client");
-            let holders = Arc::clone(&holders);
-            sim.spawn(take_and_give_back(sim.clone(), backend, calls, holders))
+            let (key, holders) = (key.clone(), Arc::clone(&holders));
+            sim.spawn(take_and_give_back(
+                sim.clone(),
+                backend,
+                key,
+                calls,
+                holders,
+            ))
         })
         .collect();
     for task in tasks {
@@ -79,10 +87,10 @@ pub async fn try_only(sim: SimServer, clients: usize, calls: usize) {
 async fn take_and_give_back(
     sim: SimServer,
     backend: SimBackend,
+    key: Key,
     calls: usize,
     holders: Arc<AtomicU32>,
 ) {
-    let key = Key::new("job").expect("a valid name");
     let runtime = backend.runtime();
     let mut session = [0; 16];
     runtime.fill_random(&mut session);
@@ -91,19 +99,21 @@ async fn take_and_give_back(
         sequence: 0,
         owner: OwnerId::from_u64(runtime.random_u64()),
     };
+    let request = Acquire::new(
+        key.clone(),
+        LockSpec::mutex(),
+        Mode::Exclusive,
+        operation,
+        DEFAULT_LEASE,
+        ServerTime::default(),
+    );
+    let mut request = request.expect("a valid request");
     let mut held = false;
     for call in 0..calls {
         if call % 2 == 0 {
             operation.sequence += 1;
-            let request = Acquire::new(
-                key.clone(),
-                LockSpec::mutex(),
-                Mode::Exclusive,
-                operation,
-                DEFAULT_LEASE,
-                sim.server_time().saturating_add(HORIZON),
-            );
-            let request = request.expect("a valid request");
+            request.operation = operation;
+            request.deliver_before = sim.server_time().saturating_add(HORIZON);
             let reply = backend.acquire(&request).await.expect("the server serves");
             held = matches!(reply.reply, AcquireReply::Acquired(_));
             if held {

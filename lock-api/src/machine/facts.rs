@@ -126,33 +126,33 @@ impl State {
     /// The same in place of what `facts` said, in its memory: for those who look at every step.
     pub fn facts_into(&self, facts: &mut Facts) {
         facts.clear();
-        let tenures = self.tenures.iter().map(|(holder, tenure)| {
+        for (holder, tenure) in &self.tenures {
             let mut holds = SmallVec::new();
             for hold in &tenure.holds {
                 holds.push((hold.sequence, hold.mode));
             }
-            TenureFacts {
+            facts.tenures.push(TenureFacts {
                 session: holder.session,
                 id: holder.id,
                 holds: HoldFacts(holds),
                 end: tenure.end,
                 token: self.token_of(tenure),
                 revoked: tenure.revoked,
-            }
-        });
-        let places = self.places.iter().map(|(&ticket, place)| PlaceFacts {
-            ticket,
-            operation: place.operation,
-            mode: place.mode,
-            floor: place.floor,
-            end: place.end,
-            until: place.until,
-            listening: place.listening,
-            away: place.away,
-            away_marks: place.away_marks,
-        });
-        facts.tenures.extend(tenures);
-        facts.places.extend(places);
+            });
+        }
+        for (&ticket, place) in &self.places {
+            facts.places.push(PlaceFacts {
+                ticket,
+                operation: place.operation,
+                mode: place.mode,
+                floor: place.floor,
+                end: place.end,
+                until: place.until,
+                listening: place.listening,
+                away: place.away,
+                away_marks: place.away_marks,
+            });
+        }
         (facts.spec, facts.token) = (self.spec, self.token);
         facts.stored_end = self.stored_end;
     }
