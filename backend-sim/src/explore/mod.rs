@@ -8,6 +8,7 @@ mod troubles;
 use std::fmt::Display;
 use std::future::Future;
 use std::ops::{ControlFlow, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -21,6 +22,7 @@ use crate::server::SimServer;
 use crate::shrink::{SHRINK_RUNS, shrink};
 use crate::simulation::{Ending, RunReport, Simulation};
 use crate::tape::{Site, Tape};
+use crate::tasks::message;
 
 pub use failure::Failure;
 pub use troubles::Troubles;
@@ -310,11 +312,22 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let _quiet = quiet::panics();
+        let quiet = quiet::panics();
         let simulation = self.simulation(options).with_policy(policy);
-        let report = simulation.run(self.troubled(scenario));
-        let why = self.why(&report);
-        (report.without_output(), why)
+        let scenario = self.troubled(scenario);
+        match catch_unwind(AssertUnwindSafe(|| simulation.run(scenario))) {
+            Ok(report) => {
+                let why = self.why(&report);
+                (report.without_output(), why)
+            }
+            Err(panic) => {
+                drop(quiet);
+                let (seed, why) = (options.seed, panicked(&message(&panic)));
+                panic!(
+                    "with seed {seed}, what was left at the end of the run panicked when it was dropped:\n{why}"
+                );
+            }
+        }
     }
 
     const fn simulation(&self, options: SimOptions) -> Simulation {

@@ -307,6 +307,26 @@ fn a_panic_is_told_with_its_place_and_what_helps() {
     assert!(why.contains("sleep with `sim.sleep`"), "{why}");
 }
 
+/// It would end the test without a word: panics of runs are not printed.
+#[test]
+#[should_panic(expected = "panicked when it was dropped:\nmine")]
+fn a_destructor_that_panics_is_told() {
+    struct Mine;
+    impl Drop for Mine {
+        fn drop(&mut self) {
+            panic!("mine");
+        }
+    }
+    Exploration::new().check(|sim| async move {
+        let mine = Mine;
+        drop(sim.spawn(async move {
+            let _mine = mine;
+            std::future::pending::<()>().await;
+        }));
+        sim.sleep(ms(1)).await;
+    });
+}
+
 /// Who takes a lock twice waits for himself, and asks again each second.
 #[test]
 fn a_run_that_waits_in_vain_says_for_what_and_not_too_much() {
