@@ -129,8 +129,7 @@ impl Drop for Calling<'_> {
 }
 
 impl SimBackend {
-    pub(crate) fn new(world: &Arc<World>, client: ClientIndex) -> Self {
-        let gate = world.act(|inner, _| inner.clients[client].gate.clone());
+    pub(crate) fn new(world: &Arc<World>, client: ClientIndex, gate: Gate) -> Self {
         let world = Arc::clone(world);
         Self {
             runtime: Arc::new(SimRuntime::new(world, client, gate)),

@@ -107,12 +107,13 @@ enum Mode {
     Random(SplitMix),
     Pct(Box<Pct>),
     Replay,
-    /// The answers that are left, for each site.
-    Guided([VecDeque<u32>; Site::ALL.len()]),
+    Guided(Box<Answers>),
 }
 
-/// The answers of a tape for each site.
-fn answers(tape: &Tape) -> [VecDeque<u32>; Site::ALL.len()] {
+/// The answers that are left of a tape, for each site.
+type Answers = [VecDeque<u32>; Site::ALL.len()];
+
+fn answers(tape: &Tape) -> Answers {
     Site::ALL.map(|site| {
         let draws = tape.draws.iter().filter(|draw| draw.site == site);
         draws.map(|draw| draw.value).collect()
@@ -130,7 +131,11 @@ impl Choices {
                 (seed, Mode::Pct(Box::new(pct)), Vec::new())
             }
             Policy::Replay(tape) => (tape.seed, Mode::Replay, tape.draws),
-            Policy::Guided(tape) => (tape.seed, Mode::Guided(answers(&tape)), Vec::new()),
+            Policy::Guided(tape) => (
+                tape.seed,
+                Mode::Guided(Box::new(answers(&tape))),
+                Vec::new(),
+            ),
         };
         Self {
             seed,

@@ -137,14 +137,17 @@ struct Slot {
     what: Option<Happening>,
 }
 
-/// When something is to happen; what is `last` comes after all else of its instant.
+/// When something is to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Node {
     at: u64,
-    last: bool,
-    number: u64,
+    /// Among what is at the same instant: its number, and [`LAST`].
+    rank: u64,
     slot: u32,
 }
+
+/// What comes after all else of its instant.
+const LAST: u64 = 1 << 63;
 
 /// Timers have the grain of tokio's, so that a run does not depend on which driver runs it.
 const GRAIN_NANOS: u64 = 1_000_000;
@@ -231,8 +234,7 @@ impl Queue {
         } else {
             self.heap.push(Node {
                 at,
-                last,
-                number,
+                rank: if last { number | LAST } else { number },
                 slot,
             });
             if self.heap.len() > 1 {
@@ -285,8 +287,8 @@ impl Queue {
     }
 
     fn line_up(&mut self) {
-        while let Some(&Node { at, last, slot, .. }) = self.heap.first() {
-            if at > self.collected || last {
+        while let Some(&Node { at, rank, slot }) = self.heap.first() {
+            if at > self.collected || rank >= LAST {
                 break;
             }
             self.leave_heap(0);
@@ -338,8 +340,12 @@ impl Queue {
 
     fn leave_heap(&mut self, index: usize) {
         self.heap.swap_remove(index);
-        if index < self.heap.len() {
+        let Some(moved) = self.heap.get(index) else {
+            return;
+        };
+        if index > 0 && *moved < self.heap[(index - 1) / 2] {
             self.rise(index);
+        } else {
             self.sink(index);
         }
     }

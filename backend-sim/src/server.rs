@@ -117,15 +117,22 @@ impl SimServer {
     /// A new client. The name is for the timeline and what lock clients call themselves to others:
     /// clients of the same name share a column, which then says little, so give each its own.
     pub fn client(&self, name: &str) -> SimBackend {
-        let index = self.world.act(|inner, _| inner.add_client(name));
-        SimBackend::new(&self.world, index)
+        let (index, gate) = self.world.act(|inner, _| {
+            let index = inner.add_client(name);
+            (index, inner.clients[index].gate.clone())
+        });
+        SimBackend::new(&self.world, index, gate)
     }
 
     /// The clients that were made so far.
     pub(crate) fn clients(&self) -> Vec<SimBackend> {
-        let count = self.world.act(|inner, _| inner.clients.len());
-        (0..count)
-            .map(|client| SimBackend::new(&self.world, client))
+        let gates = |inner: &mut Inner, _| -> Vec<_> {
+            let clients = inner.clients.iter();
+            clients.map(|client| client.gate.clone()).collect()
+        };
+        let gates = self.world.act(gates).into_iter().enumerate();
+        gates
+            .map(|(client, gate)| SimBackend::new(&self.world, client, gate))
             .collect()
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Server {
 pub(crate) struct Servers {
     pub(crate) primary: Server,
     /// A primary that has not noticed that it was replaced.
-    pub(crate) old: Option<Server>,
+    pub(crate) old: Option<Box<Server>>,
     /// How many clocks there have been.
     clocks: u64,
     processes: u64,
@@ -52,7 +52,7 @@ impl Servers {
 
     /// The server that a process is, unless it has ended.
     pub(crate) fn at(&mut self, process: u64) -> Option<&mut Server> {
-        let servers = std::iter::once(&mut self.primary).chain(&mut self.old);
+        let servers = std::iter::once(&mut self.primary).chain(self.old.as_deref_mut());
         servers.into_iter().find(|server| server.process == process)
     }
 
@@ -105,7 +105,7 @@ impl Servers {
                 let process = self.next_process();
                 let up = true;
                 let new = Server { store, process, up };
-                self.old = Some(std::mem::replace(&mut self.primary, new));
+                self.old = Some(Box::new(std::mem::replace(&mut self.primary, new)));
             }
             ServerEvent::Healed => self.old = None,
             other => self.primary.store.apply(other),

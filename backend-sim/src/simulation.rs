@@ -116,7 +116,7 @@ impl Simulation {
         S: FnOnce(SimServer) -> F,
         F: Future,
     {
-        let world = World::new(Clock::own(), self.options, self.policy.clone());
+        let world = World::new(Clock::own(), self.options, self.policy);
         let mut tasks = Tasks::new(&world.ready);
         let waker = tasks.add_root(&world);
         let server = SimServer::in_world(&world);
