@@ -284,6 +284,10 @@ impl<'a> WaitLoop<'a> {
                         return self.out_of_time().map(Step::Done);
                     }
                 }
+                AcquireReply::Refused(Refused::WouldDeadlock) if self.all_given_up() => {
+                    self.was_answered();
+                    return Ok(Step::Again(self.next_pause()));
+                }
                 AcquireReply::Refused(reason) => {
                     return Err(Error::Refused {
                         key: self.ask.key.clone(),
@@ -291,6 +295,17 @@ impl<'a> WaitLoop<'a> {
                         reason,
                     });
                 }
+            }
+        }
+    }
+
+    /// Whether the owner has no guard any more: what the server knows of is being ended.
+    fn all_given_up(&self) -> bool {
+        match self.ask.owner {
+            Owner::Fresh => false,
+            Owner::Reentrant(owner) => {
+                let tenure = owner.tenure.lock().upgrade();
+                tenure.is_none_or(|tenure| tenure.is_over())
             }
         }
     }

@@ -286,6 +286,28 @@ async fn a_refusal_is_an_error_with_its_reason_in_all_forms() {
     contended(&a.rw_lock("r").expect("valid").try_write().await);
 }
 
+/// A dropped guard is released in the background: the request to write overtakes that.
+#[tokio::test(start_paused = true)]
+async fn who_has_dropped_the_last_read_guard_may_write() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let rw = a.reentrant_rw_lock("r").expect("valid");
+    for fault in [None, Some(Fault::LoseRequest), Some(Fault::LoseReply)] {
+        let reading = rw.read().await.expect("free");
+        if let Some(fault) = fault {
+            network.inject_into(Call::End, fault);
+        }
+        drop(reading);
+        let writing = rw.write().await.expect("nobody reads any more");
+        assert!(writing.is_valid());
+        assert_eq!(network.pending_faults(), 0);
+        writing.release().await.expect("answered");
+    }
+    drop(rw.read().await.expect("free"));
+    let tried = rw.try_write().await.expect("answered");
+    assert!(tried.is_acquired());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_first_request_that_comes_late_is_tried_again() {
     let server = server();
