@@ -87,6 +87,10 @@ pub type PermitGuard = Guard<kind::Permits>;
 /// spawns or panics, inside or outside of an async runtime. If the program ends before that task
 /// has run, the lock stays held until its lease is over; [`release`](Self::release), or
 /// [`LockClient::shutdown`](crate::LockClient::shutdown) at the end of the program, avoids that.
+///
+/// What the program asks for next may reach the server before that release: a `try_lock` right
+/// after a drop is mostly told that the lock is held. Await [`release`](Self::release) where the
+/// next step depends on it.
 #[must_use = "a guard that is dropped releases its lock at once"]
 pub struct Guard<K> {
     pub(crate) hold: Hold,

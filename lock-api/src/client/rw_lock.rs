@@ -19,7 +19,8 @@ use crate::request::Mode;
 ///
 /// Asking for the write lock through a reentrant handle while it holds a read guard would wait
 /// for itself and is refused ([`Refused::WouldDeadlock`](crate::Refused::WouldDeadlock)); use
-/// [`ReadGuard::try_upgrade`]. A plain handle cannot know, and waits.
+/// [`ReadGuard::try_upgrade`]. A plain handle cannot know, and waits. Read guards that were dropped or
+/// released do not count, even if the server has not been told yet.
 ///
 /// ```no_run
 /// # use leasehold_api::{Error, LockClient};
