@@ -91,7 +91,7 @@ pub type PermitGuard = Guard<kind::Permits>;
 /// What the program asks for next may reach the server before that release: a `try_lock` right
 /// after a drop is mostly told that the lock is held. Await [`release`](Self::release) where the
 /// next step depends on it.
-#[must_use = "a guard that is dropped releases its lock at once"]
+#[must_use = "a guard that is dropped releases its lock"]
 pub struct Guard<K> {
     pub(crate) hold: Hold,
     kind: PhantomData<fn() -> K>,

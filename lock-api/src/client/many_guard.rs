@@ -24,7 +24,7 @@ use crate::request::Renew;
 ///
 /// After a loss the other keys stay held until the guard is dropped or released, so that what is
 /// left of the work is not overtaken at once.
-#[must_use = "a guard that is dropped releases its locks at once"]
+#[must_use = "a guard that is dropped releases its locks"]
 pub struct ManyGuard {
     /// In the order of their keys; never empty.
     holds: Vec<Hold>,
