@@ -170,12 +170,15 @@ impl fmt::Display for Label {
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// A token from its number.
+    /// A token from its number, such as one that was stored beside what it protects.
+    ///
+    /// Any number is taken; one that no backend gives is refused where it is
+    /// [brought as a floor](crate::bounds::MAX_FLOOR).
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number, below 2^53.
+    /// The number; below 2^53 if a backend gave it.
     pub const fn get(self) -> u64 {
         self.0
     }
