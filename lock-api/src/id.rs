@@ -195,3 +195,25 @@ impl fmt::Display for FencingToken {
         self.0.fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_sort_as_their_bytes() {
+        let mut bytes = [[0; 16], [1; 16], [255; 16]].to_vec();
+        for at in 0..16 {
+            for value in [1, 128, 255] {
+                let mut one = [0; 16];
+                one[at] = value;
+                bytes.push(one);
+            }
+        }
+        let mut sessions: Vec<_> = bytes.iter().copied().map(SessionId::from_bytes).collect();
+        bytes.sort_unstable();
+        sessions.sort_unstable();
+        let sorted: Vec<_> = sessions.iter().map(|it| *it.as_bytes()).collect();
+        assert_eq!(sorted, bytes);
+    }
+}
