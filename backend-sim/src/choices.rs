@@ -28,9 +28,11 @@ pub enum Policy {
     /// than the tape answers, it has diverged, which is a failure.
     Replay(Tape),
     /// As a tape says as far as it fits: each [site](Site) takes the next answer that the tape has
-    /// for it, so that a choice more or less of one site does not shift those of the others; an
-    /// answer out of bounds becomes the highest that there is. For a tape that was changed. What
-    /// the run recorded is a tape to [`Replay`](Self::Replay).
+    /// for it, so that a choice more or less of one site does not shift those of the others. What
+    /// the scenario draws takes the first of the next 16 answers that has its very bound, if one has:
+    /// it is probably one to the same question. An answer out of bounds becomes the highest that
+    /// there is. For a tape that was changed. What the run recorded is a tape to
+    /// [`Replay`](Self::Replay).
     Guided(Tape),
 }
 
@@ -107,17 +109,35 @@ enum Mode {
     Random(SplitMix),
     Pct(Box<Pct>),
     Replay,
-    Guided(Box<Answers>),
+    /// The answers that are left, for each site.
+    Guided(Box<[Answers; Site::ALL.len()]>),
 }
 
-/// The answers that are left of a tape, for each site.
-type Answers = [VecDeque<u32>; Site::ALL.len()];
+/// The answers of a tape for one site.
+#[derive(Debug)]
+struct Answers {
+    /// Below which bound, and which.
+    left: VecDeque<(u32, u32)>,
+    /// Among how many of the next one that fits is looked for.
+    next: usize,
+}
 
-fn answers(tape: &Tape) -> Answers {
-    Site::ALL.map(|site| {
+impl Answers {
+    fn of(tape: &Tape, site: Site) -> Self {
         let draws = tape.draws.iter().filter(|draw| draw.site == site);
-        draws.map(|draw| draw.value).collect()
-    })
+        Self {
+            left: draws.map(|draw| (draw.bound, draw.value)).collect(),
+            // Elsewhere a bound tells how many there are just now, not what is asked.
+            next: if site == Site::User { 16 } else { 1 },
+        }
+    }
+
+    fn take(&mut self, bound: u32) -> u32 {
+        let mut next = self.left.iter().take(self.next);
+        let fits = next.position(|(below, _)| *below == bound);
+        let answer = self.left.remove(fits.unwrap_or(0));
+        answer.map_or(0, |(_, value)| value.min(bound - 1))
+    }
 }
 
 impl Choices {
@@ -133,7 +153,7 @@ impl Choices {
             Policy::Replay(tape) => (tape.seed, Mode::Replay, tape.draws),
             Policy::Guided(tape) => (
                 tape.seed,
-                Mode::Guided(Box::new(answers(&tape))),
+                Mode::Guided(Box::new(Site::ALL.map(|site| Answers::of(&tape, site)))),
                 Vec::new(),
             ),
         };
@@ -170,8 +190,7 @@ impl Choices {
             }
             Mode::Replay => self.follow(site, bound),
             Mode::Guided(answers) => {
-                let answer = answers[site as usize].pop_front();
-                let value = answer.unwrap_or(0).min(bound - 1);
+                let value = answers[site as usize].take(bound);
                 self.keep(site, bound, value)
             }
         }
@@ -461,6 +480,22 @@ mod tests {
         let mut guided = Choices::new(0, Policy::Guided(tape), true);
         guided.draw(Site::User, 2);
         assert_eq!(guided.finish().1, None);
+    }
+
+    #[test]
+    fn a_guided_run_finds_the_answer_to_its_question() {
+        let answers = [(2, 1), (60, 42), (4, 3), (9, 8)];
+        let draws = [Site::User, Site::Order]
+            .map(|site| answers.map(|(bound, value)| Draw { site, bound, value }));
+        let mut tape = Tape::new(0);
+        tape.draws.extend(draws.into_iter().flatten());
+        let mut guided = Choices::new(0, Policy::Guided(tape), true);
+        // The second question is left out, one is asked that never was, and one too many.
+        let asked = [2, 4, 50, 9, 9].map(|bound| guided.draw(Site::User, bound));
+        assert_eq!(asked, [1, 3, 42, 8, 0]);
+        // How many happen at once is no question of its own.
+        let asked = [2, 4, 50, 9, 9].map(|bound| guided.draw(Site::Order, bound));
+        assert_eq!(asked, [1, 3, 3, 8, 0]);
     }
 
     #[test]

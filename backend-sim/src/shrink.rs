@@ -4,13 +4,17 @@
 //! that is cut goes on with zeros. What is changed is run again, and kept if it still fails and is
 //! simpler than before. There is no randomness in it: the same failure ends in the same run.
 //!
-//! The order of the attempts is that of Hypothesis and of delta debugging: large changes first.
+//! The order of the attempts is that of Hypothesis and of delta debugging: large changes first. What
+//! was tried is not tried again, and it ends when a round of all of them has found nothing.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 use crate::simulation::{Ending, RunReport};
-use crate::tape::{Site, Tape};
+use crate::tape::{Draw, Site, Tape};
 
 /// How many runs [`shrink`] makes if nothing else is said.
-pub const SHRINK_RUNS: u32 = 2_000;
+pub const SHRINK_RUNS: u32 = 1_000;
 
 /// The simplest failing run that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,40 +29,31 @@ pub struct Shrunk {
 /// How many steps a run that is tried may take: about as many as the simplest that failed so far. One
 /// that does not fail would go on to its end, which is often many times as far away.
 pub(crate) struct StepsAllowed {
+    limit: u64,
     steps: u64,
-    /// Whether the failure is that there are too many steps.
-    endless: bool,
 }
 
 /// Something simpler may come a little later.
 const MORE_STEPS: u64 = 50;
 
 impl StepsAllowed {
-    /// As many as this failed run took, if that was not the `limit` itself.
-    pub(crate) fn of<T>(found: &RunReport<T>, limit: u64) -> Self {
-        let endless = matches!(found.ending, Ending::StepLimit);
-        let steps = if endless {
-            limit
-        } else {
-            limit.min(found.steps + MORE_STEPS)
-        };
-        Self { steps, endless }
+    /// About as many as this failed run took, whose steps had this limit.
+    pub(crate) fn of<T>(failed: &RunReport<T>, limit: u64) -> Self {
+        let steps = limit.min(failed.steps + MORE_STEPS);
+        Self { limit, steps }
     }
 
     pub(crate) const fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Whether a run that failed did so by itself; then the next are allowed no more than it took.
+    /// Whether a run failed, and was not cut off; if so, the next are allowed about what it took.
     pub(crate) fn suffice<T>(&mut self, failed: &RunReport<T>) -> bool {
-        if self.endless {
-            return true;
+        if matches!(failed.ending, Ending::StepLimit) {
+            return self.steps == self.limit;
         }
-        let done = !matches!(failed.ending, Ending::StepLimit);
-        if done {
-            self.steps = self.steps.min(failed.steps + MORE_STEPS);
-        }
-        done
+        self.steps = self.steps.min(failed.steps + MORE_STEPS);
+        true
     }
 }
 
@@ -72,21 +67,29 @@ impl StepsAllowed {
 /// numbers are smaller.
 pub fn shrink(tape: Tape, max_runs: u32, fails: impl FnMut(Tape) -> Option<Tape>) -> Shrunk {
     let mut shrinker = Shrinker {
+        weight: weight(&tape),
         best: tape,
+        tried: BTreeSet::new(),
+        changes: 0,
         runs: 0,
         max_runs,
         fails,
     };
+    shrinker.attempt(|tape| tape.draws.clear());
+    shrinker.cut();
+    shrinker.clear_sites();
+    shrinker.clear_first();
+    let mut largest = shrinker.set().len().div_ceil(2);
     loop {
-        let before = weight(&shrinker.best);
-        shrinker.cut();
-        shrinker.clear_sites();
-        shrinker.clear_chunks();
+        let before = shrinker.changes;
+        shrinker.clear_chunks(largest);
         shrinker.delete_chunks();
         shrinker.lower_values();
-        if shrinker.runs >= max_runs || weight(&shrinker.best) == before {
+        if shrinker.runs >= max_runs || shrinker.changes == before {
             break;
         }
+        // Most of what is left is needed: one by one.
+        largest = 1;
     }
     Shrunk {
         tape: shrinker.best,
@@ -95,15 +98,29 @@ pub fn shrink(tape: Tape, max_runs: u32, fails: impl FnMut(Tape) -> Option<Tape>
 }
 
 /// Choices other than 0, length without the zeros at the end, sum.
-fn weight(tape: &Tape) -> (usize, usize, u64) {
+type Weight = (usize, usize, u64);
+
+fn weight(tape: &Tape) -> Weight {
     let set = tape.draws.iter().filter(|draw| draw.value != 0);
     let last = tape.draws.iter().rposition(|draw| draw.value != 0);
     let sum = tape.draws.iter().map(|draw| u64::from(draw.value)).sum();
     (set.count(), last.map_or(0, |last| last + 1), sum)
 }
 
+/// The same in every process.
+fn hash_of(what: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
 struct Shrinker<F> {
     best: Tape,
+    weight: Weight,
+    /// Hashes of what was tried, which is not tried again.
+    tried: BTreeSet<u64>,
+    /// How often something simpler was found.
+    changes: u32,
     runs: u32,
     max_runs: u32,
     fails: F,
@@ -118,7 +135,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         let mut changed = self.best.clone();
         change(&mut changed);
         changed.trim();
-        if weight(&changed) >= weight(&self.best) {
+        if weight(&changed) >= self.weight || !self.tried.insert(hash_of(&changed.draws)) {
             return false;
         }
         self.runs += 1;
@@ -126,20 +143,22 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
             return false;
         };
         // What the run made of it is what counts: it may have drawn otherwise.
-        let simpler = weight(&recorded) < weight(&self.best);
+        let recorded_weight = weight(&recorded);
+        let simpler = recorded_weight < self.weight;
         if simpler {
-            self.best = recorded;
+            (self.best, self.weight) = (recorded, recorded_weight);
+            self.changes += 1;
         }
         simpler
     }
 
     /// The shortest beginning after which zeros do.
     fn cut(&mut self) {
-        let (mut fits, mut short) = (weight(&self.best).1, 0);
+        let (mut fits, mut short) = (self.weight.1, 0);
         while short < fits {
             let middle = usize::midpoint(short, fits);
             if self.attempt(|tape| tape.draws.truncate(middle)) {
-                fits = middle.min(weight(&self.best).1);
+                fits = middle.min(self.weight.1);
             } else {
                 short = middle + 1;
             }
@@ -155,9 +174,21 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
+    /// Sets each of the first choices to 0: they tend to decide how much there is at all, of clients, of
+    /// troubles, and what is tried later costs less.
+    fn clear_first(&mut self) {
+        let mut index = 0;
+        while let Some(&at) = self.set().get(index)
+            && at < FIRST
+        {
+            let cleared = self.attempt(|tape| tape.draws[at].value = 0);
+            index += usize::from(!cleared);
+        }
+    }
+
     /// Sets ever smaller groups of choices to 0.
-    fn clear_chunks(&mut self) {
-        let mut size = self.set().len().div_ceil(2);
+    fn clear_chunks(&mut self, largest: usize) {
+        let mut size = largest;
         while size > 0 {
             let mut from = 0;
             loop {
@@ -178,31 +209,52 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
-    /// Takes out ever smaller groups of choices before one of the same site: that one and what
-    /// comes after it happen earlier.
+    /// Takes out choices of the same sort before one: that one and what comes after it happen
+    /// earlier.
     fn delete_chunks(&mut self) {
-        // What belongs together, such as the choices of one incident, is a handful.
-        for size in (1..=12).rev() {
-            let mut index = 0;
-            while let Some(&at) = self.set().get(index) {
-                let before = self.before(at, size);
-                let remove = |tape: &mut Tape| {
-                    for &at in &before {
-                        tape.draws.remove(at);
-                    }
-                };
-                let earlier = before.len() == size && self.attempt(remove);
-                index += usize::from(!earlier);
-            }
+        let mut index = 0;
+        while let Some(&at) = self.set().get(index) {
+            let before = self.before(at);
+            let mut sizes = self.sizes(&before).into_iter();
+            let earlier = sizes.any(|size| self.delete(at, &before[..size]));
+            index += usize::from(!earlier);
         }
     }
 
-    /// The last so many choices of the same site before one, the latest first.
-    fn before(&self, at: usize, count: usize) -> Vec<usize> {
+    /// The earlier answers of which a guided run takes one where it took this one, the latest first.
+    fn before(&self, at: usize) -> Vec<usize> {
         let draws = &self.best.draws;
+        let Draw { site, bound, .. } = draws[at];
+        let same = |draw: &Draw| draw.site == site && (draw.bound == bound || site != Site::User);
         let earlier = (0..at).rev();
-        let of_site = earlier.filter(|&index| draws[index].site == draws[at].site);
-        of_site.take(count).collect()
+        earlier.filter(|&index| same(&draws[index])).collect()
+    }
+
+    /// How many of those before one are worth a try: such as reach over one that is set, or zeros
+    /// alone.
+    fn sizes(&self, before: &[usize]) -> Vec<usize> {
+        let is_zero = |at: &&usize| self.best.draws[**at].value == 0;
+        let zeros = before.iter().take_while(is_zero).count();
+        let over = (zeros + 1..=zeros + 3).rev();
+        let over = over.filter(|&size| size <= before.len().min(TOGETHER));
+        let alone = [zeros, 2, 1].into_iter();
+        let alone = alone.filter(|&size| 0 < size && size <= zeros);
+        over.chain(alone).collect()
+    }
+
+    fn delete(&mut self, at: usize, chunk: &[usize]) -> bool {
+        let draws = &self.best.draws;
+        let removed: Vec<Draw> = chunk.iter().map(|&at| draws[at]).collect();
+        let later = draws[at..].iter().filter(|draw| draw.value != 0).count();
+        // What did not do once will not do if only other choices have changed.
+        if !self.tried.insert(hash_of(&(later, draws[at], removed))) {
+            return false;
+        }
+        self.attempt(|tape| {
+            for &at in chunk {
+                tape.draws.remove(at);
+            }
+        })
     }
 
     /// The lowest of each choice's answers, as if those above a failing one failed too.
@@ -235,10 +287,15 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
     }
 }
 
+/// How many choices [`Shrinker::clear_first`] looks at.
+const FIRST: usize = 40;
+
+/// What belongs together, such as the choices of one incident, is a handful.
+const TOGETHER: usize = 12;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tape::Draw;
 
     fn tape(values: &[u32]) -> Tape {
         let draws = values.iter().map(|&value| Draw {
@@ -302,6 +359,23 @@ mod tests {
         });
         assert_eq!((shrunk.runs, runs), (20, 20));
         assert_eq!(values(&shrunk.tape), all);
+    }
+
+    #[test]
+    fn the_simplest_run_of_all_is_tried_first() {
+        let shrunk = shrink(tape(&noise()), SHRINK_RUNS, Some);
+        assert_eq!((values(&shrunk.tape), shrunk.runs), (vec![], 1));
+    }
+
+    #[test]
+    fn nothing_is_tried_twice() {
+        let mut tried = BTreeSet::new();
+        let shrunk = shrink(tape(&noise()), SHRINK_RUNS, |tape| {
+            assert!(tried.insert(values(&tape)), "{tape}");
+            let draws = tape.draws.iter();
+            (draws.filter(|draw| draw.value > 900).count() > 3).then_some(tape)
+        });
+        assert_eq!(values(&shrunk.tape), [901; 4]);
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //!
 //! All three run the same code: each client asks the state machine itself, with a sleep of 1 ms for
 //! each message, so that they differ in executor, timers and choices only. Only ratios within one
-//! run mean anything. `lock clients` are whole simulations, of 3 clients that lock 4 times each.
+//! run mean anything. `lock clients` are whole simulations, of 3 clients that lock 4 times each;
+//! what makes a failed run simple is many of them.
 
 use std::future::Future;
 use std::hint::black_box;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +22,10 @@ use leasehold::api::{
     Wait,
 };
 use leasehold::sim::swarm::Swarm;
-use leasehold::sim::{Ending, Policy, SimOptions, SimServer, Simulation, Site, try_only};
+use leasehold::sim::{
+    Ending, Exploration, Policy, SHRINK_RUNS, SimOptions, SimServer, Simulation, Site, Troubles,
+    try_only,
+};
 
 const MESSAGE: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -297,5 +302,48 @@ fn runs(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, contended, runs);
+/// Two read what a third may write in between: a mistake that needs no trouble.
+async fn lost_update(sim: SimServer) {
+    let count = Arc::new(AtomicU32::new(0));
+    let tasks = ["a", "b", "c"].map(|name| {
+        let (locks, count, sim_then) = (
+            LockClient::new(sim.client(name)),
+            count.clone(),
+            sim.clone(),
+        );
+        sim.spawn(async move {
+            let mutex = locks.mutex("job").expect("a valid name");
+            drop(mutex.lock().await.expect("it rides out what happens"));
+            let seen = count.load(Ordering::Relaxed);
+            let pause = Duration::from_millis(sim_then.draw(3).into());
+            sim_then.sleep(pause).await;
+            count.store(seen + 1, Ordering::Relaxed);
+        })
+    });
+    for task in tasks {
+        task.await;
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 3, "a count is lost");
+}
+
+/// A failed run is made simple: its search, its runs, and for the exploration the search for it and
+/// its history too.
+fn shrinking(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("sim_shrink");
+    group.sample_size(10);
+    group.bench_function("lost update, from the first seed on", |bencher| {
+        let exploration = Exploration::new().with_troubles(Troubles::all());
+        bencher.iter(|| exploration.find(lost_update).expect("it is found"));
+    });
+    group.bench_function("a run of the swarm", |bencher| {
+        let swarm = Swarm::new().with_careless_resource();
+        let run = |seed| swarm.run(SimOptions::new(seed).with_log_limit(0), Policy::Random);
+        let mut failed = (0..).map(run).filter(|run| !run.violations.is_empty());
+        let tape = failed.next().expect("it is found").report.tape;
+        bencher.iter(|| swarm.simplest(tape.clone(), SHRINK_RUNS));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, contended, runs, shrinking);
 criterion_main!(benches);

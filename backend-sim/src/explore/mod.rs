@@ -19,7 +19,7 @@ use crate::choices::Policy;
 use crate::explore::settings::Wish;
 use crate::options::{Latency, SimOptions};
 use crate::server::SimServer;
-use crate::shrink::{SHRINK_RUNS, shrink};
+use crate::shrink::{SHRINK_RUNS, StepsAllowed, shrink};
 use crate::simulation::{Ending, RunReport, Simulation};
 use crate::tape::{Site, Tape};
 use crate::tasks::message;
@@ -230,7 +230,7 @@ impl Exploration {
             // The same once more, with its tape.
             let (report, why) = self.run(unlogged, self.policy.clone(), &scenario);
             Some(match why {
-                Some(why) => self.simplest(runs, seed, report.tape, &why, &scenario),
+                Some(why) => self.simplest(runs, report, &why, &scenario),
                 None => self.unrepeated(runs, seed, &failed, &scenario),
             })
         })
@@ -283,9 +283,9 @@ impl Exploration {
         });
         drop(quiet);
         if let Some((tape, why)) = failed {
-            scope
-                .simplest(runs, tape.seed, tape, &why, &scenario)
-                .panic();
+            // The same once more, for what it took.
+            let (found, _) = scope.run(options, Policy::Replay(tape), &scenario);
+            scope.simplest(runs, found, &why, &scenario).panic();
         }
         assert!(
             runs <= limit,
@@ -432,18 +432,21 @@ impl Exploration {
     }
 
     /// The simplest run that fails as this one did.
-    fn simplest<F, S>(&self, runs: u64, seed: u64, tape: Tape, why: &str, scenario: &S) -> Failure
+    fn simplest<F, S>(&self, runs: u64, found: RunReport<()>, why: &str, scenario: &S) -> Failure
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let found = tape.draws.len();
         let wanted = sort(why);
+        let mut allowed = StepsAllowed::of(&found, self.step_limit);
+        let tape = found.tape;
+        let (seed, draws) = (tape.seed, tape.draws.len());
         let fails = |tape| {
             let options = self.options(seed).with_log_limit(0);
-            let (report, why) = self.run(options, Policy::Guided(tape), scenario);
-            why.is_some_and(|why| sort(&why) == wanted)
-                .then_some(report.tape)
+            let limited = self.clone().with_step_limit(allowed.steps());
+            let (report, why) = limited.run(options, Policy::Guided(tape), scenario);
+            let same = why.is_some_and(|why| sort(&why) == wanted);
+            (same && allowed.suffice(&report)).then_some(report.tape)
         };
         let (tape, tried) = match self.shrink_runs {
             0 => (tape, 0),
@@ -455,7 +458,7 @@ impl Exploration {
         let options = self.options(seed);
         let (report, shown) = self.run(options, Policy::Replay(tape), scenario);
         let why = shown.unwrap_or_else(|| format!("{why}\n(but not when it was repeated)"));
-        Failure::new(runs, seed, why, &report, Some((found, tried)))
+        Failure::new(runs, seed, why, &report, Some((draws, tried)))
     }
 }
 

@@ -252,6 +252,27 @@ fn panics_deadlocks_and_endless_runs_are_failures() {
     assert!(why.contains("not done after 100 steps"), "{why}");
 }
 
+/// A run that does not fail goes on for long, but what is tried to make a failed one simple does not.
+#[test]
+fn runs_that_are_tried_are_cut_off() {
+    static FOUND: AtomicU32 = AtomicU32::new(0);
+    static MORE: AtomicU32 = AtomicU32::new(0);
+    let failure = Exploration::new().find(|sim| async move {
+        if sim.draw(1_000) >= 990 {
+            FOUND.store(1, Ordering::Relaxed);
+            panic!("a large number");
+        }
+        for _ in 0..2_000 {
+            MORE.fetch_add(FOUND.load(Ordering::Relaxed), Ordering::Relaxed);
+            sim.yield_now().await;
+        }
+    });
+    let tape = failure.expect("it is found").tape;
+    assert_eq!(tape.draws.iter().map(|draw| draw.value).sum::<u32>(), 990);
+    let more = MORE.load(Ordering::Relaxed);
+    assert!((1..1_000).contains(&more), "{more} steps");
+}
+
 /// Something that the seed does not decide: as a HashMap's order, or an unbiased select!, are.
 #[test]
 fn what_the_seed_does_not_decide_is_noticed() {
