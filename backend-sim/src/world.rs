@@ -197,10 +197,15 @@ impl World {
                 }
                 continue;
             };
-            // It may wake: an observer is other people's code.
-            drop(line);
-            inner.happen(Duration::from_nanos(now), happening);
-            line = self.ready.line();
+            let now = Duration::from_nanos(now);
+            if matches!(happening, Happening::Timer(_)) {
+                inner.happen(now, happening);
+            } else {
+                // An observer is other people's code, and may wake; it is not told of timers.
+                drop(line);
+                inner.happen(now, happening);
+                line = self.ready.line();
+            }
             if !inner.wakes.line_up(&mut line) {
                 drop(line);
                 let wakes = inner.wakes.take();
