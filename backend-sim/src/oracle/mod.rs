@@ -270,6 +270,11 @@ impl Oracle {
         self.found.broken = broken;
     }
 
+    /// Lets go of all guards that users had.
+    pub(crate) fn let_go(&mut self) -> impl Sized + use<> {
+        std::mem::take(&mut self.guards)
+    }
+
     /// The verdict: takes out what was found.
     pub(crate) fn verdict(&mut self) -> (Vec<Violation>, Coverage) {
         let found = std::mem::take(&mut self.found.violations);

@@ -321,9 +321,14 @@ impl Judge {
         self.oracle(|oracle| oracle.set_on_first(Arc::clone(broken)));
     }
 
-    /// The verdict on the run.
+    /// The verdict on the run, which is over.
     pub(crate) fn verdict(&self) -> (Vec<crate::oracle::Violation>, crate::oracle::Coverage) {
         let mut shared = lock(&self.shared);
-        shared.oracle.verdict()
+        let verdict = shared.oracle.verdict();
+        // A guard keeps the simulation alive, and the simulation its judge.
+        let guards = shared.oracle.let_go();
+        drop(shared);
+        drop(guards);
+        verdict
     }
 }

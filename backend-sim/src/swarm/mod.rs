@@ -126,6 +126,16 @@ impl Swarm {
     }
 
     fn run_within(&self, steps: u64, options: SimOptions, policy: Policy) -> SwarmRun {
+        let (report, judge) = self.run_judged(steps, options, policy);
+        SwarmRun::new(report, judge.as_ref())
+    }
+
+    fn run_judged(
+        &self,
+        steps: u64,
+        options: SimOptions,
+        policy: Policy,
+    ) -> (RunReport<()>, Option<Judge>) {
         let swarm = self.clone();
         let options = if self.out_of_model || self.broken.is_some() {
             options.with_journal(JOURNAL)
@@ -148,7 +158,7 @@ impl Swarm {
             judge.set_on_first(&broken);
             async move { swarm.scenario(judge).await }
         });
-        SwarmRun::new(report, judge.as_ref())
+        (report, judge)
     }
 
     fn judge(&self, sim: &SimServer, notes: bool) -> Judge {
@@ -309,6 +319,25 @@ impl SwarmRun {
             violations,
             coverage,
             report,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_run_is_left_in_memory() {
+        let swarm = Swarm::new();
+        for seed in 0..40 {
+            let (report, judge) =
+                swarm.run_judged(STEP_LIMIT, SimOptions::new(seed), Policy::Random);
+            let judge = judge.expect("the scenario has begun");
+            let world = Arc::downgrade(judge.sim.world());
+            drop(SwarmRun::new(report, Some(&judge)));
+            drop(judge);
+            assert_eq!(world.strong_count(), 0, "seed {seed}");
         }
     }
 }
