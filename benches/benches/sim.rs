@@ -112,34 +112,76 @@ impl Lock {
     }
 }
 
+/// The requests of one client: what it asks for in each round.
+struct Requests {
+    client: usize,
+    spec: LockSpec,
+}
+
+impl Requests {
+    fn of(client: usize) -> Self {
+        let spec = LockSpec::mutex().with_waiter_lease(MINUTE);
+        let spec = spec.expect("a valid waiter lease");
+        Self { client, spec }
+    }
+
+    fn operation(&self, sequence: u64) -> Operation {
+        Operation {
+            session: session(self.client),
+            sequence,
+            owner: OwnerId::from_u64(self.client as u64),
+        }
+    }
+
+    fn acquire(&self, key: &Key, sequence: u64, before: ServerTime) -> Command {
+        let operation = self.operation(sequence);
+        let mode = Mode::Exclusive;
+        let request = Acquire::new(key.clone(), self.spec, mode, operation, MINUTE, before);
+        let request = request.expect("a valid request");
+        Command::Acquire(request.with_wait(Wait::new(true)))
+    }
+
+    fn end(&self, key: &Key, sequence: u64) -> Command {
+        Command::End(End::new(key.clone(), self.operation(sequence)))
+    }
+}
+
+/// The time on the server's clock, so long after the beginning.
+fn at(elapsed: Duration) -> ServerTime {
+    let elapsed = u64::try_from(elapsed.as_micros()).expect("a short run");
+    ServerTime::from_micros(1_000_000_000_000 + elapsed)
+}
+
 async fn client<H: Host>(host: H, lock: Arc<Lock>, client: usize, rounds: u64) {
-    let now = || {
-        let elapsed = u64::try_from(host.elapsed().as_micros()).expect("a short run");
-        ServerTime::from_micros(1_000_000_000_000 + elapsed)
-    };
-    let spec = LockSpec::mutex().with_waiter_lease(MINUTE);
-    let spec = spec.expect("a valid waiter lease");
+    let requests = Requests::of(client);
+    let now = || at(host.elapsed());
     for sequence in 1..=rounds {
         host.sleep(MESSAGE).await;
-        let operation = Operation {
-            session: session(client),
-            sequence,
-            owner: OwnerId::from_u64(client as u64),
-        };
         let before = now().saturating_add(MESSAGE);
-        let key = lock.key.clone();
-        let request = Acquire::new(key, spec, Mode::Exclusive, operation, MINUTE, before);
-        let request = request.expect("a valid request").with_wait(Wait::new(true));
+        let request = requests.acquire(&lock.key, sequence, before);
         let granted = lock.wait(client);
-        let reply = lock.step(now(), &Command::Acquire(request));
+        let reply = lock.step(now(), &request);
         host.sleep(MESSAGE).await;
         if let Reply::Acquire(AcquireReply::Queued(_)) = reply {
             granted.await.expect("it is this client's turn");
         }
         host.sleep(MESSAGE).await;
-        let end = Command::End(End::new(lock.key.clone(), operation));
-        black_box(lock.step(now(), &end));
+        black_box(lock.step(now(), &requests.end(&lock.key, sequence)));
         host.sleep(MESSAGE).await;
+    }
+}
+
+/// What one client asks of the state machine, and nothing else: the part of each row that no
+/// runtime can make faster.
+fn on_no_runtime(rounds: u64) {
+    let (lock, requests) = (Lock::new(1), Requests::of(0));
+    for sequence in 1..=rounds {
+        let now = at(MESSAGE * 4 * u32::try_from(sequence).expect("few rounds"));
+        let request = requests.acquire(&lock.key, sequence, now.saturating_add(MESSAGE));
+        let granted = lock.wait(0);
+        black_box(lock.step(now, &request));
+        drop(granted);
+        black_box(lock.step(now, &requests.end(&lock.key, sequence)));
     }
 }
 
@@ -230,6 +272,11 @@ fn contended(criterion: &mut Criterion) {
     for clients in [1, 100, LARGE] {
         let rounds = (1_000 / clients as u64).max(1);
         group.throughput(Throughput::Elements(clients as u64 * rounds));
+        if clients == 1 {
+            group.bench_function(BenchmarkId::new("no runtime", clients), |bencher| {
+                bencher.iter(|| on_no_runtime(rounds));
+            });
+        }
         group.bench_function(BenchmarkId::new("plain tokio", clients), |bencher| {
             bencher.iter(|| on_plain_tokio(clients, rounds));
         });
