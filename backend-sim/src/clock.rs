@@ -192,7 +192,7 @@ impl Pump {
             let Some(world) = self.world.upgrade() else {
                 return Poll::Ready(());
             };
-            let next = self.work(&world);
+            self.work(&world);
             self.busy = (!self.tasks.is_empty()).then(|| Arc::clone(&world));
             if !world.ready.sleep(cx.waker()) {
                 continue;
@@ -200,14 +200,15 @@ impl Pump {
             if self.alarms.is_multiple_of(CHECK_EVERY) && !is_paused() {
                 world.fail(NOT_PAUSED.to_owned());
             }
-            if self.wait(next, cx).is_pending() {
+            // Asked only now: a thread may have asked for something since the work was done.
+            if self.wait(world.next_at(), cx).is_pending() {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Does all that can be done at this instant; returns when there is more.
-    fn work(&mut self, world: &World) -> Option<Duration> {
+    /// Does all that can be done at this instant.
+    fn work(&mut self, world: &World) {
         let clock = &world.clock;
         clock.set(clock.nanos());
         let _working = Working::new(&clock.working);
@@ -220,8 +221,7 @@ impl Pump {
         loop {
             match self.tasks.turn(world, &mut course) {
                 Ok(Turn::Done | Turn::Root) => {}
-                Ok(Turn::Idle(next)) => return next,
-                Ok(Turn::OutOfSteps) => return None,
+                Ok(Turn::Idle(_) | Turn::OutOfSteps) => return,
                 Err(panic) => {
                     let why = message(&panic);
                     world.fail(format!("a task of the simulation panicked: {why}"));

@@ -90,7 +90,10 @@ impl<G: Borrow<Gate>> Turnstile<G> {
             waiting.next += 1;
             waiting.next
         });
-        waiting.wakers.insert(ticket, cx.waker().clone());
+        let before = waiting.wakers.insert(ticket, cx.waker().clone());
+        drop(waiting);
+        // It may own a task, which may wait at this gate too.
+        drop(before);
         Poll::Pending
     }
 }

@@ -85,7 +85,7 @@ pub fn shrink(tape: Tape, max_runs: u32, fails: impl FnMut(Tape) -> Option<Tape>
         shrinker.clear_chunks(largest);
         shrinker.delete_chunks();
         shrinker.lower_values();
-        if shrinker.runs >= max_runs || shrinker.changes == before {
+        if shrinker.is_spent() || shrinker.changes == before {
             break;
         }
         // Most of what is left is needed: one by one.
@@ -127,9 +127,14 @@ struct Shrinker<F> {
 }
 
 impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
+    /// Whether all runs were made: on long tapes it takes its time to see what could be tried.
+    const fn is_spent(&self) -> bool {
+        self.runs >= self.max_runs
+    }
+
     /// Keeps a changed tape if it fails and is simpler.
     fn attempt(&mut self, change: impl FnOnce(&mut Tape)) -> bool {
-        if self.runs >= self.max_runs {
+        if self.is_spent() {
             return false;
         }
         let mut changed = self.best.clone();
@@ -180,6 +185,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         let mut index = 0;
         while let Some(&at) = self.set().get(index)
             && at < FIRST
+            && !self.is_spent()
         {
             let cleared = self.attempt(|tape| tape.draws[at].value = 0);
             index += usize::from(!cleared);
@@ -191,7 +197,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         let mut size = largest;
         while size > 0 {
             let mut from = 0;
-            loop {
+            while !self.is_spent() {
                 let set = self.set();
                 let Some(chunk) = set.get(from..set.len().min(from + size)) else {
                     break;
@@ -213,7 +219,9 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
     /// earlier.
     fn delete_chunks(&mut self) {
         let mut index = 0;
-        while let Some(&at) = self.set().get(index) {
+        while let Some(&at) = self.set().get(index)
+            && !self.is_spent()
+        {
             let before = self.before(at);
             let mut sizes = self.sizes(&before).into_iter();
             let earlier = sizes.any(|size| self.delete(at, &before[..size]));

@@ -141,8 +141,9 @@ impl World {
     /// Does something to the simulation at the present virtual time.
     pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Inner, Duration) -> R) -> R {
         let elapsed = self.clock.nanos();
-        let outside = self.clock.driver_may_sleep();
         let mut inner = self.lock();
+        // Under the lock: a driver that goes to sleep asks under it what comes next.
+        let outside = self.clock.driver_may_sleep();
         let before = if outside { inner.queue.next_at() } else { None };
         inner.latest = inner.latest.max(elapsed);
         let now = Duration::from_nanos(inner.latest);
@@ -216,6 +217,11 @@ impl World {
                 return Chosen::Event;
             }
         }
+    }
+
+    /// When the next thing happens.
+    pub(crate) fn next_at(&self) -> Option<Duration> {
+        self.lock().queue.next_at().map(Duration::from_nanos)
     }
 
     /// Remembers why the run is of no use any more.

@@ -269,9 +269,7 @@ impl Exploration {
         let limit = self.run_limit;
         let (mut runs, mut failed) = (0, None);
         let options = scope.options(self.seeds.start).with_log_limit(0);
-        let quiet = quiet::panics();
-        let all = scope.simulation(options);
-        all.run_all(&EVERY, scope.troubled(&scenario), |report| {
+        let each = |report: &_| {
             runs += 1;
             failed = scope
                 .why_in_scope(report)
@@ -280,8 +278,10 @@ impl Exploration {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
-        });
-        drop(quiet);
+        };
+        let all = scope.simulation(options);
+        quietly(|| all.run_all(&EVERY, scope.troubled(&scenario), each))
+            .unwrap_or_else(|why| left_over(options.seed, &why));
         if let Some((tape, why)) = failed {
             // The same once more, for what it took.
             let (found, _) = scope.run(options, Policy::Replay(tape), &scenario);
@@ -312,22 +312,28 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let quiet = quiet::panics();
+        self.try_run(options, policy, scenario)
+            .unwrap_or_else(|why| left_over(options.seed, &why))
+    }
+
+    /// The same; an error if what it left panicked when it was dropped.
+    fn try_run<F, S>(
+        &self,
+        options: SimOptions,
+        policy: Policy,
+        scenario: &S,
+    ) -> Result<(RunReport<()>, Option<String>), String>
+    where
+        S: Fn(SimServer) -> F,
+        F: Future<Output: Verdict>,
+    {
         let simulation = self.simulation(options).with_policy(policy);
         let scenario = self.troubled(scenario);
-        match catch_unwind(AssertUnwindSafe(|| simulation.run(scenario))) {
-            Ok(report) => {
-                let why = self.why(&report);
-                (report.without_output(), why)
-            }
-            Err(panic) => {
-                drop(quiet);
-                let (seed, why) = (options.seed, panicked(&message(&panic)));
-                panic!(
-                    "with seed {seed}, what was left at the end of the run panicked when it was dropped:\n{why}"
-                );
-            }
-        }
+        quietly(|| {
+            let report = simulation.run(scenario);
+            let why = self.why(&report);
+            (report.without_output(), why)
+        })
     }
 
     const fn simulation(&self, options: SimOptions) -> Simulation {
@@ -444,7 +450,8 @@ impl Exploration {
         let fails = |tape| {
             let options = self.options(seed).with_log_limit(0);
             let limited = self.clone().with_step_limit(allowed.steps());
-            let (report, why) = limited.run(options, Policy::Guided(tape), scenario);
+            let run = limited.try_run(options, Policy::Guided(tape), scenario);
+            let (report, why) = run.ok()?;
             let same = why.is_some_and(|why| sort(&why) == wanted);
             (same && allowed.suffice(&report)).then_some(report.tape)
         };
@@ -460,6 +467,18 @@ impl Exploration {
         let why = shown.unwrap_or_else(|| format!("{why}\n(but not when it was repeated)"));
         Failure::new(runs, seed, why, &report, Some((draws, tried)))
     }
+}
+
+/// Runs a simulation whose panics are not printed; an error if it panicked by itself.
+fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    let _quiet = quiet::panics();
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panicked(&message(&panic)))
+}
+
+fn left_over(seed: u64, why: &str) -> ! {
+    panic!(
+        "with seed {seed}, what was left at the end of the run panicked when it was dropped:\n{why}"
+    )
 }
 
 const STUCK: &str = "nothing can go on: every task waits for another, or for what is no part of \

@@ -1,9 +1,12 @@
 //! The simplest run that breaks a promise.
 
+use std::mem::{Discriminant, discriminant};
+
 use crate::choices::Policy;
 use crate::options::SimOptions;
 use crate::shrink::{Shrunk, StepsAllowed, shrink};
-use crate::swarm::{STEP_LIMIT, Swarm};
+use crate::simulation::Ending;
+use crate::swarm::{STEP_LIMIT, Swarm, SwarmRun};
 use crate::tape::Tape;
 
 impl Swarm {
@@ -15,12 +18,20 @@ impl Swarm {
         let swarm = self.clone().until_broken();
         let options = SimOptions::new(tape.seed).with_log_limit(0);
         let found = swarm.run(options, Policy::Guided(tape));
-        let promise = found.violations.first()?.promise;
+        let (promise, end) = (found.violations.first()?.promise, failed_end(&found));
         let mut allowed = StepsAllowed::of(&found.report, STEP_LIMIT);
         Some(shrink(found.report.tape, max_runs, |tape| {
             let run = swarm.run_within(allowed.steps(), options, Policy::Guided(tape));
-            let same = run.violations.first()?.promise == promise;
+            let same = run.violations.first()?.promise == promise && failed_end(&run) == end;
             (same && allowed.suffice(&run.report)).then_some(run.report.tape)
         }))
     }
+}
+
+/// How a run ended in which nothing else is wrong: one that hangs is no simpler form of one that
+/// panics.
+fn failed_end(run: &SwarmRun) -> Option<Discriminant<Ending<()>>> {
+    let judged = matches!(run.report.ending, Ending::Completed(()) | Ending::Stopped);
+    let alone = run.violations.len() == 1 && !judged;
+    alone.then(|| discriminant(&run.report.ending))
 }

@@ -328,23 +328,39 @@ fn a_panic_is_told_with_its_place_and_what_helps() {
     assert!(why.contains("sleep with `sim.sleep`"), "{why}");
 }
 
+struct PanicsInTheEnd;
+
+impl Drop for PanicsInTheEnd {
+    fn drop(&mut self) {
+        panic!("mine");
+    }
+}
+
+/// Leaves it in a task that does not end.
+async fn leave(sim: SimServer, what: Option<PanicsInTheEnd>) {
+    drop(sim.spawn(async move {
+        let _what = what;
+        std::future::pending::<()>().await;
+    }));
+    sim.sleep(ms(1)).await;
+}
+
 /// It would end the test without a word: panics of runs are not printed.
 #[test]
 #[should_panic(expected = "panicked when it was dropped:\nmine")]
 fn a_destructor_that_panics_is_told() {
-    struct Mine;
-    impl Drop for Mine {
-        fn drop(&mut self) {
-            panic!("mine");
-        }
-    }
-    Exploration::new().check(|sim| async move {
-        let mine = Mine;
-        drop(sim.spawn(async move {
-            let _mine = mine;
-            std::future::pending::<()>().await;
-        }));
-        sim.sleep(ms(1)).await;
+    Exploration::new().check(|sim| leave(sim, Some(PanicsInTheEnd)));
+}
+
+#[test]
+#[should_panic(expected = "panicked when it was dropped:\nmine")]
+fn a_destructor_that_panics_in_one_of_all_runs_is_told() {
+    Exploration::new().check_all(|sim| {
+        let what = match sim.draw(100) {
+            99 => Some(PanicsInTheEnd),
+            _ => None,
+        };
+        leave(sim, what)
     });
 }
 

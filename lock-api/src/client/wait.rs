@@ -118,6 +118,8 @@ struct WaitLoop<'a> {
     trouble: Option<BackendError>,
     /// Whether the last call was answered.
     answered: bool,
+    /// The refusal that it was answered with, if that may pass.
+    refused: Option<Refused>,
     pause: Duration,
     ahead: Option<u32>,
 }
@@ -140,6 +142,7 @@ impl<'a> WaitLoop<'a> {
             deadline,
             trouble: None,
             answered: false,
+            refused: None,
             pause: FIRST_PAUSE,
             ahead: None,
         }
@@ -170,6 +173,9 @@ impl<'a> WaitLoop<'a> {
             return Err(trouble.on(self.ask.key));
         }
         if matches!(self.patience, Patience::Try) {
+            if let Some(reason) = self.refused.take() {
+                return Err(self.refusal(reason));
+            }
             let why = "no attempt came through in time";
             return Err(BackendError::unavailable(why).on(self.ask.key));
         }
@@ -199,6 +205,7 @@ impl<'a> WaitLoop<'a> {
     }
 
     fn was_answered(&mut self) {
+        self.refused = None;
         self.trouble = None;
         self.answered = true;
     }
@@ -286,16 +293,19 @@ impl<'a> WaitLoop<'a> {
                 }
                 AcquireReply::Refused(Refused::WouldDeadlock) if self.all_given_up() => {
                     self.was_answered();
+                    self.refused = Some(Refused::WouldDeadlock);
                     return Ok(Step::Again(self.next_pause()));
                 }
-                AcquireReply::Refused(reason) => {
-                    return Err(Error::Refused {
-                        key: self.ask.key.clone(),
-                        asked: self.ask.spec,
-                        reason,
-                    });
-                }
+                AcquireReply::Refused(reason) => return Err(self.refusal(reason)),
             }
+        }
+    }
+
+    fn refusal(&self, reason: Refused) -> Error {
+        Error::Refused {
+            key: self.ask.key.clone(),
+            asked: self.ask.spec,
+            reason,
         }
     }
 

@@ -306,6 +306,15 @@ async fn who_has_dropped_the_last_read_guard_may_write() {
     drop(rw.read().await.expect("free"));
     let tried = rw.try_write().await.expect("answered");
     assert!(tried.is_acquired());
+    drop(tried);
+    // A try does not wait for a release that is lost on its way.
+    let reading = rw.read().await.expect("free");
+    network.inject_into(Call::End, Fault::LoseRequest);
+    drop(reading);
+    let refused = rw.try_write().await.expect_err("the server knows a reader");
+    let reason = Refused::WouldDeadlock;
+    let expected = matches!(&refused, Error::Refused { reason: it, .. } if *it == reason);
+    assert!(expected, "{refused}");
 }
 
 #[tokio::test(start_paused = true)]
