@@ -1,11 +1,10 @@
 //! A suite is worth what it refuses: each of these backends breaks one rule, and a case that is
 //! named here must notice.
 
-mod support;
-
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::support::{Reference, Server};
 use async_trait::async_trait;
 use futures_util::stream;
 use leasehold_api::{
@@ -15,7 +14,6 @@ use leasehold_api::{
     Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
-use support::{Reference, Server};
 
 /// Breaks: what the backend does wrong, the rule, and cases that must fail.
 macro_rules! breaks {

@@ -1,11 +1,10 @@
 //! The smallest backend passes what it is asked: exclusive locks with a lease, nothing else.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::support::Reference;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Capabilities, End, EndReply,
@@ -13,7 +12,6 @@ use leasehold_api::{
     ServerTime, SessionId, Stamp, Stamped, Why, bounds,
 };
 use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases, run_case};
-use support::Reference;
 
 /// What a key holds: who and until when, and the highest sequence of each session.
 #[derive(Debug, Default)]

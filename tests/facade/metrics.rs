@@ -273,7 +273,7 @@ fn all_are_described_and_none_carries_a_key() {
 
 #[test]
 fn the_table_of_metrics_is_complete() {
-    let page = include_str!("../docs/observability.md");
+    let page = include_str!("../../docs/observability.md");
     let kept = recorded(story());
     for name in &*kept.described.lock().expect("no panic") {
         assert!(page.contains(&format!("| `{name}` |")), "{name}");
