@@ -80,9 +80,9 @@
 //! ```
 
 mod backend;
+mod connection;
 mod error;
-mod wire;
 
 pub use backend::FredBackend;
-pub use leasehold_redis_link::ConnectError;
-pub use leasehold_redis_protocol::{Options, RespVersion};
+pub use leasehold_redis_common::connection::ConnectError;
+pub use leasehold_redis_common::{Options, RespVersion};
