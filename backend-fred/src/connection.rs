@@ -115,7 +115,9 @@ impl Connector for FredConnector {
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<FredConnection, Failure> {
         let builder = match self {
-            Self::User(clients) => return Ok(FredConnection::new(Clients::User(clients.clone()), options)),
+            Self::User(clients) => {
+                return Ok(FredConnection::new(Clients::User(clients.clone()), options));
+            }
             Self::Own(builder) => builder,
         };
         let mut builder = builder.clone();
@@ -130,7 +132,10 @@ impl Connector for FredConnector {
         if let Some(events) = events {
             tokio::spawn(pump(messages, router, events));
         }
-        Ok(FredConnection::new(Clients::Own { client, driver }, options))
+        Ok(FredConnection::new(
+            Clients::Own { client, driver },
+            options,
+        ))
     }
 }
 

@@ -223,7 +223,10 @@ impl Connection for RedisConnection {
 
     async fn ping(&self) -> Result<(), Failure> {
         match self {
-            Self::Own { subscriber: Some(subscriber), .. } => {
+            Self::Own {
+                subscriber: Some(subscriber),
+                ..
+            } => {
                 let pong: Result<Value, _> = subscriber.sink.clone().ping().await;
                 pong.map(drop).map_err(failure)
             }
@@ -233,8 +236,16 @@ impl Connection for RedisConnection {
 
     async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
         match self {
-            Self::Own { subscriber: Some(subscriber), .. } => {
-                subscriber.sink.clone().subscribe(channel).await.map_err(failure)?;
+            Self::Own {
+                subscriber: Some(subscriber),
+                ..
+            } => {
+                subscriber
+                    .sink
+                    .clone()
+                    .subscribe(channel)
+                    .await
+                    .map_err(failure)?;
                 self.is_heard(channel).await
             }
             Self::Own { connection, .. } => {

@@ -1,47 +1,18 @@
-//! The ways to make a backend of this crate.
+//! The constructors of this crate.
 
 use std::sync::Arc;
 
 use fred::interfaces::ClientLike;
 use fred::types::Builder;
 use fred::types::config::{Config, ReconnectPolicy};
-use leasehold_fred::{FredBackend, RespVersion};
+use leasehold_fred::FredBackend;
 
-use crate::client;
-use crate::shared::support::{Backend, Way};
+use crate::shared::support::{Backend, Constructor};
 
-/// All ways to make a backend.
-pub(crate) const WAYS: [Way; 6] = [
-    Way {
-        name: "URL",
-        make: |url, options| {
-            Box::pin(async move {
-                client::connect_with(&url, options)
-                    .await
-                    .expect("connected")
-            })
-        },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
-        told_of_ends: true,
-    },
-    Way {
-        name: "URL with RESP2",
-        make: |url, options| {
-            Box::pin(async move {
-                let options = options.with_resp(RespVersion::Resp2);
-                client::connect_with(&url, options)
-                    .await
-                    .expect("connected")
-            })
-        },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
-        told_of_ends: true,
-    },
-    Way {
+pub(crate) const CONSTRUCTORS: [Constructor; 6] = [
+    Constructor::URL,
+    Constructor::URL_RESP2,
+    Constructor {
         name: "Builder",
         make: |url, options| {
             Box::pin(async move {
@@ -49,12 +20,9 @@ pub(crate) const WAYS: [Way; 6] = [
                 Arc::new(backend.expect("usable")) as Backend
             })
         },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
-        told_of_ends: true,
+        ..Constructor::URL
     },
-    Way {
+    Constructor {
         name: "Client with default attempts",
         make: |url, options| {
             Box::pin(async move {
@@ -69,7 +37,7 @@ pub(crate) const WAYS: [Way; 6] = [
         push: false,
         told_of_ends: false,
     },
-    Way {
+    Constructor {
         name: "Pool",
         make: |url, options| {
             Box::pin(async move {
@@ -86,7 +54,7 @@ pub(crate) const WAYS: [Way; 6] = [
         push: false,
         told_of_ends: false,
     },
-    Way {
+    Constructor {
         name: "Client without a policy",
         make: |url, options| {
             Box::pin(async move {
@@ -104,7 +72,7 @@ pub(crate) const WAYS: [Way; 6] = [
     },
 ];
 
-/// A user's configuration: reconnecting quickly and for ever, the rest as the library has it.
+/// A user's configuration: reconnecting quickly and forever, the rest as the library has it.
 pub(crate) fn reconnecting(url: &str) -> Builder {
     let mut builder = Builder::from_config(Config::from_url(url).expect("a good URL"));
     let mut policy = ReconnectPolicy::new_constant(0, 1);

@@ -1,8 +1,9 @@
-//! What every Redis backend promises on a real server, shown with this one.
+//! What every Redis backend promises on a real server, through the `fred` crate.
 
+#[path = "../client/mod.rs"]
 mod client;
+mod constructors;
 mod pool;
-mod ways;
 
-#[path = "../../redis-link/tests/shared/mod.rs"]
+#[path = "../../../redis-common/tests/shared/mod.rs"]
 mod shared;

@@ -7,9 +7,9 @@ use leasehold_api::BackendError;
 use leasehold_fred::{FredBackend, Options};
 use leasehold_test_servers::{FaultProxy, RedisServer};
 
+use crate::constructors::reconnecting;
 use crate::shared::recovery::keep_calling;
 use crate::shared::support::{Backend, RECOVERY};
-use crate::ways::reconnecting;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_dead_member_of_a_pool_is_revived() {

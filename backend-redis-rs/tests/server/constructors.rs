@@ -1,44 +1,19 @@
-//! The ways to make a backend of this crate.
+//! The constructors of this crate.
 
 use std::sync::Arc;
 
-use leasehold_redis_rs::{RedisBackend, RespVersion};
+use leasehold_redis_rs::RedisBackend;
 
-use crate::client;
-use crate::shared::support::{Backend, Way};
+use crate::shared::support::{Backend, Constructor};
 
-/// All ways to make a backend.
-pub(crate) const WAYS: [Way; 5] = [
-    Way {
-        name: "URL",
-        make: |url, options| {
-            Box::pin(async move {
-                client::connect_with(&url, options)
-                    .await
-                    .expect("connected")
-            })
-        },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
-        told_of_ends: true,
-    },
-    Way {
-        name: "URL with RESP2",
-        make: |url, options| {
-            Box::pin(async move {
-                let options = options.with_resp(RespVersion::Resp2);
-                client::connect_with(&url, options)
-                    .await
-                    .expect("connected")
-            })
-        },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
+pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
+    Constructor::URL,
+    Constructor {
+        // The library tells of a connection's end over RESP3 only.
         told_of_ends: false,
+        ..Constructor::URL_RESP2
     },
-    Way {
+    Constructor {
         name: "Client",
         make: |url, options| {
             Box::pin(async move {
@@ -47,12 +22,9 @@ pub(crate) const WAYS: [Way; 5] = [
                 Arc::new(backend.expect("usable")) as Backend
             })
         },
-        reconnects: true,
-        replaces_silent: true,
-        push: true,
-        told_of_ends: true,
+        ..Constructor::URL
     },
-    Way {
+    Constructor {
         name: "ConnectionManager",
         make: |url, options| {
             Box::pin(async move {
@@ -68,7 +40,7 @@ pub(crate) const WAYS: [Way; 5] = [
         push: false,
         told_of_ends: false,
     },
-    Way {
+    Constructor {
         name: "MultiplexedConnection",
         make: |url, options| {
             Box::pin(async move {

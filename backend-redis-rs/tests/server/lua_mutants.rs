@@ -1,18 +1,13 @@
 //! The suite notices each fault that is planted in the scripts alone.
 //!
 //! Needs `--cfg leasehold_mutants`; `./test full` builds and runs it.
-#![cfg(leasehold_mutants)]
-
-mod client;
-
-#[path = "../../redis-link/tests/shared/harness.rs"]
-mod harness;
 
 use std::sync::Arc;
 
-use harness::Redis;
 use leasehold_conformance::{Case, Harness, cases, run_case};
-use leasehold_redis_protocol::mutants::{ALL, LuaMutant};
+use leasehold_redis_common::script::mutants::{ALL, LuaMutant};
+
+use crate::harness::Redis;
 
 /// The cases that this backend runs, those for the rule that is broken first.
 fn cases_for(harness: &dyn Harness, mutant: &LuaMutant) -> Vec<&'static Case> {
@@ -30,7 +25,7 @@ fn every_mutant_of_the_scripts_fails_a_case() {
     for mutant in ALL {
         // A server of its own: what a fault leaves behind must not fail the next one.
         let harness: Arc<dyn Harness> =
-            Arc::new(Redis::start("redis-rs", include_str!("../src/lib.rs")));
+            Arc::new(Redis::start("redis-rs", include_str!("../../src/lib.rs")));
         mutant.plant();
         let noticed = cases_for(&*harness, mutant)
             .into_iter()

@@ -1,7 +1,13 @@
-//! What every Redis backend promises on a real server, shown with this one.
+//! What every Redis backend promises on a real server, through the `redis` crate.
 
+#[path = "../client/mod.rs"]
 mod client;
-mod ways;
+mod constructors;
+#[cfg(leasehold_mutants)]
+mod lua_mutants;
 
-#[path = "../../redis-link/tests/shared/mod.rs"]
+#[cfg(leasehold_mutants)]
+#[path = "../../../redis-common/tests/shared/harness.rs"]
+mod harness;
+#[path = "../../../redis-common/tests/shared/mod.rs"]
 mod shared;

@@ -75,7 +75,10 @@ pub trait Connection: Send + Sync + 'static {
 }
 
 /// Runs a script: by its hash, and by its source if the server does not know that.
-pub(crate) async fn script<T: Connection>(connection: &T, call: &Call) -> Result<T::Reply, Failure> {
+pub(crate) async fn script<T: Connection>(
+    connection: &T,
+    call: &Call,
+) -> Result<T::Reply, Failure> {
     const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
     match connection.eval("EVALSHA", call.script.sha1(), call).await {
         Err(failure) if failure.kind() == UNKNOWN => {

@@ -194,7 +194,10 @@ impl<C: Connector> ManagedConnection<C> {
     /// Reads the server's clock.
     pub(crate) async fn time(self: &Arc<Self>) -> Result<Stamp, BackendError> {
         let turn = self.turn().await?;
-        match self.patiently(&turn, pin!(turn.live.connection.time())).await {
+        match self
+            .patiently(&turn, pin!(turn.live.connection.time()))
+            .await
+        {
             Ok(at) => {
                 let clock = self.clock_of(&turn, Some(at));
                 Ok(Stamp { clock, at })
@@ -405,7 +408,10 @@ impl<C: Connector> ManagedConnection<C> {
             *current = None;
             return Err(BackendError::Closed);
         }
-        if current.as_ref().is_some_and(|live| live.connection.is_closed()) {
+        if current
+            .as_ref()
+            .is_some_and(|live| live.connection.is_closed())
+        {
             *current = None;
         }
         Ok(current.clone())

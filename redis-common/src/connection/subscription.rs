@@ -74,7 +74,10 @@ impl<T: Connection> Subscription<T> {
         let moved = shared.moved.subscribe();
         let (connection, info) = shared.connect(Some(sender)).await?;
         match shared
-            .within(shared.options.connect_timeout, connection.subscribe(channel))
+            .within(
+                shared.options.connect_timeout,
+                connection.subscribe(channel),
+            )
             .await
         {
             Some(Ok(())) => Ok(Self {
@@ -146,7 +149,10 @@ impl<C: Connector> Keeper<C> {
 
     async fn is_alive(&self, connection: &C::Connection) -> bool {
         let limit = self.shared.options.call_timeout;
-        matches!(self.shared.within(limit, connection.ping()).await, Some(Ok(())))
+        matches!(
+            self.shared.within(limit, connection.ping()).await,
+            Some(Ok(()))
+        )
     }
 
     /// Tries until it works; `None` if the stream is dropped meanwhile.

@@ -8,9 +8,9 @@ use leasehold_api::{
     SessionId, bounds,
 };
 
+use super::encoding::{LENGTH, Pieces, Writer, mode_code};
 use super::names::Names;
 use super::source::{Script, Scripts};
-use super::encoding::{LENGTH, Pieces, Writer, mode_code};
 
 /// Bytes that an argument mostly takes: an operation and a little more.
 const USUAL: usize = 48;

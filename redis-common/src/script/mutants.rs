@@ -100,8 +100,8 @@ pub(crate) fn spoil(text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use super::source::Scripts;
+    use super::*;
 
     #[test]
     fn each_fault_has_its_place_in_the_scripts() {

@@ -10,8 +10,8 @@ use leasehold_api::{
     Stamped, TenureView, WaiterView, Why,
 };
 
-use super::error_class::classify;
 use super::encoding::{Malformed, Reader};
+use super::error_class::classify;
 
 /// One element of an answer.
 pub type Answer<T> = Result<Stamped<T>, BackendError>;
@@ -375,8 +375,8 @@ mod tests {
     use leasehold_api::FencingToken;
     use proptest::prelude::*;
 
+    use crate::script::encoding::Writer;
     use super::*;
-    use super::encoding::Writer;
 
     const CLOCK: ClockId = ClockId::new(7);
 

@@ -1,8 +1,6 @@
 //! The scripts against their specification: the same random commands, played to a server and to
 //! the state machine, give the same replies and the same messages.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,12 +12,12 @@ use leasehold_api::{
     Limits, LockSpec, Mode, Notice, Operation, OwnerId, Policy, Poll, Renew, ServerTime, SessionId,
     Stamped, Wait,
 };
-use leasehold_redis_protocol::{Protocol, Settings, decode_notice, reply};
+use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notice, reply};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use support::{Connection, Value};
+use super::support::{Connection, Value};
 
 const CLOCK: ClockId = ClockId::new(1);
 /// Short, so that marks and tokens are forgotten within a case.
@@ -163,7 +161,7 @@ struct World<'a> {
     listening: BTreeSet<SessionId>,
     sequences: BTreeMap<SessionId, u64>,
     done: Vec<Acquire>,
-    line: VecDeque<Acquire>,
+    queue: VecDeque<Acquire>,
     tokens: Vec<FencingToken>,
     now: ServerTime,
 }
@@ -188,7 +186,7 @@ impl<'a> World<'a> {
             listening: BTreeSet::new(),
             sequences: BTreeMap::new(),
             done: Vec::new(),
-            line: VecDeque::new(),
+            queue: VecDeque::new(),
             tokens: Vec::new(),
             now: ServerTime::default(),
         }
@@ -288,7 +286,7 @@ impl World<'_> {
             Action::Acquire(attempt) => {
                 let request = self.request(attempt);
                 self.done.push(request.clone());
-                self.line.push_back(request.clone());
+                self.queue.push_back(request.clone());
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
             Action::EndFirst(attempt) => {
@@ -315,7 +313,7 @@ impl World<'_> {
                 self.both(&key, &Command::ForceRelease(request))?;
             }
             Action::EndOldest => {
-                if let Some(request) = self.line.pop_front() {
+                if let Some(request) = self.queue.pop_front() {
                     self.both(&request.key, &end(&request))?;
                 }
             }
@@ -539,7 +537,7 @@ fn a_queue_that_outgrows_its_string_and_comes_back_is_the_same_queue() {
     ];
     // Long enough for a request to arrive, short enough for its marks to be forgotten.
     let horizon = Duration::from_millis(500);
-    let settings = Settings::default().with_horizon(horizon);
+    let settings = ScriptSettings::default().with_horizon(horizon);
     let server = RedisServer::start();
     let protocol = Protocol::new("t:", settings).expect("a good prefix");
     for (n, (spec, writers)) in kinds.into_iter().enumerate() {
@@ -555,7 +553,7 @@ fn a_queue_that_outgrows_its_string_and_comes_back_is_the_same_queue() {
     }
 }
 
-/// How many are in line, and what the key is then.
+/// How many wait or hold, and what the key is then.
 const LONG_LINES: [(u8, &str); 5] = [
     (100, "hash"),
     (70, "hash"),
@@ -576,7 +574,7 @@ impl World<'_> {
         let mut sessions = 0..=u8::MAX;
         for (length, form) in LONG_LINES {
             self.both(&key, &Command::Inspect)?;
-            while self.line.len() < usize::from(length) {
+            while self.queue.len() < usize::from(length) {
                 let who = sessions.next().expect("fewer sessions than there are");
                 self.listen(session(who), true);
                 self.enter_line(spec, who, who.is_multiple_of(writers), horizon / 2)?;
@@ -584,7 +582,7 @@ impl World<'_> {
                     self.leave_line()?;
                 }
             }
-            while self.line.len() > usize::from(length) {
+            while self.queue.len() > usize::from(length) {
                 self.leave_line()?;
             }
             if form == "string" {
@@ -598,7 +596,7 @@ impl World<'_> {
             }
             let name = self.protocol.key(&key);
             let found = self.commands.command(&[b"TYPE".to_vec(), name]);
-            prop_assert_eq!(found, Value::Status(form.into()), "{} in line", length);
+            prop_assert_eq!(found, Value::Status(form.into()), "{} in the queue", length);
         }
         Ok(())
     }
@@ -611,22 +609,22 @@ impl World<'_> {
         ahead: Duration,
     ) -> Result<(), TestCaseError> {
         let request = self.waiter(spec, who, all, ahead);
-        self.line.push_back(request.clone());
+        self.queue.push_back(request.clone());
         self.both(&request.key.clone(), &Command::Acquire(request))
     }
 
     /// One goes: mostly the first, who holds; now and then one who still waits.
     fn leave_line(&mut self) -> Result<(), TestCaseError> {
-        let waits = self.line.len().is_multiple_of(7);
-        let index = if waits { self.line.len() / 2 } else { 0 };
-        let request = self.line.remove(index).expect("it is not empty");
+        let waits = self.queue.len().is_multiple_of(7);
+        let index = if waits { self.queue.len() / 2 } else { 0 };
+        let request = self.queue.remove(index).expect("it is not empty");
         self.both(&request.key, &end(&request))?;
         // Of those who went before, the mark is there, or forgotten.
-        if let Some(gone) = self.done.iter().rev().nth(self.line.len() % 8).cloned() {
+        if let Some(gone) = self.done.iter().rev().nth(self.queue.len() % 8).cloned() {
             self.both(&gone.key, &end(&gone))?;
         }
         self.done.push(request);
-        let Some(next) = self.line.front().cloned() else {
+        let Some(next) = self.queue.front().cloned() else {
             return Ok(());
         };
         let poll = Poll::new(next.key.clone(), next.operation, true);
@@ -656,7 +654,7 @@ impl World<'_> {
 /// Plays random cases of these actions.
 fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Action>) {
     let server = RedisServer::start();
-    let settings = Settings::default()
+    let settings = ScriptSettings::default()
         .with_horizon(HORIZON)
         .with_token_retention(RETENTION);
     let protocol = Protocol::new("t:", settings).expect("a good prefix");

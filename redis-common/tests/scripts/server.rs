@@ -1,8 +1,6 @@
 //! What the state machine knows nothing of: foreign values, full memory, read-only servers,
 //! batches, and how a key is stored.
 
-mod support;
-
 use std::time::Duration;
 
 use leasehold_api::{
@@ -10,10 +8,10 @@ use leasehold_api::{
     LockSpec, Mode, Operation, OwnerId, Policy, Poll, PollReply, Renew, RenewReply, ServerTime,
     SessionId, Wait, Why,
 };
-use leasehold_redis_protocol::{ErrorClass, Protocol, Settings, classify, reply};
+use leasehold_redis_common::script::{ErrorClass, Protocol, ScriptSettings, classify, reply};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
-use support::{Connection, Value};
+use super::support::{Connection, Value};
 
 const CLOCK: ClockId = ClockId::new(1);
 const LEASE: Duration = Duration::from_secs(30);
@@ -33,7 +31,7 @@ impl Bench {
         Self {
             connection: Connection::open(&server),
             _server: server,
-            protocol: Protocol::new("t:", Settings::default()).expect("a good prefix"),
+            protocol: Protocol::new("t:", ScriptSettings::default()).expect("a good prefix"),
         }
     }
 
@@ -272,7 +270,7 @@ fn a_server_that_may_not_write_says_so_itself() {
 fn a_place_that_has_outlived_its_mark_is_not_taken_twice() {
     let mut bench = Bench::new();
     let horizon = Duration::from_millis(500);
-    let settings = Settings::default().with_horizon(horizon);
+    let settings = ScriptSettings::default().with_horizon(horizon);
     bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
     let request = |bench: &mut Bench, who| {
         let mut request = bench.mutex("job", attempt(who, 1));
@@ -309,7 +307,7 @@ fn a_key_is_a_hash_while_it_is_crowded_and_a_string_otherwise() {
         assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
     }
     // A short horizon forgets the marks while the key stays in use.
-    let settings = Settings::default().with_horizon(Duration::from_secs(1));
+    let settings = ScriptSettings::default().with_horizon(Duration::from_secs(1));
     bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
     for session in 1..=170 {
         let mut request = bench.request("brief", attempt(session, 1), rw, Mode::Shared);
@@ -387,7 +385,7 @@ fn a_queue_of_sixty_four_goes_round_in_one_string_and_one_of_ninety_in_a_hash() 
         };
         let (first, reply) = ask(&mut bench, 0);
         assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
-        let mut line = std::collections::VecDeque::from([first]);
+        let mut queue = std::collections::VecDeque::from([first]);
         for session in 0..=waiters {
             let channel = bench
                 .protocol
@@ -399,13 +397,13 @@ fn a_queue_of_sixty_four_goes_round_in_one_string_and_one_of_ninety_in_a_hash() 
             let queued =
                 matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(session) - 1);
             assert!(queued, "{session}: {reply:?}");
-            line.push_back(operation);
+            queue.push_back(operation);
         }
         assert_eq!(bench.type_of("busy"), form);
         let mut token = None;
         // Three times round, so that what is passed over in the string is closed up in between.
         for turn in 0..3 * (usize::from(waiters) + 1) {
-            let done = line.pop_front().expect("a holder");
+            let done = queue.pop_front().expect("a holder");
             let released = bench.end("busy", done);
             assert!(
                 matches!(released, EndReply::Released { .. }),
@@ -419,8 +417,8 @@ fn a_queue_of_sixty_four_goes_round_in_one_string_and_one_of_ninety_in_a_hash() 
             let queued =
                 matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(waiters) - 1);
             assert!(queued, "{turn}: {reply:?}");
-            line.push_back(again);
-            let poll = Poll::new(key("busy"), line[0], true);
+            queue.push_back(again);
+            let poll = Poll::new(key("busy"), queue[0], true);
             let answer = bench.connection.play(&bench.protocol.poll(&[poll]));
             let polled = reply::polls(answer.bytes(), 1, CLOCK)
                 .remove(0)

@@ -1,12 +1,10 @@
 //! The smallest client that can play scripts to a server.
 
-#![allow(dead_code, reason = "each test program uses a part")]
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use leasehold_redis_protocol::Call;
+use leasehold_redis_common::script::Call;
 use leasehold_test_servers::RedisServer;
 
 /// What the server sent.

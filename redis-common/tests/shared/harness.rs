@@ -1,12 +1,14 @@
 //! A real server, through the backend, as the conformance suite sees it.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
-use leasehold_redis_protocol::{Options, Protocol, RespVersion, Settings};
+use leasehold_redis_common::script::{Protocol, ScriptSettings};
+use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use crate::client;
@@ -14,6 +16,19 @@ use crate::client;
 /// Who the backends are: a user with few rights.
 const USER: &str = "locks";
 const FOREIGN: &str = "another program's value";
+
+/// Cases that need virtual time: they would take minutes here.
+const CANNOT_RUN: &[&str] = &[
+    "long_spans::token_is_remembered",
+    "long_spans::token_outlives_an_expired_tenure",
+    "long_spans::longest_lease",
+    "long_spans::no_copy_outlives_its_mark",
+];
+
+/// Runs the suite on the backend of that name. Its documentation says which rights it needs.
+pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
+    leasehold_conformance::run(Redis::start(name, documentation), CANNOT_RUN)
+}
 
 /// One server for all cases; each case has a key prefix of its own.
 #[derive(Debug)]
@@ -72,10 +87,10 @@ impl Harness for Redis {
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         let prefix = format!("{namespace}:");
-        Ok(Arc::new(Place {
+        Ok(Arc::new(Namespace {
             url: self.server.url(),
             backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
-            protocol: Protocol::new(&prefix, Settings::default())?,
+            protocol: Protocol::new(&prefix, ScriptSettings::default())?,
             options: Options::new()
                 .with_key_prefix(prefix)
                 .with_resp(resp())
@@ -86,14 +101,14 @@ impl Harness for Redis {
 }
 
 #[derive(Debug)]
-struct Place {
+struct Namespace {
     url: String,
     backend_url: String,
     protocol: Protocol,
     options: Options,
 }
 
-impl Place {
+impl Namespace {
     async fn query<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, SetupError> {
         let client = redis::Client::open(self.url.as_str())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
@@ -102,7 +117,7 @@ impl Place {
 }
 
 #[async_trait]
-impl Environment for Place {
+impl Environment for Namespace {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         Ok(client::connect_with(&self.backend_url, self.options.clone()).await?)
     }

@@ -1,4 +1,4 @@
-//! The way back after a restart, a stopped server, a dead network; and what never comes back.
+//! Recovery after a restart, a stopped server, a dead network; and what never comes back.
 //!
 //! Every call is bounded, whatever the server does, and the first success comes within a second
 //! after the server answers again.
@@ -10,10 +10,10 @@ use leasehold_api::{BackendError, Notice};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer, ServerOptions};
 
 use super::support::{
-    Backend, RECOVERY, Way, admin, connect, hello_in_time, key, mutex, operation, session, soon,
-    time_to_success,
+    Backend, Constructor, RECOVERY, admin, connect, hello_in_time, key, mutex, operation, session,
+    soon, time_to_success,
 };
-use crate::ways::WAYS;
+use crate::constructors::CONSTRUCTORS;
 
 /// Calls for so long, each of which must end in its time.
 pub(crate) async fn keep_calling(
@@ -29,60 +29,66 @@ pub(crate) async fn keep_calling(
     results
 }
 
-fn failures(way: &Way, results: &[Result<(), BackendError>]) {
+fn failures(constructor: &Constructor, results: &[Result<(), BackendError>]) {
     let failed = results.iter().filter_map(|result| result.as_ref().err());
     let mut count = 0;
     for error in failed {
         count += 1;
-        assert!(error.is_transient(), "{}: {error}", way.name);
+        assert!(error.is_transient(), "{}: {error}", constructor.name);
     }
-    assert!(count > 0, "{}: the fault was not seen", way.name);
+    assert!(count > 0, "{}: the fault was not seen", constructor.name);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_that_starts_again_is_found_again_and_has_another_clock() {
-    for way in WAYS.iter().filter(|way| way.reconnects) {
+    for constructor in CONSTRUCTORS
+        .iter()
+        .filter(|constructor| constructor.reconnects)
+    {
         let mut server = RedisServer::start();
-        let backend = way.open(&server.url()).await;
+        let backend = constructor.open(&server.url()).await;
         let before = backend.hello().await.expect("the server answers");
         server.kill();
         let results = keep_calling(&backend, Duration::from_millis(500)).await;
-        failures(way, &results);
+        failures(constructor, &results);
         tokio::task::block_in_place(|| server.start_again());
         let took = time_to_success(&backend, RECOVERY * 5).await;
-        assert!(took <= RECOVERY, "{}: took {took:?}", way.name);
+        assert!(took <= RECOVERY, "{}: took {took:?}", constructor.name);
         let after = backend.hello().await.expect("the server answers");
-        assert_ne!(before.clock, after.clock, "{}", way.name);
+        assert_ne!(before.clock, after.clock, "{}", constructor.name);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_that_nobody_called_into_goes_unnoticed() {
     let mut server = RedisServer::start();
-    for way in WAYS.iter().filter(|way| way.told_of_ends) {
-        let backend = way.open(&server.url()).await;
+    for constructor in CONSTRUCTORS
+        .iter()
+        .filter(|constructor| constructor.told_of_ends)
+    {
+        let backend = constructor.open(&server.url()).await;
         let before = backend.hello().await.expect("the server answers");
         tokio::task::block_in_place(|| server.restart(Data::Lost));
         // Long enough to see that the connection has ended.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let after = backend.hello().await.expect("a new connection");
-        assert_ne!(before.clock, after.clock, "{}", way.name);
+        assert_ne!(before.clock, after.clock, "{}", constructor.name);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_server_leaves_every_call_bounded_and_is_used_again_when_it_goes_on() {
     let server = RedisServer::start();
-    for way in &WAYS {
-        let backend = way.open(&server.url()).await;
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&server.url()).await;
         time_to_success(&backend, RECOVERY).await;
         server.pause();
         let results = keep_calling(&backend, Duration::from_millis(2_500)).await;
         server.resume();
-        failures(way, &results);
-        assert!(results.iter().all(Result::is_err), "{}", way.name);
+        failures(constructor, &results);
+        assert!(results.iter().all(Result::is_err), "{}", constructor.name);
         let took = time_to_success(&backend, RECOVERY * 5).await;
-        assert!(took <= RECOVERY, "{}: took {took:?}", way.name);
+        assert!(took <= RECOVERY, "{}: took {took:?}", constructor.name);
     }
 }
 
@@ -90,15 +96,15 @@ async fn a_stopped_server_leaves_every_call_bounded_and_is_used_again_when_it_go
 async fn a_black_hole_leaves_every_call_bounded_and_is_left_as_soon_as_it_ends() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in &WAYS {
-        let backend = way.open(&proxy.url()).await;
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
         proxy.black_hole();
         let results = keep_calling(&backend, Duration::from_millis(2_500)).await;
         proxy.heal();
-        failures(way, &results);
+        failures(constructor, &results);
         let took = time_to_success(&backend, RECOVERY * 5).await;
-        assert!(took <= RECOVERY, "{}: took {took:?}", way.name);
+        assert!(took <= RECOVERY, "{}: took {took:?}", constructor.name);
     }
 }
 
@@ -106,14 +112,21 @@ async fn a_black_hole_leaves_every_call_bounded_and_is_left_as_soon_as_it_ends()
 async fn a_connection_that_went_silent_for_ever_is_replaced() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in WAYS.iter().filter(|way| way.replaces_silent) {
-        let backend = way.open(&proxy.url()).await;
+    for constructor in CONSTRUCTORS
+        .iter()
+        .filter(|constructor| constructor.replaces_silent)
+    {
+        let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
         proxy.strand_connections();
         let took = time_to_success(&backend, RECOVERY * 10).await;
         // A user's client is suspected after two calls without an answer.
-        let limit = if way.push { RECOVERY } else { RECOVERY * 4 };
-        assert!(took <= limit, "{}: took {took:?}", way.name);
+        let limit = if constructor.push {
+            RECOVERY
+        } else {
+            RECOVERY * 4
+        };
+        assert!(took <= limit, "{}: took {took:?}", constructor.name);
     }
 }
 
@@ -121,16 +134,23 @@ async fn a_connection_that_went_silent_for_ever_is_replaced() {
 async fn a_cut_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in WAYS.iter().filter(|way| way.reconnects) {
-        let backend = way.open(&proxy.url()).await;
+    for constructor in CONSTRUCTORS
+        .iter()
+        .filter(|constructor| constructor.reconnects)
+    {
+        let backend = constructor.open(&proxy.url()).await;
         let before = backend.hello().await.expect("the server answers");
         for _ in 0..20 {
             proxy.cut_connections();
             let took = time_to_success(&backend, RECOVERY * 5).await;
-            assert!(took <= RECOVERY, "{}: took {took:?}", way.name);
+            assert!(took <= RECOVERY, "{}: took {took:?}", constructor.name);
         }
         let after = backend.hello().await.expect("the server answers");
-        assert_eq!(before.clock, after.clock, "{}: the same server", way.name);
+        assert_eq!(
+            before.clock, after.clock,
+            "{}: the same server",
+            constructor.name
+        );
     }
 }
 
@@ -139,8 +159,8 @@ async fn a_cut_connection_is_replaced() {
 async fn callers_who_give_up_early_get_a_connection_in_the_end() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in WAYS.iter().filter(|way| way.push) {
-        let backend = way.open(&proxy.url()).await;
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
         // A call takes 60 ms; to connect takes that several times.
         proxy.delay(Duration::from_millis(30));
@@ -154,7 +174,7 @@ async fn callers_who_give_up_early_get_a_connection_in_the_end() {
             assert!(
                 began.elapsed() < RECOVERY * 5,
                 "{}: no connection",
-                way.name
+                constructor.name
             );
         }
         proxy.delay(Duration::ZERO);
@@ -166,11 +186,15 @@ async fn callers_who_give_up_early_get_a_connection_in_the_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_become_a_replica_is_left() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
-    for (way, number) in WAYS.iter().filter(|way| way.push).zip(1..) {
+    for (constructor, number) in CONSTRUCTORS
+        .iter()
+        .filter(|constructor| constructor.push)
+        .zip(1..)
+    {
         let proxy = FaultProxy::start(old.address()).await;
-        let backend = way.open(&proxy.url()).await;
+        let backend = constructor.open(&proxy.url()).await;
         let mut notices = backend.listen(session(number)).await.expect("listening");
-        let name = key(way.name);
+        let name = key(constructor.name);
         let before = soon(&backend).await;
         let ours = |sequence| mutex(&name, operation(session(number), sequence), before);
         let first = backend.acquire(&ours(1)).await.expect("an answer");
@@ -180,20 +204,28 @@ async fn a_server_that_has_become_a_replica_is_left() {
         let moved = loop {
             match backend.acquire(&ours(2)).await {
                 Ok(answer) => break answer,
-                Err(error) => assert!(error.is_transient(), "{}: {error}", way.name),
+                Err(error) => assert!(error.is_transient(), "{}: {error}", constructor.name),
             }
-            assert!(began.elapsed() < RECOVERY * 5, "{}: still there", way.name);
+            assert!(
+                began.elapsed() < RECOVERY * 5,
+                "{}: still there",
+                constructor.name
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
-        assert_ne!(first.stamp.clock, moved.stamp.clock, "{}", way.name);
-        assert!(began.elapsed() <= RECOVERY, "{}", way.name);
+        assert_ne!(first.stamp.clock, moved.stamp.clock, "{}", constructor.name);
+        assert!(began.elapsed() <= RECOVERY, "{}", constructor.name);
         for listening in [false, true] {
             let notice = tokio::time::timeout(RECOVERY * 5, notices.next()).await;
             let gap = Some(Notice::Gap { listening });
-            assert_eq!(notice.expect("it is told"), gap, "{}", way.name);
+            assert_eq!(notice.expect("it is told"), gap, "{}", constructor.name);
         }
         let listed = admin(&new.url(), &["PUBSUB", "CHANNELS"]).await;
-        assert!(listed.contains("leasehold:"), "{}: {listed}", way.name);
+        assert!(
+            listed.contains("leasehold:"),
+            "{}: {listed}",
+            constructor.name
+        );
         admin(&old.url(), &["REPLICAOF", "NO", "ONE"]).await;
     }
 }
@@ -202,8 +234,8 @@ async fn a_server_that_has_become_a_replica_is_left() {
 async fn a_slow_server_is_not_taken_for_a_dead_one() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in WAYS.iter().filter(|way| way.push) {
-        let backend = way.open(&proxy.url()).await;
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
         let connections = proxy.connections();
         // Longer than the connection may be silent before it is doubted.
@@ -214,7 +246,11 @@ async fn a_slow_server_is_not_taken_for_a_dead_one() {
         proxy.delay(Duration::ZERO);
         hello_in_time(&backend).await.expect("an answer");
         // It may have been doubted, but whoever waited for it got its answer.
-        assert!(proxy.connections() <= connections + 5, "{}", way.name);
+        assert!(
+            proxy.connections() <= connections + 5,
+            "{}",
+            constructor.name
+        );
     }
 }
 
@@ -257,16 +293,16 @@ async fn a_user_without_the_needed_commands_is_told_which() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_backend_says_so_and_has_no_connections() {
-    for way in &WAYS {
+    for constructor in &CONSTRUCTORS {
         let server = RedisServer::start();
         let url = server.url();
-        let backend = way.open(&url).await;
+        let backend = constructor.open(&url).await;
         hello_in_time(&backend).await.expect("an answer");
         backend.close().await.expect("closed");
         backend.close().await.expect("closing twice is fine");
         let error = backend.hello().await.expect_err("closed");
         assert!(matches!(error, BackendError::Closed), "{error}");
-        if !way.push {
+        if !constructor.push {
             // The user's connections stay the user's.
             continue;
         }

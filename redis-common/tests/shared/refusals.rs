@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply, SessionId};
-use leasehold_redis_protocol::Options;
+use leasehold_redis_common::Options;
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::support::{
@@ -15,7 +15,7 @@ use super::support::{
     time_to_success,
 };
 use crate::client::connect_with;
-use crate::ways::WAYS;
+use crate::constructors::CONSTRUCTORS;
 
 /// Keeps the server busy for a good part of a second, or more.
 const BUSY: &str = "for _ = 1, 5e7 do end";
@@ -41,8 +41,8 @@ async fn end(backend: &Backend, key: &Key, sequence: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_that_the_server_forgot_are_sent_again() {
     let server = RedisServer::start();
-    for (way, sequence) in WAYS.iter().zip(1..) {
-        let backend = way.open(&server.url()).await;
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&server.url()).await;
         for _ in 0..3 {
             admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
             try_acquire(&backend, &key("forgotten"), sequence)
@@ -59,12 +59,12 @@ async fn another_programs_value_is_left_alone() {
     let server = RedisServer::start();
     let url = server.url();
     admin(&url, &["RPUSH", "leasehold:{foreign}", "mine"]).await;
-    for way in &WAYS {
-        let backend = way.open(&url).await;
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&url).await;
         let error = try_acquire(&backend, &key("foreign"), 1).await;
         match error {
             Err(BackendError::ForeignValue { found }) => assert!(found.contains("list"), "{found}"),
-            other => panic!("{}: {other:?}", way.name),
+            other => panic!("{}: {other:?}", constructor.name),
         }
         let value = admin(&url, &["LRANGE", "leasehold:{foreign}", "0", "-1"]).await;
         assert!(value.contains("mine"), "{value}");
@@ -75,8 +75,8 @@ async fn another_programs_value_is_left_alone() {
 async fn a_full_server_takes_no_new_holds_but_keeps_and_ends_the_old_ones() {
     let server = RedisServer::start();
     let url = server.url();
-    for (way, sequence) in WAYS.iter().zip(1..) {
-        let backend = way.open(&url).await;
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&url).await;
         try_acquire(&backend, &key("held"), sequence)
             .await
             .expect("acquired");
@@ -101,8 +101,8 @@ async fn a_full_server_takes_no_new_holds_but_keeps_and_ends_the_old_ones() {
 async fn a_replica_is_unavailable_until_it_is_promoted() {
     let server = RedisServer::start();
     let url = server.url();
-    for (way, sequence) in WAYS.iter().zip(1..) {
-        let backend = way.open(&url).await;
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&url).await;
         try_acquire(&backend, &key("replica"), sequence)
             .await
             .expect("acquired");
@@ -121,8 +121,8 @@ async fn a_busy_server_is_unavailable_until_it_is_done() {
     let server = RedisServer::start();
     let url = server.url();
     admin(&url, &["CONFIG", "SET", "lua-time-limit", "20"]).await;
-    for (way, sequence) in WAYS.iter().zip(1..) {
-        let backend = way.open(&url).await;
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&url).await;
         let request = mutex(
             &key("busy"),
             operation(session(1), sequence),
@@ -155,16 +155,20 @@ async fn a_user_with_too_few_rights_is_told_which_are_missing() {
     ] {
         let user = ["ACL", "SETUSER", "locker", "reset", "on", ">pw"];
         admin(&server.url(), &[&user[..], rights].concat()).await;
-        for way in &WAYS {
-            let backend = way.open(&url).await;
+        for constructor in &CONSTRUCTORS {
+            let backend = constructor.open(&url).await;
             let error = try_acquire(&backend, &key("forbidden"), 1).await;
             let error = error.expect_err("forbidden");
             assert!(
                 matches!(error, BackendError::Rejected { .. }),
                 "{}: {error}",
-                way.name
+                constructor.name
             );
-            assert!(error.to_string().contains(missing), "{}: {error}", way.name);
+            assert!(
+                error.to_string().contains(missing),
+                "{}: {error}",
+                constructor.name
+            );
         }
     }
 }
@@ -175,8 +179,8 @@ async fn what_authorises_is_in_no_error() {
     const SESSION: &[u8; 16] = b"SecretOfASession";
     let options = ServerOptions::default().with_config("rename-command", ["EVALSHA", ""]);
     let server = options.start();
-    for way in &WAYS {
-        let backend = way.open(&server.url()).await;
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&server.url()).await;
         let operation = operation(SessionId::from_bytes(*SESSION), 1);
         let request = mutex(&key("repeated"), operation, soon(&backend).await);
         let error = backend.acquire(&request).await.expect_err("it is unknown");
@@ -187,7 +191,7 @@ async fn what_authorises_is_in_no_error() {
             below = error.source();
         }
         assert!(told.contains("unknown command"), "{told}");
-        assert!(!told.contains("Secret"), "{}: {told}", way.name);
+        assert!(!told.contains("Secret"), "{}: {told}", constructor.name);
     }
 }
 
@@ -195,9 +199,12 @@ async fn what_authorises_is_in_no_error() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_dropped_during_an_outage_is_not_sent_after_it() {
     let key = key("zombie");
-    for way in WAYS.iter().filter(|way| way.reconnects) {
+    for constructor in CONSTRUCTORS
+        .iter()
+        .filter(|constructor| constructor.reconnects)
+    {
         let mut server = RedisServer::start();
-        let backend = way.open(&server.url()).await;
+        let backend = constructor.open(&server.url()).await;
         let before = soon(&backend).await;
         server.kill();
         for sequence in 1..=50 {
@@ -214,7 +221,7 @@ async fn a_call_dropped_during_an_outage_is_not_sent_after_it() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let direct = connect(&server.url()).await.expect("connected");
         let seen = direct.inspect(&key).await.expect("an answer").reply;
-        assert_eq!(seen.holder_count, 0, "{}", way.name);
+        assert_eq!(seen.holder_count, 0, "{}", constructor.name);
     }
 }
 
@@ -222,8 +229,8 @@ async fn a_call_dropped_during_an_outage_is_not_sent_after_it() {
 async fn calls_dropped_at_any_moment_leave_nothing_that_their_end_does_not_remove() {
     let server = RedisServer::start();
     let key = key("dropped");
-    for way in &WAYS {
-        let backend = way.open(&server.url()).await;
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&server.url()).await;
         for sequence in 1..=200_u64 {
             let operation = operation(session(1), sequence);
             let request = mutex(&key, operation, soon(&backend).await);
@@ -244,8 +251,8 @@ async fn calls_dropped_at_any_moment_leave_nothing_that_their_end_does_not_remov
 async fn many_callers_share_one_attempt_to_connect() {
     let mut server = RedisServer::start();
     let url = server.url();
-    for way in WAYS.iter().filter(|way| way.push) {
-        let backend = way.open(&url).await;
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let backend = constructor.open(&url).await;
         server.kill();
         let calls = (0..64).map(|_| {
             let backend = backend.clone();
@@ -266,7 +273,7 @@ async fn many_callers_share_one_attempt_to_connect() {
             .find(|c: char| !c.is_ascii_digit())
             .expect("more lines");
         let count: u32 = count[..digits].parse().expect("a number");
-        assert!(count < 12, "{}: {count} connections", way.name);
+        assert!(count < 12, "{}: {count} connections", constructor.name);
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use leasehold_api::{LockClient, MutexGuard, Outcome, ServerTime, bounds};
-use leasehold_redis_protocol::{Protocol, Settings};
+use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::{FaultProxy, RedisServer};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::support::{Backend, admin, connect, eventually, key};
-use crate::ways::WAYS;
+use crate::constructors::CONSTRUCTORS;
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -39,7 +39,7 @@ fn blocked_runtime_keeps_its_locks() {
         .block_on(connect(&server.url()))
         .expect("connected");
     let seen = observer.block_on(watch(&direct, &held, Duration::from_secs(9)));
-    for (Held { name, guard, .. }, renewals) in held.iter().zip(&seen.renewals) {
+    for (LockedClient { name, guard, .. }, renewals) in held.iter().zip(&seen.renewals) {
         let gaps = renewals
             .windows(2)
             .map(|pair| pair[1].saturating_since(pair[0]));
@@ -62,7 +62,7 @@ fn blocked_runtime_keeps_its_locks() {
     // No renewal comes through any more: that is told in time too.
     server.pause();
     let blocked = block(&user, BLOCKED_LEASE + Duration::from_secs(1));
-    for Held { name, guard, .. } in &held {
+    for LockedClient { name, guard, .. } in &held {
         let (began, valid_for) = (Instant::now(), guard.valid_for());
         let loss = observer.block_on(guard.lost());
         let late = began.elapsed().saturating_sub(valid_for);
@@ -73,27 +73,27 @@ fn blocked_runtime_keeps_its_locks() {
     wait_for(blocked, &observer);
     server.resume();
     user.block_on(async {
-        for Held { locks, guard, .. } in held {
+        for LockedClient { locks, guard, .. } in held {
             drop(guard);
             locks.shutdown().await.expect("shut down");
         }
     });
 }
 
-struct Held {
+struct LockedClient {
     name: &'static str,
     locks: LockClient,
     guard: MutexGuard,
 }
 
-async fn hold_one_each(server: &RedisServer) -> Vec<Held> {
+async fn hold_one_each(server: &RedisServer) -> Vec<LockedClient> {
     let mut all = Vec::new();
-    for way in WAYS.iter().filter(|way| way.push) {
-        let locks = LockClient::new(way.open(&server.url()).await);
-        let mutex = locks.mutex(way.name).expect("a good key");
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let locks = LockClient::new(constructor.open(&server.url()).await);
+        let mutex = locks.mutex(constructor.name).expect("a good key");
         let guard = mutex.lease(BLOCKED_LEASE).lock().await.expect("acquired");
-        all.push(Held {
-            name: way.name,
+        all.push(LockedClient {
+            name: constructor.name,
             locks,
             guard,
         });
@@ -130,12 +130,12 @@ struct Seen {
 }
 
 /// Reads off the expiry on the server when each hold was renewed.
-async fn watch(direct: &Backend, held: &[Held], time: Duration) -> Seen {
+async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Seen {
     let mut renewals: Vec<Vec<ServerTime>> = held.iter().map(|_| Vec::new()).collect();
     let mut machine_late = Duration::ZERO;
     let began = Instant::now();
     while began.elapsed() < time {
-        for (Held { name, guard, .. }, renewals) in held.iter().zip(&mut renewals) {
+        for (LockedClient { name, guard, .. }, renewals) in held.iter().zip(&mut renewals) {
             let seen = direct.inspect(&key(name)).await.expect("an answer");
             assert_eq!(seen.reply.holder_count, 1, "{name}");
             assert_eq!(
@@ -167,16 +167,16 @@ async fn watch(direct: &Backend, held: &[Held], time: Duration) -> Seen {
 async fn a_lock_outlives_the_death_of_the_connection_that_renews_it() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in WAYS.iter().filter(|way| way.push) {
-        let locks = LockClient::new(way.open(&proxy.url()).await);
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let locks = LockClient::new(constructor.open(&proxy.url()).await);
         let mutex = locks.mutex("stranded").expect("a good key").lease(LEASE);
         let Outcome::Acquired(guard) = mutex.try_lock().await.expect("an answer") else {
-            panic!("{}: not acquired", way.name);
+            panic!("{}: not acquired", constructor.name);
         };
         tokio::time::sleep(LEASE).await;
         proxy.strand_connections();
         tokio::time::sleep(LEASE * 2).await;
-        assert!(guard.is_valid(), "{}", way.name);
+        assert!(guard.is_valid(), "{}", constructor.name);
         guard.release().await.expect("released");
         locks.shutdown().await.expect("shut down");
     }
@@ -187,11 +187,11 @@ async fn a_lock_outlives_the_death_of_the_connection_that_renews_it() {
 async fn the_way_of_the_first_renewal_is_made_ready_when_a_hold_begins() {
     let server = RedisServer::start();
     let url = server.url();
-    let protocol = Protocol::new(bounds::DEFAULT_KEY_PREFIX, Settings::default());
+    let protocol = Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default());
     let renewal = protocol.expect("a good prefix").renew(&[]);
-    for way in WAYS.iter().filter(|way| way.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
         admin(&url, &["SCRIPT", "FLUSH"]).await;
-        let backend = way.open(&url).await;
+        let backend = constructor.open(&url).await;
         backend.hello().await.expect("connected");
         let before = connections(&url).await;
         let locks = LockClient::new(backend);
@@ -209,18 +209,18 @@ async fn the_way_of_the_first_renewal_is_made_ready_when_a_hold_begins() {
 
 #[tokio::test]
 async fn where_no_second_connection_can_be_had_the_first_one_renews() {
-    for way in WAYS.iter().filter(|way| way.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
         let server = RedisServer::start();
-        let backend = way.open(&server.url()).await;
+        let backend = constructor.open(&server.url()).await;
         backend.hello().await.expect("connected");
         admin(&server.url(), &["CONFIG", "SET", "maxclients", "1"]).await;
         let locks = LockClient::new(backend);
         let mutex = locks.mutex("alone").expect("a good key").lease(LEASE);
         let Outcome::Acquired(guard) = mutex.try_lock().await.expect("an answer") else {
-            panic!("{}: not acquired", way.name);
+            panic!("{}: not acquired", constructor.name);
         };
         tokio::time::sleep(LEASE * 3).await;
-        assert!(guard.is_valid(), "{}", way.name);
+        assert!(guard.is_valid(), "{}", constructor.name);
         guard.release().await.expect("released");
         locks.shutdown().await.expect("shut down");
     }

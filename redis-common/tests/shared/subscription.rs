@@ -5,23 +5,23 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use leasehold_api::{BackendError, ClockId, Notice, Notices, bounds};
-use leasehold_redis_protocol::{Protocol, Settings};
+use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer};
 
 use super::support::{
-    Backend, RECOVERY, Way, admin, eventually, publish, session, time_to_success,
+    Backend, Constructor, RECOVERY, admin, eventually, publish, session, time_to_success,
 };
-use crate::ways::WAYS;
+use crate::constructors::CONSTRUCTORS;
 
 /// Longest wait for a notice that must come: a silent connection is noticed within seconds.
 const WAIT: Duration = Duration::from_secs(8);
 
-fn listeners() -> impl Iterator<Item = &'static Way> {
-    WAYS.iter().filter(|way| way.push)
+fn listeners() -> impl Iterator<Item = &'static Constructor> {
+    CONSTRUCTORS.iter().filter(|constructor| constructor.push)
 }
 
 fn channel(number: u8) -> String {
-    Protocol::new(bounds::DEFAULT_KEY_PREFIX, Settings::default())
+    Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default())
         .expect("a good prefix")
         .channel(&session(number))
 }
@@ -72,14 +72,24 @@ async fn listen(backend: &Backend, number: u8) -> Notices {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_stands_when_listen_returns_and_ends_with_its_stream() {
     let server = RedisServer::start();
-    for way in listeners() {
-        let backend = way.open(&server.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
-        assert_eq!(subscribers(&server, 1).await, 1, "{}", way.name);
+        assert_eq!(subscribers(&server, 1).await, 1, "{}", constructor.name);
         let clock = backend.hello().await.expect("an answer").clock;
         publish(&server.url(), &channel(1), vec![hints(&[7, 8])]).await;
-        assert_eq!(hint(next(&mut stream).await), (7, clock), "{}", way.name);
-        assert_eq!(hint(next(&mut stream).await), (8, clock), "{}", way.name);
+        assert_eq!(
+            hint(next(&mut stream).await),
+            (7, clock),
+            "{}",
+            constructor.name
+        );
+        assert_eq!(
+            hint(next(&mut stream).await),
+            (8, clock),
+            "{}",
+            constructor.name
+        );
         drop(stream);
         eventually("nobody listens", async || {
             subscribers(&server, 1).await == 0
@@ -91,12 +101,12 @@ async fn a_subscription_stands_when_listen_returns_and_ends_with_its_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unix_socket_serves_as_well() {
     let server = RedisServer::start();
-    for way in listeners() {
-        let backend = way.open(&server.unix_url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&server.unix_url()).await;
         backend.hello().await.expect("an answer");
         let mut stream = listen(&backend, 1).await;
         publish(&server.url(), &channel(1), vec![hints(&[7])]).await;
-        assert_eq!(hint(next(&mut stream).await).0, 7, "{}", way.name);
+        assert_eq!(hint(next(&mut stream).await).0, 7, "{}", constructor.name);
     }
 }
 
@@ -104,14 +114,14 @@ async fn a_unix_socket_serves_as_well() {
 async fn a_burst_that_nobody_reads_yet_loses_nothing() {
     const MESSAGES: u32 = 3_000;
     let server = RedisServer::start();
-    for way in listeners() {
-        let backend = way.open(&server.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
         let burst = (1..=MESSAGES).map(|sequence| hints(&[sequence]));
         publish(&server.url(), &channel(1), burst.collect()).await;
         for sequence in 1..=MESSAGES {
             let heard = hint(next(&mut stream).await).0;
-            assert_eq!(heard, u64::from(sequence), "{}", way.name);
+            assert_eq!(heard, u64::from(sequence), "{}", constructor.name);
         }
     }
 }
@@ -119,21 +129,21 @@ async fn a_burst_that_nobody_reads_yet_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_makes_no_sense_is_a_gap() {
     let server = RedisServer::start();
-    for way in listeners() {
-        let backend = way.open(&server.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
         let messages = vec![b"what is this?".to_vec(), hints(&[3])];
         publish(&server.url(), &channel(1), messages).await;
         assert_eq!(next(&mut stream).await, Notice::Gap { listening: true });
-        assert_eq!(hint(next(&mut stream).await).0, 3, "{}", way.name);
+        assert_eq!(hint(next(&mut stream).await).0, 3, "{}", constructor.name);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_subscription_is_a_gap_and_stands_again() {
     let server = RedisServer::start();
-    for way in listeners() {
-        let backend = way.open(&server.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
         admin(&server.url(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         let began = Instant::now();
@@ -142,26 +152,26 @@ async fn a_killed_subscription_is_a_gap_and_stands_again() {
         assert!(
             began.elapsed() < Duration::from_millis(1_500),
             "{}",
-            way.name
+            constructor.name
         );
         publish(&server.url(), &channel(1), vec![hints(&[9])]).await;
-        assert_eq!(hint(next(&mut stream).await).0, 9, "{}", way.name);
+        assert_eq!(hint(next(&mut stream).await).0, 9, "{}", constructor.name);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_a_gap_and_another_clock() {
     let mut server = RedisServer::start();
-    for way in listeners() {
-        let backend = way.open(&server.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
         let before = backend.hello().await.expect("an answer").clock;
         tokio::task::block_in_place(|| server.restart(Data::Lost));
         expect_gap(&mut stream).await;
         publish(&server.url(), &channel(1), vec![hints(&[9])]).await;
         let (sequence, clock) = hint(next(&mut stream).await);
-        assert_eq!(sequence, 9, "{}", way.name);
-        assert_ne!(clock, before, "{}", way.name);
+        assert_eq!(sequence, 9, "{}", constructor.name);
+        assert_ne!(clock, before, "{}", constructor.name);
         time_to_success(&backend, RECOVERY).await;
         assert_eq!(clock, backend.hello().await.expect("an answer").clock);
     }
@@ -171,8 +181,8 @@ async fn a_restarted_server_is_a_gap_and_another_clock() {
 async fn a_subscription_that_went_silent_for_ever_is_a_gap() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in listeners() {
-        let backend = way.open(&proxy.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&proxy.url()).await;
         let mut stream = listen(&backend, 1).await;
         proxy.strand_connections();
         expect_gap(&mut stream).await;
@@ -183,13 +193,13 @@ async fn a_subscription_that_went_silent_for_ever_is_a_gap() {
 async fn nobody_is_told_that_it_listens_into_a_black_hole() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in listeners() {
-        let backend = way.open(&proxy.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&proxy.url()).await;
         proxy.black_hole();
         let error = backend.listen(session(1)).await.err();
         proxy.heal();
         let unavailable = matches!(error, Some(BackendError::Unavailable { .. }));
-        assert!(unavailable, "{}: {error:?}", way.name);
+        assert!(unavailable, "{}: {error:?}", constructor.name);
     }
 }
 
@@ -197,12 +207,12 @@ async fn nobody_is_told_that_it_listens_into_a_black_hole() {
 async fn a_subscribe_whose_request_is_lost_is_not_taken_for_done() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for way in listeners() {
-        let backend = way.open(&proxy.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&proxy.url()).await;
         proxy.eat_requests(1, |request| request.is("SUBSCRIBE"));
         let error = backend.listen(session(1)).await.err();
         let unavailable = matches!(error, Some(BackendError::Unavailable { .. }));
-        assert!(unavailable, "{}: {error:?}", way.name);
+        assert!(unavailable, "{}: {error:?}", constructor.name);
         drop(listen(&backend, 1).await);
     }
     assert!(proxy.eaten_requests() >= 2);
@@ -217,9 +227,9 @@ async fn a_user_without_the_channel_pattern_is_told_so() {
         &[&rule[..], &["resetchannels", "&other:*"]].concat(),
     )
     .await;
-    for way in listeners() {
+    for constructor in listeners() {
         let url = format!("redis://locker:pw@{}", server.address());
-        let backend = way.open(&url).await;
+        let backend = constructor.open(&url).await;
         // Often, because the refusal may come before or after what is sent next.
         for _ in 0..30 {
             let error = backend.listen(session(1)).await.err().expect("refused");
@@ -232,12 +242,12 @@ async fn a_user_without_the_channel_pattern_is_told_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_the_backend_ends_the_stream() {
     let server = RedisServer::start();
-    for way in listeners() {
-        let backend = way.open(&server.url()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
         backend.close().await.expect("closed");
         let end = tokio::time::timeout(WAIT, stream.next()).await;
-        assert_eq!(end.expect("it ends in time"), None, "{}", way.name);
+        assert_eq!(end.expect("it ends in time"), None, "{}", constructor.name);
         let error = backend.listen(session(2)).await.err();
         assert!(matches!(error, Some(BackendError::Closed)), "{error:?}");
     }
@@ -246,15 +256,19 @@ async fn closing_the_backend_ends_the_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cannot_listen_says_so() {
     let server = RedisServer::start();
-    for way in &WAYS {
-        let backend = way.open(&server.url()).await;
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&server.url()).await;
         let capabilities = backend.capabilities();
-        assert_eq!(capabilities.push, way.push, "{}", way.name);
-        assert_eq!(capabilities.independent_renewal, way.push, "{}", way.name);
-        if !way.push {
+        assert_eq!(capabilities.push, constructor.push, "{}", constructor.name);
+        assert_eq!(
+            capabilities.independent_renewal, constructor.push,
+            "{}",
+            constructor.name
+        );
+        if !constructor.push {
             let error = backend.listen(session(1)).await.err();
             let unsupported = matches!(error, Some(BackendError::Unsupported { .. }));
-            assert!(unsupported, "{}: {error:?}", way.name);
+            assert!(unsupported, "{}: {error:?}", constructor.name);
         }
     }
 }

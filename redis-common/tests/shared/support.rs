@@ -8,8 +8,8 @@ use leasehold_api::{
     Acquire, BackendError, BoxFuture, Key, LockBackend, LockSpec, Mode, Operation, OwnerId,
     ServerTime, SessionId,
 };
-use leasehold_redis_link::ConnectError;
-use leasehold_redis_protocol::Options;
+use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::{Options, RespVersion};
 
 use crate::client;
 
@@ -23,14 +23,14 @@ pub(crate) const LATE: Duration = Duration::from_millis(500);
 /// The first success comes within this time after the server answers again.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(1);
 
-/// One way to make a backend.
+/// A constructor of the backend that is tested, and what the backend can do then.
 #[derive(Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct Constructor {
     pub(crate) name: &'static str,
     pub(crate) make: fn(String, Options) -> BoxFuture<'static, Backend>,
-    /// Finds its way back after a broken connection.
+    /// Recovers from a broken connection.
     pub(crate) reconnects: bool,
-    /// Finds its way back from a connection that has gone silent.
+    /// Recovers from a connection that went silent.
     pub(crate) replaces_silent: bool,
     /// Can listen.
     pub(crate) push: bool,
@@ -38,7 +38,23 @@ pub(crate) struct Way {
     pub(crate) told_of_ends: bool,
 }
 
-impl Way {
+impl Constructor {
+    /// Connects to a URL, over RESP3.
+    pub(crate) const URL: Self = Self {
+        name: "URL",
+        make: |url, options| Box::pin(connected(url, options)),
+        reconnects: true,
+        replaces_silent: true,
+        push: true,
+        told_of_ends: true,
+    };
+    /// Connects to a URL, over RESP2.
+    pub(crate) const URL_RESP2: Self = Self {
+        name: "URL with RESP2",
+        make: |url, options| Box::pin(connected(url, options.with_resp(RespVersion::Resp2))),
+        ..Self::URL
+    };
+
     pub(crate) async fn open(&self, url: &str) -> Backend {
         self.open_with(url, Options::new()).await
     }
@@ -46,6 +62,11 @@ impl Way {
     pub(crate) async fn open_with(&self, url: &str, options: Options) -> Backend {
         (self.make)(url.into(), options).await
     }
+}
+
+async fn connected(url: String, options: Options) -> Backend {
+    let backend = client::connect_with(&url, options).await;
+    backend.expect("connected")
 }
 
 /// Makes a backend from a URL and says what came of it.
