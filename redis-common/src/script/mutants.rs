@@ -72,9 +72,9 @@ pub const ALL: &[LuaMutant] = &[
         name: "lua-error-after-a-write",
         rule: "rule 13",
         changes: &[(
-            "if S.form == 'thin' and not S.moved then",
+            "if S.form == 'packed' and not S.moved then",
             "redis.call('SET', S.key, S.stored or 'x') redis.call('HGET', S.key, 'x')\n    \
-             if S.form == 'thin' and not S.moved then",
+             if S.form == 'packed' and not S.moved then",
         )],
     },
 ];

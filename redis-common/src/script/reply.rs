@@ -375,8 +375,8 @@ mod tests {
     use leasehold_api::FencingToken;
     use proptest::prelude::*;
 
-    use crate::script::encoding::Writer;
     use super::*;
+    use crate::script::encoding::Writer;
 
     const CLOCK: ClockId = ClockId::new(7);
 

@@ -47,8 +47,8 @@ impl Scripts {
     pub(crate) fn new(settings: &ScriptSettings) -> Self {
         let start = include_str!("lua/start.lua");
         let general = general();
-        let script = |quiet: &str, command: &str| {
-            let text = [start, quiet, &many(quiet), &general, command].concat();
+        let script = |fast_path: &str, command: &str| {
+            let text = [start, fast_path, &batch(fast_path), &general, command].concat();
             #[cfg(leasehold_mutants)]
             let text = super::mutants::spoil(text);
             Script::new(with_constants(settings, text))
@@ -99,36 +99,40 @@ impl Scripts {
     }
 }
 
-/// The quiet way once more, as a function, and the loop that takes several elements through it.
-fn many(quiet: &str) -> String {
-    if quiet.is_empty() {
+/// The fast path once more, as a function, and the loop that takes a batch through it.
+fn batch(fast_path: &str) -> String {
+    if fast_path.is_empty() {
         return String::new();
     }
-    let each = include_str!("lua/fast_path/batch.lua");
+    let each_element = include_str!("lua/fast_path/batch.lua");
     // Its parameters stand in for the variables that the text is about.
     format!(
-        "if #KEYS > 1 then\nlocal function quietly(KEYS, ARGV, first, quiet)\n{quiet}end\n{each}end\n"
+        "if #KEYS > 1 then
+local function try_fast_path(KEYS, ARGV, first, fast_path)
+{fast_path}end
+{each_element}end
+"
     )
 }
 
 /// The general part: the table `S` with the methods that every step needs, and two more tables of
 /// methods, the second behind the first, each made when a method in it is first called.
 fn general() -> String {
-    let [common, queue, crowd] = [
+    let [core, queue, hash] = [
         include_str!("lua/general/core.lua"),
         include_str!("lua/general/queue.lua"),
         include_str!("lua/general/hash.lua"),
     ];
     format!(
-        "{common}
+        "{core}
 setmetatable(S, {{ __index = function(_, name)
 local queue =
 {queue}
 setmetatable(queue, {{ __index = function(_, wanted)
-local crowd =
-{crowd}
-setmetatable(queue, {{ __index = crowd }})
-return crowd[wanted]
+local hash =
+{hash}
+setmetatable(queue, {{ __index = hash }})
+return hash[wanted]
 end }})
 setmetatable(S, {{ __index = queue }})
 return queue[name]
@@ -138,7 +142,18 @@ end }})
     )
 }
 
-/// Lua has no constants that cost nothing, so they are written into the text.
+/// Text that several scripts share. Each file says which variables it reads and sets.
+const SHARED: [(&str, &str); 3] = [
+    (
+        "ONE_EXCLUSIVE_HOLD",
+        include_str!("lua/shared/one_exclusive_hold.lua"),
+    ),
+    ("SET_VALUE", include_str!("lua/shared/set_value.lua")),
+    ("CHECK_IN", include_str!("lua/shared/check_in.lua")),
+];
+
+/// Replaces each `@NAME@`. Lua has no constants that cost nothing, and no cheap function calls:
+/// so numbers, and rules that several fast paths share, are written into the text.
 fn with_constants(settings: &ScriptSettings, text: String) -> String {
     let number = |duration: Duration| duration.as_micros().to_string();
     let constants = [
@@ -147,6 +162,8 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
         ("HORIZON", number(settings.horizon)),
         ("RETENTION", number(settings.token_retention)),
+        // A stored end that has to move moves by this much more, so that it moves seldom.
+        ("SLACK", number(settings.token_retention / 8)),
         ("PUSH", settings.push.to_string()),
         ("MAX_FLOOR", bounds::MAX_FLOOR.to_string()),
         ("MAX_FLOOR_AHEAD", number(bounds::MAX_FLOOR_AHEAD)),
@@ -173,11 +190,11 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         // Flags of a place.
         ("LISTENING", "1".into()),
         ("AWAY", "2".into()),
-        // So many tenures, places and marks are kept in one string; each count is a byte of it.
-        ("THIN_RECORDS", "160".into()),
-        // Fewer of what only the general way serves: it writes the whole string each time.
+        // The most tenures, places and marks in one packed string; each count is a byte of it.
+        ("PACKED_RECORDS", "160".into()),
+        // The same for locks that no fast path serves: the general part writes the whole string.
         ("FEW_RECORDS", "64".into()),
-        // So many bytes before the places may say nothing.
+        // The longest gap before the places, in bytes.
         ("MAX_SKIP", "768".into()),
         // No ticket: tickets start at 1.
         ("NONE", "0".into()),
@@ -185,12 +202,15 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         // First bytes of the fields of a hash.
         ("TENURE", b'h'.to_string()),
         ("MARK", b'm'.to_string()),
-        // How many fields a command takes at once; Lua's stack bounds it.
+        // The most fields that a command takes at once; Lua's stack bounds it.
         ("CHUNK", "500".into()),
-        // Every so many steps on a hash look at so many fields for marks that are over.
+        // Every eighth step on a hash looks at 64 fields and removes marks that are over.
         ("SWEEP_EVERY", "8".into()),
         ("SWEEP_COUNT", "64".into()),
     ];
+    let text = SHARED.iter().fold(text, |text, (name, shared)| {
+        text.replace(&format!("@{name}@"), shared.trim_end())
+    });
     constants.iter().fold(text, |text, (name, value)| {
         text.replace(&format!("@{name}@"), value)
     })

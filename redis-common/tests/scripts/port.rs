@@ -154,9 +154,9 @@ struct World<'a> {
     settings: machine::Settings,
     keys: [Key; 2],
     spec: u8,
-    /// Records up to which a state is one string: 160 as it is in use, with the quiet way; fewer
+    /// Records up to which a state is one string: 160 as it is in use, with the fast path; fewer
     /// without it, and so few that the state is a hash.
-    thin: u8,
+    packed_records: u8,
     states: BTreeMap<Key, State>,
     listening: BTreeSet<SessionId>,
     sequences: BTreeMap<SessionId, u64>,
@@ -181,7 +181,7 @@ impl<'a> World<'a> {
             settings: machine::Settings::default(),
             keys: [key("a"), key("{b}\n")],
             spec: 0,
-            thin: 160,
+            packed_records: 160,
             states: BTreeMap::new(),
             listening: BTreeSet::new(),
             sequences: BTreeMap::new(),
@@ -436,10 +436,10 @@ impl World<'_> {
             Command::Inspect => protocol.inspect(key),
             Command::ForceRelease(request) => protocol.force_release(request),
         };
-        let thin = format!("thin_records = {}", self.thin);
-        let mut changes = vec![("thin_records = 160", thin.as_str())];
-        if self.thin < 160 {
-            changes.push(("quiet = #KEYS == 1", "quiet = false"));
+        let packed_records = format!("packed_records = {}", self.packed_records);
+        let mut changes = vec![("packed_records = 160", packed_records.as_str())];
+        if self.packed_records < 160 {
+            changes.push(("fast_path = #KEYS == 1", "fast_path = false"));
         }
         let answer = self.commands.play_changed(&call, &changes);
         let Value::Bulk(bytes) = answer else {
@@ -672,14 +672,18 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         max_shrink_iters: 400,
         ..Config::default()
     });
-    let thin = prop::sample::select(vec![160_u8, 160, 63, 12, 5, 2, 0]);
-    let script = (specs, thin, prop::collection::vec(actions, 1..120));
-    let outcome = runner.run(&script, |(spec, thin, actions)| {
+    let packed_records = prop::sample::select(vec![160_u8, 160, 63, 12, 5, 2, 0]);
+    let script = (
+        specs,
+        packed_records,
+        prop::collection::vec(actions, 1..120),
+    );
+    let outcome = runner.run(&script, |(spec, packed_records, actions)| {
         let mut cells = cells.borrow_mut();
         let number = case.fetch_add(1, Ordering::Relaxed);
         let mut world = World::new(&mut cells, &protocol, number);
         world.settings = machine::Settings::new(HORIZON, RETENTION);
-        (world.spec, world.thin) = (spec, thin);
+        (world.spec, world.packed_records) = (spec, packed_records);
         let done = world.run(&actions);
         for who in 0..4 {
             world.listen(session(who), false);

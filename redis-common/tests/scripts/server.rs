@@ -293,7 +293,7 @@ fn a_place_that_has_outlived_its_mark_is_not_taken_twice() {
 }
 
 #[test]
-fn a_key_is_a_hash_while_it_is_crowded_and_a_string_otherwise() {
+fn a_key_is_a_hash_while_it_has_many_records_and_a_string_otherwise() {
     let mut bench = Bench::new();
     let rw = LockSpec::rw_lock();
     for session in 1..=80 {
@@ -331,7 +331,7 @@ fn a_key_is_a_hash_while_it_is_crowded_and_a_string_otherwise() {
 }
 
 #[test]
-fn a_hash_that_the_quiet_way_is_no_good_for_is_left_and_entered_by_many() {
+fn a_hash_that_the_fast_path_does_not_serve_is_left_and_entered_with_many_records() {
     let semaphore = LockSpec::semaphore(3).expect("a good number");
     let barging = LockSpec::mutex()
         .with_policy(Policy::Barging)

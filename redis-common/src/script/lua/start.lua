@@ -1,18 +1,20 @@
--- Leasehold: the state machine of leasehold-api, ported. Each script is this start, the quiet way
--- of its command if it has one, once as it stands and once as a function for several elements, the
--- general part, and the command. The specification is
+-- Leasehold: the state machine of leasehold-api, ported to Lua. The specification is
 -- `leasehold_api::machine`; functions here carry the names of the functions there.
+--
+-- Each script consists of this start, the fast path of its command if it has one, the general part,
+-- and the command. A fast path stands there twice: as plain text for a single element, and as a
+-- function for a batch.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
--- The quiet way: what most locks do most of the time, one command to a free key or to one with a
--- single hold and no queue, is decided here without a function. It does what the general way
--- below does, and leaves everything that is not as simple to it, a failed write included, before
--- it has changed anything. Positions in a stored string are those of flush_thin().
--- Lua hashes every byte of every string it makes, which takes as long as all else for a queue of
--- ten. So what is long is cut and joined only where it must move, and SETRANGE writes the rest.
-local quiet = #KEYS == 1
-local first -- what GET gave; nil if it was not asked
--- Of several elements: what tries the quiet way with one, the answers so far, and how many.
+-- The fast path decides the most frequent cases without calling a Lua function: one command to a
+-- key that is free, or that has a single hold. It does what the general part does. It leaves
+-- everything else to the general part, a failed write included, before it has changed anything.
+-- Positions in a stored string are those of flush_packed().
+-- Lua hashes every byte of every string it makes. For a queue of ten that takes as long as all else.
+-- So long strings are cut and joined only where their parts move, and SETRANGE writes the rest.
+local fast_path = #KEYS == 1
+local first -- what GET returned; nil before it was called
+-- For a batch: the fast path for one element, the answers so far, and their number.
 local try, answers, done = false, false, 0

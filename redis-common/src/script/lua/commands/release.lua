@@ -1,4 +1,4 @@
--- End: releases a hold, gives up a claim, or leaves the queue.
+-- Release: ends a hold, gives up a claim, or leaves the queue.
 
 -- Takes one hold out of its tenure; the reply, and whether that freed something.
 local function end_hold(S, tenure)

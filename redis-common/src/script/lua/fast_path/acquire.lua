@@ -1,5 +1,5 @@
 -- Acquire of a key that is free: nobody holds it and nobody waits.
-if quiet then
+if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
 local stored = first
@@ -35,16 +35,16 @@ then
       while left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
         others, left = string.sub(others, 1, -34), left - 1
       end
-      usable = usable and left < @THIN_RECORDS@ - 1
+      usable = usable and left < @PACKED_RECORDS@ - 1
     end
   end
   if usable and floor <= math.min(math.max(now, last) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
     local ends, till = now + lease, now + 2 * @HORIZON@
     if stored_end < till then
-      stored_end, expires = till + math.floor(@RETENTION@ / 8), true
+      stored_end, expires = till + @SLACK@, true
     end
     if stored_end < ends + @RETENTION@ then
-      stored_end, expires = ends + @RETENTION@ + math.floor(@RETENTION@ / 8), true
+      stored_end, expires = ends + @RETENTION@ + @SLACK@, true
     end
     local token = math.max(last + 1, now, floor + 1)
     local raw, value = string.sub(ARGV[1], 17, 24), nil
@@ -58,13 +58,9 @@ then
         stored_end, ends, last_scan, 1, 0, left + 1, 0, session, owner, ends, 0, #label, label, 9,
         mode, raw, session, sequence, till, ' ') .. others
     end
-    local answer
-    if expires then
-      answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
-    else
-      answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
-    end
-    if answer.ok then
+    local written
+    @SET_VALUE@
+    if written then
       return struct.pack('<c1dc1dI4d', '=', now, 'A', token, 1, lease)
     end
   end

@@ -1,5 +1,5 @@
--- Several elements: each goes the quiet way if it can. From the first on that cannot, serve() goes
--- on, in the same order.
+-- A batch: takes each element through the fast path. From the first element on that it does not
+-- serve, serve() continues in the same order.
 local values, seen = redis.call('MGET', unpack(KEYS)), {} -- cheaper than a GET for each
 local key, argument = {}, {}
 try = function(i)
@@ -9,7 +9,7 @@ try = function(i)
     stored = redis.pcall('GET', name)
   end
   seen[name], key[1], argument[1] = true, name, ARGV[i]
-  return quietly(key, argument, stored)
+  return try_fast_path(key, argument, stored)
 end
 local all = #KEYS
 answers = {}

@@ -10,12 +10,11 @@ then
     at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
   local behind = at + 33 * marks -- the marks
   local queue_at = behind + skip
-  local usable = stored_end > now and earliest > now and ends > now and flags < @OWN_TOKEN@
-    and #holds == 9 and string.byte(holds) == @EXCLUSIVE@ and mode ~= 'P'
+  local usable = @ONE_EXCLUSIVE_HOLD@ and mode ~= 'P'
     and string.sub(stored, 4, 17) == wanted and holder ~= session .. owner
     and deliver_before >= now and deliver_before <= now + @HORIZON@
     and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
-    and places + marks < @THIN_RECORDS@ - 2
+    and places + marks < @PACKED_RECORDS@ - 2
   local next_ticket, head = 1, 1
   if usable and places > 0 then
     next_ticket, head = struct.unpack('<d', stored, #stored - 7), struct.unpack('<d', stored, queue_at)
@@ -44,7 +43,7 @@ then
   if usable then
     local covered, expires = math.max(now + 2 * @HORIZON@, place_ends + @RETENTION@), false
     if stored_end < covered then
-      stored_end, expires = covered + math.floor(@RETENTION@ / 8), true
+      stored_end, expires = covered + @SLACK@, true
     end
     local written
     if own and waiting > 0 and not expires then
@@ -68,13 +67,7 @@ then
         .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), places, marks + 1, 0)
         .. string.sub(stored, 55, at - 1) .. mark
         .. string.sub(stored, own and own + 33 or at, behind - 1) .. queue .. place .. next
-      local answer
-      if expires then
-        answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
-      else
-        answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
-      end
-      written = answer.ok
+      @SET_VALUE@
     end
     if written then
       local change_in = math.max(earliest - now, 1000)
@@ -82,12 +75,8 @@ then
         return struct.pack('<c1dc1dBBc0', '=', now, 'H', change_in, 1, #held_by, held_by)
       end
       local ahead = math.min(next_ticket - 1 - head, waiting)
-      local poll = math.min(math.floor(struct.unpack('<d', wanted, 7) / 3), @MAX_POLL_INTERVAL@)
-      local check_in = math.min(poll, change_in)
-      if ahead >= @CHECK_EARLY@ then
-        local half = math.floor(poll / 2)
-        check_in = half + math.floor(ahead % @STAGGER_STEPS@ * half / @STAGGER_STEPS@)
-      end
+      local waiter_lease = struct.unpack('<d', wanted, 7)
+      @CHECK_IN@
       return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, check_in, place_ends - now)
     end
   end

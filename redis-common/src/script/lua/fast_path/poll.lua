@@ -1,5 +1,5 @@
 -- Poll of a place, while one owner holds the key exclusively under the fair policy.
-if quiet then
+if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
 if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 50) == 1
@@ -12,8 +12,7 @@ then
     struct.unpack('<dddBBBHc24dBBc0I4c0', stored, 26)
   local queue_at = at + 33 * marks + skip
   local found = string.find(stored, attempt, queue_at, true)
-  local usable = found and stored_end > now and earliest > now and ends > now
-    and flags < @OWN_TOKEN@ and #holds == 9 and string.byte(holds) == @EXCLUSIVE@
+  local usable = found and @ONE_EXCLUSIVE_HOLD@
     and string.sub(holder, 1, 16) ~= string.sub(attempt, 1, 16)
   at = queue_at -- the next place
   if usable and found ~= at + 8 then
@@ -29,10 +28,11 @@ then
     local till, place_flags
     ends, till, place_flags = struct.unpack('<ddB', stored, found + 45)
     if at == found - 8 and ends > now then
-      ends = math.min(now + struct.unpack('<d', stored, 10), till)
+      local waiter_lease = struct.unpack('<d', stored, 10)
+      ends = math.min(now + waiter_lease, till)
       local expires = stored_end < ends + @RETENTION@
       if expires then
-        stored_end = ends + @RETENTION@ + math.floor(@RETENTION@ / 8)
+        stored_end = ends + @RETENTION@ + @SLACK@
       end
       local fresh, written = struct.pack('<ddB', ends, till, listening), nil
       if expires then
@@ -45,12 +45,8 @@ then
       end
       if written then
         ahead = math.min(ticket - struct.unpack('<d', stored, queue_at), places - 1)
-        local poll = math.min(math.floor(struct.unpack('<d', stored, 10) / 3), @MAX_POLL_INTERVAL@)
-        local check_in = math.min(poll, math.max(earliest - now, 1000))
-        if ahead >= @CHECK_EARLY@ then
-          local half = math.floor(poll / 2)
-          check_in = half + math.floor(ahead % @STAGGER_STEPS@ * half / @STAGGER_STEPS@)
-        end
+        local change_in = math.max(earliest - now, 1000)
+        @CHECK_IN@
         return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, check_in, ends - now)
       end
     end

@@ -1,5 +1,5 @@
--- End of the only hold of the only tenure, while nobody waits.
-if quiet then
+-- Release of the only hold of the only tenure, while nobody waits.
+if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
 local stored = first
@@ -13,7 +13,7 @@ then
   if flags == @OWN_TOKEN@ then
     owner, at = raw, at + 12 -- a permit's holder is the attempt; its token and weight follow
   end
-  if stored_end > now and marks < @THIN_RECORDS@
+  if stored_end > now and marks < @PACKED_RECORDS@
     and of == session and owned_by == owner and ends > now and flags <= @OWN_TOKEN@
     and #holds == 9 and string.sub(holds, 2) == raw
   then
@@ -38,18 +38,14 @@ then
     end
     local expires = stored_end < till
     if expires then
-      stored_end = till + math.floor(@RETENTION@ / 8)
+      stored_end = till + @SLACK@
     end
     if usable then
       local value = struct.pack('<c25dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 34, 49),
         0, 0, left + 1, 0, session, seen, till, why) .. others
-      local answer
-      if expires then
-        answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
-      else
-        answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
-      end
-      if answer.ok then
+      local written
+      @SET_VALUE@
+      if written then
         return struct.pack('<c1dc1I4', '=', now, 'R', 0)
       end
     end

@@ -1,5 +1,5 @@
--- End of the only hold of the only tenure, exclusive, under the fair policy, while others wait and
--- the first of them wants the key exclusively: it is told that the key is its own.
+-- Release of the only hold of the only tenure, exclusive and under the fair policy, while the first
+-- waiter wants the key exclusively: grants it the key and publishes that.
 if @PUSH@ and type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.byte(stored, 50) == 1 and string.byte(stored, 51) > 0
   and string.byte(stored, 4) ~= @SEMAPHORE@ and string.byte(stored, 5) == @FAIR@
@@ -11,8 +11,7 @@ then
   local behind = at + 33 * marks -- the marks
   local _, to, raw, to_owner, mode, _, floor, claim_ends, _, place_flags, _, label, next_at =
     struct.unpack('<dc16c8c8c1I4dddBBBc0', stored, behind + skip)
-  local usable = stored_end > now and earliest > now and ends > now and flags < @OWN_TOKEN@
-    and holder == session .. owner and #holds == 9 and string.byte(holds) == @EXCLUSIVE@
+  local usable = @ONE_EXCLUSIVE_HOLD@ and holder == session .. owner
     and string.sub(holds, 2) == string.sub(argument, 17, 24)
     and mode == 'X' and claim_ends > now and place_flags == @LISTENING@
   if usable and places > 1 then
@@ -30,12 +29,12 @@ then
       seen, why = highest, before
     end
   end
-  if usable and (own and 0 or 1) + marks + places <= @THIN_RECORDS@ then
+  if usable and (own and 0 or 1) + marks + places <= @PACKED_RECORDS@ then
     local mark = struct.pack('<c16ddc1', session, seen, mark_till, why)
     token = math.max(token + 1, now, floor + 1)
     local covered, old_end = math.max(mark_till, claim_ends + @RETENTION@), stored_end
     if stored_end < covered then
-      stored_end = covered + math.floor(@RETENTION@ / 8)
+      stored_end = covered + @SLACK@
     end
     -- If the next holder's tenure is as long as this one, it is written over it, and the place
     -- that goes is passed over from now on; until so much is that it pays to close the gap.
@@ -58,11 +57,8 @@ then
         .. string.sub(stored, at, (own or behind) - 1)
         .. string.sub(stored, own and own + 33 or behind, behind - 1)
         .. (places > 1 and string.sub(stored, next_at) or '')
-      if stored_end ~= old_end then
-        written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
-      else
-        written = redis.pcall('SET', KEYS[1], value, 'KEEPTTL').ok
-      end
+      local expires = stored_end ~= old_end
+      @SET_VALUE@
     end
     if written then
       local channel = string.match(KEYS[1], '^[^{]*') .. 'c:'
@@ -73,7 +69,7 @@ then
       if type(listeners) == 'table' or listeners > 0 then
         return struct.pack('<c1dc1I4', '=', now, 'R', 0)
       end
-      -- Nobody has heard it: as if nothing had been done, but for the general way to find out.
+      -- Nobody has heard it: as if nothing had been done, and the general part finds that out again.
       redis.call('SET', KEYS[1], stored, 'PXAT', math.ceil(old_end / 1000) + 1000)
     end
   end

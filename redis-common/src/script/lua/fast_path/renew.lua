@@ -1,5 +1,5 @@
 -- Renewal of the only tenure: while nobody waits, or exclusive and under the fair policy.
-if quiet then
+if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
 local stored = first
@@ -22,7 +22,7 @@ then
     ends = math.max(ends, now + lease)
     local expires = stored_end < ends + @RETENTION@
     if expires then
-      stored_end = ends + @RETENTION@ + math.floor(@RETENTION@ / 8)
+      stored_end = ends + @RETENTION@ + @SLACK@
     end
     local written
     if expires then

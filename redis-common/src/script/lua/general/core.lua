@@ -1,13 +1,13 @@
--- The general way. A script takes as many keys as arguments, one pair for each element of a batch,
+-- The general part. A script takes as many keys as arguments, one pair for each element of a batch,
 -- and answers with one string: for each element a status, the time, and the packed reply. An element
 -- loads, decides, and writes by itself; all elements see the same time.
 --
 -- Where a key's state lives
---   thin      While it is small, a state is one string: a head, then the tenures, marks and places
---             one behind the other, then the next ticket if somebody waits. The general way reads
---             it whole and writes it whole; the quiet way may leave a gap before the places.
---   crowded   With more records than @THIN_RECORDS@, or than @FEW_RECORDS@ if the quiet way is no
---             good for them, it is a hash: `head`, `h`HOLDER (a tenure),
+--   packed    A small state is one packed string: a head, then the tenures, marks and places one
+--             behind the other, then the next ticket if somebody waits. The general part reads and
+--             writes all of it; the fast path may leave a gap before the places.
+--   hash      With more records than @PACKED_RECORDS@, or than @FEW_RECORDS@ if no fast path serves
+--             the lock, it is a hash: `head`, `h`HOLDER (a tenure),
 --             `s`SLOT (which tenure is the n-th, to find all without looking at anything else),
 --             `p`TICKET (a place; places are a linked list), `q`SESSION SEQUENCE (which ticket),
 --             `m`SESSION (a mark). It is read and written field by field, and becomes a string
@@ -35,15 +35,15 @@
 
 local S = {
   now = now,
-  thin_records = @THIN_RECORDS@,
+  packed_records = @PACKED_RECORDS@,
   strict = false, -- whether the command must fail when memory is short
-  -- What the quiet way has read already.
+  -- What the fast path has read already.
   asked = first ~= nil, first = first or false,
   try = try, answers = answers, done = done,
   -- One element of the batch, and its operation if it has one.
   key = false, argument = false,
   session = false, sequence = 0, raw_sequence = false, owner = false,
-  -- How the state is stored: 'thin', 'crowded', or not at all; and the string, or the head of the
+  -- How the state is stored: 'packed', 'hash', or not at all; and the string, or the head of the
   -- hash, as it was read. There may be an old one (over) although the state counts as empty.
   form = false, stored = false, over = false,
   -- Whether this step has written anything, has something to write, moved the stored end, or took
@@ -138,7 +138,7 @@ local S = {
       return
     end
     if type(stored) == 'table' then
-      return S:load_crowded(stored.err)
+      return S:load_hash(stored.err)
     end
     if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 54 then
       S:refuse_foreign(stored, 'string')
@@ -149,7 +149,7 @@ local S = {
       return -- past its stored end: counts as empty, and is written over
     end
     S:set_spec(spec)
-    S.form, S.token, S.stored_end, S.earliest, S.last_scan = 'thin', token, ends, earliest, last_scan
+    S.form, S.token, S.stored_end, S.earliest, S.last_scan = 'packed', token, ends, earliest, last_scan
     for _ = 1, tenures do
       local holder, tenure = string.sub(stored, at, at + 23), nil
       tenure, at = S:read_tenure(stored, at + 24)
@@ -165,7 +165,7 @@ local S = {
       end
     end
     if waiting > 0 then
-      S:load_thin_places(waiting, at + skip)
+      S:unpack_places(waiting, at + skip)
     end
   end,
 
@@ -178,7 +178,7 @@ local S = {
     S.wrote = true
   end,
 
-  flush_thin = function(S)
+  flush_packed = function(S)
     local out, marks, n = {}, 0, 1
     for holder, tenure in pairs(S.T) do
       if tenure then
@@ -193,21 +193,21 @@ local S = {
       end
     end
     local records = S.tenure_count + S.place_count + marks
-    if records > S.thin_records or records > @FEW_RECORDS@
+    if records > S.packed_records or records > @FEW_RECORDS@
       and (S.tenure_count > 1 or S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@)
     then
-      return S:become_crowded()
+      return S:become_hash()
     end
     if S.place_count > 0 then
       n = n + 1
-      out[n] = S:thin_places()
+      out[n] = S:pack_places()
     end
     out[1] = struct.pack('<c3c14ddddBBBH', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
       S.last_scan, S.tenure_count, S.place_count, marks, 0)
     if S.over then
       S:throw_away()
     end
-    if S.form == 'thin' and not S.moved then
+    if S.form == 'packed' and not S.moved then
       S:write('SET', S.key, table.concat(out), 'KEEPTTL')
     else
       -- Redis forgets the key a second or more after the state itself says that it is over.
@@ -219,14 +219,14 @@ local S = {
 
   cover = function(S, till)
     if S.stored_end < till then
-      S.stored_end = till + math.floor(@RETENTION@ / 8)
+      S.stored_end = till + @SLACK@
       S.moved = true
     end
   end,
 
   tenure_of = function(S, holder)
     local tenure = S.T[holder]
-    if tenure == nil and S.form == 'crowded' then
+    if tenure == nil and S.form == 'hash' then
       tenure = S:load_tenure(holder)
     end
     return tenure
@@ -246,7 +246,7 @@ local S = {
 
   mark_of = function(S, who)
     local mark = S.M[who]
-    if mark == nil and S.form == 'crowded' then
+    if mark == nil and S.form == 'hash' then
       mark = S:load_mark(who)
     end
     if mark and mark.till > S.now then
@@ -274,7 +274,7 @@ local S = {
   remove_tenure = function(S, holder, tenure)
     S.used = S.used - S:weight(S:mode_of(tenure), tenure.permits)
     S.dirty, S.shrunk = true, true
-    if S.form == 'crowded' then
+    if S.form == 'hash' then
       S:remove_slot(holder, tenure)
       S.T[holder] = false
     else
@@ -352,7 +352,7 @@ local S = {
       tenure.flags, tenure.token, tenure.permits = @OWN_TOKEN@, S.token, permits
     end
     S.T[holder] = tenure
-    if S.form == 'crowded' then
+    if S.form == 'hash' then
       S:add_slot(holder, tenure)
     end
     return tenure
@@ -366,10 +366,10 @@ local S = {
     S:load()
     local answer = command(S)
     if S.dirty then
-      if S.form == 'crowded' then
-        S:flush_crowded()
+      if S.form == 'hash' then
+        S:flush_hash()
       else
-        S:flush_thin()
+        S:flush_packed()
       end
       if S.pending then
         S:tell_the_rest()

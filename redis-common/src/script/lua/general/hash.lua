@@ -51,7 +51,7 @@
     S.ticks, S.cursor = tick, swept_to
   end,
 
-  load_crowded = function(S, problem)
+  load_hash = function(S, problem)
     if not string.find(problem, 'WRONGTYPE', 1, true) then
       error({ server = problem })
     end
@@ -68,7 +68,7 @@
       S.over = true
       return
     end
-    S.form = 'crowded'
+    S.form = 'hash'
     S:set_spec(bytes)
     S.token, S.stored_end, S.earliest, S.last_scan = last_token, ends, early, scanned
     S.used, S.tenure_count, S.place_count = weights, tenures, waiting
@@ -123,7 +123,7 @@
     return ticket
   end,
 
-  each_crowded_tenure = function(S, visit)
+  each_tenure_in_hash = function(S, visit)
     for from = 1, S.tenure_count, @CHUNK@ do
       local till = math.min(from + @CHUNK@ - 1, S.tenure_count)
       local fields = {}
@@ -280,17 +280,17 @@
     end
   end,
 
-  flush_crowded = function(S)
+  flush_hash = function(S)
     local nearly_empty = S.shrunk and S.place_count == 0 and S.tenure_count <= 1
-    local most = S.thin_records
+    local most = S.packed_records
     if S.kind == @SEMAPHORE@ or S.kind == @RW_LOCK@ or S.policy ~= @FAIR@ then
-      -- flush_thin() takes no more of these; of readers not as soon as a second one comes.
+      -- flush_packed() takes no more of these; of readers not as soon as a second one comes.
       most = math.min(most, @FEW_RECORDS@)
     end
     if nearly_empty and redis.call('HLEN', S.key) <= most then
       S:load_rest()
       S.over = true
-      return S:flush_thin()
+      return S:flush_packed()
     end
     local set, gone = { 'head', '' }, S:drop_fields()
     S:sweep_marks(gone)
@@ -311,7 +311,7 @@
   end,
 
   -- Turns the string into a hash with everything in it.
-  become_crowded = function(S)
+  become_hash = function(S)
     local slot = 0
     S:start_hash(0, 0)
     for holder, tenure in pairs(S.T) do
@@ -327,7 +327,7 @@
     end
     S:throw_away()
     S.shrunk, S.moved = false, true
-    S:flush_crowded()
+    S:flush_hash()
   end,
 
   -- All of them -------------------------------------------------------------------------------

@@ -40,7 +40,7 @@
 
   place_at = function(S, ticket)
     local place = S.places.by_ticket[ticket]
-    if place == nil and S.form == 'crowded' then
+    if place == nil and S.form == 'hash' then
       place = S:load_place(ticket)
     end
     return place
@@ -49,7 +49,7 @@
   ticket_of = function(S, who, raw)
     local name = who .. raw
     local ticket = S.places.tickets[name]
-    if ticket == nil and S.form == 'crowded' then
+    if ticket == nil and S.form == 'hash' then
       ticket = S:load_ticket(name)
     end
     return ticket
@@ -89,7 +89,7 @@
       after.before, after.fresh = place.before, true
     end
     local absent = nil
-    if S.form == 'crowded' then
+    if S.form == 'hash' then
       absent = false
       S.gone_places[ticket] = place.session .. place.raw
     end
@@ -106,7 +106,7 @@
   end,
 
   -- In a string the places stand in their order, each behind its ticket, and the next ticket last.
-  load_thin_places = function(S, count, at)
+  unpack_places = function(S, count, at)
     local q = S:queue()
     q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
     for _ = 1, count do
@@ -120,7 +120,7 @@
     end
   end,
 
-  thin_places = function(S)
+  pack_places = function(S)
     local out = {}
     local ticket = S.places.first
     while ticket ~= @NONE@ do
@@ -145,7 +145,7 @@
     end
     if not S.strict then
       S:write('PEXPIREAT', S.key, S:expiry())
-    elseif S.form == 'crowded' or S.over then
+    elseif S.form == 'hash' or S.over then
       S:write('HSET', S.key, 'head', S.stored)
     elseif S.stored then
       S:write('SET', S.key, S.stored, 'KEEPTTL')
@@ -198,8 +198,8 @@
 
   -- Calls `visit(holder, ends)` for every tenure, without keeping all of them in memory.
   each_tenure = function(S, visit)
-    if S.form == 'crowded' then
-      return S:each_crowded_tenure(visit)
+    if S.form == 'hash' then
+      return S:each_tenure_in_hash(visit)
     end
     for holder, tenure in pairs(S.T) do
       visit(holder, tenure.ends)
@@ -419,12 +419,8 @@
 
   queued = function(S, ticket, place)
     local ahead = math.min(ticket - S.places.first, S.place_count - 1)
-    local poll = math.min(math.floor(S.waiter_lease / 3), @MAX_POLL_INTERVAL@)
-    local check_in = math.min(poll, S:change_in())
-    if ahead >= @CHECK_EARLY@ then
-      local half = math.floor(poll / 2)
-      check_in = half + math.floor(ahead % @STAGGER_STEPS@ * half / @STAGGER_STEPS@)
-    end
+    local waiter_lease, change_in = S.waiter_lease, S:change_in()
+    @CHECK_IN@
     return 'Q' .. struct.pack('<I4dd', ahead, check_in, math.max(place.ends - S.now, 0))
   end,
 
