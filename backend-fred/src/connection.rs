@@ -195,7 +195,7 @@ impl Drop for Driver {
 pub(crate) struct FredConnection {
     clients: Clients,
     /// Runs the commands of a user's client: one whose caller went away must still reach its
-    /// time-out, or the library sends it whenever it can, on the next connection if need be.
+    /// timeout, or the library sends it whenever it can, on the next connection if need be.
     handle: Handle,
     limits: fred::types::config::Options,
     /// How often something came back, for each connection of the user's.

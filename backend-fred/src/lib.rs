@@ -35,7 +35,7 @@
 //! does not know the script.
 //!
 //! Where the server says that it has become a replica, its connections are left for new ones
-//! under the same name: that is all there is for a fail-over behind one name.
+//! under the same name: that is all there is for a failover behind one name.
 //!
 //! Nothing of a backend works in a forked child: make another there, on a runtime of the child's.
 //!
@@ -55,8 +55,8 @@
 //! - A reconnect policy without an end and with short pauses (`new_constant(0, 50)`): it decides
 //!   how soon locks work again after the server does. Without a policy the client never does.
 //!   A connection that is silent for the time of a call is given up by `force_reconnection`.
-//! - Attempts and time-outs need no setting: each command here is sent with one attempt, fails at
-//!   once while there is no connection, and has a time-out of its own. `max_command_attempts = 1`
+//! - Attempts and timeouts need no setting: each command here is sent with one attempt, fails at
+//!   once while there is no connection, and has a timeout of its own. `max_command_attempts = 1`
 //!   for the rest is still a good idea.
 //! - It must not be blocked by other commands (`BLPOP`, `WAIT`): renewals go over it too.
 //! - It must lead to one server, and not to a replica. Clustered clients are not supported.

@@ -34,7 +34,7 @@
 //! know the script.
 //!
 //! Where the server says that it has become a replica, its connections are left for new ones
-//! under the same name: that is all there is for a fail-over behind one name.
+//! under the same name: that is all there is for a failover behind one name.
 //!
 //! Nothing of a backend works in a forked child: make another there, on a runtime of the child's.
 //!
@@ -58,7 +58,7 @@
 //! Set such a connection up so:
 //! - `ConnectionManagerConfig::set_number_of_retries(0)`: otherwise it is out of use for up to
 //!   10 s after the server is back. Calls are bounded in any case.
-//! - No response time-out below the call time-out (the default of the library is half of it):
+//! - No response timeout below the call timeout (the default of the library is half of it):
 //!   an answer that is not waited for is an unknown outcome.
 //! - It must not be blocked by other commands (`BLPOP`, `WAIT`, `MULTI` over a slow network):
 //!   renewals go over it too.

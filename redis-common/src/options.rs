@@ -4,20 +4,22 @@ use std::time::Duration;
 
 use leasehold_api::{InvalidInput, bounds};
 
-/// A version of the protocol between a client library and the server.
+/// The version of the protocol that connections speak to the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RespVersion {
-    /// The old one, for servers and proxies without `HELLO 3`.
+    /// For servers and proxies without `HELLO 3`.
     Resp2,
-    /// Messages come over a connection that also takes commands.
+    /// Commands and messages share a connection.
     #[default]
     Resp3,
 }
 
 /// Settings of a Redis backend.
 ///
+/// # Examples
 /// ```
 /// use std::time::Duration;
+///
 /// use leasehold_redis_common::Options;
 ///
 /// let options = Options::new()
@@ -27,17 +29,17 @@ pub enum RespVersion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// What all keys and channels start with; see [`with_key_prefix`](Self::with_key_prefix).
+    /// The prefix of all keys and channels; see [`with_key_prefix`](Self::with_key_prefix).
     pub key_prefix: String,
-    /// Longest single call; see [`with_call_timeout`](Self::with_call_timeout).
+    /// The longest single call; see [`with_call_timeout`](Self::with_call_timeout).
     pub call_timeout: Duration,
-    /// Longest attempt to connect; see [`with_connect_timeout`](Self::with_connect_timeout).
+    /// The longest attempt to connect; see [`with_connect_timeout`](Self::with_connect_timeout).
     pub connect_timeout: Duration,
-    /// What connections speak; see [`with_resp`](Self::with_resp).
+    /// The protocol version; see [`with_resp`](Self::with_resp).
     pub resp: RespVersion,
 }
 
-/// Half a call, so that a call that finds the connection lost can still be answered.
+/// Half a call: a call that finds its connection lost still has time for an answer.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Default for Options {
@@ -52,57 +54,105 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults.
+    /// The default settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What all keys and channels start with; by default
-    /// [`bounds::DEFAULT_KEY_PREFIX`](leasehold_api::bounds::DEFAULT_KEY_PREFIX). All clients
-    /// that share locks must use the same. Braces are not allowed.
+    /// Sets the prefix of all keys and channels.
+    ///
+    /// The default is
+    /// [`bounds::DEFAULT_KEY_PREFIX`](leasehold_api::bounds::DEFAULT_KEY_PREFIX), `leasehold:`.
+    /// Clients that share locks must use the same prefix. A prefix with braces is refused when the
+    /// backend is made.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_redis_common::Options;
+    ///
+    /// let options = Options::new().with_key_prefix("billing:locks:");
+    /// assert_eq!(options.key_prefix, "billing:locks:");
+    /// ```
     #[must_use]
     pub fn with_key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
         self
     }
 
-    /// How long a single call may take, connecting included; by default
-    /// [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 10 ms to 5 s, as the
-    /// client's own. The shorter of the two counts.
+    /// Sets the longest time that a single call may take, connecting included.
+    ///
+    /// The default is [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 1 s. A time
+    /// outside 10 ms to 5 s is refused when the backend is made. The client has a limit for calls
+    /// too; the shorter of the two applies.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_redis_common::Options;
+    ///
+    /// let options = Options::new().with_call_timeout(Duration::from_millis(500));
+    /// assert_eq!(options.call_timeout, Duration::from_millis(500));
+    /// ```
     #[must_use]
     pub const fn with_call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
         self
     }
 
-    /// How long one attempt to connect may take, with authentication and the checks that
-    /// follow; by default 500 ms, 10 ms to 5 s. What is longer than a call is cut to it.
+    /// Sets the longest time that one attempt to connect may take, authentication and the checks
+    /// of the server included.
+    ///
+    /// The default is 500 ms. A time outside 10 ms to 5 s is refused when the backend is made. A
+    /// time longer than [`call_timeout`](Self::call_timeout) is cut to it.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_redis_common::Options;
+    ///
+    /// // A server far away, behind TLS.
+    /// let options = Options::new()
+    ///     .with_call_timeout(Duration::from_secs(3))
+    ///     .with_connect_timeout(Duration::from_secs(2));
+    /// ```
     #[must_use]
     pub const fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// Which protocol the connections speak that the backend opens; by default RESP3, whatever
-    /// the URL or the user's client says.
+    /// Sets the protocol version of the connections that the backend opens, whatever the URL or
+    /// your client says.
+    ///
+    /// The default is [`RespVersion::Resp3`].
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_redis_common::{Options, RespVersion};
+    ///
+    /// // For a proxy that doesn't know HELLO 3.
+    /// let options = Options::new().with_resp(RespVersion::Resp2);
+    /// ```
     #[must_use]
     pub const fn with_resp(mut self, resp: RespVersion) -> Self {
         self.resp = resp;
         self
     }
 
-    /// Checks the times; the prefix is checked by [`Protocol::new`](crate::script::Protocol::new).
+    /// Checks the times. [`Protocol::new`](crate::script::Protocol::new) checks the prefix.
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] that names the setting.
     pub fn check(&self) -> Result<(), InvalidInput> {
-        InvalidInput::check_time_limit("call time-out", self.call_timeout)?;
-        InvalidInput::check_time_limit("connect time-out", self.connect_timeout)
+        InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
+        InvalidInput::check_time_limit("connect timeout", self.connect_timeout)
     }
 }
 
-/// Checks what a URL of a server must have before a client library parses it: theirs say little
-/// about the mistake that is made most.
+/// Checks that a URL has a scheme, before a client library parses it. The errors of the libraries
+/// say little about this most frequent mistake.
 ///
 /// # Errors
 /// [`InvalidInput::Setting`] that says what is missing.
@@ -110,7 +160,7 @@ pub fn check_url(url: &str) -> Result<(), InvalidInput> {
     if url.contains("://") {
         return Ok(());
     }
-    // What has an at sign may have a password.
+    // A URL with an at sign may contain a password.
     let example = match url {
         "" => "redis://localhost".into(),
         _ if url.contains('@') => "redis://user:password@host".into(),
@@ -131,11 +181,11 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(Options::new().check(), Ok(()));
         for (options, name) in [
-            (Options::new().with_call_timeout(ms(9)), "call time-out"),
-            (Options::new().with_call_timeout(ms(5_001)), "call time-out"),
+            (Options::new().with_call_timeout(ms(9)), "call timeout"),
+            (Options::new().with_call_timeout(ms(5_001)), "call timeout"),
             (
                 Options::new().with_connect_timeout(ms(0)),
-                "connect time-out",
+                "connect timeout",
             ),
         ] {
             let error = options.check().expect_err("outside");

@@ -12,21 +12,22 @@ use super::encoding::{LENGTH, Pieces, Writer, mode_code};
 use super::names::Names;
 use super::source::{Script, Scripts};
 
-/// Bytes that an argument mostly takes: an operation and a little more.
+/// The usual size of an argument in bytes: an operation and a little more.
 const USUAL: usize = 48;
-/// The same of an acquire, with a label of 32 bytes.
+/// The usual size of an acquire, with a label of 32 bytes.
 const ACQUIRE: usize = 129;
 
-/// What is written into the scripts.
+/// Numbers and switches that are written into the scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScriptSettings {
-    /// Deliver-before horizon, H; the same for all clients of a server.
+    /// H, the delivery window; the same for all clients of a server.
     pub horizon: Duration,
-    /// T: how long the last token of a key is remembered; the same for all clients of a server.
+    /// T, how long the server remembers the last token of a key; the same for all clients of a
+    /// server.
     pub token_retention: Duration,
-    /// Whether scripts publish notices. Without it every waiter depends on its polls, and no
-    /// place may say that it listens.
+    /// Whether scripts publish notifications. Without them every waiter depends on its polls, and
+    /// none may say that it listens.
     pub push: bool,
 }
 
@@ -41,21 +42,21 @@ impl Default for ScriptSettings {
 }
 
 impl ScriptSettings {
-    /// The same, with or without publishing.
+    /// Sets whether scripts publish.
     #[must_use]
     pub const fn with_push(mut self, push: bool) -> Self {
         self.push = push;
         self
     }
 
-    /// The same with another horizon, cut to whole microseconds.
+    /// Sets the delivery window, cut to whole microseconds.
     #[must_use]
     pub const fn with_horizon(mut self, horizon: Duration) -> Self {
         self.horizon = horizon;
         self
     }
 
-    /// The same with another time for which tokens are remembered, cut to whole microseconds.
+    /// Sets how long tokens are remembered, cut to whole microseconds.
     #[must_use]
     pub const fn with_token_retention(mut self, retention: Duration) -> Self {
         self.token_retention = retention;
@@ -69,27 +70,27 @@ pub struct Call {
     /// The script.
     pub script: Arc<Script>,
     elements: usize,
-    /// For each element its key and its argument, each behind its length: one buffer for all.
+    /// The key and the argument of each element, each after its length, in one buffer.
     packed: Vec<u8>,
 }
 
 impl Call {
-    /// How many elements there are: each has a key and an argument.
+    /// The number of elements: each has a key and an argument.
     pub const fn elements(&self) -> usize {
         self.elements
     }
 
-    /// The Redis keys, one for each element.
+    /// The Redis key of each element.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> + Clone {
         Pieces(&self.packed).step_by(2)
     }
 
-    /// One packed argument for each element.
+    /// The packed argument of each element.
     pub fn args(&self) -> impl Iterator<Item = &[u8]> + Clone {
         Pieces(&self.packed).skip(1).step_by(2)
     }
 
-    /// Bytes of all keys and arguments.
+    /// The size of all keys and arguments, in bytes.
     pub const fn bytes(&self) -> usize {
         self.packed.len() - self.elements * 2 * LENGTH
     }
@@ -97,9 +98,9 @@ impl Call {
 
 /// Turns requests into script calls.
 ///
-/// A batch becomes one call with several keys, which a standalone server takes. In a cluster,
-/// where all keys of a call must share a slot, make a call for each element (pass a slice of
-/// one) and send them pipelined.
+/// A batch becomes one call with several keys, which a standalone server accepts. In a cluster all
+/// keys of a call must share a slot: make a call for each element, with a slice of one, and send
+/// the calls pipelined.
 #[derive(Debug)]
 pub struct Protocol {
     names: Names,
@@ -107,7 +108,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// A protocol whose names start with `prefix`.
+    /// Makes a protocol whose keys and channels start with `prefix`.
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] if the prefix contains braces, which would move the cluster
@@ -127,7 +128,7 @@ impl Protocol {
         out.finish()
     }
 
-    /// The channel on which a session is told of its grants.
+    /// The channel on which the scripts publish a session's notifications.
     pub fn channel(&self, session: &SessionId) -> String {
         self.names.channel(session)
     }
@@ -202,7 +203,7 @@ impl Protocol {
         )
     }
 
-    /// Packs the elements of a call; `usual` is how many bytes an argument mostly takes.
+    /// Packs the elements of a call; `usual` is the usual size of an argument in bytes.
     fn call<'a, T>(
         &self,
         script: &Arc<Script>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_api::{FencingToken, Kind, Label, LockSpec, Mode, Policy, ServerTime, bounds};
 
-/// Bytes that are not what a script of this crate sends.
+/// Bytes that no script of this crate sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed bytes from the server: {what}")]
 pub struct Malformed {
@@ -31,7 +31,7 @@ impl Writer {
         }
     }
 
-    /// Writes something behind its length, for [`Pieces`] to find it.
+    /// Writes something after its length, so that [`Pieces`] can find it.
     pub(crate) fn piece(&mut self, write: impl FnOnce(&mut Self)) {
         let start = self.bytes.len() + LENGTH;
         self.raw(&[0; LENGTH]);
@@ -49,8 +49,8 @@ impl Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    /// An integer as a double. What is too large for one is cut to the largest exact integer:
-    /// a time so far away is never reached, and sequences and tokens are below it by contract.
+    /// Writes an integer as a double. A larger number is cut to the largest exact integer: no clock
+    /// reaches such a time, and sequences and tokens are below it by contract.
     pub(crate) fn number(&mut self, value: u64) -> &mut Self {
         let exact = value.min((1 << 53) - 1);
         // Exact by the line above.
@@ -66,14 +66,14 @@ impl Writer {
         self
     }
 
-    /// A length in one byte, then the text.
+    /// Writes a length in one byte, then the text.
     pub(crate) fn label(&mut self, label: &Label) -> &mut Self {
         let text = label.as_str().as_bytes();
         let len = u8::try_from(text.len()).expect("labels are short");
         self.u8(len).raw(text)
     }
 
-    /// The scripts store and compare these bytes as they are.
+    /// Writes a spec. The scripts store and compare these bytes as they are.
     pub(crate) fn spec(&mut self, spec: &LockSpec) -> &mut Self {
         let kind = match spec.kind() {
             Kind::Mutex => b'M',
@@ -97,7 +97,7 @@ impl Writer {
     }
 }
 
-/// What was written piece by piece.
+/// Iterates over what was written piece by piece.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<'a>(pub(crate) &'a [u8]);
 
@@ -151,8 +151,8 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.array(what)?))
     }
 
-    /// A count of the elements that follow, each of which takes `size` bytes or more: what
-    /// claims more than there can be is malformed, so that nobody reserves memory for it.
+    /// Reads the count of the elements that follow, each of at least `size` bytes. A count that the
+    /// rest has no room for is malformed, so nobody reserves memory for it.
     pub(crate) fn count(&mut self, size: usize, what: &'static str) -> Result<usize, Malformed> {
         let count = usize::try_from(self.u32(what)?).map_err(|_| Malformed { what })?;
         if count > self.rest.len() / size {

@@ -1,21 +1,20 @@
-//! Lua scripts, key encoding and reply decoding shared by leasehold's Redis backends.
+//! The Lua scripts, and the encoding of their keys, arguments and replies.
 //!
-//! A backend built on any Redis client library does three things with this crate: it asks
-//! [`Protocol`] for a [`Call`], sends it (`EVALSHA`, and `EVAL` with the source if the server
-//! answers `NOSCRIPT`), and hands the one bulk string that comes back to a decoder in [`reply`].
-//! Error replies of the server go through [`classify`]. Nothing about locks is decided here: the
-//! scripts are the port of [`leasehold_api::machine`], and the rest is translation.
+//! A backend asks [`Protocol`] for a [`Call`] and sends it with `EVALSHA`, or with `EVAL` and the
+//! source if the server answers `NOSCRIPT`. It hands the bulk string that comes back to a decoder
+//! in [`reply`], and an error reply to [`classify`]. The scripts are the port of
+//! [`leasehold_api::machine`]; this module only translates.
 //!
-//! # On the wire
-//! - One Redis key for each lock: `PREFIX{ENCODED}`, see [`Protocol::key`].
-//! - A call carries as many keys as elements, and for each key one packed argument.
-//! - A script answers with one bulk string: for each element a status byte, the backend's time,
-//!   and the packed reply.
-//! - Notices are published on one channel for each session, see [`Protocol::channel`]; a message
-//!   carries one or more of them, see [`decode_notice`].
+//! # Encoding
+//! - Each lock is one Redis key, `PREFIX{ENCODED}`; see [`Protocol::key`].
+//! - A call carries one key and one packed argument for each element of a batch.
+//! - A script answers with one bulk string: for each element a status byte, the server's time and
+//!   the packed reply.
+//! - Notifications are published on one channel for each session; see [`Protocol::channel`]. A
+//!   message carries one or more of them; see [`decode_notice`].
 //!
-//! Every number is little-endian. Times, tokens and sequences travel as IEEE doubles, because
-//! that is what Lua computes with; all of them are integers below 2^53.
+//! Numbers are little-endian. Times, tokens and sequences are encoded as IEEE doubles, the numbers
+//! of Lua; all of them are integers below 2^53.
 
 mod call;
 mod encoding;

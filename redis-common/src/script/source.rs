@@ -1,4 +1,4 @@
-//! The scripts: a common part and one part for each command, put together once.
+//! The scripts: each is put together once from shared parts and the part of its command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,8 +115,8 @@ local function try_fast_path(KEYS, ARGV, first, fast_path)
     )
 }
 
-/// The general part: the table `S` with the methods that every step needs, and two more tables of
-/// methods, the second behind the first, each made when a method in it is first called.
+/// The general part: the table `S` with the methods that every step needs, and behind it two more
+/// tables of methods. Each of those is created by the first call of a method in it.
 fn general() -> String {
     let [core, queue, hash] = [
         include_str!("lua/general/core.lua"),

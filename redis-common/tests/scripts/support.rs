@@ -39,7 +39,7 @@ impl Connection {
         let limit = Some(Duration::from_secs(10));
         stream
             .set_read_timeout(limit)
-            .expect("a time-out can be set");
+            .expect("a timeout can be set");
         Self {
             stream: BufReader::new(stream),
         }

@@ -181,7 +181,7 @@ async fn callers_who_give_up_early_get_a_connection_in_the_end() {
     }
 }
 
-/// A fail-over behind one name: the old primary is a replica now, and still reachable over the
+/// A failover behind one name: the old primary is a replica now, and still reachable over the
 /// connections that it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_become_a_replica_is_left() {

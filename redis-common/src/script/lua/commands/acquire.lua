@@ -2,20 +2,6 @@
 
 S.strict = true
 
--- How the operation stands if it is live already.
-local function report(S)
-  local tenure = S:live()
-  if tenure then
-    return S:acquired(tenure)
-  end
-  if S.place_count > 0 then
-    local ticket, place = S:own_place()
-    if ticket and place.ends > S.now then
-      return S:queued(ticket, place)
-    end
-  end
-end
-
 -- One more hold of an owner that holds already.
 local function enter_again(S, tenure, mode, lease, limit)
   if mode == 'X' and S:mode_of(tenure) == 'S' then
@@ -77,7 +63,7 @@ return S:serve(function(S)
   -- Noted even if it only reports or is stale: a copy of this very sending may come as late as
   -- its own window allows, and must not outlive the mark.
   S:note(' ')
-  local standing = report(S)
+  local standing = S:report()
   if standing or stale then
     return standing or 'RS'
   end

@@ -15,15 +15,5 @@ return S:serve(function(S)
       S:grant_place(ticket, place)
     end
   end
-  local tenure = S:live()
-  if tenure then
-    return S:acquired(tenure)
-  end
-  if S.place_count > 0 then
-    local ticket, place = S:own_place()
-    if ticket and place.ends > S.now then
-      return S:queued(ticket, place)
-    end
-  end
-  return 'G' .. S:why_not(expired)
+  return S:report() or 'G' .. S:why_not(expired)
 end)

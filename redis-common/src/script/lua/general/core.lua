@@ -362,6 +362,20 @@ local S = {
     return 'A' .. struct.pack('<dI4d', S:token_of(tenure), #tenure.holds / 9, tenure.ends - S.now)
   end,
 
+  -- The reply for an operation that is live already.
+  report = function(S)
+    local tenure = S:live()
+    if tenure then
+      return S:acquired(tenure)
+    end
+    if S.place_count > 0 then
+      local ticket, place = S:own_place()
+      if ticket and place.ends > S.now then
+        return S:queued(ticket, place)
+      end
+    end
+  end,
+
   step = function(S, command)
     S:load()
     local answer = command(S)

@@ -86,6 +86,11 @@
     return tenure
   end,
 
+  parse_mark = function(_, bytes)
+    local seen, till, why = struct.unpack('<ddc1', bytes)
+    return { sequence = seen, till = till, why = why }
+  end,
+
   load_tenure = function(S, holder)
     local bytes = redis.call('HGET', S.key, 'h' .. holder)
     local tenure = bytes and S:parse_tenure(bytes)
@@ -95,11 +100,7 @@
 
   load_mark = function(S, who)
     local bytes = redis.call('HGET', S.key, 'm' .. who)
-    local mark = false
-    if bytes then
-      local seen, till, why = struct.unpack('<ddc1', bytes)
-      mark = { sequence = seen, till = till, why = why }
-    end
+    local mark = bytes and S:parse_mark(bytes)
     S.M[who] = mark
     return mark
   end,
@@ -274,8 +275,7 @@
       if field == @TENURE@ and S.T[name] == nil and #name == 24 then
         S.T[name] = S:parse_tenure(all[i + 1])
       elseif field == @MARK@ and S.M[name] == nil then
-        local seen, till, why = struct.unpack('<ddc1', all[i + 1])
-        S.M[name] = { sequence = seen, till = till, why = why }
+        S.M[name] = S:parse_mark(all[i + 1])
       end
     end
   end,
