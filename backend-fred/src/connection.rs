@@ -1,4 +1,4 @@
-//! One connection, and the few commands that are sent over it.
+//! Connections through the `fred` crate.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,24 +28,24 @@ use tokio::time::timeout;
 
 use crate::error::failure;
 
-/// Messages that fit between the library and the task that takes them out at once; what does not
-/// fit is lost, and noticed.
+/// The number of messages that the library buffers for the task that reads them at once. If more
+/// arrive, some are lost, and the library says so.
 const MESSAGE_BUFFER: usize = 1_024;
-/// The library tells of a new connection by an event that can be missed.
+/// The library reports a new connection with an event that can be missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// A command on a user's client that its caller has given up is dropped by the library this much
-/// later, if it was not sent yet. The caller's own limit is to be the first that ends.
+/// The library drops a command on a user's client, if it wasn't sent yet, this long after the
+/// caller's limit. The caller's limit must end first.
 const DISCARD_AFTER: Duration = Duration::from_millis(50);
 
-/// Where connections come from.
+/// Opens connections, or shares the user's.
 pub(crate) enum FredConnector {
-    /// Clients made here, one for each connection.
+    /// Builds a client for each connection.
     Own(Box<Builder>),
-    /// The user's, which reconnect by themselves.
+    /// The user's clients, which reconnect by themselves.
     User(UserClients),
 }
 
-/// What a user may bring.
+/// The clients of a user.
 #[derive(Clone)]
 pub(crate) enum UserClients {
     /// One connection.
@@ -63,9 +63,9 @@ impl FredConnector {
         Self::own(&Builder::from_config(config), options)
     }
 
-    /// Connections as `builder` makes them, but with the given protocol, and each for one use: a
-    /// client that reconnected by itself would send again what it had sent, and hide which
-    /// server it speaks to.
+    /// Connections as `builder` makes them, but with the given protocol and without reconnecting. A
+    /// client that reconnected by itself would send commands again, and hide which server it is
+    /// connected to.
     pub(crate) fn own(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let Some(config) = builder.get_config() else {
             let error = Error::new(ErrorKind::Config, "it has no client configuration");
@@ -87,7 +87,7 @@ impl FredConnector {
                 config.connection_timeout = options.connect_timeout;
                 config.internal_command_timeout = options.connect_timeout;
             })
-            // Who waits has a limit; one of the library would need a timer of the caller's runtime.
+            // The caller has a limit; one of the library would need a timer of the caller's runtime.
             .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
         Ok(Self::Own(Box::new(own)))
     }
@@ -139,7 +139,7 @@ impl Connector for FredConnector {
     }
 }
 
-/// Starts the library's task for a connection, and waits until the connection stands.
+/// Starts the library's task for a connection, and waits until it is connected.
 async fn connect(client: &Client) -> Result<(Driver, ConnectHandle), Error> {
     let mut router = client.connect();
     let driver = Driver(router.abort_handle());
@@ -158,7 +158,7 @@ async fn connect(client: &Client) -> Result<(Driver, ConnectHandle), Error> {
     }
 }
 
-/// Takes messages out of the library's bounded buffer, and tells when the connection ends.
+/// Reads messages from the library's bounded buffer, and reports the end of the connection.
 async fn pump(
     mut messages: Receiver<Message>,
     mut router: ConnectHandle,
@@ -178,11 +178,11 @@ async fn pump(
             return;
         }
     }
-    // Fails when nobody listens any more.
+    // Fails if nobody listens any more.
     let _ = events.send(ConnectionEvent::Closed);
 }
 
-/// Ends the library's task, and with it the connection.
+/// Aborts the library's task when it is dropped, which closes the connection.
 struct Driver(AbortHandle);
 
 impl Drop for Driver {
@@ -194,11 +194,11 @@ impl Drop for Driver {
 /// One connection. Dropping it closes it, unless it is the user's.
 pub(crate) struct FredConnection {
     clients: Clients,
-    /// Runs the commands of a user's client: one whose caller went away must still reach its
-    /// timeout, or the library sends it whenever it can, on the next connection if need be.
+    /// Runs the commands of a user's client: an abandoned command must still reach its timeout.
+    /// Otherwise the library would send it later, even over the next connection.
     handle: Handle,
     limits: fred::types::config::Options,
-    /// How often something came back, for each connection of the user's.
+    /// The number of answers from each of the user's connections.
     heard: Vec<Arc<AtomicU64>>,
 }
 
@@ -285,9 +285,9 @@ impl Connection for FredConnection {
         let Clients::Own { client, .. } = &self.clients else {
             return Err(Failure::lost("a shared connection cannot subscribe"));
         };
-        // The library is content when it has sent it, and drops the answer. A refusal is dropped
-        // too, or taken for the answer to the next command. So the server is asked, over the
-        // same connection, where commands are answered in their order.
+        // The library returns once it has sent the command, and drops the answer. It drops a
+        // refusal too, or takes it for the answer to the next command. So ask the server over the
+        // same connection, which answers commands in order.
         client.subscribe(channel).await.map_err(failure)?;
         let subscribed = match client.protocol_version() {
             RespVersion::RESP3 => self.is_listed_as_subscribed().await?,
@@ -311,8 +311,7 @@ impl FredConnection {
         }
     }
 
-    /// With RESP2 a connection that is subscribed takes little else, and answers a PING in the
-    /// form of a message.
+    /// Over RESP2, a subscribed connection answers a PING with a message.
     async fn takes_only_subscriptions(&self) -> Result<bool, Failure> {
         match self.send("PING", ClusterHash::Random, Vec::new()).await? {
             Value::Array(_) => Ok(true),
@@ -379,13 +378,13 @@ async fn to_its_end(
     answer
 }
 
-/// Makes a user's client that did not answer in time connect anew, which it does not do by
-/// itself; but not if anything else came from it meanwhile.
+/// Makes a user's client that didn't answer in time reconnect, which it doesn't do by itself,
+/// unless another answer came from it meanwhile.
 async fn revive(client: &Client, heard: &AtomicU64, before: u64) {
     let silent = heard.compare_exchange(before, before + 1, Ordering::Relaxed, Ordering::Relaxed);
-    // Without a policy it would give up for good.
+    // A client without a policy would never connect again.
     if silent.is_ok() && client.has_reconnect_policy() {
-        // Its failure shows in the next call.
+        // If this fails, the next call fails too.
         let _ = client.force_reconnection().await;
     }
 }

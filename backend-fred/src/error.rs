@@ -1,4 +1,4 @@
-//! What an error of the library says about the command.
+//! Classifies the library's errors by what they say about the command.
 
 use fred::error::{Error, ErrorKind};
 use leasehold_redis_common::connection::{Failure, FailureKind};

@@ -1,4 +1,4 @@
-//! One connection, and the few commands that are sent over it.
+//! Connections through the `redis` crate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,20 +16,20 @@ use tokio::task::AbortHandle;
 
 use crate::error::failure;
 
-/// Digits of the number of a call's keys.
+/// The most digits of a call's number of keys.
 const LONGEST_COUNT: usize = 4;
 
-/// Where connections come from.
+/// Opens connections, or shares the user's.
 pub(crate) enum RedisConnector {
-    /// A client that opens them.
+    /// A client that opens connections.
     Own(Client, RespVersion),
-    /// One connection of the user's, which cannot be replaced.
+    /// The user's connection, which can't be replaced.
     User(Arc<dyn UserConnection>),
 }
 
-/// A user's connection, whose type is forgotten.
+/// The user's connection, with its type erased.
 pub(crate) trait UserConnection: Send + Sync {
-    /// A handle for one command; they share the connection.
+    /// A handle for one command. All handles share the connection.
     fn handle(&self) -> Box<dyn ConnectionLike + Send>;
 }
 
@@ -47,8 +47,8 @@ impl RedisConnector {
         Self::own(&client, resp)
     }
 
-    /// Connections as `client` opens them, but with the given protocol: only with RESP3 does the
-    /// library tell when one ends, and deliver messages over one that also takes commands.
+    /// Connections as `client` opens them, but with the given protocol. Only with RESP3 does the
+    /// library report the end of a connection, and deliver messages over one that takes commands.
     pub(crate) fn own(client: &Client, resp: RespVersion) -> Result<Self, ConnectError> {
         let info = client.get_connection_info().clone();
         let protocol = match resp {
@@ -87,13 +87,13 @@ impl Connector for RedisConnector {
         };
         let closed = Arc::new(AtomicBool::new(false));
         let mut config = AsyncConnectionConfig::new()
-            // The callers' own limits hold; these would be second ones, of other lengths.
+            // The caller has a limit; these would be second ones, with other lengths.
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let mut subscriber = None;
         if resp == RespVersion::Resp3 {
-            let noticed = Arc::clone(&closed);
-            config = config.set_push_sender(move |push| notice(push, &noticed, events.as_ref()));
+            let ended = Arc::clone(&closed);
+            config = config.set_push_sender(move |push| report_push(push, &ended, events.as_ref()));
         } else if let Some(events) = events {
             let (sink, messages) = client.get_async_pubsub().await.map_err(failure)?.split();
             let pump = tokio::spawn(pump(messages, events)).abort_handle();
@@ -111,7 +111,7 @@ impl Connector for RedisConnector {
     }
 }
 
-/// Passes messages on, and tells when their connection ends.
+/// Passes on messages, and reports the end of their connection.
 async fn pump(mut messages: PubSubStream, events: UnboundedSender<ConnectionEvent>) {
     while let Some(message) = messages.next().await {
         let payload = message.get_payload_bytes().to_vec();
@@ -119,11 +119,11 @@ async fn pump(mut messages: PubSubStream, events: UnboundedSender<ConnectionEven
             return;
         }
     }
-    // Fails when nobody listens any more.
+    // Fails if nobody listens any more.
     let _ = events.send(ConnectionEvent::Closed);
 }
 
-fn notice(
+fn report_push(
     push: PushInfo,
     closed: &AtomicBool,
     events: Option<&UnboundedSender<ConnectionEvent>>,
@@ -140,7 +140,7 @@ fn notice(
         _ => return Ok(()),
     };
     if let Some(events) = events {
-        // Fails when nobody listens any more: then the connection is about to be dropped.
+        // Fails if nobody listens any more; then the connection is about to be dropped.
         let _ = events.send(event);
     }
     Ok(())
@@ -151,16 +151,16 @@ pub(crate) enum RedisConnection {
     /// Opened here.
     Own {
         connection: MultiplexedConnection,
-        /// Set when it has ended, if the library tells.
+        /// Set when the connection has ended, if the library reports that.
         closed: Arc<AtomicBool>,
-        /// Where messages come in, if that is another connection.
+        /// The connection on which messages arrive, if that is another one.
         subscriber: Option<Subscriber>,
     },
     /// The user's.
     User(Arc<dyn UserConnection>),
 }
 
-/// A connection that takes no commands but those of subscriptions, as RESP2 has it.
+/// A connection that takes no commands except those of subscriptions (RESP2).
 pub(crate) struct Subscriber {
     sink: PubSubSink,
     pump: AbortHandle,
@@ -205,7 +205,7 @@ impl Connection for RedisConnection {
         match self.send(redis::cmd("INFO").arg("server")).await? {
             Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Value::VerbatimString { text, .. } => Ok(text),
-            // A cluster connection asks every node.
+            // A connection to a cluster asks every node.
             Value::Map(_) => Err(Failure::misconfigured(
                 "INFO was answered by several servers: clusters are not supported",
             )),
@@ -246,7 +246,7 @@ impl Connection for RedisConnection {
                     .subscribe(channel)
                     .await
                     .map_err(failure)?;
-                self.is_heard(channel).await
+                self.check_subscriber(channel).await
             }
             Self::Own { connection, .. } => {
                 let subscribed = connection.clone().subscribe(channel).await;
@@ -258,9 +258,9 @@ impl Connection for RedisConnection {
 }
 
 impl RedisConnection {
-    /// Makes sure that who listens on the other connection listens to the server that this one
-    /// has asked for its name: the notices' stamps are of that server's clock.
-    async fn is_heard(&self, channel: &str) -> Result<(), Failure> {
+    /// Checks that the subscriber listens to the server that this connection leads to:
+    /// notifications are stamped with that server's clock.
+    async fn check_subscriber(&self, channel: &str) -> Result<(), Failure> {
         let nothing = redis::cmd("PUBLISH").arg(channel).arg(&NO_NOTICES).clone();
         match self.send(&nothing).await? {
             Value::Int(1..) => Ok(()),

@@ -9,10 +9,10 @@ use super::failure::{Failure, FailureKind};
 use crate::options::Options;
 use crate::script::{Call, ErrorClass};
 
-/// What a connection tells unasked.
+/// What a connection reports by itself.
 #[derive(Debug)]
 pub enum ConnectionEvent {
-    /// A message on a channel that it subscribed to.
+    /// A message on a channel that the connection subscribes to.
     Message(Vec<u8>),
     /// Messages may have been lost.
     Missed,
@@ -20,21 +20,20 @@ pub enum ConnectionEvent {
     Closed,
 }
 
-/// Where connections come from.
+/// Opens connections through a client library.
 pub trait Connector: Send + Sync + 'static {
-    /// One of them.
+    /// What it opens.
     type Connection: Connection;
 
-    /// Whether connections are opened here: then each is new, and known to be open or not.
-    /// Otherwise there is one, the user's, which cannot be replaced.
+    /// Whether [`open`](Self::open) opens a new connection, which is known to be open or not.
+    /// Otherwise it returns a handle of the user's connection, which can't be replaced.
     fn is_own(&self) -> bool;
 
-    /// Where the connections lead, if they are opened here: no user and no password.
+    /// The address of the server, without user and password; `None` for the user's connection.
     fn address(&self) -> Option<String>;
 
-    /// Opens a connection, with no time limit of its own, or gives a handle of the user's. Runs
-    /// on the runtime that shall drive the connection. What the connection tells unasked goes to
-    /// `events`, if somebody listens.
+    /// Opens a connection, without a time limit, or returns a handle of the user's. Runs on the
+    /// runtime that drives the connection. What the connection reports goes to `events`.
     fn open(
         &self,
         options: &Options,
@@ -42,18 +41,18 @@ pub trait Connector: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 }
 
-/// One connection, and the few commands that are sent over it. Dropping it closes it, unless it is
-/// the user's.
+/// A connection and the few commands that a backend sends over it. Dropping it closes the
+/// connection, unless it is the user's.
 ///
-/// None of its futures has a time limit of its own: who waits for them has one, and drops them.
+/// The futures have no time limit: the caller has one, and drops them.
 pub trait Connection: Send + Sync + 'static {
-    /// What a script answers, as the library gives it.
+    /// The answer of a script, as the library returns it.
     type Reply: AsRef<[u8]> + Send + Sync;
 
-    /// Whether it is known to have ended, so that nothing can be sent over it.
+    /// Whether the connection is known to have ended. Then nothing is sent over it.
     fn is_closed(&self) -> bool;
 
-    /// Runs a script by the command `name`, which takes either its hash or its source, once.
+    /// Runs a script once, with the command `name`, which takes its hash or its source.
     fn eval(
         &self,
         name: &'static str,
@@ -61,16 +60,16 @@ pub trait Connection: Send + Sync + 'static {
         call: &Call,
     ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
 
-    /// The server's own description of itself: `INFO server`.
+    /// Sends `INFO server`.
     fn info(&self) -> impl Future<Output = Result<String, Failure>> + Send;
 
-    /// The server's clock.
+    /// Reads the server's clock.
     fn time(&self) -> impl Future<Output = Result<ServerTime, Failure>> + Send;
 
-    /// Asks for a sign of life, where messages come in.
+    /// Checks that the connection on which messages arrive is alive.
     fn ping(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Subscribes, and waits until the server has confirmed it.
+    /// Subscribes, and returns once the server has confirmed it.
     fn subscribe(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 

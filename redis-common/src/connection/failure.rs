@@ -1,4 +1,4 @@
-//! What went wrong on the way to the server, and what that says about the command.
+//! Errors of an exchange with the server, and what each says about the command.
 
 use std::error::Error;
 use std::fmt;
@@ -12,16 +12,16 @@ use crate::script::{ErrorClass, classify, without_arguments};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// A setting or a URL that cannot be used; nothing was sent.
+    /// A setting or a URL can't be used. Nothing was sent.
     #[error(transparent)]
     Invalid(#[from] InvalidInput),
-    /// The server could not be reached, or does not accept this client.
+    /// The server can't be reached, or doesn't accept this client.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
 impl ConnectError {
-    /// A URL, or a client of the user's, that its library cannot use.
+    /// Says that the client library can't use a URL or a client.
     pub fn unusable(what: &'static str, problem: &impl fmt::Display) -> Self {
         Self::Invalid(InvalidInput::Setting {
             what,
@@ -35,29 +35,29 @@ impl ConnectError {
 pub struct Failure {
     kind: FailureKind,
     text: String,
-    /// Whether the whole text would show arguments of a command.
+    /// Whether arguments of a command were cut from the text.
     is_cut: bool,
     cause: Option<Cause>,
 }
 
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// How far the command came.
+/// How far a command got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// The server answered with an error.
     Answered(ErrorClass),
-    /// No connection could be made: nothing was sent.
+    /// No connection was made. Nothing was sent.
     Refused,
-    /// The client library itself refuses: nothing was sent, and trying again does not help.
+    /// The client library refuses the command. Nothing was sent, and trying again doesn't help.
     Misconfigured,
     /// Anything else. A cut before the execution looks the same as one after it.
     Lost,
 }
 
 impl Failure {
-    /// A failure with the words for it, but for the arguments of a command, which some servers
-    /// repeat: they authorise.
+    /// Makes a failure with this text. Cuts the arguments of a command, which some servers repeat:
+    /// whoever knows them may release or renew.
     pub fn new(kind: FailureKind, text: impl Into<String>) -> Self {
         let text = text.into();
         let shown = without_arguments(&text);
@@ -74,7 +74,7 @@ impl Failure {
         Self::new(FailureKind::Lost, text)
     }
 
-    /// What answers is no server that can be used.
+    /// What answers isn't a server that can be used.
     pub fn misconfigured(text: impl Into<String>) -> Self {
         Self::new(FailureKind::Misconfigured, text)
     }
@@ -85,27 +85,27 @@ impl Failure {
         Self::new(kind, format!("{code} {message}"))
     }
 
-    /// An answer that no server gives to `command`.
+    /// An answer that no server sends to `command`.
     pub fn garbled(command: &str, answer: &impl fmt::Debug) -> Self {
         Self::lost(format!("{command} was answered with {answer:?}"))
     }
 
-    /// With the library's own error, for those who look at the sources of errors.
+    /// Adds the library's own error as the source of this one.
     #[must_use]
     pub fn with_cause(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
-        // It would show what was cut off.
+        // The library's error would show what was cut.
         if !self.is_cut {
             self.cause = Some(Box::new(cause));
         }
         self
     }
 
-    /// How far the command came.
+    /// How far the command got.
     pub fn kind(&self) -> FailureKind {
         self.kind
     }
 
-    /// The failure of a command that changes nothing, or that came before any that does.
+    /// The error for a command that changes nothing, or that was sent before any that does.
     pub(crate) fn at_connect(self, prefix: &str) -> BackendError {
         match self.kind {
             FailureKind::Misconfigured | FailureKind::Answered(ErrorClass::Rejected) => {
@@ -115,7 +115,7 @@ impl Failure {
         }
     }
 
-    /// The failure of a command that may have been executed.
+    /// The error for a command that the server may have executed.
     pub(crate) fn in_call(self, prefix: &str) -> BackendError {
         match self.kind {
             FailureKind::Misconfigured => self.into_error(prefix, BackendError::rejected),

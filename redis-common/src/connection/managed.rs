@@ -1,20 +1,19 @@
-//! A connection that is always there: opened when it is needed, and replaced when it breaks.
+//! A connection that is opened when it is needed, and replaced when it breaks.
 //!
-//! - Connecting is single-flight, and reads the server's `run_id` each time, so that every
-//!   reply is stamped with the clock that it comes from. It goes on when the caller who began it
-//!   gives up: the renewal of a short lease may have less time than a distant server needs.
-//! - A connection that is known to have ended is replaced before the next call; nothing is sent
-//!   into it.
-//! - A dead network shows only as silence. When calls have waited for a quarter of the time of
-//!   a call, given up by their callers or not, and nothing at all has come over the connection, a
-//!   second one is opened beside it. If that works and the first is still silent, it takes over,
-//!   and the calls that wait on the first end at once with an unknown outcome.
-//! - A server that says that it has become a replica is left: the same name or address may lead to
-//!   the new primary by now. Until it does, connections are not opened faster than one after
-//!   each [`PAUSE`].
-//! - A user's connection cannot be replaced. When it has been silent for the time of a whole
-//!   call, and after an error, the `run_id` is read anew, because its library may have connected
-//!   somewhere else.
+//! - Connecting is single-flight. It reads the server's `run_id` each time, so every reply is
+//!   stamped with the clock that it comes from. It continues if the caller that began it gives up:
+//!   the renewal of a short lease may have less time than a distant server needs.
+//! - A connection that is known to have ended is replaced before the next call. Nothing is sent
+//!   over it.
+//! - A dead network shows only as silence. When a call has waited for a quarter of the call timeout
+//!   and nothing has arrived since, a second connection is opened next to the silent one. If the
+//!   second one works and the first is still silent, the second replaces it, and the calls that
+//!   wait on the first end at once with an unknown outcome. A call that its caller gave up counts.
+//! - A server that says that it has become a replica is left, because its name or address may lead
+//!   to the new primary by now. Until it does, there is at most one new connection in each
+//!   [`PAUSE`].
+//! - A user's connection can't be replaced. After an error, and after silence for the whole call
+//!   timeout, the `run_id` is read again, because the library may have connected to another server.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -35,28 +34,28 @@ use super::server::ServerInfo;
 use crate::options::Options;
 use crate::script::{Call, ErrorClass, reply};
 
-/// A connection may be silent for this part of a call before another is tried beside it.
-const PATIENCE: u32 = 4;
-/// What is left to the silent connection once another one works: a server that was merely busy
-/// answers on both at about the same time.
+/// A connection is suspect after silence for the call timeout divided by this.
+const SILENCE_PARTS: u32 = 4;
+/// How long the silent connection may still answer once another one works: a server that was
+/// merely busy answers on both at about the same time.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// The shortest time between two connections to a server that has become a replica.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Where connections come from, and the limits that hold for them.
+/// What the connections of a backend share: the connector, the limits and the clock.
 pub(crate) struct Shared<C> {
     pub(crate) connector: Arc<C>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
     /// Drives the connections.
     pub(crate) handle: Handle,
-    /// Changes when the server was left because it has become a replica.
+    /// Changes when a connection leaves a server that has become a replica.
     pub(crate) moved: Arc<watch::Sender<()>>,
 }
 
 impl<C: Connector> Shared<C> {
-    /// The same, with connections that another runtime drives.
+    /// A copy whose connections another runtime drives.
     pub(crate) fn driven_by(&self, handle: Handle) -> Self {
         Self {
             connector: Arc::clone(&self.connector),
@@ -80,10 +79,9 @@ impl<C: Connector> Shared<C> {
         }
     }
 
-    /// Opens a connection and checks the server behind it, within the time for connecting.
+    /// Opens a connection and checks the server, within the connect timeout.
     ///
-    /// In a task of its own: the connection belongs to the runtime of the backend, not to that
-    /// of the caller.
+    /// Runs in a task: the connection belongs to the backend's runtime, not to the caller's.
     pub(crate) async fn connect(
         self: &Arc<Self>,
         events: Option<tokio::sync::mpsc::UnboundedSender<ConnectionEvent>>,
@@ -112,13 +110,12 @@ impl<C: Connector> Shared<C> {
     }
 }
 
-/// What must hold of a server before its connection is used: here is the place for checks of
-/// its settings.
+/// Checks a server before its connection is used. Checks of its settings belong here.
 fn check_server(info: &str) -> Result<ServerInfo, BackendError> {
     ServerInfo::parse(info)
 }
 
-/// What a script answered, and whose clock it read.
+/// The answer of a script, and the clock that it read.
 pub(crate) struct Answer<C: Connector> {
     body: <C::Connection as Connection>::Reply,
     pub(crate) clock: ClockId,
@@ -130,14 +127,14 @@ impl<C: Connector> Answer<C> {
     }
 }
 
-/// The connection for commands.
+/// A connection that is replaced when it breaks.
 pub(crate) struct ManagedConnection<C: Connector> {
     shared: Arc<Shared<C>>,
     closed: AtomicBool,
     current: Mutex<Option<Arc<Live<C::Connection>>>>,
-    /// Held while connecting; the last failure, for those who waited for it.
+    /// Locked while connecting; holds the last failure for the callers that waited.
     gate: tokio::sync::Mutex<Option<BackendError>>,
-    /// Attempts to connect that have ended.
+    /// The number of attempts to connect that have ended.
     attempts: AtomicU64,
     /// Names the clock behind a user's connection.
     clock: Mutex<Option<ClockWatch>>,
@@ -148,17 +145,17 @@ struct Live<T> {
     connection: T,
     clock: ClockId,
     opened: Moment,
-    /// Answers that have come over it.
+    /// The number of answers that have arrived.
     answers: AtomicU64,
-    /// When the first call was sent that nothing has come after.
+    /// When the first call was sent since the last answer.
     silent_since: Mutex<Option<Moment>>,
-    /// Whether a second connection is being tried beside it.
+    /// Whether a second connection is being tried.
     doubted: AtomicBool,
-    /// Set when nothing more is expected of it.
+    /// Set when the connection was replaced: calls on it end.
     given_up: watch::Sender<bool>,
 }
 
-/// A connection, and the time that a command may take on it.
+/// A connection for one command, and the time that the command may take.
 struct Turn<T> {
     live: Arc<Live<T>>,
     /// When the command is sent.
@@ -182,7 +179,7 @@ impl<C: Connector> ManagedConnection<C> {
     pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<Answer<C>, BackendError> {
         let turn = self.turn().await?;
         let answer = pin!(connector::script(&turn.live.connection, call));
-        match self.patiently(&turn, answer).await {
+        match self.wait_for_answer(&turn, answer).await {
             Ok(body) => {
                 let clock = self.clock_of(&turn, reply::time(body.as_ref()));
                 Ok(Answer { body, clock })
@@ -195,7 +192,7 @@ impl<C: Connector> ManagedConnection<C> {
     pub(crate) async fn time(self: &Arc<Self>) -> Result<Stamp, BackendError> {
         let turn = self.turn().await?;
         match self
-            .patiently(&turn, pin!(turn.live.connection.time()))
+            .wait_for_answer(&turn, pin!(turn.live.connection.time()))
             .await
         {
             Ok(at) => {
@@ -206,12 +203,12 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// Connects, if that was not done yet.
+    /// Connects unless a connection is open.
     pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<(), BackendError> {
         self.live().await.map(drop)
     }
 
-    /// Drives its connections.
+    /// The runtime that drives its connections.
     pub(crate) fn handle(&self) -> &Handle {
         &self.shared.handle
     }
@@ -222,7 +219,7 @@ impl<C: Connector> ManagedConnection<C> {
         lock(&self.current).take();
     }
 
-    /// Finds the connection for one command; connecting counts as part of the call.
+    /// Finds the connection for one command. Connecting counts as part of the call.
     async fn turn(self: &Arc<Self>) -> Result<Turn<C::Connection>, BackendError> {
         let limit = self.shared.options.call_timeout;
         let began = self.shared.now();
@@ -236,7 +233,7 @@ impl<C: Connector> ManagedConnection<C> {
         };
         let left = limit.saturating_sub(sent.saturating_since(began));
         if left.is_zero() {
-            // Nothing was sent, and what is sent now could not be waited for.
+            // Nothing was sent, and no time is left for an answer.
             return Err(no_connection(limit));
         }
         // A caller that gives up early may never see how long the silence is.
@@ -245,27 +242,27 @@ impl<C: Connector> ManagedConnection<C> {
         Ok(Turn { live, sent, left })
     }
 
-    /// Waits for an answer for as long as is left, less if the connection turns out to be dead.
-    async fn patiently<T>(
+    /// Waits for an answer for the time that is left, or until the connection is found dead.
+    async fn wait_for_answer<T>(
         self: &Arc<Self>,
         turn: &Turn<C::Connection>,
         mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
     ) -> Result<T, Failure> {
         let Turn { live, left, .. } = turn;
-        let patience = (self.shared.options.call_timeout / PATIENCE).min(*left);
-        if let Some(result) = self.shared.within(patience, answer.as_mut()).await {
-            return self.heard(live, result);
+        let unsuspected = (self.shared.options.call_timeout / SILENCE_PARTS).min(*left);
+        if let Some(result) = self.shared.within(unsuspected, answer.as_mut()).await {
+            return self.note_answer(live, result);
         }
         if self.shared.connector.is_own() {
-            // The answer to an earlier call, which came after this one was sent, is no answer to
-            // this one. (A user's may be several connections.)
+            // The answer to an earlier call may have arrived after this one was sent; the silence
+            // of this one counts again. (A user's handle may be several connections.)
             lock(&live.silent_since).get_or_insert(turn.sent);
         }
         self.suspect(live);
         let given_up = pin!(live.until_given_up());
         let rest = select(answer, given_up);
-        match self.shared.within(*left - patience, rest).await {
-            Some(Either::Left((result, _))) => self.heard(live, result),
+        match self.shared.within(*left - unsuspected, rest).await {
+            Some(Either::Left((result, _))) => self.note_answer(live, result),
             Some(Either::Right(_)) => Err(Failure::lost("the connection was given up")),
             None => {
                 self.suspect(live);
@@ -274,8 +271,8 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// Something came back, if only an error.
-    fn heard<T>(
+    /// Notes that something came back, if only an error.
+    fn note_answer<T>(
         &self,
         live: &Arc<Live<C::Connection>>,
         result: Result<T, Failure>,
@@ -293,7 +290,7 @@ impl<C: Connector> ManagedConnection<C> {
         result
     }
 
-    /// Does something about a connection that has been silent for too long.
+    /// Acts on a connection that has been silent for too long.
     fn suspect(self: &Arc<Self>, live: &Arc<Live<C::Connection>>) {
         let Some(since) = *lock(&live.silent_since) else {
             return;
@@ -301,7 +298,7 @@ impl<C: Connector> ManagedConnection<C> {
         let silence = self.shared.now().saturating_since(since);
         let call = self.shared.options.call_timeout;
         if self.shared.connector.is_own() {
-            if silence >= call / PATIENCE {
+            if silence >= call / SILENCE_PARTS {
                 self.doubt(live);
             }
         } else if silence >= call {
@@ -310,32 +307,32 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// Tries a second connection beside one that is silent.
+    /// Tries a second connection next to a silent one.
     fn doubt(self: &Arc<Self>, live: &Arc<Live<C::Connection>>) {
         if live.doubted.swap(true, Ordering::Relaxed) {
             return;
         }
-        let heard = live.answers.load(Ordering::Relaxed);
-        let (link, live) = (Arc::clone(self), Arc::clone(live));
+        let answers = live.answers.load(Ordering::Relaxed);
+        let (this, live) = (Arc::clone(self), Arc::clone(live));
         self.shared.handle.spawn(async move {
-            if let Ok((connection, info)) = link.shared.connect(None).await {
-                link.shared.runtime.sleep(GRACE).await;
-                if live.answers.load(Ordering::Relaxed) == heard {
-                    let new = Live::new(connection, &info, link.shared.now());
-                    link.replace(&live, Some(new));
+            if let Ok((connection, info)) = this.shared.connect(None).await {
+                this.shared.runtime.sleep(GRACE).await;
+                if live.answers.load(Ordering::Relaxed) == answers {
+                    let new = Live::new(connection, &info, this.shared.now());
+                    this.replace(&live, Some(new));
                 }
             }
             live.doubted.store(false, Ordering::Relaxed);
         });
     }
 
-    /// Gives a connection up; the next call opens another, or asks a user's anew who is there.
+    /// Gives up a connection. The next call opens another, or reads the `run_id` behind the user's.
     fn retire(&self, live: &Arc<Live<C::Connection>>) {
         self.replace(live, None);
     }
 
-    /// Leaves a server that has become a replica, subscriptions too: other calls on the
-    /// connection are answered yet.
+    /// Leaves a server that has become a replica, with its subscriptions. Other calls on the
+    /// connection may still be answered.
     fn leave(&self, live: &Arc<Live<C::Connection>>) {
         let age = self.shared.now().saturating_since(live.opened);
         if self.shared.connector.is_own() && age >= PAUSE {
@@ -351,28 +348,28 @@ impl<C: Connector> ManagedConnection<C> {
         let mut current = lock(&self.current);
         if current.as_ref().is_some_and(|live| Arc::ptr_eq(live, old)) {
             *current = new;
-            // The other calls on a user's connection may be answered yet.
+            // Other calls on a user's connection may still be answered.
             if self.shared.connector.is_own() {
                 old.given_up.send_replace(true);
             }
         }
     }
 
-    /// The connection, opened if there is none.
+    /// The connection; opens it if there is none.
     async fn live(self: &Arc<Self>) -> Result<Arc<Live<C::Connection>>, BackendError> {
         if let Some(live) = self.current()? {
             return Ok(live);
         }
         let attempts = self.attempts.load(Ordering::Acquire);
-        let link = Arc::clone(self);
-        // In a task of its own. A caller with less time than connecting takes must not have it
-        // start over each time, and one on a blocked runtime must not keep the gate shut.
-        let opening = async move { link.open(attempts).await };
+        let this = Arc::clone(self);
+        // In a task: a caller with too little time must not make each attempt start over, and a
+        // caller on a blocked runtime must not keep the gate locked.
+        let opening = async move { this.open(attempts).await };
         let opened = self.shared.handle.spawn(opening).await;
         opened.unwrap_or_else(|ended| Err(not_run(&ended)))
     }
 
-    /// Opens the connection, unless an attempt has ended since there were so many.
+    /// Opens the connection, unless another attempt has failed since `attempts` was read.
     async fn open(&self, attempts: u64) -> Result<Arc<Live<C::Connection>>, BackendError> {
         let mut last = self.gate.lock().await;
         if let Some(live) = self.current()? {
@@ -381,7 +378,7 @@ impl<C: Connector> ManagedConnection<C> {
         if self.attempts.load(Ordering::Acquire) != attempts
             && let Some(failure) = &*last
         {
-            // An attempt has failed while this caller waited: its turn would come too late.
+            // An attempt failed while this caller waited; another one would come too late.
             return Err(failure.clone());
         }
         let connected = self.shared.connect(None).await;
@@ -401,7 +398,7 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// The connection, if it is open as far as is known.
+    /// The connection, unless it is known to have ended.
     fn current(&self) -> Result<Option<Arc<Live<C::Connection>>>, BackendError> {
         let mut current = lock(&self.current);
         if self.closed.load(Ordering::Acquire) {
@@ -425,7 +422,7 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// Whose clock a stamp was read from.
+    /// The clock that a stamp was read from.
     fn clock_of(&self, turn: &Turn<C::Connection>, at: Option<ServerTime>) -> ClockId {
         match (&mut *lock(&self.clock), at) {
             (Some(watch), Some(at)) => watch.observe(turn.sent, self.shared.now(), at),
@@ -448,7 +445,7 @@ impl<T> Live<T> {
     }
 
     async fn until_given_up(&self) {
-        // An error would mean that the sender is gone, which `self` keeps.
+        // Never an error: `self` keeps the sender.
         let _ = self
             .given_up
             .subscribe()
@@ -457,8 +454,8 @@ impl<T> Live<T> {
     }
 }
 
-/// A task that was to connect has not come to its end. If it was cancelled its runtime is gone,
-/// and with it all that the backend could do.
+/// The error for a task that did not finish connecting. If it was cancelled, the backend's runtime
+/// is gone.
 fn not_run(ended: &JoinError) -> BackendError {
     if ended.is_cancelled() {
         BackendError::Closed
@@ -471,7 +468,7 @@ fn no_connection(limit: Duration) -> BackendError {
     BackendError::unavailable(format!("no connection within {limit:?}"))
 }
 
-/// The data behind these locks is whole at every moment.
+/// Ignores poisoning: the data behind these locks is valid at every moment.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! Subscriptions: a connection of its own for each session that listens.
+//! Subscriptions: each session that listens has a separate connection and a task.
 //!
-//! A task keeps it. When the connection ends or goes silent the task says so, opens another,
-//! subscribes anew, and says that too. Messages wait in memory until the stream is read.
+//! When the connection ends or goes silent, the task reports that, opens another, subscribes again
+//! and reports that too. Messages wait in memory until the stream is read.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,31 +16,30 @@ use super::connector::{Connection, ConnectionEvent, Connector};
 use super::managed::Shared;
 use crate::script::decode_notice;
 
-/// A silent subscription is asked for a sign of life this often: a dead network shows no
-/// otherwise.
+/// A silent subscription is pinged this often: a dead network shows in no other way.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// Pauses between attempts to subscribe again: doubled from the first to the last.
+/// The pauses between attempts to subscribe again double from the first to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LAST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A subscription that the server has confirmed.
 struct Subscription<T> {
     connection: T,
     clock: ClockId,
     events: UnboundedReceiver<ConnectionEvent>,
-    /// Changes when the server was left.
+    /// Changes when a connection leaves the server.
     moved: watch::Receiver<()>,
 }
 
 /// Why a subscription is no longer read.
 enum Ended {
-    /// It may be missing messages.
+    /// Messages may be missing.
     Lost,
-    /// Nobody wants them any more.
+    /// The stream was dropped.
     Unwanted,
 }
 
-/// Subscribes to `channel`, and keeps it so until the stream is dropped or `closed` is set.
+/// Subscribes to `channel` and stays subscribed until the stream is dropped or `closed` is set.
 pub(crate) async fn listen<C: Connector>(
     shared: &Arc<Shared<C>>,
     channel: String,
@@ -52,13 +51,13 @@ pub(crate) async fn listen<C: Connector>(
         .await
         .unwrap_or_else(|| Err(BackendError::unavailable("the subscription took too long")))?;
     let (notices, stream) = mpsc::unbounded_channel();
-    let keeper = Keeper {
+    let task = SubscriptionTask {
         shared: Arc::clone(shared),
         channel,
         notices,
         closed,
     };
-    shared.handle.spawn(keeper.keep(subscription));
+    shared.handle.spawn(task.run(subscription));
     Ok(Box::pin(futures_util::stream::unfold(
         stream,
         async |mut stream| stream.recv().await.map(|notice| (notice, stream)),
@@ -92,20 +91,20 @@ impl<T: Connection> Subscription<T> {
     }
 }
 
-/// Keeps one session's subscription.
-struct Keeper<C> {
+/// The task that keeps one session subscribed.
+struct SubscriptionTask<C> {
     shared: Arc<Shared<C>>,
     channel: String,
     notices: UnboundedSender<Notice>,
     closed: watch::Receiver<bool>,
 }
 
-impl<C: Connector> Keeper<C> {
-    async fn keep(self, subscription: Subscription<C::Connection>) {
+impl<C: Connector> SubscriptionTask<C> {
+    async fn run(self, subscription: Subscription<C::Connection>) {
         let mut closed = self.closed.clone();
         let closing = pin!(closed.wait_for(|closed| *closed));
         let keeping = pin!(self.keep_open(subscription));
-        // That the sender of `closed` is gone means that the backend is, which is as good.
+        // If the sender of `closed` is gone, so is the backend.
         select(closing, keeping).await;
     }
 
@@ -138,7 +137,7 @@ impl<C: Connector> Keeper<C> {
                     Some(ConnectionEvent::Missed) => self.missed(),
                     Some(ConnectionEvent::Closed) | None => return Ended::Lost,
                 },
-                // An error would mean that its sender is gone, which `self` keeps.
+                // Never an error: `self` keeps the sender.
                 Some(Either::Left((Either::Right(_), _))) => return Ended::Lost,
                 Some(Either::Right(_)) => return Ended::Unwanted,
                 None if self.is_alive(&subscription.connection).await => {}
@@ -165,25 +164,25 @@ impl<C: Connector> Keeper<C> {
                 Either::Left((Err(_), _)) => self.shared.runtime.sleep(pause).await,
                 Either::Right(_) => return None,
             }
-            pause = (pause * 2).min(LAST_PAUSE);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
     fn deliver(&self, payload: &[u8], clock: ClockId) {
         match decode_notice(payload, clock) {
             Ok(notices) => notices.into_iter().for_each(|notice| self.tell(notice)),
-            // It may have been a grant: as good as lost.
+            // It may have been a grant, which counts as missed.
             Err(_) => self.missed(),
         }
     }
 
-    /// The subscription stands, but something did not come through it.
+    /// The subscription is alive, but a message may be missing.
     fn missed(&self) {
         self.tell(Notice::Gap { listening: true });
     }
 
     fn tell(&self, notice: Notice) {
-        // Fails when the stream is dropped, which ends this task soon.
+        // Fails if the stream was dropped, which ends this task soon.
         let _ = self.notices.send(notice);
     }
 }
