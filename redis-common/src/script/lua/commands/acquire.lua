@@ -1,8 +1,8 @@
--- Acquire: hold, queue, or say why not.
+-- Acquire: holds the key, queues for it, or says why not.
 
 S.strict = true
 
--- One more hold of an owner that holds already.
+-- Adds a hold to an owner that holds already.
 local function enter_again(S, tenure, mode, lease, limit)
   if mode == 'X' and S:mode_of(tenure) == 'S' then
     return 'RD'
@@ -20,7 +20,7 @@ local function enter_again(S, tenure, mode, lease, limit)
   return S:acquired(tenure)
 end
 
--- Whether a newcomer may have what is free, after settling.
+-- Whether a newcomer may hold the key now, after settling.
 local function may_enter(S, mode, permits)
   return S:fits(mode, permits) and (
     S.place_count == 0 or S:all_away() or S.policy == @BARGING@
@@ -28,7 +28,7 @@ local function may_enter(S, mode, permits)
   )
 end
 
-local function line_up(S, place, limit)
+local function enqueue(S, place, limit)
   if S.place_count >= limit then
     S:sweep_places()
     if S.place_count >= limit then
@@ -52,16 +52,15 @@ return S:serve(function(S)
     return 'RF'
   end
   local freed = S:drop_if_expired()
-  -- A reader's token depends on expiry: it joins the period of those who read, and of nobody who
-  -- is gone.
+  -- A reader's token depends on expiry: the reader joins the period of live readers only.
   local depends = S.place_count > 0 or mode == 'S' or S.spec ~= wanted or not S:fits(mode, permits)
     or S.tenure_count >= holder_limit
   S:settle(depends, freed)
 
   local mark = S:mark_of(S.session)
   local stale = mark and S.sequence <= mark.sequence
-  -- Noted even if it only reports or is stale: a copy of this very sending may come as late as
-  -- its own window allows, and must not outlive the mark.
+  -- Also for an acquire that only reports or is stale: a copy of this request may arrive as late as
+  -- its delivery window allows, and must not outlive the mark.
   S:note(' ')
   local standing = S:report()
   if standing or stale then
@@ -91,5 +90,5 @@ return S:serve(function(S)
     mode = mode, permits = permits, floor = floor, till = till, listening = waits == 2,
     label = label,
   }
-  return line_up(S, place, waiter_limit)
+  return enqueue(S, place, waiter_limit)
 end)

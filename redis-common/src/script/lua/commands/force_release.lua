@@ -1,4 +1,4 @@
--- Force release: takes a key away from those who were seen to hold it.
+-- Force release: takes a key from holders that were seen before, by their tokens.
 
 -- Revokes a tenure or ends it.
 local function force(S, tenure, how)
@@ -14,7 +14,7 @@ local function force(S, tenure, how)
     return
   end
   S:remove_tenure(tenure.holder, tenure)
-  -- So that a holder that comes late can still be told what happened to it.
+  -- So that a late holder still learns what happened.
   local mark = S:mark_of(to)
   if mark and S:hold_at(tenure, struct.pack('<d', mark.sequence)) then
     mark.why, mark.fresh = 'F', true

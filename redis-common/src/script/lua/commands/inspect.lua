@@ -1,4 +1,4 @@
--- Inspect: tells what stands, changing and settling nothing.
+-- Inspect: reports the state, and changes nothing.
 
 return S:serve(function(S)
   local holders, waiters, waiting = S:live_tenures(), {}, 0

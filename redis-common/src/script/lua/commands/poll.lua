@@ -1,4 +1,4 @@
--- Poll: refreshes a place in the queue and tells how it stands.
+-- Poll: refreshes a place in the queue and reports on it.
 
 return S:serve(function(S)
   S:set_operation()

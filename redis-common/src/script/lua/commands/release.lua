@@ -1,6 +1,6 @@
 -- Release: ends a hold, gives up a claim, or leaves the queue.
 
--- Takes one hold out of its tenure; the reply, and whether that freed something.
+-- Removes one hold from its tenure. Returns the reply, and whether that freed something.
 local function end_hold(S, tenure)
   local holds = tenure.holds
   if #holds == 9 then
@@ -13,7 +13,7 @@ local function end_hold(S, tenure)
   tenure.fresh = true
   local after = S:mode_of(tenure)
   if before ~= after then
-    -- The last write hold went: what is left is a downgrade.
+    -- The last write hold ended: this is a downgrade.
     S.used = S.used - S:weight(before) + S:weight(after)
     S.token = math.max(S.token + 1, S.now)
   end

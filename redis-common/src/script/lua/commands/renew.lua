@@ -12,7 +12,7 @@ return S:serve(function(S)
   if tenure.flags % 2 == @REVOKED@ then
     return 'LF'
   end
-  -- Never shortens; the bound of the earliest end stays a lower bound.
+  -- Never shortens a lease. S.earliest stays a lower bound.
   tenure.ends, tenure.fresh, S.dirty = math.max(tenure.ends, S.now + lease), true, true
   S:cover(tenure.ends + @RETENTION@)
   return 'N' .. struct.pack('<dd', S:token_of(tenure), tenure.ends - S.now)

@@ -20,7 +20,7 @@ then
       stored_end, last_scan, expires = ends, scanned, false
       local own = marks > 0 and string.find(stored, session, 55, true)
       if own and own % 33 ~= 22 then
-        usable = false -- not the beginning of a mark
+        usable = false -- not the start of a mark
       elseif own then
         local seen, till = struct.unpack('<dd', stored, own + 16)
         usable = sequence > seen or till <= now
@@ -31,7 +31,7 @@ then
       elseif marks > 0 then
         others, left = string.sub(stored, 55), marks
       end
-      -- The oldest stand last.
+      -- The oldest are last.
       while left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
         others, left = string.sub(others, 1, -34), left - 1
       end
@@ -49,7 +49,7 @@ then
     local token = math.max(last + 1, now, floor + 1)
     local raw, value = string.sub(ARGV[1], 17, 24), nil
     if mode == 'P' then
-      -- Who holds a permit is the attempt, and the token is its own.
+      -- The attempt holds the permits, and has a separate token.
       value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8dI4c16ddc1', @MAGIC@, wanted, token,
         stored_end, ends, last_scan, 1, 0, left + 1, 0, session, raw, ends, @OWN_TOKEN@, #label,
         label, 9, mode, raw, token, permits, session, sequence, till, ' ') .. others

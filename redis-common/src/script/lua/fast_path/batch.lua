@@ -5,7 +5,7 @@ local key, argument = {}, {}
 try = function(i)
   local name, stored = KEYS[i], values[i]
   if seen[name] or not stored then
-    -- It may have changed; and of a hash, MGET says that there is nothing.
+    -- An earlier element may have changed it, and MGET returns nothing for a hash.
     stored = redis.pcall('GET', name)
   end
   seen[name], key[1], argument[1] = true, name, ARGV[i]

@@ -1,5 +1,5 @@
--- Acquire of a key that one owner holds exclusively, under the fair policy: a place at the end of
--- the queue, or who stands in the way.
+-- Acquire of a key that one owner holds exclusively, under the fair policy: answers with a place at
+-- the end of the queue, or with the holder.
 if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 50) == 1
   and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
 then
@@ -19,7 +19,7 @@ then
   if usable and places > 0 then
     next_ticket, head = struct.unpack('<d', stored, #stored - 7), struct.unpack('<d', stored, queue_at)
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 53)
-    usable = head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
+    usable = head_ends > now and head_flags < @AWAY@ -- else it would be dropped or passed over
       -- It may wait already: a place outlives the mark.
       and not string.find(stored, session .. string.sub(argument, 17, 24), queue_at, true)
   end
@@ -28,7 +28,7 @@ then
     own = false
   elseif own then
     local seen, seen_till = struct.unpack('<dd', stored, own + 16)
-    usable = (own - at) % 33 == 0 -- the beginning of a mark
+    usable = (own - at) % 33 == 0 -- the start of a mark
       and (sequence > seen or seen_till <= now)
   end
   local mark = struct.pack('<c16ddc1', session, sequence, now + 2 * @HORIZON@, ' ')

@@ -17,11 +17,11 @@ then
   at = queue_at -- the next place
   if usable and found ~= at + 8 then
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 53)
-    usable = head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
+    usable = head_ends > now and head_flags < @AWAY@ -- else it would be dropped or passed over
   end
   if usable then
     local ticket, ahead = struct.unpack('<d', stored, found - 8), 0
-    -- Places differ in length: is it one, and the one with that ticket?
+    -- Places differ in length: check that this is the start of one.
     while ahead < places and at < found - 8 do
       at, ahead = at + 72 + string.byte(stored, at + 71), ahead + 1
     end

@@ -32,7 +32,7 @@ then
     elseif marks > 0 then
       others, left = string.sub(stored, at), marks
     end
-    -- The oldest stand last.
+    -- The oldest are last.
     while usable and left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
       others, left = string.sub(others, 1, -34), left - 1
     end

@@ -16,14 +16,14 @@ then
     and mode == 'X' and claim_ends > now and place_flags == @LISTENING@
   if usable and places > 1 then
     local after_ends, _, after_flags = struct.unpack('<ddB', stored, next_at + 53)
-    usable = after_ends > now and after_flags < @AWAY@ -- or it would go, or be passed
+    usable = after_ends > now and after_flags < @AWAY@ -- else it would be dropped or passed over
   end
   local seen, why, mark_till = sequence, 'E', now + 2 * @HORIZON@
   local own = usable and marks > 0 and string.find(stored, session, at, true)
   if own and own >= behind then
     own = false
   elseif own then
-    usable = (own - at) % 33 == 0 -- the beginning of a mark
+    usable = (own - at) % 33 == 0 -- the start of a mark
     local highest, till, before = struct.unpack('<ddc1', stored, own + 16)
     if till > now and highest > sequence then
       seen, why = highest, before
@@ -36,8 +36,8 @@ then
     if stored_end < covered then
       stored_end = covered + @SLACK@
     end
-    -- If the next holder's tenure is as long as this one, it is written over it, and the place
-    -- that goes is passed over from now on; until so much is that it pays to close the gap.
+    -- If the next holder's tenure has the same size, it overwrites this one. The granted place then
+    -- stays behind as a gap, until closing the gap is worth a full write.
     local in_place = own and places > 1 and #label == #held_by and stored_end == old_end
       and next_at - behind <= @MAX_SKIP@
     skip = in_place and next_at - behind or 0
@@ -65,11 +65,11 @@ then
         .. string.sub(redis.sha1hex(to), 1, 16)
       local listeners = redis.pcall('PUBLISH', channel,
         struct.pack('<dc1c8dd', now, 'G', raw, token, claim_ends - now))
-      -- An error means: unknown, which counts as listening.
+      -- After an error nobody knows, which counts as listening.
       if type(listeners) == 'table' or listeners > 0 then
         return struct.pack('<c1dc1I4', '=', now, 'R', 0)
       end
-      -- Nobody has heard it: as if nothing had been done, and the general part finds that out again.
+      -- Nobody listens: undo everything. The general part finds that out again.
       redis.call('SET', KEYS[1], stored, 'PXAT', math.ceil(old_end / 1000) + 1000)
     end
   end

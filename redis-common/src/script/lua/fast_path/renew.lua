@@ -14,7 +14,7 @@ then
   if usable and places > 0 then
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * marks + skip + 53)
     usable = string.byte(stored, 5) == @FAIR@ and string.byte(holds) == @EXCLUSIVE@
-      and earliest > now and head_ends > now and head_flags < @AWAY@ -- or it would go, or be passed
+      and earliest > now and head_ends > now and head_flags < @AWAY@ -- else it would be dropped or passed over
   end
   if usable and stored_end > now and holder == session .. owner and ends > now
     and flags % 2 ~= @REVOKED@ and #holds == 9 and string.sub(holds, 2) == string.sub(argument, 17, 24)

@@ -1,37 +1,36 @@
--- The general part. A script takes as many keys as arguments, one pair for each element of a batch,
--- and answers with one string: for each element a status, the time, and the packed reply. An element
--- loads, decides, and writes by itself; all elements see the same time.
+-- The general part. A script takes one key and one argument for each element of a batch. It answers
+-- with one string: for each element a status, the time and the packed reply. Each element loads,
+-- decides and writes separately; all elements see the same time.
 --
 -- Where a key's state lives
 --   packed    A small state is one packed string: a head, then the tenures, marks and places one
 --             behind the other, then the next ticket if somebody waits. The general part reads and
 --             writes all of it; the fast path may leave a gap before the places.
 --   hash      With more records than @PACKED_RECORDS@, or than @FEW_RECORDS@ if no fast path serves
---             the lock, it is a hash: `head`, `h`HOLDER (a tenure),
---             `s`SLOT (which tenure is the n-th, to find all without looking at anything else),
---             `p`TICKET (a place; places are a linked list), `q`SESSION SEQUENCE (which ticket),
---             `m`SESSION (a mark). It is read and written field by field, and becomes a string
---             again when it is nearly empty.
--- The logic sees neither: it goes through tenure_of(), place_at(), mark_of() and their like, which
--- load what is missing, and step() writes what has changed.
+--             the lock, it is a hash with these fields: `head`, `h`HOLDER (a tenure), `s`SLOT (the
+--             holder in a slot, to list all of them), `p`TICKET (a place; places form a linked
+--             list), `q`SESSION SEQUENCE (a ticket), `m`SESSION (a mark). Fields are read and
+--             written one by one. A hash that is nearly empty becomes a string again.
+-- The logic depends on neither form: tenure_of(), place_at(), mark_of() and the like load what is
+-- missing, and step() writes what has changed.
 --
 -- Writing
---   Nothing is written before a step has decided everything, except that the writes of a step
---   may begin early with one that changes nothing: a grant hangs on the answer of PUBLISH, and
---   what cannot be written must not be announced. The error of the first write is the server's
---   own and means "not executed"; an error after it means "outcome unknown".
+--   A step decides everything before it writes. There is one exception: a grant depends on the
+--   answer of PUBLISH, and a step must not publish what it can't write, so it first makes a write
+--   that changes nothing. The error of the first write is the server's and means "not executed";
+--   an error after it means "outcome unknown".
 --
--- Numbers: every time, token, ticket and sequence is a double that holds an integer below 2^53.
+-- Numbers
+--   Every time, token, ticket and sequence is a double that holds an integer below 2^53.
 --
--- How it is written
---   Functions are made anew in every call of a script. What that costs depends on how many
---   variables of their surroundings they use, more than on what they do: three to four times as
---   much with four of them as with none. Hence no function uses any: all that a step is about is in
---   one table, S, which every function gets as its first parameter, as a method does. What only a
---   queue needs is in another table, what only a hash and rare events need in a third; a metatable
---   makes each when a method of it is first called. So a field of S is never nil: `false` says that
---   there is nothing.
---   Constants in @NAME@ are put in when the script is put together.
+-- Style
+--   Each call of a script creates its functions again. The cost of a function grows with the number
+--   of outer variables that it uses: with four it is three to four times the cost with none. So no
+--   function uses any. The state of a step is in the table S, and every function is a method of S.
+--   Methods that only a queue needs are in a second table, and those for a hash and for rare events
+--   in a third; a metatable creates each table when one of its methods is first called. A missing
+--   field of S would trigger that, so no field is nil: `false` means none.
+--   The client replaces @NAME@ by a constant, or by text that several scripts share.
 
 local S = {
   now = now,
@@ -40,24 +39,24 @@ local S = {
   -- What the fast path has read already.
   asked = first ~= nil, first = first or false,
   try = try, answers = answers, done = done,
-  -- One element of the batch, and its operation if it has one.
+  -- The current element of the batch, and its operation if it has one.
   key = false, argument = false,
   session = false, sequence = 0, raw_sequence = false, owner = false,
-  -- How the state is stored: 'packed', 'hash', or not at all; and the string, or the head of the
-  -- hash, as it was read. There may be an old one (over) although the state counts as empty.
+  -- The stored form, 'packed', 'hash' or none, and the string, or the head of the hash, as it was
+  -- read. `over`: an expired hash is still there, although the state counts as empty.
   form = false, stored = false, over = false,
-  -- Whether this step has written anything, has something to write, moved the stored end, or took
-  -- a tenure or a place out.
+  -- Whether this step has written something, has something to write, moved the stored end, or
+  -- removed a tenure or a place.
   wrote = false, dirty = false, moved = false, shrunk = false,
-  -- The state. Tenures by holder and marks by session are in T and M; `false` there: known to be
-  -- absent from the hash. The queue is in `places`.
+  -- The state. T has the tenures by holder and M the marks by session; `false` there means that the
+  -- hash has none. `places` is the queue.
   spec = false, kind = 0, policy = 0, capacity = 0, waiter_lease = 0,
   token = 0, stored_end = 0, earliest = 0, last_scan = 0,
   used = 0, tenure_count = 0, place_count = 0,
   T = false, M = false, places = false,
-  -- What is still to be said, and who has been found to listen; grants left in this step.
+  -- Messages to publish, the sessions that are known to listen, and the grants left in this step.
   pending = false, reach = false, budget = 0,
-  -- Of a hash: tenures by slot, what of it has changed or gone, and where its sweep stands.
+  -- For a hash: holders by slot, what has changed or gone, and the position of its sweep.
   slots = false, fresh_slots = false, gone_tenures = false, gone_places = false,
   ticks = 0, cursor = 0,
 
@@ -70,7 +69,7 @@ local S = {
   end,
 
   mode_of = function(S, tenure)
-    -- The holds of a tenure are a mode and a raw sequence each, one behind the other.
+    -- Each hold of a tenure is a mode and a raw sequence.
     local holds = tenure.holds
     for at = 1, #holds, 9 do
       if string.byte(holds, at) == @EXCLUSIVE@ then
@@ -101,7 +100,7 @@ local S = {
     return S:weight(mode, permits) <= S.capacity - S.used
   end,
 
-  -- A tenure as it is stored, from position `at` on; gives the next position too.
+  -- Reads a tenure at position `at`; returns the next position too.
   read_tenure = function(S, from, at)
     local ends, flags, label, holds
     ends, flags, label, holds, at = struct.unpack('<dBBc0I4c0', from, at)
@@ -232,7 +231,7 @@ local S = {
     return tenure
   end,
 
-  -- Whose tenure the operation belongs to: (session, owner), for a semaphore (session, sequence).
+  -- The holder of the operation: (session, owner), for a semaphore (session, sequence).
   holder_of = function(S)
     return S.session .. (S.kind == @SEMAPHORE@ and S.raw_sequence or S.owner)
   end,
@@ -254,8 +253,8 @@ local S = {
     end
   end,
 
-  -- Remembers that an acquire or an end of this sequence was seen. ' ' for `why`: live, or not
-  -- known.
+  -- Remembers that an acquire or an end of this sequence was seen. `why` is ' ' for an operation
+  -- that is live, or if the reason is not known.
   note = function(S, why)
     local till = S.now + 2 * @HORIZON@
     local mark = S:mark_of(S.session)
@@ -283,8 +282,8 @@ local S = {
     S.tenure_count = S.tenure_count - 1
   end,
 
-  -- Drops the tenure of the operation's owner, and its own place, if they have expired. Whether a
-  -- tenure went, and whether the operation itself was what had expired.
+  -- Drops the tenure of the operation's owner, and its place, if they have expired. Returns whether
+  -- a tenure was dropped, and whether the operation itself had expired.
   drop_if_expired = function(S)
     local freed, own = false, false
     local holder = S:holder_of()
@@ -299,8 +298,8 @@ local S = {
     return freed, own
   end,
 
-  -- Drops expired tenures, if it matters, then grants to the queue. `own`: the attempt whose reply
-  -- carries the grant, so that it need not be told of it.
+  -- Drops expired tenures, if that is needed, then grants to the queue. `own`: the reply of this
+  -- operation carries its grant, so nothing is published for it.
   settle = function(S, needed, freed, own)
     local expired = needed and S.tenure_count > 0 and S.now >= S.earliest and S:scan()
     if S.place_count > 0 then
@@ -309,8 +308,8 @@ local S = {
   end,
 
   -- Whether a new tenure shares the period of `others` tenures. A floor above the stored token
-  -- proves that a token was lost. One equal to it comes from a client that has read in this very
-  -- period: a new period would get those refused who still read in it.
+  -- proves that a token was lost. A floor equal to it comes from a client that has read in this
+  -- period: a new period would make resources refuse the readers that are still in it.
   joins = function(S, mode, floor, others)
     return S.kind == @RW_LOCK@ and mode == 'S' and others > 0 and floor <= S.token
   end,
@@ -325,13 +324,13 @@ local S = {
     S:cover(ends + @RETENTION@)
     local tenure = S:tenure_of(holder)
     if tenure and tenure.ends <= S.now then
-      -- Among many holders an expired one may not have been looked at yet; a grant to its owner
-      -- must not bring it back.
+      -- A scan of many holders may not have seen yet that this one expired; a grant to its owner
+      -- must not revive it.
       S:remove_tenure(holder, tenure)
       tenure = nil
     end
     if tenure then
-      -- A queued read of an owner that has come to read by another attempt.
+      -- A queued read of an owner that reads already, by another attempt.
       tenure.holds = tenure.holds .. mode .. raw
       if tenure.flags % 2 ~= @REVOKED@ then
         tenure.ends = math.max(tenure.ends, ends)
@@ -392,7 +391,7 @@ local S = {
     return answer
   end,
 
-  -- Plays `command` to every element that is not done yet.
+  -- Runs `command` for every element that is not done yet.
   serve = function(S, command)
     local stamp, out, done = struct.pack('<d', S.now), S.answers or {}, S.done
     for i = done + 1, #KEYS do
@@ -411,7 +410,7 @@ local S = {
     return table.concat(out)
   end,
 
-  -- For commands that name one: takes the operation out of the argument.
+  -- Reads the operation from the argument, for commands that have one.
   set_operation = function(S)
     S.session, S.sequence, S.owner = struct.unpack('<c16dc8', S.argument)
     S.raw_sequence = string.sub(S.argument, 17, 24)

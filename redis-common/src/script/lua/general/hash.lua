@@ -1,9 +1,9 @@
--- What a lock needs only when its state is a hash, and for rare events and commands.
+-- Methods for a state that is a hash, and for rare events and commands.
 
 {
   -- Foreign values, failed writes -------------------------------------------------------------
 
-  -- Something else lives under the key: says what it is. Our own states start with their format.
+  -- Refuses a key that holds something else, and names it. Our states start with their format.
   refuse_foreign = function(S, stored, kind)
     if string.sub(stored, 1, 2) == string.sub(@MAGIC@, 1, 2) and #stored > 2 then
       kind = 'leasehold format ' .. string.byte(stored, 3)
@@ -11,11 +11,11 @@
     error({ foreign = kind })
   end,
 
-  -- What write() does when a write has failed.
+  -- Called by write() after a failed write.
   write_again = function(S, answer, ...)
     if not S.wrote and not S.strict and string.find(answer.err, 'OOM', 1, true) then
-      -- Once a script has written, memory is no longer asked about; moving an expiry to where it
-      -- is (or of a key that is not there) passes.
+      -- Once a script has written, Redis checks memory no longer. Setting an expiry to its old
+      -- value, or that of a missing key, is always allowed.
       redis.pcall('PEXPIREAT', S.key, S:expiry())
       answer = redis.pcall(...)
     end
@@ -24,14 +24,14 @@
     end
   end,
 
-  -- The element's part of the answer when its step has failed; for a single element that was not
-  -- executed, the server's own error.
+  -- The answer for an element whose step failed; for a single element that was not executed, the
+  -- server's error.
   problem = function(S, answer)
     local status, text = 'F', type(answer) == 'table' and answer.foreign
     if not text then
       status = S.wrote and 'U' or 'E'
       text = type(answer) == 'table' and answer.server or tostring(answer)
-      -- Redis 6.2 puts the place in the script before what the server said.
+      -- Redis 6.2 puts the position in the script before the error.
       text = string.match(text, '^@[^:]*: *%d+: *%-(.*)$') or text
       if not string.match(text, '^%u+ ') then
         text = 'ERR ' .. text
@@ -153,7 +153,7 @@
     return holder
   end,
 
-  -- Tenures are numbered from 1 without gaps: the last moves into the place of one that goes.
+  -- Slots are numbered from 1 without gaps: the last tenure moves into the slot of a removed one.
   add_slot = function(S, holder, tenure)
     tenure.slot = S.tenure_count
     S.slots[S.tenure_count] = holder
@@ -246,8 +246,8 @@
     return gone
   end,
 
-  -- Marks that are over cannot be seen any more; a few are looked for now and then, so that
-  -- they do not pile up in a hash that lives long.
+  -- Removes a few expired marks now and then, so that they do not accumulate in a hash that lives
+  -- long. No command reads an expired mark.
   sweep_marks = function(S, gone)
     S.ticks = (S.ticks + 1) % @SWEEP_EVERY@
     if S.ticks ~= 0 then
@@ -284,7 +284,7 @@
     local nearly_empty = S.shrunk and S.place_count == 0 and S.tenure_count <= 1
     local most = S.packed_records
     if S.kind == @SEMAPHORE@ or S.kind == @RW_LOCK@ or S.policy ~= @FAIR@ then
-      -- flush_packed() takes no more of these; of readers not as soon as a second one comes.
+      -- flush_packed() accepts no more of these, and no more readers once there is a second one.
       most = math.min(most, @FEW_RECORDS@)
     end
     if nearly_empty and redis.call('HLEN', S.key) <= most then
@@ -310,7 +310,7 @@
     end
   end,
 
-  -- Turns the string into a hash with everything in it.
+  -- Turns the string into a hash.
   become_hash = function(S)
     local slot = 0
     S:start_hash(0, 0)
@@ -330,9 +330,9 @@
     S:flush_hash()
   end,
 
-  -- All of them -------------------------------------------------------------------------------
+  -- All tenures and places --------------------------------------------------------------------
 
-  -- Drops every place past its end, wherever it stands, if there can be one.
+  -- Drops every expired place in the queue, if there can be one.
   sweep_places = function(S)
     if S.place_count == 0 or S.now < S.places.earliest then
       return
@@ -364,7 +364,7 @@
     return found
   end,
 
-  -- The order of a list of tenures: whoever has the least time left first.
+  -- The order of a list of tenures: the one with the least time left comes first.
   earlier = function(S, a, b)
     if a.ends ~= b.ends then
       return a.ends < b.ends

@@ -1,4 +1,4 @@
--- What a lock needs when somebody waits, is told, or something has expired.
+-- Methods for a lock with waiters, notifications, or something expired.
 
 {
   -- The queue ---------------------------------------------------------------------------------
@@ -15,8 +15,8 @@
     return places
   end,
 
-  -- A place as it is stored, from position `at` on; gives the next position too. Its bytes are kept
-  -- for as long as they say what it is.
+  -- Reads a place at position `at`; returns the next position too. Keeps its bytes until the place
+  -- changes.
   read_place = function(S, from, at)
     local session, raw, owner, mode, permits, floor, ends, till, flags, away_marks, label, next =
       struct.unpack('<c16c8c8c1I4dddBBBc0', from, at)
@@ -105,7 +105,7 @@
     S.dirty, S.shrunk = true, true
   end,
 
-  -- In a string the places stand in their order, each behind its ticket, and the next ticket last.
+  -- A packed string has the places in order, each after its ticket, and the next ticket last.
   unpack_places = function(S, count, at)
     local q = S:queue()
     q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
@@ -132,13 +132,13 @@
     return table.concat(out)
   end,
 
-  -- Telling -----------------------------------------------------------------------------------
+  -- Publishing --------------------------------------------------------------------------------
 
   expiry = function(S)
     return math.ceil(S.stored_end / 1000) + 1000
   end,
 
-  -- A write that changes nothing and fails if the command may not write.
+  -- Makes a write that changes nothing, and fails if the command can't write.
   make_sure = function(S)
     if S.wrote then
       return
@@ -158,14 +158,14 @@
     return redis.pcall('PUBLISH', channel, struct.pack('<d', S.now) .. body)
   end,
 
-  -- Says something after the state is written, unless it is known that nobody listens.
+  -- Queues a message to publish once the state is written, unless nobody listens.
   tell = function(S, to, body)
     S.pending = S.pending or {}
     S.pending[to] = (S.pending[to] or '') .. body
   end,
 
-  -- Says something and finds out whether anybody listens. Only the first message of a step to a
-  -- session is sent at once; what comes later goes in one message at the end.
+  -- Publishes a message and returns whether anybody listens. Only the first message of a step to a
+  -- session is published at once; later ones go together at the end of the step.
   heard = function(S, to, body)
     if not @PUSH@ then
       return true
@@ -196,7 +196,7 @@
 
   -- Settling ----------------------------------------------------------------------------------
 
-  -- Calls `visit(holder, ends)` for every tenure, without keeping all of them in memory.
+  -- Calls `visit(holder, ends)` for every tenure, without loading all of them at once.
   each_tenure = function(S, visit)
     if S.form == 'hash' then
       return S:each_tenure_in_hash(visit)
@@ -206,7 +206,7 @@
     end
   end,
 
-  -- Looks at all ends if that is due; whether a tenure was dropped.
+  -- Drops all expired tenures if a scan is due; returns whether there were any.
   scan = function(S)
     if S.tenure_count > @SCAN_FREELY@ and S.now < S.last_scan + @SCAN_INTERVAL@ then
       return false
@@ -234,7 +234,7 @@
       place.floor, place.ends)
   end,
 
-  -- What a waiter is told when its place is granted, before it is.
+  -- The message for a waiter whose place is about to be granted.
   claim_message = function(S, place)
     local holder = place.session .. (S.kind == @SEMAPHORE@ and place.raw or place.owner)
     local tenure, others = S:tenure_of(holder), S.tenure_count
@@ -250,7 +250,7 @@
     return 'G' .. place.raw .. struct.pack('<dd', number, ends - S.now)
   end,
 
-  -- Grants a place to a waiter that will hear of it, and marks it away otherwise.
+  -- Grants a place if its waiter receives the message, and marks it away otherwise.
   offer = function(S, ticket, place)
     if not place.listening then
       return S:grant_place(ticket, place)
@@ -269,7 +269,7 @@
   end,
 
   -- Grants places of one mode, or of any, in the order of their tickets until one does not fit.
-  -- Whether all were passed.
+  -- Returns whether the end of the queue was reached.
   grant_in_order = function(S, mode, own)
     local ticket = S.places.first
     while ticket ~= @NONE@ do
@@ -295,7 +295,7 @@
     return true
   end,
 
-  -- Tells the first waiter that listens that it may try.
+  -- Wakes the first waiter that listens: it may try.
   hint = function(S)
     local ticket = S.places.first
     while ticket ~= @NONE@ do
@@ -333,7 +333,7 @@
 
   -- Places ------------------------------------------------------------------------------------
 
-  -- The operation's place, if it has one: its ticket and itself.
+  -- The ticket and the place of the operation, if it waits.
   own_place = function(S)
     if S.place_count == 0 then
       return nil
@@ -382,7 +382,7 @@
     return S.place_count == S.places.away
   end,
 
-  -- Telling how things stand ------------------------------------------------------------------
+  -- Replies -----------------------------------------------------------------------------------
 
   -- Byte by byte: Lua's own comparison depends on the server's locale.
   bytes_before = function(S, a, b)
@@ -424,7 +424,7 @@
     return 'Q' .. struct.pack('<I4dd', ahead, check_in, math.max(place.ends - S.now, 0))
   end,
 
-  -- Who stands in the way; with many holders nobody looks.
+  -- Reports who holds the key; with many holders, nobody.
   held = function(S)
     local out = 'H' .. struct.pack('<d', S:change_in())
     if S.tenure_count == 0 or S.tenure_count > @SCAN_FREELY@ then
