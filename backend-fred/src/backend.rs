@@ -1,174 +1,182 @@
-//! The backend, and how it is made.
+//! The backend and its constructors.
 
-use std::fmt;
-use std::sync::Arc;
-
-use async_trait::async_trait;
 use fred::clients::{Client, Pool};
 use fred::types::Builder;
-use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notices, Poll, PollReply, Renew,
-    RenewReply, Runtime, SessionId, Stamp, Stamped,
-};
-use leasehold_redis_link::{ConnectError, Core};
-use leasehold_redis_protocol::Options;
+use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::{Backend, Options, impl_lock_backend};
 
-use crate::wire::{Source, User};
+use crate::connection::{FredConnector, UserClients};
 
-/// A [`LockBackend`] on a Redis server, through the `fred` crate.
+/// A [`LockBackend`](leasehold_api::LockBackend) on a Redis server, through the [`fred`] crate.
 ///
-/// Share it as `Arc<dyn LockBackend>`, or hand it to a client, which does so.
-pub struct FredBackend(Core<Source>);
+/// A `LockClient` takes it as it is. To use one backend in several clients, share it as an
+/// `Arc<FredBackend>`.
+pub struct FredBackend(Backend<FredConnector>);
 
-impl fmt::Debug for FredBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither the URL, which may hold a password, nor the user's connection.
-        f.debug_struct("FredBackend")
-            .field("options", self.0.options())
-            .finish_non_exhaustive()
-    }
-}
+impl_lock_backend!(FredBackend);
 
 impl FredBackend {
     /// Connects to the server at `url`, with the default [`Options`].
     ///
+    /// Takes 500 ms at most, the default of
+    /// [`with_connect_timeout`](Options::with_connect_timeout).
+    ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for a URL that cannot be used; [`ConnectError::Backend`] if the
-    /// server cannot be reached or does not accept this client.
+    /// - [`ConnectError::Invalid`] if the URL can't be used. Nothing was sent.
+    /// - [`ConnectError::Backend`] if the server can't be reached, is older than Redis 6.2, or
+    ///   refuses this client.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// This method is cancel safe. Dropping the future abandons the connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_api::LockClient;
+    /// use leasehold_fred::FredBackend;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let backend = FredBackend::connect("redis://127.0.0.1:6379").await?;
+    /// let locks = LockClient::new(backend);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::connect_with(url, Options::new()).await
     }
 
     /// Connects to the server at `url`.
     ///
+    /// Takes as long as [`with_connect_timeout`](Options::with_connect_timeout) allows, at most.
+    ///
     /// # Errors
     /// As [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of range.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// This method is cancel safe. Dropping the future abandons the connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_fred::{FredBackend, Options};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new()
+    ///     .with_key_prefix("billing:locks:")
+    ///     .with_call_timeout(Duration::from_millis(500));
+    /// let backend = FredBackend::connect_with("redis://127.0.0.1:6379", options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let source = Source::from_url(url, &options)?;
-        let core = Core::new(source, options)?;
-        core.warm_up().await?;
-        Ok(Self(core))
+        let connector = FredConnector::from_url(url, &options)?;
+        Ok(Self(Backend::connect(connector, options).await?))
     }
 
-    /// Uses the user's configuration to open connections; the first call does so.
+    /// Opens its connections with your configuration. The first call opens the first one.
     ///
-    /// Everything works as with a URL. The builder's server, user, database and TLS settings
-    /// hold; the protocol is that of the options, each command is sent once, and connections are
-    /// replaced by the backend, not by a reconnect policy. For a [`Config`] use
-    /// [`Builder::from_config`].
+    /// The backend has everything that it has with a URL. The server, user, database and TLS
+    /// settings of the builder apply; the protocol is that of `options`. The backend sends each
+    /// command once and replaces connections itself, so a reconnect policy has no effect. For a
+    /// [`Config`] use [`Builder::from_config`].
     ///
     /// [`Config`]: fred::types::config::Config
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range, or a builder without a configuration.
+    /// [`ConnectError::Invalid`] for options out of range, or if the builder has no configuration.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use fred::types::Builder;
+    /// use fred::types::config::Config;
+    /// use leasehold_fred::{FredBackend, Options};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::from_url("redis://127.0.0.1:6379")?;
+    /// let builder = Builder::from_config(config);
+    /// let backend = FredBackend::from_builder(&builder, Options::new())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_builder(builder: &Builder, options: Options) -> Result<Self, ConnectError> {
-        Ok(Self(Core::new(Source::own(builder, &options)?, options)?))
+        let connector = FredConnector::own(builder, &options)?;
+        Ok(Self(Backend::new(connector, options)?))
     }
 
-    /// Uses the connection of a client of the user's, which must have been initialised.
+    /// Uses the connection of your client. Call `init` on the client before.
     ///
-    /// It cannot open others, so there is no push and no independent renewal: see the
-    /// crate's documentation for that and for how to set such a client up.
+    /// The backend can't open others, so it has no push and no independent renewal. See
+    /// [the crate's documentation](crate#bringing-your-own-client) for what that means and for how
+    /// to set up such a client.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use fred::interfaces::ClientLike;
+    /// use fred::types::Builder;
+    /// use fred::types::config::{Config, ReconnectPolicy};
+    /// use leasehold_fred::{FredBackend, Options};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::from_url("redis://127.0.0.1:6379")?;
+    /// let client = Builder::from_config(config)
+    ///     .set_policy(ReconnectPolicy::new_constant(0, 50))
+    ///     .build()?;
+    /// client.init().await?;
+    /// let backend = FredBackend::from_client(client, Options::new())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_client(client: Client, options: Options) -> Result<Self, ConnectError> {
-        Ok(Self(Core::new(
-            Source::User(User::Client(client)),
-            options,
-        )?))
+        Self::from_user(UserClients::Client(client), options)
     }
 
-    /// Uses the connections of a pool of the user's, which must have been initialised; otherwise
-    /// as [`from_client`](Self::from_client).
+    /// Uses the connections of your pool. Call `init` on the pool before.
+    ///
+    /// Otherwise as [`from_client`](Self::from_client).
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use fred::interfaces::ClientLike;
+    /// use fred::types::Builder;
+    /// use fred::types::config::{Config, ReconnectPolicy};
+    /// use leasehold_fred::{FredBackend, Options};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::from_url("redis://127.0.0.1:6379")?;
+    /// let pool = Builder::from_config(config)
+    ///     .set_policy(ReconnectPolicy::new_constant(0, 50))
+    ///     .build_pool(4)?;
+    /// pool.init().await?;
+    /// let backend = FredBackend::from_pool(pool, Options::new())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_pool(pool: Pool, options: Options) -> Result<Self, ConnectError> {
-        Ok(Self(Core::new(Source::User(User::Pool(pool)), options)?))
-    }
-}
-
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl LockBackend for FredBackend {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
+        Self::from_user(UserClients::Pool(pool), options)
     }
 
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.0.runtime()
-    }
-
-    async fn hello(&self) -> Result<Stamp, BackendError> {
-        self.0.hello().await
-    }
-
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
-        self.0.listen(session).await
-    }
-
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        self.0.acquire(request).await
-    }
-
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        self.0.acquire_all(batch).await
-    }
-
-    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        self.0.poll(batch).await
-    }
-
-    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        self.0.renew(batch).await
-    }
-
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
-        self.0.end(batch).await
-    }
-
-    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
-        self.0.convert(request).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        self.0.inspect(key).await
-    }
-
-    async fn force_release(
-        &self,
-        request: &ForceRelease,
-    ) -> Result<Stamped<ForceReply>, BackendError> {
-        self.0.force_release(request).await
-    }
-
-    async fn close(&self) -> Result<(), BackendError> {
-        self.0.close().await
+    fn from_user(clients: UserClients, options: Options) -> Result<Self, ConnectError> {
+        Ok(Self(Backend::new(FredConnector::User(clients), options)?))
     }
 }

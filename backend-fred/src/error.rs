@@ -1,7 +1,7 @@
-//! What an error of the library says about the command.
+//! Classifies the library's errors by what they say about the command.
 
 use fred::error::{Error, ErrorKind};
-use leasehold_redis_link::{Failure, FailureKind};
+use leasehold_redis_common::connection::{Failure, FailureKind};
 
 pub(crate) fn failure(error: Error) -> Failure {
     let failure = match (error.kind(), reply_code(error.details())) {
@@ -26,7 +26,7 @@ fn reply_code(details: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_redis_protocol::ErrorClass;
+    use leasehold_redis_common::script::ErrorClass;
 
     use super::*;
 

@@ -15,51 +15,53 @@
 //! ```
 //!
 //! # Settings
-//! [`Options`], given to [`FredBackend::connect_with`] and the other constructors:
+//! Pass [`Options`] to [`FredBackend::connect_with`] or to another constructor:
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | of all keys and channels; the same for all who share locks |
+//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | prefix of all keys and channels; the same for all clients that share locks |
 //! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | longest single call, connecting included |
 //! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | longest attempt to connect, checks included |
-//! | [`with_resp`](Options::with_resp) | RESP3 | what the connections speak that the backend opens |
+//! | [`with_resp`](Options::with_resp) | RESP3 | protocol of the connections that the backend opens |
 //!
 //! # Connections
-//! Made from a URL or a `Builder`, a backend opens a connection for commands, one for renewals
-//! (driven by a thread of its own, so that a program that blocks its runtime keeps its locks),
-//! and one for each session that listens. Each is a client of its own that has no reconnect
-//! policy, and speaks RESP3 unless the options say RESP2. The first is opened when it is first
-//! needed, that for renewals when the first lock is taken. They are replaced when they break:
-//! when the server closes them at once, and when they go silent as soon as another one works. No
-//! call is ever sent twice by the backend, save with `EVAL` after the server has said that it
-//! does not know the script.
+//! A backend made from a URL or a `Builder` opens
+//! - a connection for commands, by the first call;
+//! - a connection for renewals, by the first acquired lock. A separate thread drives it, so a
+//!   program that blocks its runtime keeps its locks;
+//! - a connection for each session that listens.
 //!
-//! Where the server says that it has become a replica, its connections are left for new ones
-//! under the same name: that is all there is for a fail-over behind one name.
+//! Each connection is a separate client without a reconnect policy, and speaks RESP3 unless the
+//! options say RESP2. A connection that the server closes is replaced at once. A silent one is
+//! replaced as soon as another one works. The backend never sends a call twice, except with `EVAL`
+//! after the server has said that it doesn't know the script.
 //!
-//! Nothing of a backend works in a forked child: make another there, on a runtime of the child's.
+//! If the server says that it has become a replica, the backend closes its connections and opens
+//! new ones under the same name. This covers a failover behind one name, and no other.
+//!
+//! A backend doesn't work in a forked child. Make another one there, on a runtime of the child.
 //!
 //! # Bringing your own client
-//! | what | constructor | push | independent renewal | finds its way back from |
+//! | what | constructor | push | independent renewal | recovers from |
 //! |---|---|---|---|---|
 //! | URL | [`connect`](FredBackend::connect) | yes | yes | restart, cut, silence |
 //! | `Builder`, `Config` | [`from_builder`](FredBackend::from_builder) | yes | yes | restart, cut, silence |
 //! | `Client`, initialised | [`from_client`](FredBackend::from_client) | no | no | restart, cut, silence, if it has a reconnect policy |
 //! | `Pool`, initialised | [`from_pool`](FredBackend::from_pool) | no | no | the same |
 //!
-//! Without push a waiter learns of its turn when it next polls, at most a second later. Without
-//! independent renewal a program that blocks all threads of its runtime for longer than a lease
+//! Without push, a waiter learns of its grant by its next poll, at most a second later. Without
+//! independent renewal, a program that blocks all threads of its runtime for longer than a lease
 //! loses its locks.
 //!
-//! Set such a client up so:
-//! - A reconnect policy without an end and with short pauses (`new_constant(0, 50)`): it decides
-//!   how soon locks work again after the server does. Without a policy the client never does.
-//!   A connection that is silent for the time of a call is given up by `force_reconnection`.
-//! - Attempts and time-outs need no setting: each command here is sent with one attempt, fails at
-//!   once while there is no connection, and has a time-out of its own. `max_command_attempts = 1`
-//!   for the rest is still a good idea.
-//! - It must not be blocked by other commands (`BLPOP`, `WAIT`): renewals go over it too.
-//! - It must lead to one server, and not to a replica. Clustered clients are not supported.
+//! Requirements on your own client:
+//! - Set a reconnect policy without an end and with short pauses (`new_constant(0, 50)`). It decides
+//!   how soon locks work again after the server does. A client without a policy never recovers.
+//!   The backend calls `force_reconnection` on a connection that is silent for the call timeout.
+//! - Attempts and timeouts need no setting. The backend sends each command with one attempt and a
+//!   separate timeout, and a command fails at once while there is no connection. For your other
+//!   commands `max_command_attempts = 1` is still a good idea.
+//! - Don't block the client with other commands (`BLPOP`, `WAIT`). Renewals use it too.
+//! - Connect it to one server, not to a replica. Clustered clients aren't supported.
 //!
 //! # Errors
 //! | what happened | [`BackendError`](leasehold_api::BackendError) |
@@ -68,10 +70,10 @@
 //! | connection broken or silent after the command was sent, no answer in time, an answer that makes no sense | `OutcomeUnknown` |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one that is part of a cluster | `Rejected` |
 //! | another program's value under the key | `ForeignValue`: untouched |
-//! | after [`close`](leasehold_api::LockBackend::close), or when the runtime is gone that it was made in | `Closed` |
+//! | after [`close`](leasehold_api::LockBackend::close), or after the runtime of the backend has shut down | `Closed` |
 //!
 //! # Rights on the server
-//! A user that may do what is needed, and nothing else:
+//! A user with the rights that a backend needs, and no others:
 //!
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~leasehold:* resetchannels &leasehold:*
@@ -80,9 +82,9 @@
 //! ```
 
 mod backend;
+mod connection;
 mod error;
-mod wire;
 
 pub use backend::FredBackend;
-pub use leasehold_redis_link::ConnectError;
-pub use leasehold_redis_protocol::{Options, RespVersion};
+pub use leasehold_redis_common::connection::ConnectError;
+pub use leasehold_redis_common::{Options, RespVersion};

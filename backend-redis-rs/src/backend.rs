@@ -1,164 +1,142 @@
-//! The backend, and how it is made.
+//! The backend and its constructors.
 
-use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notices, Poll, PollReply, Renew,
-    RenewReply, Runtime, SessionId, Stamp, Stamped,
-};
-use leasehold_redis_link::{ConnectError, Core};
-use leasehold_redis_protocol::Options;
+use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::{Backend, Options, impl_lock_backend};
 use redis::aio::ConnectionLike;
 
-use crate::wire::Source;
+use crate::connection::RedisConnector;
 
-/// A [`LockBackend`] on a Redis server, through the `redis` crate.
+/// A [`LockBackend`](leasehold_api::LockBackend) on a Redis server, through the [`redis`] crate.
 ///
-/// Share it as `Arc<dyn LockBackend>`, or hand it to a client, which does so.
-pub struct RedisBackend(Core<Source>);
+/// A `LockClient` takes it as it is. To use one backend in several clients, share it as an
+/// `Arc<RedisBackend>`.
+pub struct RedisBackend(Backend<RedisConnector>);
 
-impl fmt::Debug for RedisBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither the URL, which may hold a password, nor the user's connection.
-        f.debug_struct("RedisBackend")
-            .field("options", self.0.options())
-            .finish_non_exhaustive()
-    }
-}
+impl_lock_backend!(RedisBackend);
 
 impl RedisBackend {
     /// Connects to the server at `url`, with the default [`Options`].
     ///
+    /// Takes 500 ms at most, the default of
+    /// [`with_connect_timeout`](Options::with_connect_timeout).
+    ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for a URL that cannot be used; [`ConnectError::Backend`] if the
-    /// server cannot be reached or does not accept this client.
+    /// - [`ConnectError::Invalid`] if the URL can't be used. Nothing was sent.
+    /// - [`ConnectError::Backend`] if the server can't be reached, is older than Redis 6.2, or
+    ///   refuses this client.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// This method is cancel safe. Dropping the future abandons the connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_api::LockClient;
+    /// use leasehold_redis_rs::RedisBackend;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let backend = RedisBackend::connect("redis://127.0.0.1:6379").await?;
+    /// let locks = LockClient::new(backend);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::connect_with(url, Options::new()).await
     }
 
     /// Connects to the server at `url`.
     ///
+    /// Takes as long as [`with_connect_timeout`](Options::with_connect_timeout) allows, at most.
+    ///
     /// # Errors
     /// As [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of range.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// This method is cancel safe. Dropping the future abandons the connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_redis_rs::{Options, RedisBackend};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new()
+    ///     .with_key_prefix("billing:locks:")
+    ///     .with_call_timeout(Duration::from_millis(500));
+    /// let backend = RedisBackend::connect_with("redis://127.0.0.1:6379", options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let source = Source::from_url(url, options.resp)?;
-        let core = Core::new(source, options)?;
-        core.warm_up().await?;
-        Ok(Self(core))
+        let connector = RedisConnector::from_url(url, options.resp)?;
+        Ok(Self(Backend::connect(connector, options).await?))
     }
 
-    /// Uses the user's client to open connections; the first call does so.
+    /// Opens its connections through your client. The first call opens the first one.
     ///
-    /// Everything works as with a URL. The client's server, user, database and TLS settings
-    /// hold; the protocol is that of the options.
+    /// The backend has everything that it has with a URL. The server, user, database and TLS
+    /// settings of the client apply; the protocol is that of `options`.
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range, or a client that cannot be used.
+    /// [`ConnectError::Invalid`] for options out of range, or if the client can't be used.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_redis_rs::{Options, RedisBackend};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redis::Client::open("redis://127.0.0.1:6379")?;
+    /// let backend = RedisBackend::from_client(&client, Options::new())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_client(client: &redis::Client, options: Options) -> Result<Self, ConnectError> {
-        Ok(Self(Core::new(
-            Source::own(client, options.resp)?,
-            options,
-        )?))
+        let connector = RedisConnector::own(client, options.resp)?;
+        Ok(Self(Backend::new(connector, options)?))
     }
 
-    /// Uses one connection of the user's: a `ConnectionManager`, a `MultiplexedConnection`, or
-    /// anything that clones into handles of one connection.
+    /// Uses your connection: a `ConnectionManager`, a `MultiplexedConnection`, or any type whose
+    /// clones are handles of one connection.
     ///
-    /// It cannot open others, so there is no push and no independent renewal: see the
-    /// crate's documentation for that and for how to set such a connection up.
+    /// The backend can't open others, so it has no push and no independent renewal. See
+    /// [the crate's documentation](crate#bringing-your-own-client) for what that means and for how
+    /// to set up such a connection.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_redis_rs::{Options, RedisBackend};
+    /// use redis::aio::ConnectionManagerConfig;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redis::Client::open("redis://127.0.0.1:6379")?;
+    /// let config = ConnectionManagerConfig::new().set_number_of_retries(0);
+    /// let connection = client.get_connection_manager_with_config(config).await?;
+    /// let backend = RedisBackend::from_connection(connection, Options::new())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn from_connection<C>(connection: C, options: Options) -> Result<Self, ConnectError>
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Ok(Self(Core::new(
-            Source::User(Arc::new(connection)),
-            options,
-        )?))
-    }
-}
-
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl LockBackend for RedisBackend {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.0.runtime()
-    }
-
-    async fn hello(&self) -> Result<Stamp, BackendError> {
-        self.0.hello().await
-    }
-
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
-        self.0.listen(session).await
-    }
-
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        self.0.acquire(request).await
-    }
-
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        self.0.acquire_all(batch).await
-    }
-
-    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        self.0.poll(batch).await
-    }
-
-    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        self.0.renew(batch).await
-    }
-
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
-        self.0.end(batch).await
-    }
-
-    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
-        self.0.convert(request).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        self.0.inspect(key).await
-    }
-
-    async fn force_release(
-        &self,
-        request: &ForceRelease,
-    ) -> Result<Stamped<ForceReply>, BackendError> {
-        self.0.force_release(request).await
-    }
-
-    async fn close(&self) -> Result<(), BackendError> {
-        self.0.close().await
+        let connector = RedisConnector::User(Arc::new(connection));
+        Ok(Self(Backend::new(connector, options)?))
     }
 }

@@ -1,6 +1,6 @@
-//! What an error of the library says about the command.
+//! Classifies the library's errors by what they say about the command.
 
-use leasehold_redis_link::{Failure, FailureKind};
+use leasehold_redis_common::connection::{Failure, FailureKind};
 use redis::{ErrorKind, RedisError};
 
 pub(crate) fn failure(error: RedisError) -> Failure {
@@ -24,7 +24,7 @@ pub(crate) fn failure(error: RedisError) -> Failure {
 mod tests {
     use std::io;
 
-    use leasehold_redis_protocol::ErrorClass;
+    use leasehold_redis_common::script::ErrorClass;
     use redis::ServerError;
 
     use super::*;

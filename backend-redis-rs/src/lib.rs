@@ -15,35 +15,37 @@
 //! ```
 //!
 //! # Settings
-//! [`Options`], given to [`RedisBackend::connect_with`] and the other constructors:
+//! Pass [`Options`] to [`RedisBackend::connect_with`] or to another constructor:
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | of all keys and channels; the same for all who share locks |
+//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | prefix of all keys and channels; the same for all clients that share locks |
 //! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | longest single call, connecting included |
 //! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | longest attempt to connect, checks included |
-//! | [`with_resp`](Options::with_resp) | RESP3 | what the connections speak that the backend opens |
+//! | [`with_resp`](Options::with_resp) | RESP3 | protocol of the connections that the backend opens |
 //!
 //! # Connections
-//! Made from a URL or a `redis::Client`, a backend opens a connection for commands, one for
-//! renewals (driven by a thread of its own, so that a program that blocks its runtime keeps its
-//! locks), and one for each session that listens. The first is opened when it is first needed,
-//! that for renewals when the first lock is taken. They are replaced when they break: when the
-//! server closes them at once, and when they go silent as soon as another one works. No call is
-//! ever sent twice by the backend, save with `EVAL` after the server has said that it does not
-//! know the script.
+//! A backend made from a URL or a `redis::Client` opens
+//! - a connection for commands, by the first call;
+//! - a connection for renewals, by the first acquired lock. A separate thread drives it, so a
+//!   program that blocks its runtime keeps its locks;
+//! - a connection for each session that listens.
 //!
-//! Where the server says that it has become a replica, its connections are left for new ones
-//! under the same name: that is all there is for a fail-over behind one name.
+//! A connection that the server closes is replaced at once. A silent one is replaced as soon as
+//! another one works. The backend never sends a call twice, except with `EVAL` after the server
+//! has said that it doesn't know the script.
 //!
-//! Nothing of a backend works in a forked child: make another there, on a runtime of the child's.
+//! If the server says that it has become a replica, the backend closes its connections and opens
+//! new ones under the same name. This covers a failover behind one name, and no other.
 //!
-//! They speak RESP3 unless the options say RESP2. With that a session that listens takes two
-//! connections, and the library does not tell when a connection ends: the first call after that
-//! has an unknown outcome, the next goes over a new connection.
+//! A backend doesn't work in a forked child. Make another one there, on a runtime of the child.
+//!
+//! Connections speak RESP3 unless the options say RESP2. With RESP2 a session that listens takes
+//! two connections, and the library doesn't report the end of a connection: the first call after
+//! the end has an unknown outcome, and the next one uses a new connection.
 //!
 //! # Bringing your own client
-//! | what | constructor | push | independent renewal | finds its way back from |
+//! | what | constructor | push | independent renewal | recovers from |
 //! |---|---|---|---|---|
 //! | URL | [`connect`](RedisBackend::connect) | yes | yes | restart, cut, silence |
 //! | `redis::Client` | [`from_client`](RedisBackend::from_client) | yes | yes | restart, cut, silence |
@@ -51,19 +53,19 @@
 //! | `MultiplexedConnection` | [`from_connection`](RedisBackend::from_connection) | no | no | nothing: it never reconnects |
 //! | other `ConnectionLike + Clone` | [`from_connection`](RedisBackend::from_connection) | no | no | what it can do itself |
 //!
-//! Without push a waiter learns of its turn when it next polls, at most a second later. Without
-//! independent renewal a program that blocks all threads of its runtime for longer than a lease
+//! Without push, a waiter learns of its grant by its next poll, at most a second later. Without
+//! independent renewal, a program that blocks all threads of its runtime for longer than a lease
 //! loses its locks.
 //!
-//! Set such a connection up so:
-//! - `ConnectionManagerConfig::set_number_of_retries(0)`: otherwise it is out of use for up to
-//!   10 s after the server is back. Calls are bounded in any case.
-//! - No response time-out below the call time-out (the default of the library is half of it):
-//!   an answer that is not waited for is an unknown outcome.
-//! - It must not be blocked by other commands (`BLPOP`, `WAIT`, `MULTI` over a slow network):
-//!   renewals go over it too.
-//! - It must lead to one server and not to a replica. A library that sends again what it has sent
-//!   is safe: every command has one effect, however often it arrives.
+//! Requirements on your own connection:
+//! - Set `ConnectionManagerConfig::set_number_of_retries(0)`. Otherwise the manager may stay
+//!   unusable for 10 s after the server is back. Calls are bounded in any case.
+//! - Set no response timeout below the call timeout. (The library's default is half of it.) A
+//!   call that times out has an unknown outcome.
+//! - Don't block the connection with other commands (`BLPOP`, `WAIT`, `MULTI` over a slow
+//!   network). Renewals use it too.
+//! - Connect it to one server, not to a replica. A library may send a command again: every command
+//!   has one effect, however often it arrives.
 //!
 //! # Errors
 //! | what happened | [`BackendError`](leasehold_api::BackendError) |
@@ -72,10 +74,10 @@
 //! | connection broken or silent after the command was sent, no answer in time, an answer that makes no sense | `OutcomeUnknown` |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one that is part of a cluster | `Rejected` |
 //! | another program's value under the key | `ForeignValue`: untouched |
-//! | after [`close`](leasehold_api::LockBackend::close), or when the runtime is gone that it was made in | `Closed` |
+//! | after [`close`](leasehold_api::LockBackend::close), or after the runtime of the backend has shut down | `Closed` |
 //!
 //! # Rights on the server
-//! A user that may do what is needed, and nothing else:
+//! A user with the rights that a backend needs, and no others:
 //!
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~leasehold:* resetchannels &leasehold:*
@@ -84,9 +86,9 @@
 //! ```
 
 mod backend;
+mod connection;
 mod error;
-mod wire;
 
 pub use backend::RedisBackend;
-pub use leasehold_redis_link::ConnectError;
-pub use leasehold_redis_protocol::{Options, RespVersion};
+pub use leasehold_redis_common::connection::ConnectError;
+pub use leasehold_redis_common::{Options, RespVersion};

@@ -8,7 +8,7 @@ use leasehold_api::{
     Acquire, AcquireReply, ClockId, End, EndReply, Key, LockSpec, Mode, Operation, OwnerId, Renew,
     ServerTime, SessionId, Wait,
 };
-use leasehold_redis_protocol::{Protocol, Settings as ScriptSettings, decode_notice, reply};
+use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notice, reply};
 
 use crate::Result;
 use crate::figures::sim;

@@ -1,0 +1,390 @@
+//! Connections through the `fred` crate.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fred::bytes::Bytes;
+use fred::clients::{Client, Pool, WithOptions};
+use fred::error::{Error, ErrorKind};
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::types::config::Config;
+use fred::types::{
+    Builder, ClusterHash, ConnectHandle, CustomCommand, Message, RespVersion, Value,
+};
+use futures_util::future::{Either, select};
+use leasehold_api::ServerTime;
+use leasehold_redis_common::connection::{
+    ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, UnboundedSender,
+};
+use leasehold_redis_common::script::Call;
+use leasehold_redis_common::{Options, RespVersion as Resp, check_url};
+use tokio::runtime::Handle;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::error::failure;
+
+/// The number of messages that the library buffers for the task that reads them at once. If more
+/// arrive, some are lost, and the library says so.
+const MESSAGE_BUFFER: usize = 1_024;
+/// The library reports a new connection with an event that can be missed.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The library drops a command on a user's client, if it wasn't sent yet, this long after the
+/// caller's limit. The caller's limit must end first.
+const DISCARD_AFTER: Duration = Duration::from_millis(50);
+
+/// Opens connections, or shares the user's.
+pub(crate) enum FredConnector {
+    /// Builds a client for each connection.
+    Own(Box<Builder>),
+    /// The user's clients, which reconnect by themselves.
+    User(UserClients),
+}
+
+/// The clients of a user.
+#[derive(Clone)]
+pub(crate) enum UserClients {
+    /// One connection.
+    Client(Client),
+    /// Several.
+    Pool(Pool),
+}
+
+impl FredConnector {
+    /// Connections to the server that `url` names.
+    pub(crate) fn from_url(url: &str, options: &Options) -> Result<Self, ConnectError> {
+        check_url(url)?;
+        let config =
+            Config::from_url(url).map_err(|error| ConnectError::unusable("URL", &error))?;
+        Self::own(&Builder::from_config(config), options)
+    }
+
+    /// Connections as `builder` makes them, but with the given protocol and without reconnecting. A
+    /// client that reconnected by itself would send commands again, and hide which server it is
+    /// connected to.
+    pub(crate) fn own(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
+        let Some(config) = builder.get_config() else {
+            let error = Error::new(ErrorKind::Config, "it has no client configuration");
+            return Err(ConnectError::unusable("builder", &error));
+        };
+        // A fresh one, because a reconnect policy cannot be taken away.
+        let mut own = Builder::from_config(config.clone());
+        own.set_connection_config(builder.get_connection_config().clone())
+            .set_performance_config(builder.get_performance_config().clone())
+            .with_config(|config| {
+                config.version = match options.resp {
+                    Resp::Resp2 => RespVersion::RESP2,
+                    Resp::Resp3 => RespVersion::RESP3,
+                };
+                config.fail_fast = true;
+            })
+            .with_connection_config(|config| {
+                config.max_command_attempts = 1;
+                config.connection_timeout = options.connect_timeout;
+                config.internal_command_timeout = options.connect_timeout;
+            })
+            // The caller has a limit; one of the library would need a timer of the caller's runtime.
+            .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
+        Ok(Self::Own(Box::new(own)))
+    }
+}
+
+impl Connector for FredConnector {
+    type Connection = FredConnection;
+
+    fn is_own(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+
+    fn address(&self) -> Option<String> {
+        let Self::Own(builder) = self else {
+            return None;
+        };
+        let hosts = builder.get_config()?.server.hosts();
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        Some(hosts.join(", "))
+    }
+
+    async fn open(
+        &self,
+        options: &Options,
+        events: Option<UnboundedSender<ConnectionEvent>>,
+    ) -> Result<FredConnection, Failure> {
+        let builder = match self {
+            Self::User(clients) => {
+                return Ok(FredConnection::new(Clients::User(clients.clone()), options));
+            }
+            Self::Own(builder) => builder,
+        };
+        let mut builder = builder.clone();
+        if events.is_some() {
+            builder.with_performance_config(|config| {
+                config.broadcast_channel_capacity = MESSAGE_BUFFER;
+            });
+        }
+        let client = builder.build().map_err(failure)?;
+        let messages = client.message_rx();
+        let (driver, router) = connect(&client).await.map_err(failure)?;
+        if let Some(events) = events {
+            tokio::spawn(pump(messages, router, events));
+        }
+        Ok(FredConnection::new(
+            Clients::Own { client, driver },
+            options,
+        ))
+    }
+}
+
+/// Starts the library's task for a connection, and waits until it is connected.
+async fn connect(client: &Client) -> Result<(Driver, ConnectHandle), Error> {
+    let mut router = client.connect();
+    let driver = Driver(router.abort_handle());
+    loop {
+        let connected = pin!(timeout(LOOK_AGAIN, client.wait_for_connect()));
+        match select(connected, &mut router).await {
+            Either::Left((Ok(Ok(())), _)) => return Ok((driver, router)),
+            Either::Left((Ok(Err(error)), _)) | Either::Right((Ok(Err(error)), _)) => {
+                return Err(error);
+            }
+            Either::Left((Err(_), _)) => {}
+            Either::Right(_) => {
+                return Err(Error::new(ErrorKind::Canceled, "the connection task ended"));
+            }
+        }
+    }
+}
+
+/// Reads messages from the library's bounded buffer, and reports the end of the connection.
+async fn pump(
+    mut messages: Receiver<Message>,
+    mut router: ConnectHandle,
+    events: UnboundedSender<ConnectionEvent>,
+) {
+    loop {
+        let event = match select(pin!(messages.recv()), &mut router).await {
+            Either::Left((Ok(message), _)) => match message.value {
+                Value::Bytes(payload) => ConnectionEvent::Message(payload.to_vec()),
+                Value::String(payload) => ConnectionEvent::Message(payload.as_bytes().to_vec()),
+                _ => ConnectionEvent::Missed,
+            },
+            Either::Left((Err(RecvError::Lagged(_)), _)) => ConnectionEvent::Missed,
+            Either::Left((Err(RecvError::Closed), _)) | Either::Right(_) => break,
+        };
+        if events.send(event).is_err() {
+            return;
+        }
+    }
+    // Fails if nobody listens any more.
+    let _ = events.send(ConnectionEvent::Closed);
+}
+
+/// Aborts the library's task when it is dropped, which closes the connection.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// One connection. Dropping it closes it, unless it is the user's.
+pub(crate) struct FredConnection {
+    clients: Clients,
+    /// Runs the commands of a user's client: an abandoned command must still reach its timeout.
+    /// Otherwise the library would send it later, even over the next connection.
+    handle: Handle,
+    limits: fred::types::config::Options,
+    /// The number of answers from each of the user's connections.
+    heard: Vec<Arc<AtomicU64>>,
+}
+
+enum Clients {
+    /// Opened here.
+    Own { client: Client, driver: Driver },
+    /// The user's.
+    User(UserClients),
+}
+
+impl FredConnection {
+    fn new(clients: Clients, options: &Options) -> Self {
+        let (connections, is_users) = match &clients {
+            Clients::Own { .. } => (0, false),
+            Clients::User(UserClients::Client(_)) => (1, true),
+            Clients::User(UserClients::Pool(pool)) => (pool.clients().len(), true),
+        };
+        Self {
+            heard: (0..connections).map(|_| Arc::default()).collect(),
+            clients,
+            handle: Handle::current(),
+            limits: fred::types::config::Options {
+                max_attempts: Some(1),
+                timeout: is_users.then_some(options.call_timeout + DISCARD_AFTER),
+                fail_fast: true,
+                ..Default::default()
+            },
+        }
+    }
+}
+
+impl Connection for FredConnection {
+    type Reply = Bytes;
+
+    fn is_closed(&self) -> bool {
+        match &self.clients {
+            Clients::Own { driver, .. } => driver.0.is_finished(),
+            Clients::User(_) => false,
+        }
+    }
+
+    async fn eval(&self, name: &'static str, script: &str, call: &Call) -> Result<Bytes, Failure> {
+        let elements = call.elements();
+        let pieces = || call.keys().chain(call.args());
+        // All in one buffer, because the library clones each argument.
+        let mut all = Vec::with_capacity(script.len() + call.bytes());
+        all.extend_from_slice(script.as_bytes());
+        pieces().for_each(|piece| all.extend_from_slice(piece));
+        let mut all = Bytes::from(all);
+        let mut arguments = Vec::with_capacity(2 + 2 * elements);
+        arguments.push(Value::Bytes(all.split_to(script.len())));
+        arguments.push(Value::try_from(elements).map_err(failure)?);
+        arguments.extend(pieces().map(|piece| Value::Bytes(all.split_to(piece.len()))));
+        match self.send(name, ClusterHash::Offset(2), arguments).await? {
+            Value::Bytes(bytes) => Ok(bytes),
+            Value::String(text) => Ok(text.into_inner()),
+            other => Err(Failure::garbled(name, &other)),
+        }
+    }
+
+    async fn info(&self) -> Result<String, Failure> {
+        let arguments = vec![Value::from("server")];
+        match self.send("INFO", ClusterHash::Random, arguments).await? {
+            Value::String(text) => Ok(text.to_string()),
+            other => Err(Failure::garbled("INFO", &other)),
+        }
+    }
+
+    async fn time(&self) -> Result<ServerTime, Failure> {
+        let answer = self.send("TIME", ClusterHash::Random, Vec::new()).await?;
+        match answer.clone().convert::<(u64, u64)>() {
+            Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
+            Err(_) => Err(Failure::garbled("TIME", &answer)),
+        }
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        self.send("PING", ClusterHash::Random, Vec::new())
+            .await
+            .map(drop)
+    }
+
+    async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
+        let Clients::Own { client, .. } = &self.clients else {
+            return Err(Failure::lost("a shared connection cannot subscribe"));
+        };
+        // The library returns once it has sent the command, and drops the answer. It drops a
+        // refusal too, or takes it for the answer to the next command. So ask the server over the
+        // same connection, which answers commands in order.
+        client.subscribe(channel).await.map_err(failure)?;
+        let subscribed = match client.protocol_version() {
+            RespVersion::RESP3 => self.is_listed_as_subscribed().await?,
+            RespVersion::RESP2 => self.takes_only_subscriptions().await?,
+        };
+        if subscribed {
+            return Ok(());
+        }
+        Err(Failure::misconfigured(
+            "SUBSCRIBE was refused: no access to the channel, or not to the command",
+        ))
+    }
+}
+
+impl FredConnection {
+    async fn is_listed_as_subscribed(&self) -> Result<bool, Failure> {
+        let arguments = vec![Value::from("INFO")];
+        match self.send("CLIENT", ClusterHash::Random, arguments).await? {
+            Value::String(text) => Ok(text.contains(" sub=1 ")),
+            other => Err(Failure::garbled("CLIENT INFO", &other)),
+        }
+    }
+
+    /// Over RESP2, a subscribed connection answers a PING with a message.
+    async fn takes_only_subscriptions(&self) -> Result<bool, Failure> {
+        match self.send("PING", ClusterHash::Random, Vec::new()).await? {
+            Value::Array(_) => Ok(true),
+            Value::String(_) => Ok(false),
+            other => Err(Failure::garbled("PING", &other)),
+        }
+    }
+
+    async fn send(
+        &self,
+        name: &'static str,
+        hash: ClusterHash,
+        arguments: Vec<Value>,
+    ) -> Result<Value, Failure> {
+        let (client, member) = match &self.clients {
+            Clients::Own { client, .. } | Clients::User(UserClients::Client(client)) => (client, 0),
+            Clients::User(UserClients::Pool(pool)) => {
+                let client = pool.next_connected();
+                let is_it = |member: &Client| std::ptr::eq(member, client);
+                let member = pool.clients().iter().position(is_it);
+                (client, member.unwrap_or_default())
+            }
+        };
+        if !client.is_connected() {
+            return Err(Failure::new(
+                FailureKind::Refused,
+                "the client is not connected",
+            ));
+        }
+        let command = CustomCommand::new_static(name, hash, false);
+        // `custom` is the one way of sending that these limits hold for.
+        let limited = client.with_options(&self.limits);
+        match &self.clients {
+            Clients::Own { .. } => limited.custom(command, arguments).await.map_err(failure),
+            Clients::User(_) => {
+                let heard = Arc::clone(&self.heard[member]);
+                let sent = to_its_end(limited, command, arguments, heard);
+                match self.handle.spawn(sent).await {
+                    Ok(answer) => answer.map_err(failure),
+                    Err(_) => Err(Failure::lost("the runtime is shutting down")),
+                }
+            }
+        }
+    }
+}
+
+/// Runs a command on a user's client to its end, though its caller may give up before.
+async fn to_its_end(
+    limited: WithOptions<Client>,
+    command: CustomCommand,
+    arguments: Vec<Value>,
+    heard: Arc<AtomicU64>,
+) -> Result<Value, Error> {
+    let before = heard.load(Ordering::Relaxed);
+    let answer = limited.custom(command, arguments).await;
+    match &answer {
+        Err(error) if *error.kind() == ErrorKind::Timeout => {
+            revive(&limited, &heard, before).await;
+        }
+        _ => {
+            heard.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    answer
+}
+
+/// Makes a user's client that didn't answer in time reconnect, which it doesn't do by itself,
+/// unless another answer came from it meanwhile.
+async fn revive(client: &Client, heard: &AtomicU64, before: u64) {
+    let silent = heard.compare_exchange(before, before + 1, Ordering::Relaxed, Ordering::Relaxed);
+    // A client without a policy would never connect again.
+    if silent.is_ok() && client.has_reconnect_policy() {
+        // If this fails, the next call fails too.
+        let _ = client.force_reconnection().await;
+    }
+}

@@ -1,0 +1,9 @@
+//! What every Redis backend promises on a real server, through the `fred` crate.
+
+#[path = "../client/mod.rs"]
+mod client;
+mod constructors;
+mod pool;
+
+#[path = "../../../redis-common/tests/shared/mod.rs"]
+mod shared;

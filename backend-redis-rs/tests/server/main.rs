@@ -1,0 +1,13 @@
+//! What every Redis backend promises on a real server, through the `redis` crate.
+
+#[path = "../client/mod.rs"]
+mod client;
+mod constructors;
+#[cfg(leasehold_mutants)]
+mod lua_mutants;
+
+#[cfg(leasehold_mutants)]
+#[path = "../../../redis-common/tests/shared/harness.rs"]
+mod harness;
+#[path = "../../../redis-common/tests/shared/mod.rs"]
+mod shared;

@@ -1,0 +1,322 @@
+//! Requests become script calls, and answers become replies.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply, End,
+    EndReply, ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notices, Poll, PollReply,
+    Renew, RenewReply, Runtime, SessionId, Stamp, Stamped, TokioRuntime,
+};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::connection::{self, ConnectError, Connector, ManagedConnection, Shared};
+use crate::options::Options;
+use crate::script::reply::{self, Answer};
+use crate::script::{Call, Protocol, ScriptSettings};
+
+/// A [`LockBackend`] on the connections that a client library opens.
+///
+/// # Cancel safety
+/// Dropping the future of a method abandons the call; the server may still execute what was sent.
+pub struct Backend<C: Connector> {
+    protocol: Protocol,
+    shared: Arc<Shared<C>>,
+    commands: Arc<ManagedConnection<C>>,
+    /// A second connection, which the renewal thread drives: a program that blocks its runtime
+    /// doesn't stop renewals. The same as `commands` if a second one can't be opened.
+    renewals: Arc<ManagedConnection<C>>,
+    /// Whether the connection for renewals has been prepared for the first one.
+    warmed: AtomicBool,
+    closed: watch::Sender<bool>,
+}
+
+impl<C: Connector> fmt::Debug for Backend<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("Backend", f)
+    }
+}
+
+impl<C: Connector> Backend<C> {
+    /// Makes a backend; its first call opens the first connection.
+    ///
+    /// # Errors
+    /// [`ConnectError::Invalid`] for options out of range.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn new(connector: C, options: Options) -> Result<Self, ConnectError> {
+        options.check()?;
+        // Scripts publish in any case: other clients may listen even if this one can't.
+        let protocol = Protocol::new(&options.key_prefix, ScriptSettings::default())?;
+        let shared = Arc::new(Shared {
+            connector: Arc::new(connector),
+            options,
+            runtime: TokioRuntime::current(),
+            handle: Handle::current(),
+            moved: Arc::default(),
+        });
+        let commands = ManagedConnection::new(Arc::clone(&shared));
+        let renewals = match TokioRuntime::guardian() {
+            Some(renewal_thread) if shared.connector.is_own() => {
+                ManagedConnection::new(Arc::new(shared.driven_by(renewal_thread)))
+            }
+            _ => Arc::clone(&commands),
+        };
+        Ok(Self {
+            protocol,
+            shared,
+            commands,
+            renewals,
+            warmed: AtomicBool::new(false),
+            closed: watch::Sender::new(false),
+        })
+    }
+
+    /// Makes a backend and opens its first connection.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and [`ConnectError::Backend`] if the server can't be reached or
+    /// doesn't accept this client.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the connection.
+    pub async fn connect(connector: C, options: Options) -> Result<Self, ConnectError> {
+        let backend = Self::new(connector, options)?;
+        backend.commands.warm_up().await?;
+        Ok(backend)
+    }
+
+    /// Formats the backend under the name of a type that wraps it. Shows neither the URL, which
+    /// may hold a password, nor the user's connection.
+    ///
+    /// # Errors
+    /// As the formatter.
+    pub fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
+
+    /// Whether renewals have a connection that commands don't use.
+    fn renews_independently(&self) -> bool {
+        !Arc::ptr_eq(&self.commands, &self.renewals)
+    }
+
+    /// Opens the connection for renewals and has the server load their script: the first renewal
+    /// of a short lease has time for a single round trip.
+    fn warm_renewals(&self) {
+        if !self.renews_independently() || self.warmed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (connection, nothing) = (Arc::clone(&self.renewals), self.protocol.renew(&[]));
+        // If this fails, the first renewal does it.
+        let warm_up = async move { connection.script(&nothing).await.map(drop) };
+        self.renewals.handle().spawn(warm_up);
+    }
+
+    /// Runs a script for one element.
+    async fn run<T>(
+        &self,
+        call: Call,
+        decode: impl FnOnce(&[u8], ClockId) -> Answer<T>,
+    ) -> Answer<T> {
+        let answer = self.commands.script(&call).await?;
+        decode(answer.body(), answer.clock)
+    }
+
+    /// Runs a script for a batch. If the call fails, each element gets its error.
+    async fn run_batch<E, T>(
+        &self,
+        connection: &Arc<ManagedConnection<C>>,
+        batch: &[E],
+        encode: impl FnOnce(&Protocol, &[E]) -> Call,
+        decode: impl FnOnce(&[u8], usize, ClockId) -> Vec<Answer<T>>,
+    ) -> Vec<Answer<T>> {
+        if batch.is_empty() {
+            return Vec::new();
+        }
+        match connection.script(&encode(&self.protocol, batch)).await {
+            Ok(answer) => decode(answer.body(), batch.len(), answer.clock),
+            Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn renew_over(
+        &self,
+        connection: &Arc<ManagedConnection<C>>,
+        batch: &[Renew],
+    ) -> Vec<Answer<RenewReply>> {
+        self.run_batch(connection, batch, Protocol::renew, reply::renewals)
+            .await
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<C: Connector> LockBackend for Backend<C> {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::full();
+        capabilities.push = self.shared.connector.is_own();
+        capabilities.independent_renewal = self.renews_independently();
+        capabilities
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(self.shared.runtime.clone())
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.commands.time().await
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+        if *self.closed.borrow() {
+            return Err(BackendError::Closed);
+        }
+        if !self.shared.connector.is_own() {
+            return Err(BackendError::Unsupported { what: "listen" });
+        }
+        let channel = self.protocol.channel(&session);
+        connection::listen(&self.shared, channel, self.closed.subscribe()).await
+    }
+
+    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        let call = self.protocol.acquire(request);
+        let answer = self.run(call, reply::acquire).await?;
+        if may_be_renewed(&answer.reply) {
+            self.warm_renewals();
+        }
+        Ok(answer)
+    }
+
+    async fn acquire_all(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
+        let answers = self
+            .run_batch(&self.commands, batch, Protocol::acquires, reply::acquires)
+            .await;
+        let mut replies = answers.iter().flatten().map(|answer| &answer.reply);
+        if replies.any(may_be_renewed) {
+            self.warm_renewals();
+        }
+        answers
+    }
+
+    async fn poll(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
+        self.run_batch(&self.commands, batch, Protocol::poll, reply::polls)
+            .await
+    }
+
+    /// Falls back to the connection for commands if the server, or a proxy, allows no second one.
+    async fn renew(&self, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
+        let began = self.shared.runtime.now();
+        let replies = self.renew_over(&self.renewals, batch).await;
+        if !self.renews_independently() || !replies.iter().all(not_executed) {
+            return replies;
+        }
+        let took = self.shared.runtime.now().saturating_since(began);
+        let rest = self.shared.options.call_timeout.saturating_sub(took);
+        let again = self.renew_over(&self.commands, batch);
+        let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
+        let answered = self.shared.within(rest, again).await;
+        answered.unwrap_or_else(|| batch.iter().map(|_| unknown()).collect())
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Answer<EndReply>> {
+        self.run_batch(&self.commands, batch, Protocol::end, reply::ends)
+            .await
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        let call = self.protocol.convert(request);
+        self.run(call, reply::convert).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        let call = self.protocol.inspect(key);
+        self.run(call, reply::inspect).await
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        let call = self.protocol.force_release(request);
+        self.run(call, reply::force_release).await
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.closed.send_replace(true);
+        self.commands.close();
+        self.renewals.close();
+        Ok(())
+    }
+}
+
+fn not_executed<T>(reply: &Result<T, BackendError>) -> bool {
+    matches!(reply, Err(BackendError::Unavailable { .. }))
+}
+
+/// Whether a renewal may follow.
+const fn may_be_renewed(reply: &AcquireReply) -> bool {
+    matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_))
+}
+
+/// Implements `LockBackend` and `Debug` for a tuple struct around a [`Backend`].
+///
+/// Each method returns the inner backend's own future. An `async fn` would box a second one.
+#[macro_export]
+macro_rules! impl_lock_backend {
+    ($backend:ident) => {
+        impl ::std::fmt::Debug for $backend {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                self.0.fmt_as(stringify!($backend), f)
+            }
+        }
+
+        const _: () = {
+            use ::leasehold_api::*;
+
+            #[deny(clippy::missing_trait_methods)]
+            impl LockBackend for $backend {
+                fn capabilities(&self) -> Capabilities {
+                    self.0.capabilities()
+                }
+                fn runtime(&self) -> ::std::sync::Arc<dyn Runtime> {
+                    self.0.runtime()
+                }
+                $crate::impl_lock_backend! { @
+                    fn hello() -> Result<Stamp, BackendError>;
+                    fn listen(session: [SessionId]) -> Result<Notices, BackendError>;
+                    fn acquire(request: &'life1 [Acquire]) -> Result<Stamped<AcquireReply>, BackendError>;
+                    fn acquire_all(batch: &'life1 [[Acquire]]) -> Vec<Result<Stamped<AcquireReply>, BackendError>>;
+                    fn poll(batch: &'life1 [[Poll]]) -> Vec<Result<Stamped<PollReply>, BackendError>>;
+                    fn renew(batch: &'life1 [[Renew]]) -> Vec<Result<Stamped<RenewReply>, BackendError>>;
+                    fn end(batch: &'life1 [[End]]) -> Vec<Result<Stamped<EndReply>, BackendError>>;
+                    fn convert(request: &'life1 [Convert]) -> Result<Stamped<ConvertReply>, BackendError>;
+                    fn inspect(key: &'life1 [Key]) -> Result<Stamped<InspectReply>, BackendError>;
+                    fn force_release(request: &'life1 [ForceRelease]) -> Result<Stamped<ForceReply>, BackendError>;
+                    fn close() -> Result<(), BackendError>;
+                }
+            }
+        };
+    };
+    (@ $(fn $name:ident($($argument:ident: $(&$life:lifetime)? [$type:ty])?) -> $output:ty;)+) => {$(
+        fn $name<'life0, $($($life,)?)? 'async_trait>(
+            &'life0 self,
+            $($argument: $(&$life)? $type,)?
+        ) -> BoxFuture<'async_trait, $output>
+        where
+            'life0: 'async_trait,
+            $($($life: 'async_trait,)?)?
+            Self: 'async_trait,
+        {
+            self.0.$name($($argument)?)
+        }
+    )+};
+}

@@ -1,0 +1,157 @@
+//! Whose clock a stamp was read from, where connections are renewed unseen.
+//!
+//! A client library that reconnects by itself may have reached another server, and says so only
+//! sometimes. Both clocks run at the same rate within the drift allowance, so a stamp that does
+//! not fit the last good one, given how much time has passed here, comes from another clock (or
+//! from one that was stepped, which is the same to whoever compares times).
+
+use std::time::Duration;
+
+use leasehold_api::{ClockId, Moment, ServerTime, bounds};
+
+/// Names the clock behind a user's connection.
+#[derive(Debug)]
+pub(crate) struct ClockWatch {
+    server: ClockId,
+    steps: u64,
+    reference: Option<Sample>,
+}
+
+/// An exchange: the stamp was read somewhere between the two moments.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    sent: Moment,
+    received: Moment,
+    at: ServerTime,
+}
+
+impl ClockWatch {
+    /// A watch over connections to a server, named by its `run_id`.
+    pub(crate) const fn new(server: ClockId) -> Self {
+        Self {
+            server,
+            steps: 0,
+            reference: None,
+        }
+    }
+
+    /// The `run_id` was read again.
+    pub(crate) fn connected(&mut self, server: ClockId) {
+        if server != self.server {
+            self.server = server;
+            self.reference = None;
+        }
+    }
+
+    /// The id for a stamp that came with the answer to an exchange.
+    pub(crate) fn observe(&mut self, sent: Moment, received: Moment, at: ServerTime) -> ClockId {
+        let sample = Sample { sent, received, at };
+        match self.reference {
+            Some(reference) if !reference.fits(&sample) => {
+                self.steps += 1;
+                self.reference = Some(sample);
+            }
+            Some(reference) if !sample.is_sharper_than(&reference) => {}
+            _ => self.reference = Some(sample),
+        }
+        ClockId::new(self.server.get().wrapping_add(self.steps))
+    }
+}
+
+impl Sample {
+    /// Whether both may be readings of one clock.
+    fn fits(&self, later: &Self) -> bool {
+        let between = |from: Moment, to: Moment| micros(to) - micros(from);
+        let most = between(self.sent, later.received);
+        let least = between(self.received, later.sent);
+        let allowance = most.abs() / i128::from(bounds::DRIFT_PARTS)
+            + i128::from(duration_micros(bounds::DRIFT_FLOOR));
+        let elapsed = i128::from(later.at.as_micros()) - i128::from(self.at.as_micros());
+        (least - allowance..=most + allowance).contains(&elapsed)
+    }
+
+    /// Whether it tells more about the clock now than an older one, whose knowledge wears off.
+    fn is_sharper_than(&self, older: &Self) -> bool {
+        let age = self.received.saturating_since(older.received);
+        self.width() <= older.width() + age / bounds::DRIFT_PARTS
+    }
+
+    fn width(&self) -> Duration {
+        self.received.saturating_since(self.sent)
+    }
+}
+
+fn micros(moment: Moment) -> i128 {
+    i128::from(duration_micros(moment.since_origin()))
+}
+
+fn duration_micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: ClockId = ClockId::new(7);
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    fn stamp(ms: u64) -> ServerTime {
+        ServerTime::from_micros(1_000_000_000 + ms * 1_000)
+    }
+
+    #[test]
+    fn a_steady_clock_keeps_its_id() {
+        let mut watch = ClockWatch::new(SERVER);
+        for ms in (0..100_000).step_by(777) {
+            // Half a percent fast.
+            let id = watch.observe(at(ms), at(ms + 3), stamp(ms + ms / 200 + 1));
+            assert_eq!(id, SERVER, "after {ms} ms");
+        }
+    }
+
+    #[test]
+    fn overlapping_exchanges_may_be_answered_in_any_order() {
+        let mut watch = ClockWatch::new(SERVER);
+        assert_eq!(watch.observe(at(10), at(500), stamp(490)), SERVER);
+        assert_eq!(watch.observe(at(0), at(505), stamp(2)), SERVER);
+        assert_eq!(watch.observe(at(505), at(506), stamp(506)), SERVER);
+    }
+
+    #[test]
+    fn a_step_either_way_starts_a_new_id() {
+        for step in [-50_i64, 50] {
+            let mut watch = ClockWatch::new(SERVER);
+            watch.observe(at(0), at(1), stamp(1_000));
+            let stepped = stamp((1_100 + step).unsigned_abs());
+            let id = watch.observe(at(100), at(101), stepped);
+            assert_ne!(id, SERVER, "step of {step} ms");
+            let later = stamp((1_200 + step).unsigned_abs());
+            assert_eq!(watch.observe(at(200), at(201), later), id);
+        }
+    }
+
+    #[test]
+    fn a_slow_exchange_does_not_blur_what_a_fast_one_told() {
+        let mut watch = ClockWatch::new(SERVER);
+        watch.observe(at(0), at(1), stamp(0));
+        assert_eq!(watch.observe(at(1), at(900), stamp(450)), SERVER);
+        // 300 ms ahead: within the slow exchange's reach, not within the fast one's.
+        assert_ne!(watch.observe(at(901), at(902), stamp(1_200)), SERVER);
+    }
+
+    #[test]
+    fn another_server_has_another_id_even_after_steps() {
+        let mut watch = ClockWatch::new(SERVER);
+        watch.observe(at(0), at(1), stamp(0));
+        let stepped = watch.observe(at(2), at(3), stamp(5_000));
+        watch.connected(ClockId::new(1_000));
+        let other = watch.observe(at(4), at(5), stamp(90_000));
+        assert!(other != stepped && other != SERVER);
+        watch.connected(ClockId::new(1_000));
+        assert_eq!(watch.observe(at(6), at(7), stamp(90_002)), other);
+    }
+}

@@ -1,0 +1,474 @@
+//! A connection that is opened when it is needed, and replaced when it breaks.
+//!
+//! - Connecting is single-flight. It reads the server's `run_id` each time, so every reply is
+//!   stamped with the clock that it comes from. It continues if the caller that began it gives up:
+//!   the renewal of a short lease may have less time than a distant server needs.
+//! - A connection that is known to have ended is replaced before the next call. Nothing is sent
+//!   over it.
+//! - A dead network shows only as silence. When a call has waited for a quarter of the call timeout
+//!   and nothing has arrived since, a second connection is opened next to the silent one. If the
+//!   second one works and the first is still silent, the second replaces it, and the calls that
+//!   wait on the first end at once with an unknown outcome. A call that its caller gave up counts.
+//! - A server that says that it has become a replica is left, because its name or address may lead
+//!   to the new primary by now. Until it does, there is at most one new connection in each
+//!   [`PAUSE`].
+//! - A user's connection can't be replaced. After an error, and after silence for the whole call
+//!   timeout, the `run_id` is read again, because the library may have connected to another server.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp, TokioRuntime};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinError;
+
+use super::clock::ClockWatch;
+use super::connector::{self, Connection, ConnectionEvent, Connector};
+use super::failure::{Failure, FailureKind};
+use super::server::ServerInfo;
+use crate::options::Options;
+use crate::script::{Call, ErrorClass, reply};
+
+/// A connection is suspect after silence for the call timeout divided by this.
+const SILENCE_PARTS: u32 = 4;
+/// How long the silent connection may still answer once another one works: a server that was
+/// merely busy answers on both at about the same time.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// The shortest time between two connections to a server that has become a replica.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// What the connections of a backend share: the connector, the limits and the clock.
+pub(crate) struct Shared<C> {
+    pub(crate) connector: Arc<C>,
+    pub(crate) options: Options,
+    pub(crate) runtime: TokioRuntime,
+    /// Drives the connections.
+    pub(crate) handle: Handle,
+    /// Changes when a connection leaves a server that has become a replica.
+    pub(crate) moved: Arc<watch::Sender<()>>,
+}
+
+impl<C: Connector> Shared<C> {
+    /// A copy whose connections another runtime drives.
+    pub(crate) fn driven_by(&self, handle: Handle) -> Self {
+        Self {
+            connector: Arc::clone(&self.connector),
+            options: self.options.clone(),
+            runtime: self.runtime.clone(),
+            handle,
+            moved: Arc::clone(&self.moved),
+        }
+    }
+
+    /// The local clock.
+    fn now(&self) -> Moment {
+        self.runtime.now()
+    }
+
+    /// Runs `future` for at most `limit`.
+    pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        match select(pin!(future), pin!(self.runtime.timer(limit))).await {
+            Either::Left((output, _)) => Some(output),
+            Either::Right(_) => None,
+        }
+    }
+
+    /// Opens a connection and checks the server, within the connect timeout.
+    ///
+    /// Runs in a task: the connection belongs to the backend's runtime, not to the caller's.
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        events: Option<tokio::sync::mpsc::UnboundedSender<ConnectionEvent>>,
+    ) -> Result<(C::Connection, ServerInfo), BackendError> {
+        let limit = self.options.connect_timeout.min(self.options.call_timeout);
+        let shared = Arc::clone(self);
+        let task = self.handle.spawn(async move {
+            let opening = async {
+                let connection = shared.connector.open(&shared.options, events).await?;
+                let info = connection.info().await?;
+                Ok((connection, info))
+            };
+            shared.within(limit, opening).await
+        });
+        let prefix = &self.options.key_prefix;
+        let connected = match task.await {
+            Ok(Some(Ok((connection, info)))) => check_server(&info).map(|info| (connection, info)),
+            Ok(Some(Err(failure))) => Err(Failure::at_connect(failure, prefix)),
+            Ok(None) => Err(no_connection(limit)),
+            Err(ended) => Err(not_run(&ended)),
+        };
+        connected.map_err(|error| match self.connector.address() {
+            Some(address) => error.with_context(format_args!("connecting to {address}")),
+            None => error,
+        })
+    }
+}
+
+/// Checks a server before its connection is used. Checks of its settings belong here.
+fn check_server(info: &str) -> Result<ServerInfo, BackendError> {
+    ServerInfo::parse(info)
+}
+
+/// The answer of a script, and the clock that it read.
+pub(crate) struct Answer<C: Connector> {
+    body: <C::Connection as Connection>::Reply,
+    pub(crate) clock: ClockId,
+}
+
+impl<C: Connector> Answer<C> {
+    pub(crate) fn body(&self) -> &[u8] {
+        self.body.as_ref()
+    }
+}
+
+/// A connection that is replaced when it breaks.
+pub(crate) struct ManagedConnection<C: Connector> {
+    shared: Arc<Shared<C>>,
+    closed: AtomicBool,
+    current: Mutex<Option<Arc<Live<C::Connection>>>>,
+    /// Locked while connecting; holds the last failure for the callers that waited.
+    gate: tokio::sync::Mutex<Option<BackendError>>,
+    /// The number of attempts to connect that have ended.
+    attempts: AtomicU64,
+    /// Names the clock behind a user's connection.
+    clock: Mutex<Option<ClockWatch>>,
+}
+
+/// A connection in use.
+struct Live<T> {
+    connection: T,
+    clock: ClockId,
+    opened: Moment,
+    /// The number of answers that have arrived.
+    answers: AtomicU64,
+    /// When the first call was sent since the last answer.
+    silent_since: Mutex<Option<Moment>>,
+    /// Whether a second connection is being tried.
+    doubted: AtomicBool,
+    /// Set when the connection was replaced: calls on it end.
+    given_up: watch::Sender<bool>,
+}
+
+/// A connection for one command, and the time that the command may take.
+struct Turn<T> {
+    live: Arc<Live<T>>,
+    /// When the command is sent.
+    sent: Moment,
+    left: Duration,
+}
+
+impl<C: Connector> ManagedConnection<C> {
+    pub(crate) fn new(shared: Arc<Shared<C>>) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            closed: AtomicBool::new(false),
+            current: Mutex::default(),
+            gate: tokio::sync::Mutex::default(),
+            attempts: AtomicU64::new(0),
+            clock: Mutex::default(),
+        })
+    }
+
+    /// Runs a script.
+    pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<Answer<C>, BackendError> {
+        let turn = self.turn().await?;
+        let answer = pin!(connector::script(&turn.live.connection, call));
+        match self.wait_for_answer(&turn, answer).await {
+            Ok(body) => {
+                let clock = self.clock_of(&turn, reply::time(body.as_ref()));
+                Ok(Answer { body, clock })
+            }
+            Err(failure) => Err(failure.in_call(&self.shared.options.key_prefix)),
+        }
+    }
+
+    /// Reads the server's clock.
+    pub(crate) async fn time(self: &Arc<Self>) -> Result<Stamp, BackendError> {
+        let turn = self.turn().await?;
+        match self
+            .wait_for_answer(&turn, pin!(turn.live.connection.time()))
+            .await
+        {
+            Ok(at) => {
+                let clock = self.clock_of(&turn, Some(at));
+                Ok(Stamp { clock, at })
+            }
+            Err(failure) => Err(failure.at_connect(&self.shared.options.key_prefix)),
+        }
+    }
+
+    /// Connects unless a connection is open.
+    pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<(), BackendError> {
+        self.live().await.map(drop)
+    }
+
+    /// The runtime that drives its connections.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.shared.handle
+    }
+
+    /// Closes the connection for good.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        lock(&self.current).take();
+    }
+
+    /// Finds the connection for one command. Connecting counts as part of the call.
+    async fn turn(self: &Arc<Self>) -> Result<Turn<C::Connection>, BackendError> {
+        let limit = self.shared.options.call_timeout;
+        let began = self.shared.now();
+        let (live, sent) = match self.current()? {
+            Some(live) => (live, began),
+            None => {
+                let opened = self.shared.within(limit, pin!(self.live())).await;
+                let live = opened.unwrap_or_else(|| Err(no_connection(limit)))?;
+                (live, self.shared.now())
+            }
+        };
+        let left = limit.saturating_sub(sent.saturating_since(began));
+        if left.is_zero() {
+            // Nothing was sent, and no time is left for an answer.
+            return Err(no_connection(limit));
+        }
+        // A caller that gives up early may never see how long the silence is.
+        self.suspect(&live);
+        lock(&live.silent_since).get_or_insert(sent);
+        Ok(Turn { live, sent, left })
+    }
+
+    /// Waits for an answer for the time that is left, or until the connection is found dead.
+    async fn wait_for_answer<T>(
+        self: &Arc<Self>,
+        turn: &Turn<C::Connection>,
+        mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
+    ) -> Result<T, Failure> {
+        let Turn { live, left, .. } = turn;
+        let unsuspected = (self.shared.options.call_timeout / SILENCE_PARTS).min(*left);
+        if let Some(result) = self.shared.within(unsuspected, answer.as_mut()).await {
+            return self.note_answer(live, result);
+        }
+        if self.shared.connector.is_own() {
+            // The answer to an earlier call may have arrived after this one was sent; the silence
+            // of this one counts again. (A user's handle may be several connections.)
+            lock(&live.silent_since).get_or_insert(turn.sent);
+        }
+        self.suspect(live);
+        let given_up = pin!(live.until_given_up());
+        let rest = select(answer, given_up);
+        match self.shared.within(*left - unsuspected, rest).await {
+            Some(Either::Left((result, _))) => self.note_answer(live, result),
+            Some(Either::Right(_)) => Err(Failure::lost("the connection was given up")),
+            None => {
+                self.suspect(live);
+                Err(Failure::lost(format!("no answer within {left:?}")))
+            }
+        }
+    }
+
+    /// Notes that something came back, if only an error.
+    fn note_answer<T>(
+        &self,
+        live: &Arc<Live<C::Connection>>,
+        result: Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let kind = result.as_ref().err().map(Failure::kind);
+        if let Some(FailureKind::Lost | FailureKind::Refused) = kind {
+            self.retire(live);
+        } else {
+            live.answers.fetch_add(1, Ordering::Relaxed);
+            *lock(&live.silent_since) = None;
+        }
+        if let Some(FailureKind::Answered(ErrorClass::Demoted)) = kind {
+            self.leave(live);
+        }
+        result
+    }
+
+    /// Acts on a connection that has been silent for too long.
+    fn suspect(self: &Arc<Self>, live: &Arc<Live<C::Connection>>) {
+        let Some(since) = *lock(&live.silent_since) else {
+            return;
+        };
+        let silence = self.shared.now().saturating_since(since);
+        let call = self.shared.options.call_timeout;
+        if self.shared.connector.is_own() {
+            if silence >= call / SILENCE_PARTS {
+                self.doubt(live);
+            }
+        } else if silence >= call {
+            *lock(&live.silent_since) = None;
+            self.retire(live);
+        }
+    }
+
+    /// Tries a second connection next to a silent one.
+    fn doubt(self: &Arc<Self>, live: &Arc<Live<C::Connection>>) {
+        if live.doubted.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let answers = live.answers.load(Ordering::Relaxed);
+        let (this, live) = (Arc::clone(self), Arc::clone(live));
+        self.shared.handle.spawn(async move {
+            if let Ok((connection, info)) = this.shared.connect(None).await {
+                this.shared.runtime.sleep(GRACE).await;
+                if live.answers.load(Ordering::Relaxed) == answers {
+                    let new = Live::new(connection, &info, this.shared.now());
+                    this.replace(&live, Some(new));
+                }
+            }
+            live.doubted.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Gives up a connection. The next call opens another, or reads the `run_id` behind the user's.
+    fn retire(&self, live: &Arc<Live<C::Connection>>) {
+        self.replace(live, None);
+    }
+
+    /// Leaves a server that has become a replica, with its subscriptions. Other calls on the
+    /// connection may still be answered.
+    fn leave(&self, live: &Arc<Live<C::Connection>>) {
+        let age = self.shared.now().saturating_since(live.opened);
+        if self.shared.connector.is_own() && age >= PAUSE {
+            let mut current = lock(&self.current);
+            if current.as_ref().is_some_and(|it| Arc::ptr_eq(it, live)) {
+                *current = None;
+                self.shared.moved.send_replace(());
+            }
+        }
+    }
+
+    fn replace(&self, old: &Arc<Live<C::Connection>>, new: Option<Arc<Live<C::Connection>>>) {
+        let mut current = lock(&self.current);
+        if current.as_ref().is_some_and(|live| Arc::ptr_eq(live, old)) {
+            *current = new;
+            // Other calls on a user's connection may still be answered.
+            if self.shared.connector.is_own() {
+                old.given_up.send_replace(true);
+            }
+        }
+    }
+
+    /// The connection; opens it if there is none.
+    async fn live(self: &Arc<Self>) -> Result<Arc<Live<C::Connection>>, BackendError> {
+        if let Some(live) = self.current()? {
+            return Ok(live);
+        }
+        let attempts = self.attempts.load(Ordering::Acquire);
+        let this = Arc::clone(self);
+        // In a task: a caller with too little time must not make each attempt start over, and a
+        // caller on a blocked runtime must not keep the gate locked.
+        let opening = async move { this.open(attempts).await };
+        let opened = self.shared.handle.spawn(opening).await;
+        opened.unwrap_or_else(|ended| Err(not_run(&ended)))
+    }
+
+    /// Opens the connection, unless another attempt has failed since `attempts` was read.
+    async fn open(&self, attempts: u64) -> Result<Arc<Live<C::Connection>>, BackendError> {
+        let mut last = self.gate.lock().await;
+        if let Some(live) = self.current()? {
+            return Ok(live);
+        }
+        if self.attempts.load(Ordering::Acquire) != attempts
+            && let Some(failure) = &*last
+        {
+            // An attempt failed while this caller waited; another one would come too late.
+            return Err(failure.clone());
+        }
+        let connected = self.shared.connect(None).await;
+        self.attempts.fetch_add(1, Ordering::Release);
+        match connected {
+            Ok((connection, info)) => {
+                let live = Live::new(connection, &info, self.shared.now());
+                self.connected_to(&info);
+                *lock(&self.current) = Some(Arc::clone(&live));
+                *last = None;
+                self.current()?.ok_or(BackendError::Closed)
+            }
+            Err(failure) => {
+                *last = Some(failure.clone());
+                Err(failure)
+            }
+        }
+    }
+
+    /// The connection, unless it is known to have ended.
+    fn current(&self) -> Result<Option<Arc<Live<C::Connection>>>, BackendError> {
+        let mut current = lock(&self.current);
+        if self.closed.load(Ordering::Acquire) {
+            *current = None;
+            return Err(BackendError::Closed);
+        }
+        if current
+            .as_ref()
+            .is_some_and(|live| live.connection.is_closed())
+        {
+            *current = None;
+        }
+        Ok(current.clone())
+    }
+
+    fn connected_to(&self, info: &ServerInfo) {
+        if !self.shared.connector.is_own() {
+            lock(&self.clock)
+                .get_or_insert_with(|| ClockWatch::new(info.clock))
+                .connected(info.clock);
+        }
+    }
+
+    /// The clock that a stamp was read from.
+    fn clock_of(&self, turn: &Turn<C::Connection>, at: Option<ServerTime>) -> ClockId {
+        match (&mut *lock(&self.clock), at) {
+            (Some(watch), Some(at)) => watch.observe(turn.sent, self.shared.now(), at),
+            _ => turn.live.clock,
+        }
+    }
+}
+
+impl<T> Live<T> {
+    fn new(connection: T, info: &ServerInfo, opened: Moment) -> Arc<Self> {
+        Arc::new(Self {
+            connection,
+            clock: info.clock,
+            opened,
+            answers: AtomicU64::new(0),
+            silent_since: Mutex::default(),
+            doubted: AtomicBool::new(false),
+            given_up: watch::Sender::new(false),
+        })
+    }
+
+    async fn until_given_up(&self) {
+        // Never an error: `self` keeps the sender.
+        let _ = self
+            .given_up
+            .subscribe()
+            .wait_for(|given_up| *given_up)
+            .await;
+    }
+}
+
+/// The error for a task that did not finish connecting. If it was cancelled, the backend's runtime
+/// is gone.
+fn not_run(ended: &JoinError) -> BackendError {
+    if ended.is_cancelled() {
+        BackendError::Closed
+    } else {
+        BackendError::unavailable("the task that connects has failed")
+    }
+}
+
+fn no_connection(limit: Duration) -> BackendError {
+    BackendError::unavailable(format!("no connection within {limit:?}"))
+}
+
+/// Ignores poisoning: the data behind these locks is valid at every moment.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

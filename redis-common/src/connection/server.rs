@@ -1,0 +1,108 @@
+//! What a server says of itself when a connection to it is opened.
+
+use leasehold_api::{BackendError, ClockId};
+
+/// Oldest server version that the scripts run on.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// The parts of `INFO server` that matter here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerInfo {
+    /// Stands for the server's `run_id`: the clock behind everything that arrives over the
+    /// connection.
+    pub(crate) clock: ClockId,
+    /// Its version as it states it.
+    pub(crate) version: String,
+}
+
+impl ServerInfo {
+    /// Reads the answer to `INFO server` and checks that the server can be used.
+    ///
+    /// # Errors
+    /// [`BackendError::Rejected`] if the answer names no `run_id` or version, as behind some
+    /// proxies, a version older than 6.2, or another mode than `standalone`: a node of a cluster
+    /// has only some of the keys, and a batch would span nodes.
+    pub(crate) fn parse(info: &str) -> Result<Self, BackendError> {
+        // Some proxies and forks name none.
+        if let Ok(mode) = field(info, "redis_mode")
+            && mode != "standalone"
+        {
+            return Err(BackendError::rejected(format!(
+                "the server runs in {mode} mode, only standalone servers are supported"
+            )));
+        }
+        let run_id = field(info, "run_id")?;
+        let version = field(info, "redis_version")?;
+        let mut numbers = version.split('.').map(str::parse::<u32>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST => Ok(Self {
+                clock: clock_of(run_id),
+                version: version.into(),
+            }),
+            _ => Err(BackendError::rejected(format!(
+                "the server has version {version}, Redis 6.2 or newer is needed"
+            ))),
+        }
+    }
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Result<&'a str, BackendError> {
+    info.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| *key == name)
+        .map(|(_, value)| value.trim())
+        .filter(|value| !value.is_empty())
+        .ok_or_else(|| {
+            BackendError::rejected(format!("the server's answer to INFO names no {name}"))
+        })
+}
+
+/// A hash, because the only promise about a `run_id` is that it is unique.
+fn clock_of(run_id: &str) -> ClockId {
+    let digest = sha1_smol::Sha1::from(run_id).digest().bytes();
+    let mut start = [0; 8];
+    start.copy_from_slice(&digest[..8]);
+    ClockId::new(u64::from_be_bytes(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(version: &str, run_id: &str) -> String {
+        format!("# Server\r\nredis_version:{version}\r\nos:Linux\r\nrun_id:{run_id}\r\n")
+    }
+
+    #[test]
+    fn the_clock_follows_the_run_id_and_nothing_else() {
+        let parse = |version, run_id| ServerInfo::parse(&info(version, run_id)).expect("usable");
+        let first = parse("7.0.15", "aa");
+        let plain = info("7.0.15", "aa") + "redis_mode:standalone\r\n";
+        assert_eq!(ServerInfo::parse(&plain).expect("usable"), first);
+        assert_eq!(first.version, "7.0.15");
+        assert_eq!(first.clock, parse("6.2.0", "aa").clock);
+        assert_ne!(first.clock, parse("7.0.15", "ab").clock);
+    }
+
+    #[test]
+    fn unusable_servers_are_rejected_with_the_reason() {
+        for (text, reason) in [
+            (info("6.0.16", "aa"), "6.2 or newer"),
+            (info("unknown", "aa"), "6.2 or newer"),
+            (info("7.0.15", ""), "no run_id"),
+            ("run_id:aa\r\n".into(), "no redis_version"),
+            (
+                info("7.0.15", "aa") + "redis_mode:cluster\r\n",
+                "cluster mode",
+            ),
+            (
+                info("7.0.15", "aa") + "redis_mode:sentinel\r\n",
+                "sentinel mode",
+            ),
+        ] {
+            let error = ServerInfo::parse(&text).expect_err("unusable");
+            assert!(matches!(error, BackendError::Rejected { .. }), "{error:?}");
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    }
+}

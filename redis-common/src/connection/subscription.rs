@@ -1,0 +1,188 @@
+//! Subscriptions: each session that listens has a separate connection and a task.
+//!
+//! When the connection ends or goes silent, the task reports that, opens another, subscribes again
+//! and reports that too. Messages wait in memory until the stream is read.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use leasehold_api::{BackendError, ClockId, Notice, Notices, Runtime};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch;
+
+use super::connector::{Connection, ConnectionEvent, Connector};
+use super::managed::Shared;
+use crate::script::decode_notice;
+
+/// A silent subscription is pinged this often: a dead network shows in no other way.
+const PING_EVERY: Duration = Duration::from_secs(2);
+/// The pauses between attempts to subscribe again double from the first to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// A subscription that the server has confirmed.
+struct Subscription<T> {
+    connection: T,
+    clock: ClockId,
+    events: UnboundedReceiver<ConnectionEvent>,
+    /// Changes when a connection leaves the server.
+    moved: watch::Receiver<()>,
+}
+
+/// Why a subscription is no longer read.
+enum Ended {
+    /// Messages may be missing.
+    Lost,
+    /// The stream was dropped.
+    Unwanted,
+}
+
+/// Subscribes to `channel` and stays subscribed until the stream is dropped or `closed` is set.
+pub(crate) async fn listen<C: Connector>(
+    shared: &Arc<Shared<C>>,
+    channel: String,
+    closed: watch::Receiver<bool>,
+) -> Result<Notices, BackendError> {
+    let limit = shared.options.call_timeout;
+    let subscription = shared
+        .within(limit, Subscription::open(shared, &channel))
+        .await
+        .unwrap_or_else(|| Err(BackendError::unavailable("the subscription took too long")))?;
+    let (notices, stream) = mpsc::unbounded_channel();
+    let task = SubscriptionTask {
+        shared: Arc::clone(shared),
+        channel,
+        notices,
+        closed,
+    };
+    shared.handle.spawn(task.run(subscription));
+    Ok(Box::pin(futures_util::stream::unfold(
+        stream,
+        async |mut stream| stream.recv().await.map(|notice| (notice, stream)),
+    )))
+}
+
+impl<T: Connection> Subscription<T> {
+    async fn open<C: Connector<Connection = T>>(
+        shared: &Arc<Shared<C>>,
+        channel: &str,
+    ) -> Result<Self, BackendError> {
+        let (sender, events) = mpsc::unbounded_channel();
+        let moved = shared.moved.subscribe();
+        let (connection, info) = shared.connect(Some(sender)).await?;
+        match shared
+            .within(
+                shared.options.connect_timeout,
+                connection.subscribe(channel),
+            )
+            .await
+        {
+            Some(Ok(())) => Ok(Self {
+                connection,
+                clock: info.clock,
+                events,
+                moved,
+            }),
+            Some(Err(failure)) => Err(failure.at_connect(&shared.options.key_prefix)),
+            None => Err(BackendError::unavailable("SUBSCRIBE was not answered")),
+        }
+    }
+}
+
+/// The task that keeps one session subscribed.
+struct SubscriptionTask<C> {
+    shared: Arc<Shared<C>>,
+    channel: String,
+    notices: UnboundedSender<Notice>,
+    closed: watch::Receiver<bool>,
+}
+
+impl<C: Connector> SubscriptionTask<C> {
+    async fn run(self, subscription: Subscription<C::Connection>) {
+        let mut closed = self.closed.clone();
+        let closing = pin!(closed.wait_for(|closed| *closed));
+        let keeping = pin!(self.keep_open(subscription));
+        // If the sender of `closed` is gone, so is the backend.
+        select(closing, keeping).await;
+    }
+
+    /// Ends when the stream is dropped.
+    async fn keep_open(&self, mut subscription: Subscription<C::Connection>) {
+        while let Ended::Lost = self.forward(&mut subscription).await {
+            self.tell(Notice::Gap { listening: false });
+            let Some(new) = self.open_again().await else {
+                return;
+            };
+            subscription = new;
+            self.tell(Notice::Gap { listening: true });
+        }
+    }
+
+    /// Passes messages on until the subscription is lost or the stream dropped.
+    async fn forward(&self, subscription: &mut Subscription<C::Connection>) -> Ended {
+        let clock = subscription.clock;
+        loop {
+            let event = pin!(subscription.events.recv());
+            let unwanted = pin!(self.notices.closed());
+            let moved = pin!(subscription.moved.changed());
+            match self
+                .shared
+                .within(PING_EVERY, select(select(event, moved), unwanted))
+                .await
+            {
+                Some(Either::Left((Either::Left((event, _)), _))) => match event {
+                    Some(ConnectionEvent::Message(payload)) => self.deliver(&payload, clock),
+                    Some(ConnectionEvent::Missed) => self.missed(),
+                    Some(ConnectionEvent::Closed) | None => return Ended::Lost,
+                },
+                // Never an error: `self` keeps the sender.
+                Some(Either::Left((Either::Right(_), _))) => return Ended::Lost,
+                Some(Either::Right(_)) => return Ended::Unwanted,
+                None if self.is_alive(&subscription.connection).await => {}
+                None => return Ended::Lost,
+            }
+        }
+    }
+
+    async fn is_alive(&self, connection: &C::Connection) -> bool {
+        let limit = self.shared.options.call_timeout;
+        matches!(
+            self.shared.within(limit, connection.ping()).await,
+            Some(Ok(()))
+        )
+    }
+
+    /// Tries until it works; `None` if the stream is dropped meanwhile.
+    async fn open_again(&self) -> Option<Subscription<C::Connection>> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let attempt = pin!(Subscription::open(&self.shared, &self.channel));
+            match select(attempt, pin!(self.notices.closed())).await {
+                Either::Left((Ok(subscription), _)) => return Some(subscription),
+                Either::Left((Err(_), _)) => self.shared.runtime.sleep(pause).await,
+                Either::Right(_) => return None,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn deliver(&self, payload: &[u8], clock: ClockId) {
+        match decode_notice(payload, clock) {
+            Ok(notices) => notices.into_iter().for_each(|notice| self.tell(notice)),
+            // It may have been a grant, which counts as missed.
+            Err(_) => self.missed(),
+        }
+    }
+
+    /// The subscription is alive, but a message may be missing.
+    fn missed(&self) {
+        self.tell(Notice::Gap { listening: true });
+    }
+
+    fn tell(&self, notice: Notice) {
+        // Fails if the stream was dropped, which ends this task soon.
+        let _ = self.notices.send(notice);
+    }
+}

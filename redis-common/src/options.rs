@@ -1,0 +1,207 @@
+//! Settings that both Redis backends take.
+
+use std::time::Duration;
+
+use leasehold_api::{InvalidInput, bounds};
+
+/// The version of the protocol that connections speak to the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RespVersion {
+    /// For servers and proxies without `HELLO 3`.
+    Resp2,
+    /// Commands and messages share a connection.
+    #[default]
+    Resp3,
+}
+
+/// Settings of a Redis backend.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_redis_common::Options;
+///
+/// let options = Options::new()
+///     .with_key_prefix("billing:locks:")
+///     .with_call_timeout(Duration::from_millis(500));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The prefix of all keys and channels; see [`with_key_prefix`](Self::with_key_prefix).
+    pub key_prefix: String,
+    /// The longest single call; see [`with_call_timeout`](Self::with_call_timeout).
+    pub call_timeout: Duration,
+    /// The longest attempt to connect; see [`with_connect_timeout`](Self::with_connect_timeout).
+    pub connect_timeout: Duration,
+    /// The protocol version; see [`with_resp`](Self::with_resp).
+    pub resp: RespVersion,
+}
+
+/// Half a call: a call that finds its connection lost still has time for an answer.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            key_prefix: bounds::DEFAULT_KEY_PREFIX.into(),
+            call_timeout: bounds::CALL_TIMEOUT,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            resp: RespVersion::default(),
+        }
+    }
+}
+
+impl Options {
+    /// The default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the prefix of all keys and channels.
+    ///
+    /// The default is
+    /// [`bounds::DEFAULT_KEY_PREFIX`](leasehold_api::bounds::DEFAULT_KEY_PREFIX), `leasehold:`.
+    /// Clients that share locks must use the same prefix. A prefix with braces is refused when the
+    /// backend is made.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_redis_common::Options;
+    ///
+    /// let options = Options::new().with_key_prefix("billing:locks:");
+    /// assert_eq!(options.key_prefix, "billing:locks:");
+    /// ```
+    #[must_use]
+    pub fn with_key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.key_prefix = prefix.into();
+        self
+    }
+
+    /// Sets the longest time that a single call may take, connecting included.
+    ///
+    /// The default is [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 1 s. A time
+    /// outside 10 ms to 5 s is refused when the backend is made. The client has a limit for calls
+    /// too; the shorter of the two applies.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_redis_common::Options;
+    ///
+    /// let options = Options::new().with_call_timeout(Duration::from_millis(500));
+    /// assert_eq!(options.call_timeout, Duration::from_millis(500));
+    /// ```
+    #[must_use]
+    pub const fn with_call_timeout(mut self, limit: Duration) -> Self {
+        self.call_timeout = limit;
+        self
+    }
+
+    /// Sets the longest time that one attempt to connect may take, authentication and the checks
+    /// of the server included.
+    ///
+    /// The default is 500 ms. A time outside 10 ms to 5 s is refused when the backend is made. A
+    /// time longer than [`call_timeout`](Self::call_timeout) is cut to it.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_redis_common::Options;
+    ///
+    /// // A server far away, behind TLS.
+    /// let options = Options::new()
+    ///     .with_call_timeout(Duration::from_secs(3))
+    ///     .with_connect_timeout(Duration::from_secs(2));
+    /// ```
+    #[must_use]
+    pub const fn with_connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// Sets the protocol version of the connections that the backend opens, whatever the URL or
+    /// your client says.
+    ///
+    /// The default is [`RespVersion::Resp3`].
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_redis_common::{Options, RespVersion};
+    ///
+    /// // For a proxy that doesn't know HELLO 3.
+    /// let options = Options::new().with_resp(RespVersion::Resp2);
+    /// ```
+    #[must_use]
+    pub const fn with_resp(mut self, resp: RespVersion) -> Self {
+        self.resp = resp;
+        self
+    }
+
+    /// Checks the times. [`Protocol::new`](crate::script::Protocol::new) checks the prefix.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`] that names the setting.
+    pub fn check(&self) -> Result<(), InvalidInput> {
+        InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
+        InvalidInput::check_time_limit("connect timeout", self.connect_timeout)
+    }
+}
+
+/// Checks that a URL has a scheme, before a client library parses it. The errors of the libraries
+/// say little about this most frequent mistake.
+///
+/// # Errors
+/// [`InvalidInput::Setting`] that says what is missing.
+pub fn check_url(url: &str) -> Result<(), InvalidInput> {
+    if url.contains("://") {
+        return Ok(());
+    }
+    // A URL with an at sign may contain a password.
+    let example = match url {
+        "" => "redis://localhost".into(),
+        _ if url.contains('@') => "redis://user:password@host".into(),
+        _ => format!("redis://{url}"),
+    };
+    Err(InvalidInput::Setting {
+        what: "URL",
+        problem: format!("it has no scheme; write {example}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_outside_the_limits_are_named() {
+        let ms = Duration::from_millis;
+        assert_eq!(Options::new().check(), Ok(()));
+        for (options, name) in [
+            (Options::new().with_call_timeout(ms(9)), "call timeout"),
+            (Options::new().with_call_timeout(ms(5_001)), "call timeout"),
+            (
+                Options::new().with_connect_timeout(ms(0)),
+                "connect timeout",
+            ),
+        ] {
+            let error = options.check().expect_err("outside");
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_url_without_a_scheme_is_told_what_it_should_be_and_shows_no_password() {
+        let told = |url| check_url(url).expect_err("no scheme").to_string();
+        assert_eq!(
+            told("localhost:6379"),
+            "URL: it has no scheme; write redis://localhost:6379"
+        );
+        assert!(told("").ends_with("redis://localhost"));
+        assert!(!told("me:hunter2@localhost").contains("hunter2"));
+        assert_eq!(check_url("rediss://localhost"), Ok(()));
+    }
+}

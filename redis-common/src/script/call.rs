@@ -1,0 +1,258 @@
+//! From requests to script calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::{
+    Acquire, Convert, End, ForceHow, ForceRelease, InvalidInput, Key, Operation, Poll, Renew,
+    SessionId, bounds,
+};
+
+use super::encoding::{LENGTH, Pieces, Writer, mode_code};
+use super::names::Names;
+use super::source::{Script, Scripts};
+
+/// The usual size of an argument in bytes: an operation and a little more.
+const USUAL: usize = 48;
+/// The usual size of an acquire, with a label of 32 bytes.
+const ACQUIRE: usize = 129;
+
+/// Numbers and switches that are written into the scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScriptSettings {
+    /// H, the delivery window; the same for all clients of a server.
+    pub horizon: Duration,
+    /// T, how long the server remembers the last token of a key; the same for all clients of a
+    /// server.
+    pub token_retention: Duration,
+    /// Whether scripts publish notifications. Without them every waiter depends on its polls, and
+    /// none may say that it listens.
+    pub push: bool,
+}
+
+impl Default for ScriptSettings {
+    fn default() -> Self {
+        Self {
+            horizon: bounds::HORIZON,
+            token_retention: bounds::TOKEN_RETENTION,
+            push: true,
+        }
+    }
+}
+
+impl ScriptSettings {
+    /// Sets whether scripts publish.
+    #[must_use]
+    pub const fn with_push(mut self, push: bool) -> Self {
+        self.push = push;
+        self
+    }
+
+    /// Sets the delivery window, cut to whole microseconds.
+    #[must_use]
+    pub const fn with_horizon(mut self, horizon: Duration) -> Self {
+        self.horizon = horizon;
+        self
+    }
+
+    /// Sets how long tokens are remembered, cut to whole microseconds.
+    #[must_use]
+    pub const fn with_token_retention(mut self, retention: Duration) -> Self {
+        self.token_retention = retention;
+        self
+    }
+}
+
+/// One call of a script: `EVALSHA sha1 numkeys keys... args...`.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The script.
+    pub script: Arc<Script>,
+    elements: usize,
+    /// The key and the argument of each element, each after its length, in one buffer.
+    packed: Vec<u8>,
+}
+
+impl Call {
+    /// The number of elements: each has a key and an argument.
+    pub const fn elements(&self) -> usize {
+        self.elements
+    }
+
+    /// The Redis key of each element.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        Pieces(&self.packed).step_by(2)
+    }
+
+    /// The packed argument of each element.
+    pub fn args(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        Pieces(&self.packed).skip(1).step_by(2)
+    }
+
+    /// The size of all keys and arguments, in bytes.
+    pub const fn bytes(&self) -> usize {
+        self.packed.len() - self.elements * 2 * LENGTH
+    }
+}
+
+/// Turns requests into script calls.
+///
+/// A batch becomes one call with several keys, which a standalone server accepts. In a cluster all
+/// keys of a call must share a slot: make a call for each element, with a slice of one, and send
+/// the calls pipelined.
+#[derive(Debug)]
+pub struct Protocol {
+    names: Names,
+    scripts: Scripts,
+}
+
+impl Protocol {
+    /// Makes a protocol whose keys and channels start with `prefix`.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`] if the prefix contains braces, which would move the cluster
+    /// hash tag.
+    pub fn new(prefix: &str, settings: ScriptSettings) -> Result<Self, InvalidInput> {
+        Ok(Self {
+            names: Names::new(prefix)?,
+            scripts: Scripts::new(&settings),
+        })
+    }
+
+    /// The Redis key of a lock: `PREFIX{ENCODED}`, where braces, `%` and control characters of
+    /// the name are percent-encoded.
+    pub fn key(&self, key: &Key) -> Vec<u8> {
+        let mut out = Writer::with_capacity(self.names.usual_length(key));
+        self.names.write_key(&mut out, key);
+        out.finish()
+    }
+
+    /// The channel on which the scripts publish a session's notifications.
+    pub fn channel(&self, session: &SessionId) -> String {
+        self.names.channel(session)
+    }
+
+    /// Answered by [`reply::acquire`](super::reply::acquire).
+    pub fn acquire(&self, request: &Acquire) -> Call {
+        self.acquires(std::slice::from_ref(request))
+    }
+
+    /// Answered by [`reply::acquires`](super::reply::acquires).
+    pub fn acquires(&self, batch: &[Acquire]) -> Call {
+        let elements = batch.iter().map(|request| (&request.key, request));
+        self.call(&self.scripts.acquire, ACQUIRE, elements, acquire)
+    }
+
+    /// Answered by [`reply::polls`](super::reply::polls).
+    pub fn poll(&self, batch: &[Poll]) -> Call {
+        let elements = batch.iter().map(|poll| (&poll.key, poll));
+        self.call(&self.scripts.poll, USUAL, elements, |out, poll| {
+            operation(out, &poll.operation).u8(u8::from(poll.listening));
+        })
+    }
+
+    /// Answered by [`reply::renewals`](super::reply::renewals).
+    pub fn renew(&self, batch: &[Renew]) -> Call {
+        let elements = batch.iter().map(|renew| (&renew.key, renew));
+        self.call(&self.scripts.renew, USUAL, elements, |out, renew| {
+            operation(out, &renew.operation).duration(renew.lease);
+        })
+    }
+
+    /// Answered by [`reply::ends`](super::reply::ends).
+    pub fn end(&self, batch: &[End]) -> Call {
+        let elements = batch.iter().map(|end| (&end.key, end));
+        self.call(&self.scripts.end, USUAL, elements, |out, end| {
+            operation(out, &end.operation);
+        })
+    }
+
+    /// Answered by [`reply::convert`](super::reply::convert).
+    pub fn convert(&self, request: &Convert) -> Call {
+        let element = std::iter::once((&request.key, request));
+        self.call(&self.scripts.convert, USUAL, element, |out, request| {
+            operation(out, &request.operation)
+                .number(request.expected.get())
+                .u8(mode_code(request.to).0);
+        })
+    }
+
+    /// Answered by [`reply::inspect`](super::reply::inspect). The script writes nothing.
+    pub fn inspect(&self, key: &Key) -> Call {
+        let element = std::iter::once((key, ()));
+        self.call(&self.scripts.inspect, 0, element, |_, ()| {})
+    }
+
+    /// Answered by [`reply::force_release`](super::reply::force_release).
+    pub fn force_release(&self, request: &ForceRelease) -> Call {
+        let element = std::iter::once((&request.key, request));
+        self.call(
+            &self.scripts.force_release,
+            USUAL,
+            element,
+            |out, request| {
+                out.u8(match request.how {
+                    ForceHow::Revoke => b'R',
+                    ForceHow::Now => b'N',
+                });
+                for token in &request.tokens {
+                    out.number(token.get());
+                }
+            },
+        )
+    }
+
+    /// Packs the elements of a call; `usual` is the usual size of an argument in bytes.
+    fn call<'a, T>(
+        &self,
+        script: &Arc<Script>,
+        usual: usize,
+        elements: impl ExactSizeIterator<Item = (&'a Key, T)> + Clone,
+        pack: impl Fn(&mut Writer, T),
+    ) -> Call {
+        let lengths = elements
+            .clone()
+            .map(|(key, _)| self.names.usual_length(key));
+        let room = lengths.sum::<usize>() + elements.len() * (usual + 2 * LENGTH);
+        let mut out = Writer::with_capacity(room);
+        let count = elements.len();
+        for (key, element) in elements {
+            out.piece(|out| self.names.write_key(out, key));
+            out.piece(|out| pack(out, element));
+        }
+        Call {
+            script: Arc::clone(script),
+            elements: count,
+            packed: out.finish(),
+        }
+    }
+}
+
+fn operation<'a>(out: &'a mut Writer, operation: &Operation) -> &'a mut Writer {
+    out.raw(operation.session.as_bytes())
+        .number(operation.sequence)
+        .raw(&operation.owner.as_u64().to_le_bytes())
+}
+
+fn acquire(out: &mut Writer, request: &Acquire) {
+    let (mode, permits) = mode_code(request.mode);
+    let (wait, until) = match &request.wait {
+        None => (0, None),
+        Some(wait) => (if wait.listening { 2 } else { 1 }, wait.place_until),
+    };
+    operation(out, &request.operation)
+        .spec(&request.spec)
+        .u8(mode)
+        .u32(permits)
+        .duration(request.lease)
+        .u8(wait)
+        // The largest number for "never": scripts take the minimum with it.
+        .number(until.map_or(u64::MAX, |until| until.as_micros()))
+        .number(request.deliver_before.as_micros())
+        .number(request.floor.map_or(0, |floor| floor.get()))
+        .u32(request.limits.holds)
+        .u32(request.limits.waiters)
+        .u32(request.limits.holders)
+        .label(&request.label);
+}

@@ -1,0 +1,240 @@
+//! Packing and unpacking: the counterpart of Lua's `struct` library in little-endian mode.
+
+use std::time::Duration;
+
+use leasehold_api::{FencingToken, Kind, Label, LockSpec, Mode, Policy, ServerTime, bounds};
+
+/// Bytes that no script of this crate sends.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed bytes from the server: {what}")]
+pub struct Malformed {
+    /// What was expected.
+    pub what: &'static str,
+}
+
+/// Numbers from here on are not exact in Lua.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// Bytes of the length before a [piece](Pieces).
+pub(crate) const LENGTH: usize = 4;
+
+/// Builds packed arguments.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(bytes),
+        }
+    }
+
+    /// Writes something after its length, so that [`Pieces`] can find it.
+    pub(crate) fn piece(&mut self, write: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len() + LENGTH;
+        self.raw(&[0; LENGTH]);
+        write(self);
+        let length = u32::try_from(self.bytes.len() - start).expect("a piece is no gigabytes");
+        self.bytes[start - LENGTH..start].copy_from_slice(&length.to_le_bytes());
+    }
+
+    pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
+        self.bytes.push(value);
+        self
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// Writes an integer as a double. A larger number is cut to the largest exact integer: no clock
+    /// reaches such a time, and sequences and tokens are below it by contract.
+    pub(crate) fn number(&mut self, value: u64) -> &mut Self {
+        let exact = value.min((1 << 53) - 1);
+        // Exact by the line above.
+        self.raw(&(exact as f64).to_le_bytes())
+    }
+
+    pub(crate) fn duration(&mut self, value: Duration) -> &mut Self {
+        self.number(u64::try_from(value.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    /// Writes a length in one byte, then the text.
+    pub(crate) fn label(&mut self, label: &Label) -> &mut Self {
+        let text = label.as_str().as_bytes();
+        let len = u8::try_from(text.len()).expect("labels are short");
+        self.u8(len).raw(text)
+    }
+
+    /// Writes a spec. The scripts store and compare these bytes as they are.
+    pub(crate) fn spec(&mut self, spec: &LockSpec) -> &mut Self {
+        let kind = match spec.kind() {
+            Kind::Mutex => b'M',
+            Kind::RwLock => b'R',
+            Kind::Semaphore => b'S',
+        };
+        let policy = match spec.policy() {
+            Policy::Fair => b'F',
+            Policy::Barging => b'B',
+            Policy::ReaderPreference => b'R',
+            Policy::WriterPreference => b'W',
+        };
+        self.u8(kind)
+            .u8(policy)
+            .u32(spec.capacity())
+            .duration(spec.waiter_lease())
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Iterates over what was written piece by piece.
+#[derive(Clone, Debug)]
+pub(crate) struct Pieces<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (length, rest) = self.0.split_first_chunk::<LENGTH>()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let (piece, rest) = rest.split_at_checked(length)?;
+        self.0 = rest;
+        Some(piece)
+    }
+}
+
+/// Reads packed bytes from front to back.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub(crate) fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], Malformed> {
+        let (head, tail) = self.rest.split_at_checked(len).ok_or(Malformed { what })?;
+        self.rest = tail;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Malformed> {
+        let (head, tail) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(Malformed { what })?;
+        self.rest = tail;
+        Ok(*head)
+    }
+
+    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, Malformed> {
+        Ok(self.array::<1>(what)?[0])
+    }
+
+    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
+    /// Reads the count of the elements that follow, each of at least `size` bytes. A count that the
+    /// rest has no room for is malformed, so nobody reserves memory for it.
+    pub(crate) fn count(&mut self, size: usize, what: &'static str) -> Result<usize, Malformed> {
+        let count = usize::try_from(self.u32(what)?).map_err(|_| Malformed { what })?;
+        if count > self.rest.len() / size {
+            return Err(Malformed { what });
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn flag(&mut self, what: &'static str) -> Result<bool, Malformed> {
+        match self.u8(what)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed { what }),
+        }
+    }
+
+    pub(crate) fn number(&mut self, what: &'static str) -> Result<u64, Malformed> {
+        let value = f64::from_le_bytes(self.array(what)?);
+        if (0.0..EXACT).contains(&value) && value.fract() == 0.0 {
+            // Exact by the line above.
+            Ok(value as u64)
+        } else {
+            Err(Malformed { what })
+        }
+    }
+
+    pub(crate) fn time(&mut self, what: &'static str) -> Result<ServerTime, Malformed> {
+        self.number(what).map(ServerTime::from_micros)
+    }
+
+    pub(crate) fn duration(&mut self, what: &'static str) -> Result<Duration, Malformed> {
+        self.number(what).map(Duration::from_micros)
+    }
+
+    pub(crate) fn token(&mut self, what: &'static str) -> Result<FencingToken, Malformed> {
+        self.number(what).map(FencingToken::new)
+    }
+
+    pub(crate) fn label(&mut self, what: &'static str) -> Result<Label, Malformed> {
+        let len = usize::from(self.u8(what)?);
+        let bytes = self.take(len, what)?;
+        let text = std::str::from_utf8(bytes).map_err(|_| Malformed { what })?;
+        Label::new(text).map_err(|_| Malformed { what })
+    }
+
+    pub(crate) fn mode(&mut self, what: &'static str) -> Result<Mode, Malformed> {
+        let (code, permits) = (self.u8(what)?, self.u32(what)?);
+        match (code, permits) {
+            (b'X', _) => Ok(Mode::Exclusive),
+            (b'S', _) => Ok(Mode::Shared),
+            (b'P', 1..=bounds::MAX_PERMITS) => Ok(Mode::Permits(permits)),
+            _ => Err(Malformed { what }),
+        }
+    }
+
+    pub(crate) fn spec(&mut self, what: &'static str) -> Result<LockSpec, Malformed> {
+        let (kind, policy) = (self.u8(what)?, self.u8(what)?);
+        let (capacity, waiter_lease) = (self.u32(what)?, self.duration(what)?);
+        let policy = match policy {
+            b'F' => Policy::Fair,
+            b'B' => Policy::Barging,
+            b'R' => Policy::ReaderPreference,
+            b'W' => Policy::WriterPreference,
+            _ => return Err(Malformed { what }),
+        };
+        let spec = match kind {
+            b'M' => LockSpec::mutex(),
+            b'R' => LockSpec::rw_lock(),
+            b'S' => LockSpec::semaphore(capacity).map_err(|_| Malformed { what })?,
+            _ => return Err(Malformed { what }),
+        };
+        spec.with_policy(policy)
+            .and_then(|spec| spec.with_waiter_lease(waiter_lease))
+            .map_err(|_| Malformed { what })
+    }
+}
+
+/// The code of a mode and the number that goes with it.
+pub(crate) const fn mode_code(mode: Mode) -> (u8, u32) {
+    match mode {
+        Mode::Exclusive => (b'X', 0),
+        Mode::Shared => (b'S', 0),
+        Mode::Permits(permits) => (b'P', permits),
+    }
+}

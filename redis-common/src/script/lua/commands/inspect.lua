@@ -1,0 +1,27 @@
+-- Inspect: reports the state, and changes nothing.
+
+return S:serve(function(S)
+  local holders, waiters, waiting = S:live_tenures(), {}, 0
+  table.sort(holders, function(a, b)
+    return S:earlier(a, b)
+  end)
+  local listed = {}
+  for i = 1, math.min(#holders, @INSPECT_LIST@) do
+    local tenure = holders[i]
+    listed[i] = struct.pack('<Bc0c1I4I4ddB', #tenure.label, tenure.label, S:mode_of(tenure),
+      tenure.permits or 0, #tenure.holds / 9, S:token_of(tenure), tenure.ends - S.now,
+      tenure.flags % 2)
+  end
+  S:each_place(function(place)
+    waiting = waiting + 1
+    if waiting <= @INSPECT_LIST@ then
+      waiters[waiting] = struct.pack('<Bc0c1I4dB', #place.label, place.label, place.mode,
+        place.permits, place.ends - S.now, place.away and 1 or 0)
+    end
+  end)
+  local used_as = #holders + waiting > 0 and '\1' .. S.spec or '\0'
+  local last = S.token > 0 and '\1' .. struct.pack('<d', S.token) or '\0'
+  return used_as .. last
+    .. struct.pack('<I4I4', #holders, #listed) .. table.concat(listed)
+    .. struct.pack('<I4I4', waiting, #waiters) .. table.concat(waiters)
+end)

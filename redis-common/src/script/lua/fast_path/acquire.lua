@@ -1,0 +1,68 @@
+-- Acquire of a key that is free: nobody holds it and nobody waits.
+if fast_path then
+  first = redis.pcall('GET', KEYS[1])
+end
+local stored = first
+if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
+  and string.sub(stored, 50, 51) == '\0\0' -- no tenure, no place
+then
+  local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _, holders,
+    label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', ARGV[1])
+  local last, stored_end, last_scan, others, left, expires = 0, 0, 0, '', 0, true
+  local usable = holders > 0 and (mode ~= 'P' or permits <= struct.unpack('<I4', wanted, 3))
+    and deliver_before >= now and deliver_before <= now + @HORIZON@
+  if usable and stored then
+    local ends, scanned, marks
+    last, ends, _, scanned, _, _, marks = struct.unpack('<ddddBBB', stored, 18)
+    if ends <= now then
+      last = 0 -- past its stored end: counts as empty
+    else
+      stored_end, last_scan, expires = ends, scanned, false
+      local own = marks > 0 and string.find(stored, session, 55, true)
+      if own and own % 33 ~= 22 then
+        usable = false -- not the start of a mark
+      elseif own then
+        local seen, till = struct.unpack('<dd', stored, own + 16)
+        usable = sequence > seen or till <= now
+        left = marks - 1
+        if left > 0 then
+          others = string.sub(stored, 55, own - 1) .. string.sub(stored, own + 33)
+        end
+      elseif marks > 0 then
+        others, left = string.sub(stored, 55), marks
+      end
+      -- The oldest are last.
+      while left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
+        others, left = string.sub(others, 1, -34), left - 1
+      end
+      usable = usable and left < @PACKED_RECORDS@ - 1
+    end
+  end
+  if usable and floor <= math.min(math.max(now, last) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
+    local ends, till = now + lease, now + 2 * @HORIZON@
+    if stored_end < till then
+      stored_end, expires = till + @SLACK@, true
+    end
+    if stored_end < ends + @RETENTION@ then
+      stored_end, expires = ends + @RETENTION@ + @SLACK@, true
+    end
+    local token = math.max(last + 1, now, floor + 1)
+    local raw, value = string.sub(ARGV[1], 17, 24), nil
+    if mode == 'P' then
+      -- The attempt holds the permits, and has a separate token.
+      value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8dI4c16ddc1', @MAGIC@, wanted, token,
+        stored_end, ends, last_scan, 1, 0, left + 1, 0, session, raw, ends, @OWN_TOKEN@, #label,
+        label, 9, mode, raw, token, permits, session, sequence, till, ' ') .. others
+    else
+      value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
+        stored_end, ends, last_scan, 1, 0, left + 1, 0, session, owner, ends, 0, #label, label, 9,
+        mode, raw, session, sequence, till, ' ') .. others
+    end
+    local written
+    @SET_VALUE@
+    if written then
+      return struct.pack('<c1dc1dI4d', '=', now, 'A', token, 1, lease)
+    end
+  end
+end
+

@@ -1,0 +1,84 @@
+-- Acquire of a key that one owner holds exclusively, under the fair policy: answers with a place at
+-- the end of the queue, or with the holder.
+if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 50) == 1
+  and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
+then
+  local stored, argument = first, ARGV[1]
+  local session, sequence, owner, wanted, mode, permits, _, waits, till, deliver_before, floor, _,
+    limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
+  local token, stored_end, earliest, _, _, places, marks, skip, holder, ends, flags, held_by, holds,
+    at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+  local behind = at + 33 * marks -- the marks
+  local queue_at = behind + skip
+  local usable = @ONE_EXCLUSIVE_HOLD@ and mode ~= 'P'
+    and string.sub(stored, 4, 17) == wanted and holder ~= session .. owner
+    and deliver_before >= now and deliver_before <= now + @HORIZON@
+    and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
+    and places + marks < @PACKED_RECORDS@ - 2
+  local next_ticket, head = 1, 1
+  if usable and places > 0 then
+    next_ticket, head = struct.unpack('<d', stored, #stored - 7), struct.unpack('<d', stored, queue_at)
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 53)
+    usable = head_ends > now and head_flags < @AWAY@ -- else it would be dropped or passed over
+      -- It may wait already: a place outlives the mark.
+      and not string.find(stored, session .. string.sub(argument, 17, 24), queue_at, true)
+  end
+  local own = usable and marks > 0 and string.find(stored, session, at, true)
+  if own and own >= behind then
+    own = false
+  elseif own then
+    local seen, seen_till = struct.unpack('<dd', stored, own + 16)
+    usable = (own - at) % 33 == 0 -- the start of a mark
+      and (sequence > seen or seen_till <= now)
+  end
+  local mark = struct.pack('<c16ddc1', session, sequence, now + 2 * @HORIZON@, ' ')
+  local place, place_ends, waiting = '', 0, places
+  if usable and waits > 0 and till > now then
+    usable = places < limit
+    place_ends = math.min(now + struct.unpack('<d', wanted, 7), till)
+    place = struct.pack('<dc16c8c8c1I4dddBBBc0', next_ticket, session, string.sub(argument, 17, 24),
+      owner, mode, permits, floor, place_ends, till, waits - 1, 0, #label, label)
+    next_ticket, places = next_ticket + 1, places + 1
+  end
+  if usable then
+    local covered, expires = math.max(now + 2 * @HORIZON@, place_ends + @RETENTION@), false
+    if stored_end < covered then
+      stored_end, expires = covered + @SLACK@, true
+    end
+    local written
+    if own and waiting > 0 and not expires then
+      written = type(redis.pcall('SETRANGE', KEYS[1], own - 1, mark)) == 'number'
+      if written and places > waiting then
+        redis.call('SETRANGE', KEYS[1], '50', string.char(places))
+        redis.call('SETRANGE', KEYS[1], #stored - 8, place .. struct.pack('<d', next_ticket))
+      end
+    else
+      if own then
+        mark, marks = mark .. string.sub(stored, at, own - 1), marks - 1
+      end
+      local queue, next = '', ''
+      if waiting > 0 then
+        queue = string.sub(stored, queue_at, -9)
+      end
+      if places > 0 then
+        next = struct.pack('<d', next_ticket)
+      end
+      local value = string.sub(stored, 1, 25)
+        .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), places, marks + 1, 0)
+        .. string.sub(stored, 55, at - 1) .. mark
+        .. string.sub(stored, own and own + 33 or at, behind - 1) .. queue .. place .. next
+      @SET_VALUE@
+    end
+    if written then
+      local change_in = math.max(earliest - now, 1000)
+      if places == waiting then
+        return struct.pack('<c1dc1dBBc0', '=', now, 'H', change_in, 1, #held_by, held_by)
+      end
+      local ahead = math.min(next_ticket - 1 - head, waiting)
+      local waiter_lease = struct.unpack('<d', wanted, 7)
+      @CHECK_IN@
+      return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, check_in, place_ends - now)
+    end
+  end
+end
+

@@ -1,0 +1,40 @@
+-- Renewal of the only tenure: while nobody waits, or exclusive and under the fair policy.
+if fast_path then
+  first = redis.pcall('GET', KEYS[1])
+end
+local stored = first
+if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
+  and string.byte(stored, 50) == 1
+then
+  local argument = ARGV[1]
+  local session, _, owner, lease = struct.unpack('<c16dc8d', argument)
+  local token, stored_end, earliest, _, _, places, marks, skip, holder, ends, flags, _, holds, at =
+    struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+  local usable = flags < @OWN_TOKEN@
+  if usable and places > 0 then
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * marks + skip + 53)
+    usable = string.byte(stored, 5) == @FAIR@ and string.byte(holds) == @EXCLUSIVE@
+      and earliest > now and head_ends > now and head_flags < @AWAY@ -- else it would be dropped or passed over
+  end
+  if usable and stored_end > now and holder == session .. owner and ends > now
+    and flags % 2 ~= @REVOKED@ and #holds == 9 and string.sub(holds, 2) == string.sub(argument, 17, 24)
+  then
+    ends = math.max(ends, now + lease)
+    local expires = stored_end < ends + @RETENTION@
+    if expires then
+      stored_end = ends + @RETENTION@ + @SLACK@
+    end
+    local written
+    if expires then
+      local value = string.sub(stored, 1, 25) .. struct.pack('<dc45d', stored_end,
+        string.sub(stored, 34, 78), ends) .. string.sub(stored, 87)
+      written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
+    else
+      written = type(redis.pcall('SETRANGE', KEYS[1], '78', struct.pack('<d', ends))) == 'number'
+    end
+    if written then
+      return struct.pack('<c1dc1dd', '=', now, 'N', token, ends - now)
+    end
+  end
+end
+

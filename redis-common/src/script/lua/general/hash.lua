@@ -1,0 +1,390 @@
+-- Methods for a state that is a hash, and for rare events and commands.
+
+{
+  -- Foreign values, failed writes -------------------------------------------------------------
+
+  -- Refuses a key that holds something else, and names it. Our states start with their format.
+  refuse_foreign = function(S, stored, kind)
+    if string.sub(stored, 1, 2) == string.sub(@MAGIC@, 1, 2) and #stored > 2 then
+      kind = 'leasehold format ' .. string.byte(stored, 3)
+    end
+    error({ foreign = kind })
+  end,
+
+  -- Called by write() after a failed write.
+  write_again = function(S, answer, ...)
+    if not S.wrote and not S.strict and string.find(answer.err, 'OOM', 1, true) then
+      -- Once a script has written, Redis checks memory no longer. Setting an expiry to its old
+      -- value, or that of a missing key, is always allowed.
+      redis.pcall('PEXPIREAT', S.key, S:expiry())
+      answer = redis.pcall(...)
+    end
+    if type(answer) == 'table' and answer.err then
+      error({ server = answer.err })
+    end
+  end,
+
+  -- The answer for an element whose step failed; for a single element that was not executed, the
+  -- server's error.
+  problem = function(S, answer)
+    local status, text = 'F', type(answer) == 'table' and answer.foreign
+    if not text then
+      status = S.wrote and 'U' or 'E'
+      text = type(answer) == 'table' and answer.server or tostring(answer)
+      -- Redis 6.2 puts the position in the script before the error.
+      text = string.match(text, '^@[^:]*: *%d+: *%-(.*)$') or text
+      if not string.match(text, '^%u+ ') then
+        text = 'ERR ' .. text
+      end
+    end
+    if status == 'E' and #KEYS == 1 then
+      return { err = text }
+    end
+    text = string.sub(text, 1, 255)
+    return status .. struct.pack('<dB', S.now, #text) .. text
+  end,
+
+  -- Reading the hash --------------------------------------------------------------------------
+
+  start_hash = function(S, tick, swept_to)
+    S.slots, S.fresh_slots, S.gone_tenures, S.gone_places = {}, {}, {}, {}
+    S.ticks, S.cursor = tick, swept_to
+  end,
+
+  load_hash = function(S, problem)
+    if not string.find(problem, 'WRONGTYPE', 1, true) then
+      error({ server = problem })
+    end
+    S.stored = redis.pcall('HGET', S.key, 'head')
+    if type(S.stored) == 'table' then
+      S:refuse_foreign('', redis.call('TYPE', S.key).ok)
+    end
+    if not S.stored or string.sub(S.stored, 1, 3) ~= @MAGIC@ or #S.stored < 109 then
+      S:refuse_foreign(S.stored or '', 'hash')
+    end
+    local _, bytes, last_token, ends, early, scanned, weights, tenures, waiting, away, ticket,
+      first, last, bound, tick, swept_to = struct.unpack('<c3c14ddddI4I4I4I4ddddI4d', S.stored)
+    if ends <= S.now then
+      S.over = true
+      return
+    end
+    S.form = 'hash'
+    S:set_spec(bytes)
+    S.token, S.stored_end, S.earliest, S.last_scan = last_token, ends, early, scanned
+    S.used, S.tenure_count, S.place_count = weights, tenures, waiting
+    S:start_hash(tick, swept_to)
+    S.places = {
+      by_ticket = {}, tickets = {},
+      next_ticket = ticket, first = first, last = last, away = away, earliest = bound,
+    }
+  end,
+
+  parse_tenure = function(S, bytes)
+    local slot, at = struct.unpack('<I4', bytes)
+    local tenure = S:read_tenure(bytes, at)
+    tenure.slot = slot
+    return tenure
+  end,
+
+  parse_mark = function(_, bytes)
+    local seen, till, why = struct.unpack('<ddc1', bytes)
+    return { sequence = seen, till = till, why = why }
+  end,
+
+  load_tenure = function(S, holder)
+    local bytes = redis.call('HGET', S.key, 'h' .. holder)
+    local tenure = bytes and S:parse_tenure(bytes)
+    S.T[holder] = tenure
+    return tenure
+  end,
+
+  load_mark = function(S, who)
+    local bytes = redis.call('HGET', S.key, 'm' .. who)
+    local mark = bytes and S:parse_mark(bytes)
+    S.M[who] = mark
+    return mark
+  end,
+
+  load_place = function(S, ticket)
+    local bytes = redis.call('HGET', S.key, string.format('p%.0f', ticket))
+    local place = false
+    if bytes then
+      local before, after, at = struct.unpack('<dd', bytes)
+      place = S:read_place(bytes, at)
+      place.before, place.after = before, after
+    end
+    S.places.by_ticket[ticket] = place
+    return place
+  end,
+
+  load_ticket = function(S, name)
+    local bytes = redis.call('HGET', S.key, 'q' .. name)
+    local ticket = bytes and struct.unpack('<d', bytes)
+    S.places.tickets[name] = ticket
+    return ticket
+  end,
+
+  each_tenure_in_hash = function(S, visit)
+    for from = 1, S.tenure_count, @CHUNK@ do
+      local till = math.min(from + @CHUNK@ - 1, S.tenure_count)
+      local fields = {}
+      for slot = from, till do
+        fields[#fields + 1] = 's' .. slot
+      end
+      local holders = redis.call('HMGET', S.key, unpack(fields))
+      for i = 1, #fields do
+        local holder = S.slots[from + i - 1] or holders[i]
+        holders[i], fields[i] = holder, 'h' .. holder
+      end
+      local records = redis.call('HMGET', S.key, unpack(fields))
+      for i = 1, #fields do
+        local known = S.T[holders[i]]
+        visit(holders[i], known and known.ends or struct.unpack('<d', records[i], 5), records[i])
+      end
+    end
+  end,
+
+  slot_holder = function(S, slot)
+    local holder = S.slots[slot]
+    if not holder then
+      holder = redis.call('HGET', S.key, 's' .. slot)
+      S.slots[slot] = holder
+    end
+    return holder
+  end,
+
+  -- Slots are numbered from 1 without gaps: the last tenure moves into the slot of a removed one.
+  add_slot = function(S, holder, tenure)
+    tenure.slot = S.tenure_count
+    S.slots[S.tenure_count] = holder
+    S.fresh_slots[S.tenure_count] = true
+  end,
+
+  remove_slot = function(S, holder_gone, tenure)
+    S.gone_tenures[holder_gone] = true
+    local last = S.tenure_count
+    if tenure.slot ~= last then
+      local holder = S:slot_holder(last)
+      local mover = S:tenure_of(holder)
+      mover.slot, mover.fresh = tenure.slot, true
+      S.slots[tenure.slot] = holder
+      S.fresh_slots[tenure.slot] = true
+    end
+    S.slots[last] = nil
+    S.fresh_slots[last] = true
+  end,
+
+  -- Writing the hash --------------------------------------------------------------------------
+
+  throw_away = function(S)
+    S:make_sure()
+    S:write('UNLINK', S.key)
+    S.over = false
+  end,
+
+  write_all = function(S, command, list)
+    for from = 1, #list, @CHUNK@ do
+      S:write(command, S.key, unpack(list, from, math.min(from + @CHUNK@ - 1, #list)))
+    end
+  end,
+
+  head = function(S)
+    local q = S:queue()
+    return struct.pack('<c3c14ddddI4I4I4I4ddddI4d', @MAGIC@, S.spec, S.token, S.stored_end,
+      S.earliest, S.last_scan, S.used, S.tenure_count, S.place_count, q.away, q.next_ticket,
+      q.first, q.last, q.earliest, S.ticks, S.cursor)
+  end,
+
+  put_places = function(S, set)
+    for ticket, place in pairs(S.places.by_ticket) do
+      if place and place.fresh then
+        set[#set + 1] = string.format('p%.0f', ticket)
+        set[#set + 1] = struct.pack('<dd', place.before, place.after) .. S:write_place(place)
+        if place.arrived then
+          set[#set + 1] = 'q' .. place.session .. place.raw
+          set[#set + 1] = struct.pack('<d', ticket)
+        end
+      end
+    end
+  end,
+
+  put_tenures_and_marks = function(S, set)
+    for holder, tenure in pairs(S.T) do
+      if tenure and tenure.fresh then
+        set[#set + 1] = 'h' .. holder
+        set[#set + 1] = struct.pack('<I4', tenure.slot) .. S:write_tenure(tenure)
+      end
+    end
+    for who, mark in pairs(S.M) do
+      if mark and mark.fresh then
+        set[#set + 1] = 'm' .. who
+        set[#set + 1] = struct.pack('<ddc1', mark.sequence, mark.till, mark.why)
+      end
+    end
+  end,
+
+  drop_fields = function(S)
+    local gone = {}
+    for ticket, name in pairs(S.gone_places) do
+      if not S.places.by_ticket[ticket] then
+        gone[#gone + 1] = string.format('p%.0f', ticket)
+      end
+      if not S.places.tickets[name] then
+        gone[#gone + 1] = 'q' .. name
+      end
+    end
+    for holder in pairs(S.gone_tenures) do
+      if not S.T[holder] then
+        gone[#gone + 1] = 'h' .. holder
+      end
+    end
+    for slot in pairs(S.fresh_slots) do
+      if not S.slots[slot] then
+        gone[#gone + 1] = 's' .. slot
+      end
+    end
+    return gone
+  end,
+
+  -- Removes a few expired marks now and then, so that they do not accumulate in a hash that lives
+  -- long. No command reads an expired mark.
+  sweep_marks = function(S, gone)
+    S.ticks = (S.ticks + 1) % @SWEEP_EVERY@
+    if S.ticks ~= 0 then
+      return
+    end
+    local found = redis.call('HSCAN', S.key, S.cursor, 'COUNT', @SWEEP_COUNT@)
+    S.cursor = tonumber(found[1])
+    local fields = found[2]
+    for i = 1, #fields, 2 do
+      local field = fields[i]
+      if string.byte(field) == @MARK@ then
+        local who = string.sub(field, 2)
+        local _, till = struct.unpack('<dd', fields[i + 1])
+        if till <= S.now and not (S.M[who] and S.M[who].fresh) then
+          gone[#gone + 1] = field
+        end
+      end
+    end
+  end,
+
+  load_rest = function(S)
+    local all = redis.call('HGETALL', S.key)
+    for i = 1, #all, 2 do
+      local field, name = string.byte(all[i]), string.sub(all[i], 2)
+      if field == @TENURE@ and S.T[name] == nil and #name == 24 then
+        S.T[name] = S:parse_tenure(all[i + 1])
+      elseif field == @MARK@ and S.M[name] == nil then
+        S.M[name] = S:parse_mark(all[i + 1])
+      end
+    end
+  end,
+
+  flush_hash = function(S)
+    local nearly_empty = S.shrunk and S.place_count == 0 and S.tenure_count <= 1
+    local most = S.packed_records
+    if S.kind == @SEMAPHORE@ or S.kind == @RW_LOCK@ or S.policy ~= @FAIR@ then
+      -- flush_packed() accepts no more of these, and no more readers once there is a second one.
+      most = math.min(most, @FEW_RECORDS@)
+    end
+    if nearly_empty and redis.call('HLEN', S.key) <= most then
+      S:load_rest()
+      S.over = true
+      return S:flush_packed()
+    end
+    local set, gone = { 'head', '' }, S:drop_fields()
+    S:sweep_marks(gone)
+    set[2] = S:head()
+    S:put_places(set)
+    S:put_tenures_and_marks(set)
+    for slot in pairs(S.fresh_slots) do
+      if S.slots[slot] then
+        set[#set + 1] = 's' .. slot
+        set[#set + 1] = S.slots[slot]
+      end
+    end
+    S:write_all('HSET', set)
+    S:write_all('HDEL', gone)
+    if S.moved then
+      S:write('PEXPIREAT', S.key, S:expiry())
+    end
+  end,
+
+  -- Turns the string into a hash.
+  become_hash = function(S)
+    local slot = 0
+    S:start_hash(0, 0)
+    for holder, tenure in pairs(S.T) do
+      slot = slot + 1
+      S.slots[slot], S.fresh_slots[slot] = holder, true
+      tenure.slot, tenure.fresh = slot, true
+    end
+    for _, mark in pairs(S.M) do
+      mark.fresh = true
+    end
+    for _, place in pairs(S:queue().by_ticket) do
+      place.fresh, place.arrived = true, true
+    end
+    S:throw_away()
+    S.shrunk, S.moved = false, true
+    S:flush_hash()
+  end,
+
+  -- All tenures and places --------------------------------------------------------------------
+
+  -- Drops every expired place in the queue, if there can be one.
+  sweep_places = function(S)
+    if S.place_count == 0 or S.now < S.places.earliest then
+      return
+    end
+    local ticket, least = S.places.first, nil
+    while ticket ~= @NONE@ do
+      local place = S:place_at(ticket)
+      local after = place.after
+      if place.ends <= S.now then
+        S:remove_place(ticket, place)
+      elseif not least or place.ends < least then
+        least = place.ends
+      end
+      ticket = after
+    end
+    S.places.earliest, S.dirty = least or 0, true
+  end,
+
+  -- All tenures that have not expired, each with its holder.
+  live_tenures = function(S)
+    local found = {}
+    S:each_tenure(function(holder, ends, bytes)
+      if ends > S.now then
+        local tenure = S.T[holder] or S:parse_tenure(bytes)
+        S.T[holder], tenure.holder = tenure, holder
+        found[#found + 1] = tenure
+      end
+    end)
+    return found
+  end,
+
+  -- The order of a list of tenures: the one with the least time left comes first.
+  earlier = function(S, a, b)
+    if a.ends ~= b.ends then
+      return a.ends < b.ends
+    elseif S:token_of(a) ~= S:token_of(b) then
+      return S:token_of(a) < S:token_of(b)
+    elseif a.label ~= b.label then
+      return S:bytes_before(a.label, b.label)
+    end
+    return S:holder_before(a.holder, b.holder)
+  end,
+
+  -- Calls `visit(place)` for every place that has not expired, in order.
+  each_place = function(S, visit)
+    local ticket = S.place_count > 0 and S.places.first or @NONE@
+    while ticket ~= @NONE@ do
+      local place = S:place_at(ticket)
+      if place.ends > S.now then
+        visit(place)
+      end
+      ticket = place.after
+    end
+  end,
+}

@@ -1,0 +1,8 @@
+-- Writes `value` and sets `written`. `expires`: whether `stored_end` has moved.
+local answer
+if expires then
+  answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
+else
+  answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
+end
+written = answer.ok

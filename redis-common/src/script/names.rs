@@ -1,0 +1,136 @@
+//! Names of Redis keys and channels.
+
+use std::fmt::Write as _;
+
+use leasehold_api::{InvalidInput, Key, SessionId};
+
+use super::encoding::Writer;
+
+/// The prefix of all names, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    prefix: String,
+}
+
+impl Names {
+    /// A brace in the prefix would move the cluster hash tag, and the scripts find the prefix
+    /// as what stands before the first brace of a key.
+    pub(crate) fn new(prefix: &str) -> Result<Self, InvalidInput> {
+        if prefix.contains(['{', '}']) {
+            return Err(InvalidInput::Setting {
+                what: "key prefix",
+                problem: "must not contain braces".into(),
+            });
+        }
+        Ok(Self {
+            prefix: prefix.into(),
+        })
+    }
+
+    /// Length of a lock's name in which nothing has to be encoded.
+    pub(crate) fn usual_length(&self, key: &Key) -> usize {
+        self.prefix.len() + key.as_str().len() + 2
+    }
+
+    /// `PREFIX{ENCODED}`, so that the whole name of the lock is the cluster hash tag.
+    pub(crate) fn write_key(&self, out: &mut Writer, key: &Key) {
+        out.raw(self.prefix.as_bytes()).u8(b'{');
+        let mut rest = key.as_str().as_bytes();
+        while let Some(plain) = rest.iter().position(|byte| is_encoded(*byte)) {
+            let byte = rest[plain];
+            out.raw(&rest[..plain]).u8(b'%');
+            out.u8(HEX[usize::from(byte >> 4)]);
+            out.u8(HEX[usize::from(byte & 15)]);
+            rest = &rest[plain + 1..];
+        }
+        out.raw(rest).u8(b'}');
+    }
+
+    /// `PREFIXc:HASH`. The session id authorises ending and renewing, and channel names are
+    /// public (`PUBSUB CHANNELS`), hence a hash.
+    pub(crate) fn channel(&self, session: &SessionId) -> String {
+        let digest = sha1_smol::Sha1::from(session.as_bytes()).digest().bytes();
+        let mut out = format!("{}c:", self.prefix);
+        for byte in &digest[..8] {
+            write!(out, "{byte:02x}").expect("a String takes everything");
+        }
+        out
+    }
+}
+
+/// What would end the hash tag or stand for something else, and what cannot be read.
+const fn is_encoded(byte: u8) -> bool {
+    matches!(byte, b'{' | b'}' | b'%' | 0..=0x1f | 0x7f)
+}
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names() -> Names {
+        Names::new("leasehold:").expect("a good prefix")
+    }
+
+    fn key(name: &str) -> Vec<u8> {
+        let mut out = Writer::with_capacity(0);
+        names().write_key(&mut out, &Key::new(name).expect("a good key"));
+        out.finish()
+    }
+
+    #[test]
+    fn a_plain_name_stays_readable() {
+        assert_eq!(key("invoice:42"), b"leasehold:{invoice:42}");
+    }
+
+    #[test]
+    fn hostile_names_are_encoded() {
+        assert_eq!(
+            key("a{b}\r\n%\u{7f}*?"),
+            b"leasehold:{a%7Bb%7D%0D%0A%25%7F*?}"
+        );
+    }
+
+    #[test]
+    fn braces_in_the_prefix_are_refused() {
+        assert!(Names::new("x{y").is_err());
+        assert!(Names::new("x}y").is_err());
+    }
+
+    #[test]
+    fn a_channel_is_the_start_of_the_sha1_of_the_session() {
+        // printf '\0%.0s' $(seq 16) | sha1sum
+        let session = SessionId::from_bytes([0; 16]);
+        assert_eq!(names().channel(&session), "leasehold:c:e129f27c5103bc5c");
+    }
+
+    fn decode(encoded: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut rest = encoded;
+        while let [first, tail @ ..] = rest {
+            rest = tail;
+            if *first == b'%' {
+                let hex = std::str::from_utf8(&tail[..2]).expect("hex digits");
+                out.push(u8::from_str_radix(hex, 16).expect("hex digits"));
+                rest = &tail[2..];
+            } else {
+                out.push(*first);
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_is_one_hash_tag_and_reversible(name in "\\PC{1,40}|[{}%\\x00-\\x20]{1,20}") {
+            let encoded = key(&name);
+            let tag = &encoded[b"leasehold:{".len()..encoded.len() - 1];
+            let harmful = tag.iter().any(|b| matches!(b, b'{' | b'}' | 0..=0x1f));
+            prop_assert!(!harmful);
+            prop_assert_eq!(decode(tag), name.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! From the one bulk string of a script to typed replies.
+//!
+//! Every decoder takes what came back and whose clock it came from. Bytes that no script of this
+//! crate sends are [`BackendError::OutcomeUnknown`]: something was executed, and nobody knows
+//! what. Nothing here panics, whatever the bytes are.
+
+use leasehold_api::{
+    AcquireReply, Acquired, BackendError, ClockId, ConvertReply, EndReply, ForceReply, Held,
+    HolderView, InspectReply, Notice, PollReply, Queued, Refused, RenewReply, ServerTime, Stamp,
+    Stamped, TenureView, WaiterView, Why,
+};
+
+use super::encoding::{Malformed, Reader};
+use super::error_class::classify;
+
+/// One element of an answer.
+pub type Answer<T> = Result<Stamped<T>, BackendError>;
+
+/// The element was executed; its reply follows.
+const DONE: u8 = b'=';
+/// Something else lives under the key; its type or version follows.
+const FOREIGN: u8 = b'F';
+/// The server refused the first write; its error follows.
+const REFUSED: u8 = b'E';
+/// The server failed after the first write; its error follows.
+const BROKEN: u8 = b'U';
+
+/// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire).
+pub fn acquire(bytes: &[u8], clock: ClockId) -> Answer<AcquireReply> {
+    only(bytes, clock, acquire_reply)
+}
+
+/// Decodes the answer to [`Protocol::acquires`](super::Protocol::acquires) with `count` elements;
+/// always gives as many.
+pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<AcquireReply>> {
+    elements(bytes, count, clock, acquire_reply)
+}
+
+fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
+    Ok(match from.u8("acquire reply")? {
+        b'A' => AcquireReply::Acquired(acquired(from)?),
+        b'Q' => AcquireReply::Queued(queued(from)?),
+        b'H' => AcquireReply::Held(held(from)?),
+        b'R' => AcquireReply::Refused(refused(from)?),
+        _ => {
+            return Err(Malformed {
+                what: "acquire reply",
+            });
+        }
+    })
+}
+
+/// Decodes the answer to [`Protocol::poll`](super::Protocol::poll) with `count` elements;
+/// always gives as many.
+pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<PollReply>> {
+    elements(bytes, count, clock, |from| {
+        Ok(match from.u8("poll reply")? {
+            b'A' => PollReply::Acquired(acquired(from)?),
+            b'Q' => PollReply::Queued(queued(from)?),
+            b'G' => PollReply::Gone(why(from)?),
+            _ => return Err(Malformed { what: "poll reply" }),
+        })
+    })
+}
+
+/// Decodes the answer to [`Protocol::renew`](super::Protocol::renew) with `count` elements;
+/// always gives as many.
+pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewReply>> {
+    elements(bytes, count, clock, |from| {
+        Ok(match from.u8("renew reply")? {
+            b'N' => RenewReply::Renewed {
+                token: from.token("token")?,
+                remaining: from.duration("remaining")?,
+            },
+            b'L' => RenewReply::Lost(why(from)?),
+            _ => {
+                return Err(Malformed {
+                    what: "renew reply",
+                });
+            }
+        })
+    })
+}
+
+/// Decodes the answer to [`Protocol::end`](super::Protocol::end) with `count` elements; always
+/// gives as many.
+pub fn ends(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<EndReply>> {
+    elements(bytes, count, clock, |from| {
+        Ok(match from.u8("end reply")? {
+            b'R' => {
+                let holds_left = from.u32("holds left")?;
+                let tenure = if holds_left == 0 {
+                    None
+                } else {
+                    Some(tenure(from)?)
+                };
+                EndReply::Released { holds_left, tenure }
+            }
+            b'L' => EndReply::Left,
+            b'N' => EndReply::NotHeld(why(from)?),
+            _ => return Err(Malformed { what: "end reply" }),
+        })
+    })
+}
+
+/// Decodes the answer to [`Protocol::convert`](super::Protocol::convert).
+pub fn convert(bytes: &[u8], clock: ClockId) -> Answer<ConvertReply> {
+    only(bytes, clock, |from| {
+        Ok(match from.u8("convert reply")? {
+            b'C' => ConvertReply::Converted {
+                token: from.token("token")?,
+                remaining: from.duration("remaining")?,
+            },
+            b'S' => ConvertReply::NotSole,
+            b'W' => ConvertReply::WrongPeriod(tenure(from)?),
+            b'L' => ConvertReply::Lost(why(from)?),
+            _ => {
+                return Err(Malformed {
+                    what: "convert reply",
+                });
+            }
+        })
+    })
+}
+
+/// Decodes the answer to [`Protocol::inspect`](super::Protocol::inspect).
+pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
+    only(bytes, clock, |from| {
+        let spec = if from.flag("spec flag")? {
+            Some(from.spec("spec")?)
+        } else {
+            None
+        };
+        let token = if from.flag("token flag")? {
+            Some(from.token("token")?)
+        } else {
+            None
+        };
+        let holder_count = from.u32("holder count")?;
+        let holders = list(from, holder)?;
+        let waiter_count = from.u32("waiter count")?;
+        let waiters = list(from, waiter)?;
+        Ok(InspectReply {
+            spec,
+            token,
+            holders,
+            holder_count,
+            waiters,
+            waiter_count,
+        })
+    })
+}
+
+/// Decodes the answer to [`Protocol::force_release`](super::Protocol::force_release).
+pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
+    only(bytes, clock, |from| {
+        Ok(match from.u8("force reply")? {
+            b'F' => ForceReply::Forced {
+                tenures: from.u32("tenures")?,
+            },
+            b'W' => ForceReply::WrongPeriod,
+            _ => {
+                return Err(Malformed {
+                    what: "force reply",
+                });
+            }
+        })
+    })
+}
+
+/// A message for a session's channel that carries nothing: how many received it tells whether
+/// the session is subscribed.
+pub const NO_NOTICES: [u8; 8] = [0; 8];
+
+/// Decodes a message from a session's channel.
+///
+/// # Errors
+/// [`Malformed`] if no script of this crate publishes such a message.
+pub fn decode_notice(payload: &[u8], clock: ClockId) -> Result<Vec<Notice>, Malformed> {
+    let mut from = Reader::new(payload);
+    let at = from.time("notice stamp")?;
+    let stamp = Stamp { clock, at };
+    let mut notices = Vec::new();
+    while !from.is_empty() {
+        let code = from.u8("notice")?;
+        let sequence = from.number("sequence")?;
+        notices.push(match code {
+            b'G' => Notice::Granted {
+                sequence,
+                token: from.token("token")?,
+                remaining: from.duration("remaining")?,
+                stamp,
+            },
+            b'H' => Notice::Hint { sequence, stamp },
+            b'R' => Notice::Revoked { sequence, stamp },
+            _ => return Err(Malformed { what: "notice" }),
+        });
+    }
+    Ok(notices)
+}
+
+/// The server's time in the execution that gave this answer, whichever script it comes from;
+/// `None` if it comes from none.
+pub fn time(bytes: &[u8]) -> Option<ServerTime> {
+    let mut from = Reader::new(bytes);
+    from.u8("status").ok()?;
+    from.time("stamp").ok()
+}
+
+const SURPLUS: Malformed = Malformed {
+    what: "bytes behind the reply",
+};
+
+fn only<T>(
+    bytes: &[u8],
+    clock: ClockId,
+    read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
+) -> Answer<T> {
+    let mut from = Reader::new(bytes);
+    match element(&mut from, clock, read) {
+        Ok(answer) if from.is_empty() => answer,
+        Ok(_) => Err(garbage(&SURPLUS)),
+        Err(error) => Err(garbage(&error)),
+    }
+}
+
+/// After the first malformed element nothing behind it can be trusted.
+fn elements<T>(
+    bytes: &[u8],
+    count: usize,
+    clock: ClockId,
+    read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
+) -> Vec<Answer<T>> {
+    let mut from = Reader::new(bytes);
+    let mut broken = None;
+    let mut answers: Vec<_> = (0..count)
+        .map(|_| {
+            if let Some(error) = &broken {
+                return Err(garbage(error));
+            }
+            element(&mut from, clock, &read).unwrap_or_else(|error| {
+                let answer = Err(garbage(&error));
+                broken = Some(error);
+                answer
+            })
+        })
+        .collect();
+    if broken.is_none() && !from.is_empty() {
+        answers.fill_with(|| Err(garbage(&SURPLUS)));
+    }
+    answers
+}
+
+fn element<T>(
+    from: &mut Reader<'_>,
+    clock: ClockId,
+    read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
+) -> Result<Answer<T>, Malformed> {
+    let status = from.u8("status")?;
+    let at = from.time("stamp")?;
+    if status == DONE {
+        let stamp = Stamp { clock, at };
+        return read(from).map(|reply| Ok(Stamped { stamp, reply }));
+    }
+    let len = from.u8("length of a text")?;
+    let text = String::from_utf8_lossy(from.take(usize::from(len), "text")?).into_owned();
+    Ok(Err(match status {
+        FOREIGN => BackendError::ForeignValue { found: text },
+        REFUSED => {
+            let (code, message) = text.split_once(' ').unwrap_or((&text, ""));
+            classify(code, message).into_error(text.as_str())
+        }
+        BROKEN => BackendError::outcome_unknown(text),
+        _ => return Err(Malformed { what: "status" }),
+    }))
+}
+
+fn garbage(error: &Malformed) -> BackendError {
+    BackendError::outcome_unknown(error.to_string()).with_cause(error.clone())
+}
+
+fn why(from: &mut Reader<'_>) -> Result<Why, Malformed> {
+    match from.u8("why")? {
+        b'X' => Ok(Why::Expired),
+        b'F' => Ok(Why::Forced),
+        b'E' => Ok(Why::Ended),
+        b'U' => Ok(Why::Unknown),
+        _ => Err(Malformed { what: "why" }),
+    }
+}
+
+fn acquired(from: &mut Reader<'_>) -> Result<Acquired, Malformed> {
+    Ok(Acquired {
+        token: from.token("token")?,
+        holds: from.u32("holds")?,
+        remaining: from.duration("remaining")?,
+    })
+}
+
+fn queued(from: &mut Reader<'_>) -> Result<Queued, Malformed> {
+    Ok(Queued {
+        ahead: from.u32("ahead")?,
+        check_in: from.duration("check in")?,
+        place_remaining: from.duration("place remaining")?,
+    })
+}
+
+fn held(from: &mut Reader<'_>) -> Result<Held, Malformed> {
+    let change_in = from.duration("change in")?;
+    let by = if from.flag("label flag")? {
+        Some(from.label("label")?)
+    } else {
+        None
+    };
+    Ok(Held { change_in, by })
+}
+
+fn refused(from: &mut Reader<'_>) -> Result<Refused, Malformed> {
+    Ok(match from.u8("refusal")? {
+        b'S' => Refused::Stale,
+        b'L' => Refused::TooLate,
+        b'M' => Refused::Mismatch {
+            lives_with: from.spec("spec")?,
+        },
+        b'Q' => Refused::QueueFull,
+        b'H' => Refused::HoldersFull,
+        b'N' => Refused::HoldLimit,
+        b'D' => Refused::WouldDeadlock,
+        b'F' => Refused::FloorTooHigh,
+        _ => return Err(Malformed { what: "refusal" }),
+    })
+}
+
+fn tenure(from: &mut Reader<'_>) -> Result<TenureView, Malformed> {
+    Ok(TenureView {
+        mode: from.mode("mode")?,
+        token: from.token("token")?,
+        remaining: from.duration("remaining")?,
+    })
+}
+
+fn list<T>(
+    from: &mut Reader<'_>,
+    read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
+) -> Result<Vec<T>, Malformed> {
+    // A waiter, the shorter of the two, takes 15 bytes with an empty label.
+    let count = from.count(15, "length of a list")?;
+    (0..count).map(|_| read(from)).collect()
+}
+
+fn holder(from: &mut Reader<'_>) -> Result<HolderView, Malformed> {
+    Ok(HolderView {
+        label: from.label("label")?,
+        mode: from.mode("mode")?,
+        holds: from.u32("holds")?,
+        token: from.token("token")?,
+        remaining: from.duration("remaining")?,
+        revoked: from.flag("revoked")?,
+    })
+}
+
+fn waiter(from: &mut Reader<'_>) -> Result<WaiterView, Malformed> {
+    Ok(WaiterView {
+        label: from.label("label")?,
+        mode: from.mode("mode")?,
+        place_remaining: from.duration("place remaining")?,
+        away: from.flag("away")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold_api::FencingToken;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::script::encoding::Writer;
+
+    const CLOCK: ClockId = ClockId::new(7);
+
+    fn done(at: u64) -> Writer {
+        let mut out = Writer::with_capacity(0);
+        out.u8(DONE).number(at);
+        out
+    }
+
+    fn stamped<T>(at: u64, reply: T) -> Stamped<T> {
+        Stamped {
+            stamp: Stamp {
+                clock: CLOCK,
+                at: ServerTime::from_micros(at),
+            },
+            reply,
+        }
+    }
+
+    #[test]
+    fn a_batch_keeps_its_order_and_its_errors_apart() {
+        let mut out = done(5);
+        out.u8(b'L').u8(b'F');
+        out.u8(FOREIGN).number(5).u8(4).raw(b"list");
+        out.u8(REFUSED).number(5).u8(10).raw(b"OOM really");
+        out.u8(DONE).number(5).u8(b'N').number(9).number(10);
+        let answers = renewals(&out.finish(), 4, CLOCK);
+        assert_eq!(
+            answers[0].as_ref().expect("a reply"),
+            &stamped(5, RenewReply::Lost(Why::Forced))
+        );
+        assert!(matches!(
+            &answers[1],
+            Err(BackendError::ForeignValue { found }) if found == "list"
+        ));
+        assert!(matches!(&answers[2], Err(BackendError::Unavailable { .. })));
+        let renewed = RenewReply::Renewed {
+            token: FencingToken::new(9),
+            remaining: Duration::from_micros(10),
+        };
+        assert_eq!(answers[3].as_ref().expect("a reply"), &stamped(5, renewed));
+    }
+
+    #[test]
+    fn what_stands_behind_garbage_is_unknown_and_nothing_is_missing() {
+        let mut out = done(5);
+        out.u8(b'N').u8(b'?').raw(b"=and so on, for long enough");
+        let answers = ends(&out.finish(), 3, CLOCK);
+        assert_eq!(answers.len(), 3);
+        for answer in answers {
+            assert!(matches!(answer, Err(BackendError::OutcomeUnknown { .. })));
+        }
+    }
+
+    #[test]
+    fn more_bytes_than_asked_for_are_not_trusted() {
+        let mut out = done(5);
+        out.u8(b'L').raw(b"more");
+        let answers = ends(&out.finish(), 1, CLOCK);
+        assert!(matches!(
+            answers[..],
+            [Err(BackendError::OutcomeUnknown { .. })]
+        ));
+    }
+
+    #[test]
+    fn a_message_carries_several_notices() {
+        let mut out = Writer::with_capacity(0);
+        out.number(11).u8(b'G').number(1).number(2).number(3);
+        out.u8(b'H').number(4).u8(b'R').number(5);
+        let stamp = stamped(11, ()).stamp;
+        let expected = vec![
+            Notice::Granted {
+                sequence: 1,
+                token: FencingToken::new(2),
+                remaining: Duration::from_micros(3),
+                stamp,
+            },
+            Notice::Hint { sequence: 4, stamp },
+            Notice::Revoked { sequence: 5, stamp },
+        ];
+        assert_eq!(decode_notice(&out.finish(), CLOCK), Ok(expected));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_decoder_panic(
+            start in prop::sample::select(vec![&b""[..], b"=", b"E", b"F", b"U"]),
+            bytes in prop::collection::vec(any::<u8>(), 0..80),
+            count in 0_usize..5,
+        ) {
+            let bytes = [start, &bytes].concat();
+            let _ = (acquire(&bytes, CLOCK), convert(&bytes, CLOCK), inspect(&bytes, CLOCK));
+            let _ = (force_release(&bytes, CLOCK), decode_notice(&bytes, CLOCK));
+            prop_assert_eq!(polls(&bytes, count, CLOCK).len(), count);
+            prop_assert_eq!(renewals(&bytes, count, CLOCK).len(), count);
+            prop_assert_eq!(ends(&bytes, count, CLOCK).len(), count);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The scripts: each is put together once from shared parts and the part of its command.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::bounds;
+
+use super::call::ScriptSettings;
+
+/// A script as it goes to the server.
+#[derive(Debug)]
+pub struct Script {
+    source: String,
+    sha1: String,
+}
+
+impl Script {
+    fn new(source: String) -> Arc<Self> {
+        let sha1 = sha1_smol::Sha1::from(&source).digest().to_string();
+        Arc::new(Self { source, sha1 })
+    }
+
+    /// The Lua text, for `EVAL`.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The SHA-1 of the text in 40 lower-case hexadecimal digits, for `EVALSHA`.
+    pub fn sha1(&self) -> &str {
+        &self.sha1
+    }
+}
+
+/// All scripts with one choice of settings.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire: Arc<Script>,
+    pub(crate) poll: Arc<Script>,
+    pub(crate) renew: Arc<Script>,
+    pub(crate) end: Arc<Script>,
+    pub(crate) convert: Arc<Script>,
+    pub(crate) inspect: Arc<Script>,
+    pub(crate) force_release: Arc<Script>,
+}
+
+impl Scripts {
+    pub(crate) fn new(settings: &ScriptSettings) -> Self {
+        let start = include_str!("lua/start.lua");
+        let general = general();
+        let script = |fast_path: &str, command: &str| {
+            let text = [start, fast_path, &batch(fast_path), &general, command].concat();
+            #[cfg(leasehold_mutants)]
+            let text = super::mutants::spoil(text);
+            Script::new(with_constants(settings, text))
+        };
+        Self {
+            acquire: script(
+                concat!(
+                    include_str!("lua/fast_path/acquire.lua"),
+                    include_str!("lua/fast_path/enqueue.lua")
+                ),
+                include_str!("lua/commands/acquire.lua"),
+            ),
+            poll: script(
+                include_str!("lua/fast_path/poll.lua"),
+                include_str!("lua/commands/poll.lua"),
+            ),
+            renew: script(
+                include_str!("lua/fast_path/renew.lua"),
+                include_str!("lua/commands/renew.lua"),
+            ),
+            end: script(
+                concat!(
+                    include_str!("lua/fast_path/release.lua"),
+                    include_str!("lua/fast_path/release_and_grant.lua")
+                ),
+                include_str!("lua/commands/release.lua"),
+            ),
+            convert: script("", include_str!("lua/commands/convert.lua")),
+            inspect: script("", include_str!("lua/commands/inspect.lua")),
+            force_release: script("", include_str!("lua/commands/force_release.lua")),
+        }
+    }
+}
+
+#[cfg(all(test, leasehold_mutants))]
+impl Scripts {
+    pub(crate) fn all_text(&self) -> String {
+        let all = [
+            &self.acquire,
+            &self.poll,
+            &self.renew,
+            &self.end,
+            &self.convert,
+            &self.inspect,
+            &self.force_release,
+        ];
+        all.map(|script| script.source()).concat()
+    }
+}
+
+/// The fast path once more, as a function, and the loop that takes a batch through it.
+fn batch(fast_path: &str) -> String {
+    if fast_path.is_empty() {
+        return String::new();
+    }
+    let each_element = include_str!("lua/fast_path/batch.lua");
+    // Its parameters stand in for the variables that the text is about.
+    format!(
+        "if #KEYS > 1 then
+local function try_fast_path(KEYS, ARGV, first, fast_path)
+{fast_path}end
+{each_element}end
+"
+    )
+}
+
+/// The general part: the table `S` with the methods that every step needs, and behind it two more
+/// tables of methods. Each of those is created by the first call of a method in it.
+fn general() -> String {
+    let [core, queue, hash] = [
+        include_str!("lua/general/core.lua"),
+        include_str!("lua/general/queue.lua"),
+        include_str!("lua/general/hash.lua"),
+    ];
+    format!(
+        "{core}
+setmetatable(S, {{ __index = function(_, name)
+local queue =
+{queue}
+setmetatable(queue, {{ __index = function(_, wanted)
+local hash =
+{hash}
+setmetatable(queue, {{ __index = hash }})
+return hash[wanted]
+end }})
+setmetatable(S, {{ __index = queue }})
+return queue[name]
+end }})
+
+"
+    )
+}
+
+/// Text that several scripts share. Each file says which variables it reads and sets.
+const SHARED: [(&str, &str); 3] = [
+    (
+        "ONE_EXCLUSIVE_HOLD",
+        include_str!("lua/shared/one_exclusive_hold.lua"),
+    ),
+    ("SET_VALUE", include_str!("lua/shared/set_value.lua")),
+    ("CHECK_IN", include_str!("lua/shared/check_in.lua")),
+];
+
+/// Replaces each `@NAME@`. Lua has no constants that cost nothing, and no cheap function calls:
+/// so numbers, and rules that several fast paths share, are written into the text.
+fn with_constants(settings: &ScriptSettings, text: String) -> String {
+    let number = |duration: Duration| duration.as_micros().to_string();
+    let constants = [
+        // The last byte is the version of the format.
+        ("MAGIC", r"'LH\2'".into()),
+        ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
+        ("HORIZON", number(settings.horizon)),
+        ("RETENTION", number(settings.token_retention)),
+        // A stored end that has to move moves by this much more, so that it moves seldom.
+        ("SLACK", number(settings.token_retention / 8)),
+        ("PUSH", settings.push.to_string()),
+        ("MAX_FLOOR", bounds::MAX_FLOOR.to_string()),
+        ("MAX_FLOOR_AHEAD", number(bounds::MAX_FLOOR_AHEAD)),
+        ("SCAN_FREELY", bounds::SCAN_FREELY.to_string()),
+        ("SCAN_INTERVAL", number(bounds::SCAN_INTERVAL)),
+        ("SETTLE_BUDGET", bounds::SETTLE_BUDGET.to_string()),
+        ("MAX_AWAY_MARKS", bounds::MAX_AWAY_MARKS.to_string()),
+        ("CHECK_EARLY", bounds::CHECK_EARLY.to_string()),
+        ("STAGGER_STEPS", bounds::STAGGER_STEPS.to_string()),
+        ("MAX_POLL_INTERVAL", number(bounds::MAX_POLL_INTERVAL)),
+        ("INSPECT_LIST", bounds::INSPECT_LIST.to_string()),
+        // First bytes of what `encoding` writes for kinds, policies and modes.
+        ("SEMAPHORE", b'S'.to_string()),
+        ("RW_LOCK", b'R'.to_string()),
+        ("EXCLUSIVE", b'X'.to_string()),
+        ("FAIR", b'F'.to_string()),
+        ("BARGING", b'B'.to_string()),
+        ("READERS_FIRST", b'R'.to_string()),
+        ("WRITERS_FIRST", b'W'.to_string()),
+        // Flags of a tenure.
+        ("REVOKED", "1".into()),
+        ("UPGRADED", "2".into()),
+        ("OWN_TOKEN", "4".into()),
+        // Flags of a place.
+        ("LISTENING", "1".into()),
+        ("AWAY", "2".into()),
+        // The most tenures, places and marks in one packed string; each count is a byte of it.
+        ("PACKED_RECORDS", "160".into()),
+        // The same for locks that no fast path serves: the general part writes the whole string.
+        ("FEW_RECORDS", "64".into()),
+        // The longest gap before the places, in bytes.
+        ("MAX_SKIP", "768".into()),
+        // No ticket: tickets start at 1.
+        ("NONE", "0".into()),
+        ("FORCE_NOW", b'N'.to_string()),
+        // First bytes of the fields of a hash.
+        ("TENURE", b'h'.to_string()),
+        ("MARK", b'm'.to_string()),
+        // The most fields that a command takes at once; Lua's stack bounds it.
+        ("CHUNK", "500".into()),
+        // Every eighth step on a hash looks at 64 fields and removes marks that are over.
+        ("SWEEP_EVERY", "8".into()),
+        ("SWEEP_COUNT", "64".into()),
+    ];
+    let text = SHARED.iter().fold(text, |text, (name, shared)| {
+        text.replace(&format!("@{name}@"), shared.trim_end())
+    });
+    constants.iter().fold(text, |text, (name, value)| {
+        text.replace(&format!("@{name}@"), value)
+    })
+}

@@ -1,0 +1,583 @@
+//! The scripts against their specification: the same random commands, played to a server and to
+//! the state machine, give the same replies and the same messages.
+
+mod long_queue;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_api::machine::{self, Command, Env, Event, Message, Reach, Reply, State};
+use leasehold_api::{
+    Acquire, BackendError, ClockId, Convert, End, FencingToken, ForceHow, ForceRelease, Key, Label,
+    Limits, LockSpec, Mode, Notice, Operation, OwnerId, Policy, Poll, Renew, ServerTime, SessionId,
+    Stamped, Wait,
+};
+use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notice, reply};
+use leasehold_test_servers::RedisServer;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::support::{Connection, Value};
+
+const CLOCK: ClockId = ClockId::new(1);
+/// Short, so that marks and tokens are forgotten within a case.
+const HORIZON: Duration = Duration::from_millis(30);
+const RETENTION: Duration = Duration::from_millis(80);
+
+/// One random action; the numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Action {
+    Acquire(Attempt),
+    /// The same acquire once more.
+    Again(u8),
+    Poll(u8, bool),
+    Renew(u8, u8),
+    End(u8),
+    /// End of the oldest attempt that has not been ended like this: in a fair queue, the holder's.
+    EndOldest,
+    /// End, then the acquire that it ends.
+    EndFirst(Attempt),
+    Convert(u8, bool, bool),
+    Inspect(u8),
+    Force(u8, bool, bool),
+    Listen(u8, bool),
+    Sleep(u8),
+}
+
+#[derive(Clone, Debug)]
+struct Attempt {
+    key: u8,
+    session: u8,
+    owner: u8,
+    spec: u8,
+    mode: u8,
+    lease: u8,
+    wait: u8,
+    deliver: u8,
+    floor: u8,
+    limits: u8,
+}
+
+fn attempts() -> impl Strategy<Value = Attempt> {
+    let who = (0..2_u8, 0..4_u8, 0..3_u8);
+    let what = (0..32_u8, any::<u8>(), 0..30_u8);
+    let how = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
+    (who, what, how).prop_map(
+        |((key, session, owner), (spec, mode, lease), how)| Attempt {
+            key,
+            session,
+            owner,
+            spec,
+            mode,
+            lease,
+            wait: how.0,
+            deliver: how.1,
+            floor: how.2,
+            limits: how.3,
+        },
+    )
+}
+
+fn actions() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        10 => attempts().prop_map(Action::Acquire),
+        2 => any::<u8>().prop_map(Action::Again),
+        6 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
+        4 => (any::<u8>(), 0..30_u8).prop_map(|(a, b)| Action::Renew(a, b)),
+        6 => any::<u8>().prop_map(Action::End),
+        1 => attempts().prop_map(Action::EndFirst),
+        3 => (any::<u8>(), any::<bool>(), any::<bool>())
+            .prop_map(|(a, b, c)| Action::Convert(a, b, c)),
+        2 => (0..2_u8).prop_map(Action::Inspect),
+        1 => (0..2_u8, any::<bool>(), any::<bool>()).prop_map(|(a, b, c)| Action::Force(a, b, c)),
+        2 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),
+        2 => (0..12_u8).prop_map(Action::Sleep),
+    ]
+}
+
+fn session(number: u8) -> SessionId {
+    SessionId::from_bytes([number.wrapping_mul(77).wrapping_add(1); 16])
+}
+
+/// Owners whose bytes and numbers sort differently.
+fn owner(number: u8) -> OwnerId {
+    OwnerId::from_u64([5, 1 << 32, 0x0100_0000_0000_0001][usize::from(number)])
+}
+
+fn end(request: &Acquire) -> Command {
+    Command::End(End::new(request.key.clone(), request.operation))
+}
+
+/// A fair mutex, or a lock mostly for writing, with places and leases that last for the whole case:
+/// queues grow and are handed on.
+const CONTENDED: u8 = 32;
+
+fn contenders() -> impl Strategy<Value = Attempt> {
+    let who = (0..4_u8, 0..3_u8);
+    let how = (any::<u8>(), prop::sample::select(vec![3_u8, 30, 250]));
+    (who, how, any::<u8>(), 0..250_u8, any::<u8>()).prop_map(
+        |((session, owner), (mode, lease), wait, floor, limits)| Attempt {
+            key: 0,
+            session,
+            owner,
+            spec: CONTENDED,
+            mode,
+            lease,
+            // Mostly one that waits and listens.
+            wait: if wait < 144 { wait } else { 4 },
+            deliver: u8::MAX,
+            floor,
+            limits,
+        },
+    )
+}
+
+fn contention() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        12 => contenders().prop_map(Action::Acquire),
+        10 => Just(Action::EndOldest),
+        3 => any::<u8>().prop_map(Action::Again),
+        4 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
+        4 => (any::<u8>(), 0..200_u8).prop_map(|(a, b)| Action::Renew(a, b)),
+        2 => any::<u8>().prop_map(Action::End),
+        1 => Just(Action::Inspect(0)),
+        4 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),
+        2 => (0..16_u8).prop_map(Action::Sleep),
+    ]
+}
+
+/// Both sides, and what has been done so far.
+struct World<'a> {
+    commands: &'a mut Connection,
+    pushes: &'a mut Connection,
+    protocol: &'a Protocol,
+    settings: machine::Settings,
+    keys: [Key; 2],
+    spec: u8,
+    /// Records up to which a state is one string: 160 as it is in use, with the fast path; fewer
+    /// without it, and so few that the state is a hash.
+    packed_records: u8,
+    states: BTreeMap<Key, State>,
+    listening: BTreeSet<SessionId>,
+    sequences: BTreeMap<SessionId, u64>,
+    done: Vec<Acquire>,
+    queue: VecDeque<Acquire>,
+    tokens: Vec<FencingToken>,
+    now: ServerTime,
+}
+
+impl<'a> World<'a> {
+    /// `number` tells its keys apart from those of others on the server.
+    fn new(
+        (commands, pushes): &'a mut (Connection, Connection),
+        protocol: &'a Protocol,
+        number: u64,
+    ) -> Self {
+        let key = |name: &str| Key::new(format!("{name}{number}")).expect("a good key");
+        Self {
+            commands,
+            pushes,
+            protocol,
+            settings: machine::Settings::default(),
+            keys: [key("a"), key("{b}\n")],
+            spec: 0,
+            packed_records: 160,
+            states: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            sequences: BTreeMap::new(),
+            done: Vec::new(),
+            queue: VecDeque::new(),
+            tokens: Vec::new(),
+            now: ServerTime::default(),
+        }
+    }
+}
+
+impl World<'_> {
+    fn spec(&self, choice: u8) -> LockSpec {
+        if choice >= CONTENDED {
+            let spec = if self.spec == CONTENDED {
+                LockSpec::mutex()
+            } else {
+                LockSpec::rw_lock()
+            };
+            return spec
+                .with_waiter_lease(Duration::from_secs(2))
+                .expect("a good lease");
+        }
+        // Mostly the same one in a case, so that the key is shared.
+        let choice = if choice < 28 { self.spec } else { choice };
+        let plain = match choice % 4 {
+            0 => LockSpec::mutex(),
+            1 | 2 => LockSpec::rw_lock(),
+            _ => LockSpec::semaphore(3).expect("a good number"),
+        };
+        let policy = match choice / 4 % 4 {
+            0 => Policy::Fair,
+            1 => Policy::Barging,
+            2 => Policy::ReaderPreference,
+            _ => Policy::WriterPreference,
+        };
+        let lease = Duration::from_micros([8_000, 25_001][usize::from(choice / 16 % 2)]);
+        plain
+            .with_policy(policy)
+            .unwrap_or(plain)
+            .with_waiter_lease(lease)
+            .expect("a good lease")
+    }
+
+    fn request(&mut self, attempt: &Attempt) -> Acquire {
+        let spec = self.spec(attempt.spec);
+        let mode = match spec.kind() {
+            leasehold_api::Kind::Mutex => Mode::Exclusive,
+            leasehold_api::Kind::RwLock if attempt.mode.is_multiple_of(3) => Mode::Exclusive,
+            leasehold_api::Kind::RwLock => Mode::Shared,
+            leasehold_api::Kind::Semaphore => Mode::Permits(u32::from(attempt.mode) % 3 + 1),
+        };
+        let session = session(attempt.session);
+        let next = self.sequences.entry(session).or_insert(0);
+        *next += 1;
+        let operation = Operation {
+            session,
+            sequence: *next,
+            owner: owner(attempt.owner),
+        };
+        let ahead = match attempt.deliver {
+            0..4 => Duration::ZERO,
+            4..8 => Duration::from_secs(1),
+            _ => Duration::from_millis(25),
+        };
+        let lease = Duration::from_millis(u64::from(attempt.lease) + 1);
+        let key = self.keys[usize::from(attempt.key)].clone();
+        let until = self.now.saturating_add(ahead);
+        let mut request = Acquire::new(key, spec, mode, operation, lease, until)
+            .expect("a good request")
+            .with_label(Label::new("label".repeat(usize::from(attempt.owner))).expect("short"));
+        request.wait = match attempt.wait % 8 {
+            0 | 1 => None,
+            2 => Some(Wait::new(false)),
+            3 => Some(
+                Wait::new(true).with_place_until(
+                    self.now
+                        .saturating_add(Duration::from_millis(u64::from(attempt.wait % 16))),
+                ),
+            ),
+            _ => Some(Wait::new(true)),
+        };
+        let token = self.tokens.last().map_or(0, |token| token.get());
+        request.floor = match attempt.floor {
+            0..4 => Some(FencingToken::new(1 << 52)),
+            4..30 => Some(FencingToken::new(token)),
+            30..40 => Some(FencingToken::new(token + 50_000)),
+            _ => None,
+        };
+        if attempt.limits < 40 {
+            request = request.with_limits(Limits {
+                holds: 1 + u32::from(attempt.limits % 3),
+                waiters: u32::from(attempt.limits % 4),
+                holders: 1 + u32::from(attempt.limits / 4 % 4),
+            });
+        }
+        request
+    }
+
+    fn act(&mut self, action: &Action) -> Result<(), TestCaseError> {
+        match action {
+            Action::Acquire(attempt) => {
+                let request = self.request(attempt);
+                self.done.push(request.clone());
+                self.queue.push_back(request.clone());
+                self.both(&request.key.clone(), &Command::Acquire(request))?;
+            }
+            Action::EndFirst(attempt) => {
+                let request = self.request(attempt);
+                self.both(&request.key, &end(&request))?;
+                self.both(&request.key.clone(), &Command::Acquire(request))?;
+            }
+            Action::Sleep(ms) => std::thread::sleep(Duration::from_millis(u64::from(*ms))),
+            Action::Listen(who, on) => self.listen(session(*who), *on),
+            Action::Inspect(key) => {
+                let key = self.keys[usize::from(*key)].clone();
+                self.both(&key, &Command::Inspect)?;
+            }
+            Action::Force(key, now, all) => {
+                let key = self.keys[usize::from(*key)].clone();
+                let recent = if *all { 4 } else { 1 };
+                let tokens = self.tokens.iter().rev().take(recent).copied().collect();
+                let how = if *now {
+                    ForceHow::Now
+                } else {
+                    ForceHow::Revoke
+                };
+                let request = ForceRelease::new(key.clone(), tokens).with_how(how);
+                self.both(&key, &Command::ForceRelease(request))?;
+            }
+            Action::EndOldest => {
+                if let Some(request) = self.queue.pop_front() {
+                    self.both(&request.key, &end(&request))?;
+                }
+            }
+            Action::Again(choice)
+            | Action::Poll(choice, _)
+            | Action::Renew(choice, _)
+            | Action::End(choice)
+            | Action::Convert(choice, _, _) => {
+                if let Some(request) = self.recent(*choice) {
+                    let command = self.once_more(action, &request);
+                    self.both(&request.key, &command)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the latest attempts.
+    fn recent(&self, choice: u8) -> Option<Acquire> {
+        let recent = self.done.len().min(8);
+        let back = usize::from(choice) % recent.max(1);
+        self.done.iter().rev().nth(back).cloned()
+    }
+
+    /// What an action does with an attempt that was made before.
+    fn once_more(&self, action: &Action, request: &Acquire) -> Command {
+        let (key, operation) = (request.key.clone(), request.operation);
+        match *action {
+            Action::Again(choice) => {
+                let mut again = request.clone();
+                if choice >= 128 {
+                    // As a client does that asks again, perhaps when the mark is gone.
+                    again.deliver_before = self.now.saturating_add(HORIZON / 2);
+                }
+                Command::Acquire(again)
+            }
+            Action::Poll(_, listening) => Command::Poll(Poll::new(key, operation, listening)),
+            Action::Renew(_, ms) => {
+                let lease = Duration::from_millis(u64::from(ms) + 1);
+                Command::Renew(Renew::new(key, operation, lease).expect("a good lease"))
+            }
+            Action::End(_) => end(request),
+            Action::Convert(_, up, old) => {
+                let token = self.tokens.iter().rev().nth(usize::from(old)).copied();
+                let token = token.unwrap_or(FencingToken::new(1));
+                Command::Convert(match up {
+                    true => Convert::to_exclusive(key, operation, token),
+                    false => Convert::to_shared(key, operation, token),
+                })
+            }
+            _ => unreachable!("{action:?} is about no attempt"),
+        }
+    }
+
+    fn listen(&mut self, who: SessionId, on: bool) {
+        let verb = if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" };
+        self.pushes.command(&[verb, &self.protocol.channel(&who)]);
+        if on {
+            self.listening.insert(who);
+        } else {
+            self.listening.remove(&who);
+        }
+    }
+
+    /// Plays one command to both and compares.
+    fn both(&mut self, key: &Key, command: &Command) -> Result<(), TestCaseError> {
+        let (at, from_server) = self.play(key, command)?;
+        self.now = at;
+        let heard = self.heard()?;
+
+        let listening = &self.listening;
+        let reachable = |who: SessionId| {
+            if listening.contains(&who) {
+                Reach::Listening
+            } else {
+                Reach::Nobody
+            }
+        };
+        let env = Env {
+            now: at,
+            settings: self.settings,
+            reachable: &reachable,
+        };
+        let state = self.states.entry(key.clone()).or_default();
+        let before = state.clone();
+        let (from_machine, messages) = machine::step(state, env, command);
+        let told: Vec<_> = messages
+            .into_iter()
+            .filter(|message| listening.contains(&message.to))
+            .collect();
+        let context = || format!("{command:?}\nat {at:?} in {before:#?}");
+        prop_assert_eq!(&from_server, &from_machine, "{}", context());
+        for to in listening {
+            let of = |all: &[Message]| {
+                let own = all.iter().filter(|message| message.to == *to);
+                own.copied().collect::<Vec<_>>()
+            };
+            prop_assert_eq!(of(&heard), of(&told), "{}", context());
+        }
+        if let Reply::Acquire(leasehold_api::AcquireReply::Acquired(acquired))
+        | Reply::Poll(leasehold_api::PollReply::Acquired(acquired)) = &from_server
+        {
+            self.tokens.push(acquired.token);
+        }
+        if let Reply::Convert(leasehold_api::ConvertReply::Converted { token, .. }) = &from_server {
+            self.tokens.push(*token);
+        }
+        Ok(())
+    }
+
+    fn play(&mut self, key: &Key, command: &Command) -> Result<(ServerTime, Reply), TestCaseError> {
+        use std::slice::from_ref;
+        let protocol = self.protocol;
+        let call = match command {
+            Command::Acquire(request) => protocol.acquire(request),
+            Command::Poll(request) => protocol.poll(from_ref(request)),
+            Command::Renew(request) => protocol.renew(from_ref(request)),
+            Command::End(request) => protocol.end(from_ref(request)),
+            Command::Convert(request) => protocol.convert(request),
+            Command::Inspect => protocol.inspect(key),
+            Command::ForceRelease(request) => protocol.force_release(request),
+        };
+        let packed_records = format!("packed_records = {}", self.packed_records);
+        let mut changes = vec![("packed_records = 160", packed_records.as_str())];
+        if self.packed_records < 160 {
+            changes.push(("fast_path = #KEYS == 1", "fast_path = false"));
+        }
+        let answer = self.commands.play_changed(&call, &changes);
+        let Value::Bulk(bytes) = answer else {
+            return Err(TestCaseError::fail(format!("{command:?}: {answer:?}")));
+        };
+        let first = |answers: Vec<_>| answers.into_iter().next().expect("one element");
+        match command {
+            Command::Acquire(_) => unstamp(reply::acquire(&bytes, CLOCK), Reply::Acquire),
+            Command::Poll(_) => {
+                let mut all = reply::polls(&bytes, 1, CLOCK);
+                unstamp(all.remove(0), Reply::Poll)
+            }
+            Command::Renew(_) => {
+                let mut all = reply::renewals(&bytes, 1, CLOCK);
+                unstamp(all.remove(0), Reply::Renew)
+            }
+            Command::End(_) => unstamp(first(reply::ends(&bytes, 1, CLOCK)), Reply::End),
+            Command::Convert(_) => unstamp(reply::convert(&bytes, CLOCK), Reply::Convert),
+            Command::Inspect => unstamp(reply::inspect(&bytes, CLOCK), Reply::Inspect),
+            Command::ForceRelease(_) => {
+                unstamp(reply::force_release(&bytes, CLOCK), Reply::ForceRelease)
+            }
+        }
+    }
+
+    /// Everything that was published until now: a subscriber's PING is answered behind it.
+    fn heard(&mut self) -> Result<Vec<Message>, TestCaseError> {
+        let mut heard = Vec::new();
+        self.pushes.send(&["PING"]);
+        loop {
+            let Value::Array(parts) = self.pushes.receive() else {
+                return Ok(heard);
+            };
+            if parts[0].bytes() != b"message" {
+                return Ok(heard);
+            }
+            let mut listening = self.listening.iter().copied();
+            let to = listening
+                .find(|who| self.protocol.channel(who).as_bytes() == parts[1].bytes())
+                .ok_or_else(|| TestCaseError::fail("a message to a stranger"))?;
+            let notices = decode_notice(parts[2].bytes(), CLOCK)
+                .map_err(|error| TestCaseError::fail(error.to_string()))?;
+            heard.extend(notices.into_iter().map(|notice| Message {
+                to,
+                event: event(notice),
+            }));
+        }
+    }
+}
+
+fn event(notice: Notice) -> Event {
+    match notice {
+        Notice::Granted {
+            sequence,
+            token,
+            remaining,
+            ..
+        } => Event::Granted {
+            sequence,
+            token,
+            remaining,
+        },
+        Notice::Hint { sequence, .. } => Event::Hint { sequence },
+        Notice::Revoked { sequence, .. } => Event::Revoked { sequence },
+        other => panic!("nobody publishes {other:?}"),
+    }
+}
+
+fn unstamp<T>(
+    answer: Result<Stamped<T>, BackendError>,
+    wrap: impl Fn(T) -> Reply,
+) -> Result<(ServerTime, Reply), TestCaseError> {
+    let stamped = answer.map_err(|error| TestCaseError::fail(error.to_string()))?;
+    Ok((stamped.stamp.at, wrap(stamped.reply)))
+}
+
+#[test]
+fn scripts_do_what_the_state_machine_does() {
+    compare(0..32_u8, actions());
+}
+
+#[test]
+fn a_contended_key_is_handed_on_as_the_state_machine_does() {
+    compare(CONTENDED..CONTENDED + 2, contention());
+}
+
+/// Plays random cases of these actions.
+fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Action>) {
+    let server = RedisServer::start();
+    let settings = ScriptSettings::default()
+        .with_horizon(HORIZON)
+        .with_token_retention(RETENTION);
+    let protocol = Protocol::new("t:", settings).expect("a good prefix");
+    let connections = (Connection::open(&server), Connection::open(&server));
+    let cells = std::cell::RefCell::new(connections);
+    let case = AtomicU64::new(0);
+
+    let cases = std::env::var("PORT_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(60);
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 400,
+        ..Config::default()
+    });
+    let packed_records = prop::sample::select(vec![160_u8, 160, 63, 12, 5, 2, 0]);
+    let script = (
+        specs,
+        packed_records,
+        prop::collection::vec(actions, 1..120),
+    );
+    let outcome = runner.run(&script, |(spec, packed_records, actions)| {
+        let mut cells = cells.borrow_mut();
+        let number = case.fetch_add(1, Ordering::Relaxed);
+        let mut world = World::new(&mut cells, &protocol, number);
+        world.settings = machine::Settings::new(HORIZON, RETENTION);
+        (world.spec, world.packed_records) = (spec, packed_records);
+        let done = world.run(&actions);
+        for who in 0..4 {
+            world.listen(session(who), false);
+        }
+        done
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+impl World<'_> {
+    fn run(&mut self, actions: &[Action]) -> Result<(), TestCaseError> {
+        let key = self.keys[0].clone();
+        self.both(&key, &Command::Inspect)?;
+        for who in 0..3 {
+            self.listen(session(who), true);
+        }
+        actions.iter().try_for_each(|action| self.act(action))
+    }
+}

@@ -1,0 +1,137 @@
+//! A queue that grows until its key becomes a hash, shrinks until the key is a string, and grows
+//! again, stays the same queue.
+
+use std::time::Duration;
+
+use leasehold_api::bounds::TOKEN_RETENTION;
+use leasehold_api::machine::{self, Command};
+use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Poll, Wait};
+use leasehold_redis_common::script::{Protocol, ScriptSettings};
+use leasehold_test_servers::RedisServer;
+use proptest::prelude::*;
+
+use super::{World, end, session};
+use crate::support::{Connection, Value};
+
+#[test]
+fn a_queue_that_outgrows_its_string_and_comes_back_is_the_same_queue() {
+    let kinds = [
+        (LockSpec::mutex(), 200),
+        (LockSpec::rw_lock(), 3),
+        (LockSpec::semaphore(2).expect("a good number"), 1),
+    ];
+    // Long enough for a request to arrive, short enough for its marks to be forgotten.
+    let horizon = Duration::from_millis(500);
+    let settings = ScriptSettings::default().with_horizon(horizon);
+    let server = RedisServer::start();
+    let protocol = Protocol::new("t:", settings).expect("a good prefix");
+    for (n, (spec, writers)) in kinds.into_iter().enumerate() {
+        let mut connections = (Connection::open(&server), Connection::open(&server));
+        let mut world = World::new(&mut connections, &protocol, n as u64);
+        world.settings = machine::Settings::new(horizon, TOKEN_RETENTION);
+        let spec = spec
+            .with_waiter_lease(Duration::from_secs(60))
+            .expect("a good lease");
+        world
+            .swell_and_shrink(spec, writers, horizon)
+            .unwrap_or_else(|failure| panic!("{spec:?}: {failure}"));
+    }
+}
+
+/// Numbers of holders and waiters, and the type of the key then.
+const LENGTHS: [(u8, &str); 5] = [
+    (100, "hash"),
+    (70, "hash"),
+    (1, "string"),
+    (90, "hash"),
+    (1, "string"),
+];
+
+impl World<'_> {
+    /// Lets a queue reach each of [`LENGTHS`]; every `writers`th request is a writer.
+    fn swell_and_shrink(
+        &mut self,
+        spec: LockSpec,
+        writers: u8,
+        horizon: Duration,
+    ) -> Result<(), TestCaseError> {
+        let key = self.keys[0].clone();
+        let mut sessions = 0..=u8::MAX;
+        for (length, form) in LENGTHS {
+            self.both(&key, &Command::Inspect)?;
+            while self.queue.len() < usize::from(length) {
+                let who = sessions.next().expect("fewer sessions than there are");
+                self.listen(session(who), true);
+                self.enter_queue(spec, who, who.is_multiple_of(writers), horizon / 2)?;
+                if who % 8 == 7 {
+                    self.leave_queue()?;
+                }
+            }
+            while self.queue.len() > usize::from(length) {
+                self.leave_queue()?;
+            }
+            if form == "string" {
+                // Later requests remove what earlier sessions left behind.
+                std::thread::sleep(horizon * 2);
+                let who = sessions.next().expect("fewer sessions than there are");
+                for _ in 0..80 {
+                    self.enter_queue(spec, who, true, horizon / 2)?;
+                    self.leave_queue()?;
+                }
+            }
+            let name = self.protocol.key(&key);
+            let found = self.commands.command(&[b"TYPE".to_vec(), name]);
+            prop_assert_eq!(found, Value::Status(form.into()), "{} in the queue", length);
+        }
+        Ok(())
+    }
+
+    fn enter_queue(
+        &mut self,
+        spec: LockSpec,
+        who: u8,
+        all: bool,
+        ahead: Duration,
+    ) -> Result<(), TestCaseError> {
+        let request = self.waiter(spec, who, all, ahead);
+        self.queue.push_back(request.clone());
+        self.both(&request.key.clone(), &Command::Acquire(request))
+    }
+
+    /// Ends a request: mostly the first, which holds; now and then one that still waits.
+    fn leave_queue(&mut self) -> Result<(), TestCaseError> {
+        let waits = self.queue.len().is_multiple_of(7);
+        let index = if waits { self.queue.len() / 2 } else { 0 };
+        let request = self.queue.remove(index).expect("it is not empty");
+        self.both(&request.key, &end(&request))?;
+        // The watermark of an earlier request is still there, or forgotten.
+        if let Some(gone) = self.done.iter().rev().nth(self.queue.len() % 8).cloned() {
+            self.both(&gone.key, &end(&gone))?;
+        }
+        self.done.push(request);
+        let Some(next) = self.queue.front().cloned() else {
+            return Ok(());
+        };
+        let poll = Poll::new(next.key.clone(), next.operation, true);
+        self.both(&next.key, &Command::Poll(poll))
+    }
+
+    fn waiter(&mut self, spec: LockSpec, who: u8, all: bool, ahead: Duration) -> Acquire {
+        let mode = match (spec.kind(), all) {
+            (leasehold_api::Kind::RwLock, false) => Mode::Shared,
+            (leasehold_api::Kind::Semaphore, _) => Mode::Permits(1 + u32::from(who % 2)),
+            _ => Mode::Exclusive,
+        };
+        let sequence = self.sequences.entry(session(who)).or_insert(0);
+        *sequence += 1;
+        let operation = Operation {
+            session: session(who),
+            sequence: *sequence,
+            owner: OwnerId::from_u64(u64::from(who) << 32 | *sequence),
+        };
+        let until = self.now.saturating_add(ahead);
+        let minute = Duration::from_secs(60);
+        let request = Acquire::new(self.keys[0].clone(), spec, mode, operation, minute, until);
+        request.expect("a good request").with_wait(Wait::new(true))
+    }
+}

@@ -1,0 +1,434 @@
+//! What the state machine knows nothing of: foreign values, full memory, read-only servers,
+//! batches, and how a key is stored.
+
+use std::time::Duration;
+
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, ClockId, Convert, ConvertReply, End, EndReply, Key,
+    LockSpec, Mode, Operation, OwnerId, Policy, Poll, PollReply, Renew, RenewReply, ServerTime,
+    SessionId, Wait, Why,
+};
+use leasehold_redis_common::script::{ErrorClass, Protocol, ScriptSettings, classify, reply};
+use leasehold_test_servers::{RedisServer, ServerOptions};
+
+use super::support::{Connection, Value};
+
+const CLOCK: ClockId = ClockId::new(1);
+const LEASE: Duration = Duration::from_secs(30);
+
+struct Bench {
+    _server: RedisServer,
+    connection: Connection,
+    protocol: Protocol,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::on(RedisServer::start())
+    }
+
+    fn on(server: RedisServer) -> Self {
+        Self {
+            connection: Connection::open(&server),
+            _server: server,
+            protocol: Protocol::new("t:", ScriptSettings::default()).expect("a good prefix"),
+        }
+    }
+
+    fn now(&mut self) -> ServerTime {
+        let Value::Array(parts) = self.connection.command(&["TIME"]) else {
+            panic!("TIME answers with an array");
+        };
+        let number = |value: &Value| {
+            let text = String::from_utf8_lossy(value.bytes()).into_owned();
+            text.parse::<u64>().expect("a number")
+        };
+        ServerTime::from_micros(number(&parts[0]) * 1_000_000 + number(&parts[1]))
+    }
+
+    fn request(&mut self, name: &str, operation: Operation, spec: LockSpec, mode: Mode) -> Acquire {
+        let before = self.now().saturating_add(Duration::from_secs(9));
+        Acquire::new(key(name), spec, mode, operation, LEASE, before).expect("a good request")
+    }
+
+    fn mutex(&mut self, name: &str, operation: Operation) -> Acquire {
+        self.request(name, operation, LockSpec::mutex(), Mode::Exclusive)
+    }
+
+    /// The raw answer, a server error included.
+    fn try_acquire(&mut self, request: &Acquire) -> Result<AcquireReply, String> {
+        match self.connection.play(&self.protocol.acquire(request)) {
+            Value::Error(error) => Err(error),
+            answer => reply::acquire(answer.bytes(), CLOCK)
+                .map(|stamped| stamped.reply)
+                .map_err(|error| error.to_string()),
+        }
+    }
+
+    fn acquire(&mut self, request: &Acquire) -> AcquireReply {
+        self.try_acquire(request).expect("a reply")
+    }
+
+    fn hold(&mut self, name: &str, operation: Operation) {
+        let request = self.mutex(name, operation);
+        let reply = self.acquire(&request);
+        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+    }
+
+    fn end(&mut self, name: &str, operation: Operation) -> EndReply {
+        let call = self.protocol.end(&[End::new(key(name), operation)]);
+        let answer = self.connection.play(&call);
+        let first = reply::ends(answer.bytes(), 1, CLOCK).remove(0);
+        first.expect("a reply").reply
+    }
+
+    fn renew(&mut self, name: &str, operation: Operation) -> RenewReply {
+        let renew = Renew::new(key(name), operation, LEASE).expect("a good lease");
+        let answer = self.connection.play(&self.protocol.renew(&[renew]));
+        let first = reply::renewals(answer.bytes(), 1, CLOCK).remove(0);
+        first.expect("a reply").reply
+    }
+
+    fn stored(&mut self, name: &str) -> Value {
+        let key = self.protocol.key(&key(name));
+        self.connection.command(&[b"DUMP".to_vec(), key])
+    }
+
+    fn type_of(&mut self, name: &str) -> String {
+        let key = self.protocol.key(&key(name));
+        match self.connection.command(&[b"TYPE".to_vec(), key]) {
+            Value::Status(name) => name,
+            other => panic!("TYPE answered {other:?}"),
+        }
+    }
+
+    fn configure(&mut self, name: &str, value: &str) {
+        let answer = self.connection.command(&["CONFIG", "SET", name, value]);
+        assert_eq!(answer, Value::Status("OK".into()));
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).expect("a good key")
+}
+
+/// The attempt of session `session` with this number, by an owner of its own.
+fn attempt(session: u8, sequence: u64) -> Operation {
+    Operation {
+        session: SessionId::from_bytes([session; 16]),
+        sequence,
+        owner: OwnerId::from_u64(sequence),
+    }
+}
+
+#[test]
+fn a_foreign_value_is_named_and_left_alone() {
+    let mut bench = Bench::new();
+    let at = |name: &str| String::from_utf8(bench.protocol.key(&key(name))).expect("plain");
+    let (string, list, hash, later) = (at("string"), at("list"), at("hash"), at("later"));
+    for command in [
+        vec![
+            "SET",
+            &string,
+            "somebody's token of twenty bytes or so, or even more of them",
+        ],
+        vec!["RPUSH", &list, "x"],
+        vec!["HSET", &hash, "owner", "1"],
+        vec![
+            "SET",
+            &later,
+            "LH\u{9} a format of the future, whatever stands in it, and so on",
+        ],
+    ] {
+        bench.connection.command(&command);
+    }
+    for (name, found) in [
+        ("string", "string"),
+        ("list", "list"),
+        ("hash", "hash"),
+        ("later", "leasehold format 9"),
+    ] {
+        let before = bench.stored(name);
+        let request = bench.mutex(name, attempt(1, 1));
+        let expected = format!("the key holds a foreign value ({found})");
+        assert_eq!(bench.try_acquire(&request), Err(expected));
+        let call = bench.protocol.end(&[End::new(key(name), attempt(1, 1))]);
+        let answer = bench.connection.play(&call);
+        assert!(matches!(
+            &reply::ends(answer.bytes(), 1, CLOCK)[..],
+            [Err(BackendError::ForeignValue { found: it })] if it == found
+        ));
+        assert_eq!(bench.stored(name), before, "{name} was touched");
+    }
+}
+
+#[test]
+fn an_error_in_a_batch_touches_no_other_element() {
+    let mut bench = Bench::new();
+    bench.hold("mine", attempt(1, 1));
+    let list = bench.protocol.key(&key("list"));
+    bench
+        .connection
+        .command(&[b"RPUSH".to_vec(), list, b"x".to_vec()]);
+    let ends: Vec<_> = [("list", 1), ("mine", 1), ("nothing", 1)]
+        .map(|(name, sequence)| End::new(key(name), attempt(1, sequence)))
+        .into();
+    let answer = bench.connection.play(&bench.protocol.end(&ends));
+    let answers = reply::ends(answer.bytes(), 3, CLOCK);
+    assert!(matches!(answers[0], Err(BackendError::ForeignValue { .. })));
+    let reply = |i: usize| answers[i].as_ref().expect("a reply").reply;
+    assert!(matches!(reply(1), EndReply::Released { holds_left: 0, .. }));
+    assert!(matches!(reply(2), EndReply::NotHeld(_)));
+}
+
+#[test]
+fn full_memory_stops_acquires_and_nothing_else() {
+    let mut bench = Bench::on(ServerOptions::default().start());
+    let rw = LockSpec::rw_lock();
+    for name in ["renewed", "ended", "waited", "given up"] {
+        bench.hold(name, attempt(1, 1));
+    }
+    let write = bench.request("converted", attempt(1, 1), rw, Mode::Exclusive);
+    let AcquireReply::Acquired(held) = bench.acquire(&write) else {
+        panic!("the key was free");
+    };
+    for name in ["waited", "given up"] {
+        let queued = bench.mutex(name, attempt(2, 2)).with_wait(Wait::new(true));
+        assert!(matches!(bench.acquire(&queued), AcquireReply::Queued(_)));
+    }
+    bench.configure("maxmemory", "1");
+    bench.configure("maxmemory-policy", "noeviction");
+
+    for (name, waits) in [("new", false), ("ended", false), ("renewed", true)] {
+        let before = bench.stored(name);
+        let mut request = bench.mutex(name, attempt(3, 9));
+        request.wait = waits.then(|| Wait::new(true));
+        let error = bench.try_acquire(&request).expect_err("memory is full");
+        let (code, message) = error.split_once(' ').expect("a code and a text");
+        assert_eq!(classify(code, message), ErrorClass::Unavailable, "{error}");
+        assert_eq!(bench.stored(name), before, "{name} was touched");
+    }
+    assert!(matches!(
+        bench.renew("renewed", attempt(1, 1)),
+        RenewReply::Renewed { .. }
+    ));
+    let released = bench.end("ended", attempt(1, 1));
+    assert!(
+        matches!(released, EndReply::Released { .. }),
+        "{released:?}"
+    );
+    let unknown = bench.end("nothing there", attempt(1, 1));
+    assert!(matches!(unknown, EndReply::NotHeld(_)), "{unknown:?}");
+    assert_eq!(bench.end("given up", attempt(2, 2)), EndReply::Left);
+    // Nobody listens, so that the grant asks PUBLISH first and the place is marked away.
+    let released = bench.end("waited", attempt(1, 1));
+    assert!(
+        matches!(released, EndReply::Released { .. }),
+        "{released:?}"
+    );
+    let poll = Poll::new(key("waited"), attempt(2, 2), true);
+    let answer = bench.connection.play(&bench.protocol.poll(&[poll]));
+    let polled = reply::polls(answer.bytes(), 1, CLOCK)
+        .remove(0)
+        .expect("a reply");
+    assert!(matches!(polled.reply, PollReply::Acquired(_)), "{polled:?}");
+    let down = Convert::to_shared(key("converted"), attempt(1, 1), held.token);
+    let answer = bench.connection.play(&bench.protocol.convert(&down));
+    let converted = reply::convert(answer.bytes(), CLOCK).expect("a reply");
+    assert!(matches!(converted.reply, ConvertReply::Converted { .. }));
+}
+
+#[test]
+fn a_server_that_may_not_write_says_so_itself() {
+    let mut bench = Bench::new();
+    bench.hold("held", attempt(1, 1));
+    let queued = bench
+        .mutex("held", attempt(2, 1))
+        .with_wait(Wait::new(true));
+    assert!(matches!(bench.acquire(&queued), AcquireReply::Queued(_)));
+    let mut pushes = Connection::open(&bench._server);
+    let channel = bench.protocol.channel(&SessionId::from_bytes([2; 16]));
+    pushes.command(&["SUBSCRIBE", &channel]);
+    bench.connection.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    bench.configure("replica-read-only", "yes");
+    let before = bench.stored("held");
+
+    let end = bench.protocol.end(&[End::new(key("held"), attempt(1, 1))]);
+    let Value::Error(error) = bench.connection.play(&end) else {
+        panic!("a replica took a write");
+    };
+    assert!(error.starts_with("READONLY"), "{error}");
+    assert_eq!(bench.stored("held"), before);
+    // Nor was anybody told of a grant: the answer to PING is the first thing that comes.
+    let Value::Array(parts) = pushes.command(&["PING"]) else {
+        panic!("a subscriber's PING is answered with an array");
+    };
+    assert_eq!(parts[0].bytes(), b"pong");
+}
+
+#[test]
+fn a_place_that_has_outlived_its_mark_is_not_taken_twice() {
+    let mut bench = Bench::new();
+    let horizon = Duration::from_millis(500);
+    let settings = ScriptSettings::default().with_horizon(horizon);
+    bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
+    let request = |bench: &mut Bench, who| {
+        let mut request = bench.mutex("job", attempt(who, 1));
+        request.deliver_before = bench.now().saturating_add(horizon / 2);
+        request.wait = Some(Wait::new(false));
+        request
+    };
+    let holder = request(&mut bench, 1);
+    assert!(matches!(bench.acquire(&holder), AcquireReply::Acquired(_)));
+    let waiter = request(&mut bench, 2);
+    assert!(matches!(bench.acquire(&waiter), AcquireReply::Queued(_)));
+    std::thread::sleep(3 * horizon);
+    let again = request(&mut bench, 2);
+    assert!(matches!(bench.acquire(&again), AcquireReply::Queued(_)));
+    let third = request(&mut bench, 3);
+    let AcquireReply::Queued(queued) = bench.acquire(&third) else {
+        panic!("the key is held");
+    };
+    assert_eq!(queued.ahead, 1);
+}
+
+#[test]
+fn a_key_is_a_hash_while_it_has_many_records_and_a_string_otherwise() {
+    let mut bench = Bench::new();
+    let rw = LockSpec::rw_lock();
+    for session in 1..=80 {
+        let request = bench.request("shared", attempt(session, 1), rw, Mode::Shared);
+        assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
+        let expected = if session <= 32 { "string" } else { "hash" };
+        assert_eq!(bench.type_of("shared"), expected, "with {session} readers");
+    }
+    for session in 1..=80 {
+        let reply = bench.end("shared", attempt(session, 1));
+        assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+    }
+    // A short horizon forgets the marks while the key stays in use.
+    let settings = ScriptSettings::default().with_horizon(Duration::from_secs(1));
+    bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
+    for session in 1..=170 {
+        let mut request = bench.request("brief", attempt(session, 1), rw, Mode::Shared);
+        request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
+        assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
+        assert!(matches!(
+            bench.end("brief", attempt(session, 1)),
+            EndReply::Released { .. }
+        ));
+    }
+    assert_eq!(bench.type_of("brief"), "hash");
+    std::thread::sleep(Duration::from_millis(2_100));
+    for sequence in 2..=90 {
+        let mut request = bench.request("brief", attempt(1, sequence), rw, Mode::Shared);
+        request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
+        assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
+        let reply = bench.end("brief", attempt(1, sequence));
+        assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+    }
+    assert_eq!(bench.type_of("brief"), "string");
+}
+
+#[test]
+fn a_hash_that_the_fast_path_does_not_serve_is_left_and_entered_with_many_records() {
+    let semaphore = LockSpec::semaphore(3).expect("a good number");
+    let barging = LockSpec::mutex()
+        .with_policy(Policy::Barging)
+        .expect("a mutex may barge");
+    let readers_first = LockSpec::rw_lock()
+        .with_policy(Policy::ReaderPreference)
+        .expect("a reader/writer lock has preferences");
+    let specs = [
+        (semaphore, Mode::Permits(1), true),
+        (readers_first, Mode::Shared, true),
+        (barging, Mode::Exclusive, false),
+    ];
+    for (spec, mode, shared) in specs {
+        let mut bench = Bench::new();
+        // More sessions than a string of this kind has room for, fewer than one of any kind.
+        for session in 1..=100 {
+            let request = bench.request("many", attempt(session, 1), spec, mode);
+            let reply = bench.acquire(&request);
+            assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+            if shared {
+                let request = bench.request("many", attempt(session, 2), spec, mode);
+                let reply = bench.acquire(&request);
+                assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+                let reply = bench.end("many", attempt(session, 2));
+                assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+            } else {
+                let waiter = bench.request("many", attempt(101, session.into()), spec, mode);
+                let reply = bench.acquire(&waiter.with_wait(Wait::new(false)));
+                assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+                let reply = bench.end("many", attempt(101, session.into()));
+                assert_eq!(reply, EndReply::Left);
+            }
+            let reply = bench.end("many", attempt(session, 1));
+            assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+        }
+        assert_eq!(bench.type_of("many"), "hash", "{spec:?}");
+    }
+}
+
+#[test]
+fn a_queue_of_sixty_four_goes_round_in_one_string_and_one_of_ninety_in_a_hash() {
+    for (waiters, form) in [(64, "string"), (90, "hash")] {
+        let mut bench = Bench::new();
+        let mut pushes = Connection::open(&bench._server);
+        let mut sequence = [0; 100];
+        let mut ask = |bench: &mut Bench, session: u8| {
+            sequence[usize::from(session)] += 1;
+            let operation = attempt(session, sequence[usize::from(session)]);
+            let request = bench.mutex("busy", operation).with_wait(Wait::new(true));
+            (operation, bench.acquire(&request))
+        };
+        let (first, reply) = ask(&mut bench, 0);
+        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+        let mut queue = std::collections::VecDeque::from([first]);
+        for session in 0..=waiters {
+            let channel = bench
+                .protocol
+                .channel(&SessionId::from_bytes([session; 16]));
+            pushes.command(&["SUBSCRIBE", &channel]);
+        }
+        for session in 1..=waiters {
+            let (operation, reply) = ask(&mut bench, session);
+            let queued =
+                matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(session) - 1);
+            assert!(queued, "{session}: {reply:?}");
+            queue.push_back(operation);
+        }
+        assert_eq!(bench.type_of("busy"), form);
+        let mut token = None;
+        // Three times round, so that what is passed over in the string is closed up in between.
+        for turn in 0..3 * (usize::from(waiters) + 1) {
+            let done = queue.pop_front().expect("a holder");
+            let released = bench.end("busy", done);
+            assert!(
+                matches!(released, EndReply::Released { .. }),
+                "{turn}: {released:?}"
+            );
+            if turn % 5 == 0 {
+                let again = bench.end("busy", done);
+                assert_eq!(again, EndReply::NotHeld(Why::Ended), "{turn}");
+            }
+            let (again, reply) = ask(&mut bench, done.session.as_bytes()[0]);
+            let queued =
+                matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(waiters) - 1);
+            assert!(queued, "{turn}: {reply:?}");
+            queue.push_back(again);
+            let poll = Poll::new(key("busy"), queue[0], true);
+            let answer = bench.connection.play(&bench.protocol.poll(&[poll]));
+            let polled = reply::polls(answer.bytes(), 1, CLOCK)
+                .remove(0)
+                .expect("a reply");
+            let PollReply::Acquired(next) = polled.reply else {
+                panic!("{turn}: {polled:?}");
+            };
+            assert!(token < Some(next.token), "{turn}");
+            token = Some(next.token);
+        }
+        assert_eq!(bench.type_of("busy"), form);
+    }
+}

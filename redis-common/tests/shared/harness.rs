@@ -1,0 +1,141 @@
+//! A real server, through the backend, as the conformance suite sees it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{Capabilities, Key, LockBackend};
+use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
+use leasehold_redis_common::script::{Protocol, ScriptSettings};
+use leasehold_redis_common::{Options, RespVersion};
+use leasehold_test_servers::{RedisServer, ServerOptions};
+
+use crate::client;
+
+/// Who the backends are: a user with few rights.
+const USER: &str = "locks";
+const FOREIGN: &str = "another program's value";
+
+/// Cases that need virtual time: they would take minutes here.
+const CANNOT_RUN: &[&str] = &[
+    "long_spans::token_is_remembered",
+    "long_spans::token_outlives_an_expired_tenure",
+    "long_spans::longest_lease",
+    "long_spans::no_copy_outlives_its_mark",
+];
+
+/// Runs the suite on the backend of that name. Its documentation says which rights it needs.
+pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
+    leasehold_conformance::run(Redis::start(name, documentation), CANNOT_RUN)
+}
+
+/// One server for all cases; each case has a key prefix of its own.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    name: &'static str,
+    server: RedisServer,
+}
+
+impl Redis {
+    /// For the backend of that name, with the rights that its documentation asks for.
+    pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
+        let user = [USER, "on", ">secret", "~*", "&*"];
+        let rights = user.into_iter().chain(documented_rights(documentation));
+        let server = ServerOptions::default().with_config("user", rights).start();
+        Self { name, server }
+    }
+}
+
+/// What the connections speak: `LEASEHOLD_RESP`, `2` or `3`.
+fn resp() -> RespVersion {
+    match std::env::var("LEASEHOLD_RESP").as_deref() {
+        Ok("2") => RespVersion::Resp2,
+        Ok("3") | Err(_) => RespVersion::Resp3,
+        Ok(other) => panic!("LEASEHOLD_RESP is {other:?}, not 2 or 3"),
+    }
+}
+
+/// The commands that the crate's documentation gives to a user with no more rights than needed.
+fn documented_rights(documentation: &'static str) -> impl Iterator<Item = &'static str> {
+    documentation
+        .lines()
+        .skip_while(|line| !line.contains("ACL SETUSER"))
+        .take_while(|line| !line.contains("```"))
+        .flat_map(str::split_whitespace)
+        .filter(|word| word.starts_with(['+', '-']))
+}
+
+#[async_trait]
+impl Harness for Redis {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::full()
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().with_plant_foreign(true)
+    }
+
+    fn timing(&self) -> Timing {
+        // A machine that is busy with other tests may stall a process for more than 100 ms.
+        Timing::real().with_unit(Duration::from_millis(300))
+    }
+
+    async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        let prefix = format!("{namespace}:");
+        Ok(Arc::new(Namespace {
+            url: self.server.url(),
+            backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
+            protocol: Protocol::new(&prefix, ScriptSettings::default())?,
+            options: Options::new()
+                .with_key_prefix(prefix)
+                .with_resp(resp())
+                // A busy machine may take longer than users want to wait.
+                .with_connect_timeout(Duration::from_secs(5)),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Namespace {
+    url: String,
+    backend_url: String,
+    protocol: Protocol,
+    options: Options,
+}
+
+impl Namespace {
+    async fn query<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, SetupError> {
+        let client = redis::Client::open(self.url.as_str())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        Ok(command.query_async(&mut connection).await?)
+    }
+}
+
+#[async_trait]
+impl Environment for Namespace {
+    async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
+        Ok(client::connect_with(&self.backend_url, self.options.clone()).await?)
+    }
+
+    async fn let_time_pass(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
+        let mut set = redis::cmd("SET");
+        set.arg(self.protocol.key(key)).arg(FOREIGN);
+        self.query(&set).await
+    }
+
+    async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
+        let mut get = redis::cmd("GET");
+        get.arg(self.protocol.key(key));
+        let found: Option<String> = self.query(&get).await?;
+        Ok(found.as_deref() == Some(FOREIGN))
+    }
+}

@@ -1,0 +1,307 @@
+//! What the server refuses is said as it is: for now, for good, or because something else lives
+//! there; and nobody is told that nothing happened when that is not certain.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply, SessionId};
+use leasehold_redis_common::Options;
+use leasehold_test_servers::{RedisServer, ServerOptions};
+
+use super::support::{
+    Backend, RECOVERY, admin, connect, eventually, key, mutex, operation, session, soon,
+    time_to_success,
+};
+use crate::client::connect_with;
+use crate::constructors::CONSTRUCTORS;
+
+/// Keeps the server busy for a good part of a second, or more.
+const BUSY: &str = "for _ = 1, 5e7 do end";
+
+async fn try_acquire(backend: &Backend, key: &Key, sequence: u64) -> Result<(), BackendError> {
+    let before = soon(backend).await;
+    let request = mutex(key, operation(session(1), sequence), before);
+    match backend.acquire(&request).await?.reply {
+        AcquireReply::Acquired(_) => Ok(()),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn end(backend: &Backend, key: &Key, sequence: u64) {
+    let end = End::new(key.clone(), operation(session(1), sequence));
+    let answer = backend.end(&[end]).await.remove(0).expect("an answer");
+    assert!(
+        matches!(answer.reply, EndReply::Released { .. }),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_the_server_forgot_are_sent_again() {
+    let server = RedisServer::start();
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&server.url()).await;
+        for _ in 0..3 {
+            admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
+            try_acquire(&backend, &key("forgotten"), sequence)
+                .await
+                .expect("acquired");
+        }
+        admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
+        end(&backend, &key("forgotten"), sequence).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_programs_value_is_left_alone() {
+    let server = RedisServer::start();
+    let url = server.url();
+    admin(&url, &["RPUSH", "leasehold:{foreign}", "mine"]).await;
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&url).await;
+        let error = try_acquire(&backend, &key("foreign"), 1).await;
+        match error {
+            Err(BackendError::ForeignValue { found }) => assert!(found.contains("list"), "{found}"),
+            other => panic!("{}: {other:?}", constructor.name),
+        }
+        let value = admin(&url, &["LRANGE", "leasehold:{foreign}", "0", "-1"]).await;
+        assert!(value.contains("mine"), "{value}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_takes_no_new_holds_but_keeps_and_ends_the_old_ones() {
+    let server = RedisServer::start();
+    let url = server.url();
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&url).await;
+        try_acquire(&backend, &key("held"), sequence)
+            .await
+            .expect("acquired");
+        admin(&url, &["CONFIG", "SET", "maxmemory", "1"]).await;
+        let error = try_acquire(&backend, &key("more"), sequence + 100).await;
+        let error = error.expect_err("out of memory");
+        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("OOM"), "{error}");
+        let held = operation(session(1), sequence);
+        let renew = Renew::new(key("held"), held, Duration::from_secs(30)).expect("a good lease");
+        let renewed = backend.renew(&[renew]).await.remove(0).expect("an answer");
+        assert!(
+            matches!(renewed.reply, RenewReply::Renewed { .. }),
+            "{renewed:?}"
+        );
+        end(&backend, &key("held"), sequence).await;
+        admin(&url, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_unavailable_until_it_is_promoted() {
+    let server = RedisServer::start();
+    let url = server.url();
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&url).await;
+        try_acquire(&backend, &key("replica"), sequence)
+            .await
+            .expect("acquired");
+        end(&backend, &key("replica"), sequence).await;
+        admin(&url, &["REPLICAOF", "127.0.0.1", "1"]).await;
+        let error = try_acquire(&backend, &key("replica"), sequence + 100).await;
+        let error = error.expect_err("read-only");
+        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("READONLY"), "{error}");
+        admin(&url, &["REPLICAOF", "NO", "ONE"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_is_unavailable_until_it_is_done() {
+    let server = RedisServer::start();
+    let url = server.url();
+    admin(&url, &["CONFIG", "SET", "lua-time-limit", "20"]).await;
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&url).await;
+        let request = mutex(
+            &key("busy"),
+            operation(session(1), sequence),
+            soon(&backend).await,
+        );
+        let busy = url.clone();
+        let busy = tokio::spawn(async move { admin(&busy, &["EVAL", BUSY, "0"]).await });
+        let error = loop {
+            // Until it is busy it grants, and says so again.
+            match backend.acquire(&request).await {
+                Ok(_) => assert!(!busy.is_finished(), "it was never busy"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("BUSY"), "{error}");
+        busy.await.expect("it ends");
+        backend.acquire(&request).await.expect("an answer");
+        end(&backend, &key("busy"), sequence).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_too_few_rights_is_told_which_are_missing() {
+    let server = RedisServer::start();
+    let url = format!("redis://locker:pw@{}", server.address());
+    for (rights, missing) in [
+        (&["~*", "&*", "+@all", "-evalsha"][..], "+evalsha"),
+        (&["~other:*", "&*", "+@all"][..], "~leasehold:*"),
+    ] {
+        let user = ["ACL", "SETUSER", "locker", "reset", "on", ">pw"];
+        admin(&server.url(), &[&user[..], rights].concat()).await;
+        for constructor in &CONSTRUCTORS {
+            let backend = constructor.open(&url).await;
+            let error = try_acquire(&backend, &key("forbidden"), 1).await;
+            let error = error.expect_err("forbidden");
+            assert!(
+                matches!(error, BackendError::Rejected { .. }),
+                "{}: {error}",
+                constructor.name
+            );
+            assert!(
+                error.to_string().contains(missing),
+                "{}: {error}",
+                constructor.name
+            );
+        }
+    }
+}
+
+/// A server that does not know the command repeats its arguments.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_authorises_is_in_no_error() {
+    const SESSION: &[u8; 16] = b"SecretOfASession";
+    let options = ServerOptions::default().with_config("rename-command", ["EVALSHA", ""]);
+    let server = options.start();
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&server.url()).await;
+        let operation = operation(SessionId::from_bytes(*SESSION), 1);
+        let request = mutex(&key("repeated"), operation, soon(&backend).await);
+        let error = backend.acquire(&request).await.expect_err("it is unknown");
+        let mut told = format!("{error} {error:?}");
+        let mut below = std::error::Error::source(&error);
+        while let Some(error) = below {
+            told += &format!(" {error} {error:?}");
+            below = error.source();
+        }
+        assert!(told.contains("unknown command"), "{told}");
+        assert!(!told.contains("Secret"), "{}: {told}", constructor.name);
+    }
+}
+
+/// A library that queues what it cannot send would acquire here what nobody waits for any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_dropped_during_an_outage_is_not_sent_after_it() {
+    let key = key("zombie");
+    for constructor in CONSTRUCTORS
+        .iter()
+        .filter(|constructor| constructor.reconnects)
+    {
+        let mut server = RedisServer::start();
+        let backend = constructor.open(&server.url()).await;
+        let before = soon(&backend).await;
+        server.kill();
+        for sequence in 1..=50 {
+            let request = mutex(&key, operation(session(1), sequence), before);
+            let mut call = pin!(backend.acquire(&request));
+            poll_fn(|context| {
+                let _ = call.as_mut().poll(context);
+                Poll::Ready(())
+            })
+            .await;
+        }
+        tokio::task::block_in_place(|| server.start_again());
+        time_to_success(&backend, RECOVERY * 5).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let direct = connect(&server.url()).await.expect("connected");
+        let seen = direct.inspect(&key).await.expect("an answer").reply;
+        assert_eq!(seen.holder_count, 0, "{}", constructor.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_dropped_at_any_moment_leave_nothing_that_their_end_does_not_remove() {
+    let server = RedisServer::start();
+    let key = key("dropped");
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&server.url()).await;
+        for sequence in 1..=200_u64 {
+            let operation = operation(session(1), sequence);
+            let request = mutex(&key, operation, soon(&backend).await);
+            let patience = Duration::from_micros(sequence % 50 * 10);
+            let _ = tokio::time::timeout(patience, backend.acquire(&request)).await;
+            let end = End::new(key.clone(), operation);
+            backend.end(&[end]).await.remove(0).expect("an answer");
+        }
+        eventually("nothing is left", async || {
+            let seen = backend.inspect(&key).await.expect("an answer").reply;
+            seen.holder_count == 0
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_share_one_attempt_to_connect() {
+    let mut server = RedisServer::start();
+    let url = server.url();
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let backend = constructor.open(&url).await;
+        server.kill();
+        let calls = (0..64).map(|_| {
+            let backend = backend.clone();
+            tokio::spawn(async move { time_to_success(&backend, RECOVERY * 5).await })
+        });
+        let calls: Vec<_> = calls.collect();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::task::block_in_place(|| server.start_again());
+        for call in calls {
+            call.await.expect("each succeeds");
+        }
+        // Those of the server's start, of the backend, and of the one that asks.
+        let stats = admin(&url, &["INFO", "stats"]).await;
+        let (_, count) = stats
+            .split_once("total_connections_received:")
+            .expect("it is counted");
+        let digits = count
+            .find(|c: char| !c.is_ascii_digit())
+            .expect("more lines");
+        let count: u32 = count[..digits].parse().expect("a number");
+        assert!(count < 12, "{}: {count} connections", constructor.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_connect_names_the_server_and_no_password() {
+    let server = RedisServer::start();
+    let url = server.url();
+    admin(&url, &["CONFIG", "SET", "requirepass", "hunter2"]).await;
+    let address = url.rsplit('/').next().expect("an address").to_owned();
+    let wrong = format!("redis://me:swordfish@{address}");
+    let refused = connect(&wrong).await.expect_err("a wrong password");
+    drop(server);
+    let gone = connect(&wrong).await.expect_err("nobody there");
+    for error in [refused, gone] {
+        let told = format!("{error} {error:?}");
+        assert!(told.contains(&address), "{told}");
+        assert!(!told.contains("swordfish"), "{told}");
+        // What a report of the whole chain shows says nothing twice.
+        let mut below = std::error::Error::source(&error);
+        while let Some(error) = below {
+            assert!(!told.contains(&error.to_string()), "{error} in {told}");
+            below = error.source();
+        }
+    }
+    for url in ["localhost:6379", "me:swordfish@localhost"] {
+        let refused = connect_with(url, Options::new()).await;
+        let told = refused.expect_err("no scheme").to_string();
+        assert!(told.contains("it has no scheme; write redis://"), "{told}");
+        assert!(!told.contains("swordfish"), "{told}");
+    }
+}

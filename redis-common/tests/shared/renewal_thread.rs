@@ -1,0 +1,233 @@
+//! Renewal goes on while the user's program blocks every thread that it has.
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use leasehold_api::{LockClient, MutexGuard, Outcome, ServerTime, bounds};
+use leasehold_redis_common::script::{Protocol, ScriptSettings};
+use leasehold_test_servers::{FaultProxy, RedisServer};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+
+use super::support::{Backend, admin, connect, eventually, key};
+use crate::constructors::CONSTRUCTORS;
+
+const LEASE: Duration = Duration::from_secs(2);
+
+const BLOCKED_LEASE: Duration = Duration::from_secs(3);
+/// A renewal may be this much late, and so may the news of a loss.
+const LATE: Duration = Duration::from_millis(200);
+const WORKERS: usize = 2;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+#[test]
+fn blocked_runtime_keeps_its_locks() {
+    let server = RedisServer::start();
+    let user = Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let observer = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let held = user.block_on(hold_one_each(&server));
+
+    let blocked = block(&user, Duration::from_secs(10));
+    let direct = observer
+        .block_on(connect(&server.url()))
+        .expect("connected");
+    let seen = observer.block_on(watch(&direct, &held, Duration::from_secs(9)));
+    for (LockedClient { name, guard, .. }, renewals) in held.iter().zip(&seen.renewals) {
+        let gaps = renewals
+            .windows(2)
+            .map(|pair| pair[1].saturating_since(pair[0]));
+        let longest = gaps.max().expect("several renewals");
+        println!(
+            "{name}: {} renewals, {longest:?} apart at most",
+            renewals.len()
+        );
+        println!("the machine itself was {:?} late", seen.machine_late);
+        let interval = BLOCKED_LEASE / bounds::RENEWALS_PER_LEASE;
+        assert!(
+            longest <= interval + LATE + seen.machine_late,
+            "{name}: {longest:?}"
+        );
+        assert!(renewals.len() >= 8, "{name}: {} in 9 s", renewals.len());
+        assert!(guard.is_valid(), "{name}");
+    }
+    wait_for(blocked, &observer);
+
+    // No renewal comes through any more: that is told in time too.
+    server.pause();
+    let blocked = block(&user, BLOCKED_LEASE + Duration::from_secs(1));
+    for LockedClient { name, guard, .. } in &held {
+        let (began, valid_for) = (Instant::now(), guard.valid_for());
+        let loss = observer.block_on(guard.lost());
+        let late = began.elapsed().saturating_sub(valid_for);
+        println!("{name}: {loss}, {late:?} after its deadline");
+        assert!(late <= LATE + seen.machine_late, "{name}: {late:?}");
+        assert!(!guard.is_valid(), "{name}");
+    }
+    wait_for(blocked, &observer);
+    server.resume();
+    user.block_on(async {
+        for LockedClient { locks, guard, .. } in held {
+            drop(guard);
+            locks.shutdown().await.expect("shut down");
+        }
+    });
+}
+
+struct LockedClient {
+    name: &'static str,
+    locks: LockClient,
+    guard: MutexGuard,
+}
+
+async fn hold_one_each(server: &RedisServer) -> Vec<LockedClient> {
+    let mut all = Vec::new();
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let locks = LockClient::new(constructor.open(&server.url()).await);
+        let mutex = locks.mutex(constructor.name).expect("a good key");
+        let guard = mutex.lease(BLOCKED_LEASE).lock().await.expect("acquired");
+        all.push(LockedClient {
+            name: constructor.name,
+            locks,
+            guard,
+        });
+    }
+    all
+}
+
+/// Blocks every worker of a runtime at the same time, as a careless program does.
+fn block(runtime: &Runtime, duration: Duration) -> Vec<JoinHandle<()>> {
+    let begun = Arc::new(Barrier::new(WORKERS + 1));
+    let blockers = (0..WORKERS).map(|_| {
+        let begun = Arc::clone(&begun);
+        runtime.spawn(async move {
+            begun.wait();
+            std::thread::sleep(duration);
+        })
+    });
+    let blockers = blockers.collect();
+    begun.wait();
+    blockers
+}
+
+fn wait_for(blocked: Vec<JoinHandle<()>>, observer: &Runtime) {
+    for blocker in blocked {
+        observer.block_on(blocker).expect("it only sleeps");
+    }
+}
+
+struct Seen {
+    /// The server's time of each renewal and one lease more, for each guard.
+    renewals: Vec<Vec<ServerTime>>,
+    /// By how much a thread that only sleeps was late, at most: the machine is busy.
+    machine_late: Duration,
+}
+
+/// Reads off the expiry on the server when each hold was renewed.
+async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Seen {
+    let mut renewals: Vec<Vec<ServerTime>> = held.iter().map(|_| Vec::new()).collect();
+    let mut machine_late = Duration::ZERO;
+    let began = Instant::now();
+    while began.elapsed() < time {
+        for (LockedClient { name, guard, .. }, renewals) in held.iter().zip(&mut renewals) {
+            let seen = direct.inspect(&key(name)).await.expect("an answer");
+            assert_eq!(seen.reply.holder_count, 1, "{name}");
+            assert_eq!(
+                seen.reply.holders[0].token,
+                guard.fencing_token().expect("tokens")
+            );
+            // A renewal moves it to one lease later than itself.
+            let end = seen
+                .stamp
+                .at
+                .saturating_add(seen.reply.holders[0].remaining);
+            if renewals.last() != Some(&end) {
+                renewals.push(end);
+            }
+        }
+        let asleep = Instant::now();
+        tokio::time::sleep(LOOK_EVERY).await;
+        machine_late = machine_late.max(asleep.elapsed().saturating_sub(LOOK_EVERY));
+    }
+    Seen {
+        renewals,
+        machine_late,
+    }
+}
+
+/// Each renewal of so short a lease may take less time than it takes to see that the connection
+/// is dead: what they saw together must suffice.
+#[tokio::test]
+async fn a_lock_outlives_the_death_of_the_connection_that_renews_it() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let locks = LockClient::new(constructor.open(&proxy.url()).await);
+        let mutex = locks.mutex("stranded").expect("a good key").lease(LEASE);
+        let Outcome::Acquired(guard) = mutex.try_lock().await.expect("an answer") else {
+            panic!("{}: not acquired", constructor.name);
+        };
+        tokio::time::sleep(LEASE).await;
+        proxy.strand_connections();
+        tokio::time::sleep(LEASE * 2).await;
+        assert!(guard.is_valid(), "{}", constructor.name);
+        guard.release().await.expect("released");
+        locks.shutdown().await.expect("shut down");
+    }
+}
+
+/// A short lease leaves no time to connect, nor for a second round trip with the script's source.
+#[tokio::test]
+async fn the_way_of_the_first_renewal_is_made_ready_when_a_hold_begins() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let protocol = Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default());
+    let renewal = protocol.expect("a good prefix").renew(&[]);
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        admin(&url, &["SCRIPT", "FLUSH"]).await;
+        let backend = constructor.open(&url).await;
+        backend.hello().await.expect("connected");
+        let before = connections(&url).await;
+        let locks = LockClient::new(backend);
+        let mutex = locks.mutex("ready").expect("a good key");
+        let guard = mutex.lock().await.expect("acquired");
+        eventually("it is connected, and the script is there", async || {
+            let known = admin(&url, &["SCRIPT", "EXISTS", renewal.script.sha1()]).await;
+            known.contains('1') && connections(&url).await > before
+        })
+        .await;
+        guard.release().await.expect("released");
+        locks.shutdown().await.expect("shut down");
+    }
+}
+
+#[tokio::test]
+async fn where_no_second_connection_can_be_had_the_first_one_renews() {
+    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+        let server = RedisServer::start();
+        let backend = constructor.open(&server.url()).await;
+        backend.hello().await.expect("connected");
+        admin(&server.url(), &["CONFIG", "SET", "maxclients", "1"]).await;
+        let locks = LockClient::new(backend);
+        let mutex = locks.mutex("alone").expect("a good key").lease(LEASE);
+        let Outcome::Acquired(guard) = mutex.try_lock().await.expect("an answer") else {
+            panic!("{}: not acquired", constructor.name);
+        };
+        tokio::time::sleep(LEASE * 3).await;
+        assert!(guard.is_valid(), "{}", constructor.name);
+        guard.release().await.expect("released");
+        locks.shutdown().await.expect("shut down");
+    }
+}
+
+/// Those that take commands.
+async fn connections(url: &str) -> usize {
+    let listed = admin(url, &["CLIENT", "LIST", "TYPE", "normal"]).await;
+    listed.matches(" addr=").count()
+}

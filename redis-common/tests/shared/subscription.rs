@@ -1,0 +1,274 @@
+//! Subscriptions: confirmed before they are relied on, kept through faults, ended with their
+//! stream; and nothing lost in between without a word.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use leasehold_api::{BackendError, ClockId, Notice, Notices, bounds};
+use leasehold_redis_common::script::{Protocol, ScriptSettings};
+use leasehold_test_servers::{Data, FaultProxy, RedisServer};
+
+use super::support::{
+    Backend, Constructor, RECOVERY, admin, eventually, publish, session, time_to_success,
+};
+use crate::constructors::CONSTRUCTORS;
+
+/// Longest wait for a notice that must come: a silent connection is noticed within seconds.
+const WAIT: Duration = Duration::from_secs(8);
+
+fn listeners() -> impl Iterator<Item = &'static Constructor> {
+    CONSTRUCTORS.iter().filter(|constructor| constructor.push)
+}
+
+fn channel(number: u8) -> String {
+    Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default())
+        .expect("a good prefix")
+        .channel(&session(number))
+}
+
+/// How many connections listen for a session; asked of the server itself.
+async fn subscribers(server: &RedisServer, number: u8) -> u32 {
+    let answer = admin(&server.url(), &["PUBSUB", "NUMSUB", &channel(number)]).await;
+    // Both libraries print the count last.
+    let end = answer.rfind(|c: char| c.is_ascii_digit()).expect("a count");
+    let start = answer[..end].rfind(|c: char| !c.is_ascii_digit());
+    let start = start.expect("something stands before it") + 1;
+    answer[start..=end].parse().expect("a number")
+}
+
+async fn next(stream: &mut Notices) -> Notice {
+    tokio::time::timeout(WAIT, stream.next())
+        .await
+        .expect("a notice comes in time")
+        .expect("the stream has not ended")
+}
+
+/// A message as the scripts send it: the server's time, then hints.
+fn hints(sequences: &[u32]) -> Vec<u8> {
+    let mut bytes = 1_000.0_f64.to_le_bytes().to_vec();
+    for &sequence in sequences {
+        bytes.push(b'H');
+        bytes.extend_from_slice(&f64::from(sequence).to_le_bytes());
+    }
+    bytes
+}
+
+fn hint(notice: Notice) -> (u64, ClockId) {
+    match notice {
+        Notice::Hint { sequence, stamp } => (sequence, stamp.clock),
+        other => panic!("{other:?} instead of a hint"),
+    }
+}
+
+async fn expect_gap(stream: &mut Notices) {
+    assert_eq!(next(stream).await, Notice::Gap { listening: false });
+    assert_eq!(next(stream).await, Notice::Gap { listening: true });
+}
+
+async fn listen(backend: &Backend, number: u8) -> Notices {
+    backend.listen(session(number)).await.expect("subscribed")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_stands_when_listen_returns_and_ends_with_its_stream() {
+    let server = RedisServer::start();
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
+        let mut stream = listen(&backend, 1).await;
+        assert_eq!(subscribers(&server, 1).await, 1, "{}", constructor.name);
+        let clock = backend.hello().await.expect("an answer").clock;
+        publish(&server.url(), &channel(1), vec![hints(&[7, 8])]).await;
+        assert_eq!(
+            hint(next(&mut stream).await),
+            (7, clock),
+            "{}",
+            constructor.name
+        );
+        assert_eq!(
+            hint(next(&mut stream).await),
+            (8, clock),
+            "{}",
+            constructor.name
+        );
+        drop(stream);
+        eventually("nobody listens", async || {
+            subscribers(&server, 1).await == 0
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unix_socket_serves_as_well() {
+    let server = RedisServer::start();
+    for constructor in listeners() {
+        let backend = constructor.open(&server.unix_url()).await;
+        backend.hello().await.expect("an answer");
+        let mut stream = listen(&backend, 1).await;
+        publish(&server.url(), &channel(1), vec![hints(&[7])]).await;
+        assert_eq!(hint(next(&mut stream).await).0, 7, "{}", constructor.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_that_nobody_reads_yet_loses_nothing() {
+    const MESSAGES: u32 = 3_000;
+    let server = RedisServer::start();
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
+        let mut stream = listen(&backend, 1).await;
+        let burst = (1..=MESSAGES).map(|sequence| hints(&[sequence]));
+        publish(&server.url(), &channel(1), burst.collect()).await;
+        for sequence in 1..=MESSAGES {
+            let heard = hint(next(&mut stream).await).0;
+            assert_eq!(heard, u64::from(sequence), "{}", constructor.name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_makes_no_sense_is_a_gap() {
+    let server = RedisServer::start();
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
+        let mut stream = listen(&backend, 1).await;
+        let messages = vec![b"what is this?".to_vec(), hints(&[3])];
+        publish(&server.url(), &channel(1), messages).await;
+        assert_eq!(next(&mut stream).await, Notice::Gap { listening: true });
+        assert_eq!(hint(next(&mut stream).await).0, 3, "{}", constructor.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_subscription_is_a_gap_and_stands_again() {
+    let server = RedisServer::start();
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
+        let mut stream = listen(&backend, 1).await;
+        admin(&server.url(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        let began = Instant::now();
+        expect_gap(&mut stream).await;
+        // Sooner than silence would have been noticed.
+        assert!(
+            began.elapsed() < Duration::from_millis(1_500),
+            "{}",
+            constructor.name
+        );
+        publish(&server.url(), &channel(1), vec![hints(&[9])]).await;
+        assert_eq!(hint(next(&mut stream).await).0, 9, "{}", constructor.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_server_is_a_gap_and_another_clock() {
+    let mut server = RedisServer::start();
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
+        let mut stream = listen(&backend, 1).await;
+        let before = backend.hello().await.expect("an answer").clock;
+        tokio::task::block_in_place(|| server.restart(Data::Lost));
+        expect_gap(&mut stream).await;
+        publish(&server.url(), &channel(1), vec![hints(&[9])]).await;
+        let (sequence, clock) = hint(next(&mut stream).await);
+        assert_eq!(sequence, 9, "{}", constructor.name);
+        assert_ne!(clock, before, "{}", constructor.name);
+        time_to_success(&backend, RECOVERY).await;
+        assert_eq!(clock, backend.hello().await.expect("an answer").clock);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_that_went_silent_for_ever_is_a_gap() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&proxy.url()).await;
+        let mut stream = listen(&backend, 1).await;
+        proxy.strand_connections();
+        expect_gap(&mut stream).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_told_that_it_listens_into_a_black_hole() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&proxy.url()).await;
+        proxy.black_hole();
+        let error = backend.listen(session(1)).await.err();
+        proxy.heal();
+        let unavailable = matches!(error, Some(BackendError::Unavailable { .. }));
+        assert!(unavailable, "{}: {error:?}", constructor.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscribe_whose_request_is_lost_is_not_taken_for_done() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    for constructor in listeners() {
+        let backend = constructor.open(&proxy.url()).await;
+        proxy.eat_requests(1, |request| request.is("SUBSCRIBE"));
+        let error = backend.listen(session(1)).await.err();
+        let unavailable = matches!(error, Some(BackendError::Unavailable { .. }));
+        assert!(unavailable, "{}: {error:?}", constructor.name);
+        drop(listen(&backend, 1).await);
+    }
+    assert!(proxy.eaten_requests() >= 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_the_channel_pattern_is_told_so() {
+    let server = RedisServer::start();
+    let rule = ["ACL", "SETUSER", "locker", "on", ">pw", "+@all", "~*"];
+    admin(
+        &server.url(),
+        &[&rule[..], &["resetchannels", "&other:*"]].concat(),
+    )
+    .await;
+    for constructor in listeners() {
+        let url = format!("redis://locker:pw@{}", server.address());
+        let backend = constructor.open(&url).await;
+        // Often, because the refusal may come before or after what is sent next.
+        for _ in 0..30 {
+            let error = backend.listen(session(1)).await.err().expect("refused");
+            assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+            assert!(error.to_string().contains("&leasehold:*"), "{error}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_the_backend_ends_the_stream() {
+    let server = RedisServer::start();
+    for constructor in listeners() {
+        let backend = constructor.open(&server.url()).await;
+        let mut stream = listen(&backend, 1).await;
+        backend.close().await.expect("closed");
+        let end = tokio::time::timeout(WAIT, stream.next()).await;
+        assert_eq!(end.expect("it ends in time"), None, "{}", constructor.name);
+        let error = backend.listen(session(2)).await.err();
+        assert!(matches!(error, Some(BackendError::Closed)), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_cannot_listen_says_so() {
+    let server = RedisServer::start();
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&server.url()).await;
+        let capabilities = backend.capabilities();
+        assert_eq!(capabilities.push, constructor.push, "{}", constructor.name);
+        assert_eq!(
+            capabilities.independent_renewal, constructor.push,
+            "{}",
+            constructor.name
+        );
+        if !constructor.push {
+            let error = backend.listen(session(1)).await.err();
+            let unsupported = matches!(error, Some(BackendError::Unsupported { .. }));
+            assert!(unsupported, "{}: {error:?}", constructor.name);
+        }
+    }
+}

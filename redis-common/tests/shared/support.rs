@@ -1,0 +1,169 @@
+//! What these tests share: how a backend is made, and requests. To the server itself they speak
+//! through the `redis` crate, whichever the backend uses.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_api::{
+    Acquire, BackendError, BoxFuture, Key, LockBackend, LockSpec, Mode, Operation, OwnerId,
+    ServerTime, SessionId,
+};
+use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::{Options, RespVersion};
+
+use crate::client;
+
+pub(crate) type Backend = Arc<dyn LockBackend>;
+
+/// Longer than a test takes on a machine that is busy.
+pub(crate) const LEASE: Duration = Duration::from_secs(600);
+
+/// A call may end this much after its limit on a busy machine.
+pub(crate) const LATE: Duration = Duration::from_millis(500);
+/// The first success comes within this time after the server answers again.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(1);
+
+/// A constructor of the backend that is tested, and what the backend can do then.
+#[derive(Clone, Copy)]
+pub(crate) struct Constructor {
+    pub(crate) name: &'static str,
+    pub(crate) make: fn(String, Options) -> BoxFuture<'static, Backend>,
+    /// Recovers from a broken connection.
+    pub(crate) reconnects: bool,
+    /// Recovers from a connection that went silent.
+    pub(crate) replaces_silent: bool,
+    /// Can listen.
+    pub(crate) push: bool,
+    /// Learns that a connection has ended before anything is sent into it.
+    pub(crate) told_of_ends: bool,
+}
+
+impl Constructor {
+    /// Connects to a URL, over RESP3.
+    pub(crate) const URL: Self = Self {
+        name: "URL",
+        make: |url, options| Box::pin(connected(url, options)),
+        reconnects: true,
+        replaces_silent: true,
+        push: true,
+        told_of_ends: true,
+    };
+    /// Connects to a URL, over RESP2.
+    pub(crate) const URL_RESP2: Self = Self {
+        name: "URL with RESP2",
+        make: |url, options| Box::pin(connected(url, options.with_resp(RespVersion::Resp2))),
+        ..Self::URL
+    };
+
+    pub(crate) async fn open(&self, url: &str) -> Backend {
+        self.open_with(url, Options::new()).await
+    }
+
+    pub(crate) async fn open_with(&self, url: &str, options: Options) -> Backend {
+        (self.make)(url.into(), options).await
+    }
+}
+
+async fn connected(url: String, options: Options) -> Backend {
+    let backend = client::connect_with(&url, options).await;
+    backend.expect("connected")
+}
+
+/// Makes a backend from a URL and says what came of it.
+pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
+    match client::connect_with(url, Options::new()).await {
+        Ok(backend) => Ok(backend),
+        Err(ConnectError::Backend(error)) => Err(error),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Runs a command on the server and returns the answer as the library prints it.
+pub(crate) async fn admin(url: &str, command: &[&str]) -> String {
+    let client = redis::Client::open(url).expect("a good URL");
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&patient);
+    let mut request = redis::Cmd::new();
+    request.arg(command);
+    let answer: redis::Value = request
+        .query_async(&mut connection.await.expect("connected"))
+        .await
+        .expect("an answer");
+    format!("{answer:?}")
+}
+
+/// Publishes the messages in their order, over one connection.
+pub(crate) async fn publish(url: &str, channel: &str, messages: Vec<Vec<u8>>) {
+    let client = redis::Client::open(url).expect("a good URL");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut connection = connection.expect("connected");
+    for message in messages {
+        let mut request = redis::cmd("PUBLISH");
+        request.arg(channel).arg(message);
+        let heard: u64 = request.query_async(&mut connection).await.expect("sent");
+        assert_eq!(heard, 1, "one subscriber");
+    }
+}
+
+pub(crate) fn key(name: &str) -> Key {
+    Key::new(name).expect("a good key")
+}
+
+pub(crate) fn session(number: u8) -> SessionId {
+    SessionId::from_bytes([number; 16])
+}
+
+/// The `sequence`th operation of a session, with an owner of its own.
+pub(crate) fn operation(session: SessionId, sequence: u64) -> Operation {
+    Operation {
+        session,
+        sequence,
+        owner: OwnerId::from_u64(sequence),
+    }
+}
+
+/// A time soon after now, on the server's clock.
+pub(crate) async fn soon(backend: &Backend) -> ServerTime {
+    let stamp = backend.hello().await.expect("the server answers");
+    stamp.at.saturating_add(Duration::from_secs(9))
+}
+
+/// An acquire of a mutex for [`LEASE`] that does not wait.
+pub(crate) fn mutex(key: &Key, operation: Operation, before: ServerTime) -> Acquire {
+    let spec = LockSpec::mutex();
+    Acquire::new(key.clone(), spec, Mode::Exclusive, operation, LEASE, before)
+        .expect("a good request")
+}
+
+/// Calls until it works, and returns how long that took. Each call must end in its time.
+pub(crate) async fn time_to_success(backend: &Backend, limit: Duration) -> Duration {
+    let began = Instant::now();
+    loop {
+        match hello_in_time(backend).await {
+            Ok(()) => return began.elapsed(),
+            Err(error) => assert!(
+                began.elapsed() < limit,
+                "no success within {limit:?}, at last: {error}"
+            ),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// One call, which must end in its time.
+pub(crate) async fn hello_in_time(backend: &Backend) -> Result<(), BackendError> {
+    let limit = leasehold_api::bounds::CALL_TIMEOUT + LATE;
+    tokio::time::timeout(limit, backend.hello())
+        .await
+        .expect("every call is bounded")
+        .map(drop)
+}
+
+/// Waits until `check` holds.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
+    let began = Instant::now();
+    while !check().await {
+        assert!(began.elapsed() < Duration::from_secs(5), "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
