@@ -31,7 +31,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub(crate) const fn is_for_push(self) -> bool {
+    /// Whether it happens to a push, and not to a call.
+    pub const fn is_for_push(self) -> bool {
         matches!(
             self,
             Self::LosePush | Self::DuplicatePush | Self::DelayPush(_)

@@ -101,6 +101,11 @@ impl SimOptions {
         self
     }
 
+    /// How many log entries are kept at most; 0 if no log is kept.
+    pub const fn log_limit(&self) -> usize {
+        self.log_limit
+    }
+
     /// The same with the choices of the run kept, or not, as a [`Tape`](crate::Tape); they are by
     /// default, 12 bytes for each.
     #[must_use]

@@ -172,7 +172,7 @@ impl SimServer {
     }
 
     /// Whether the server runs.
-    pub(crate) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         self.world.act(|inner, _| inner.servers.primary.up)
     }
 
@@ -301,8 +301,8 @@ impl SimServer {
         self.world.act(|inner, now| inner.change_server(now, event));
     }
 
-    /// What the server's clock shows.
-    pub(crate) fn server_time(&self) -> ServerTime {
+    /// Returns what the server's clock shows.
+    pub fn server_time(&self) -> ServerTime {
         self.world
             .act(|inner, now| inner.servers.primary.store.stamp(now).at)
     }

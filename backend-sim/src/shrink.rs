@@ -26,9 +26,12 @@ pub struct Shrunk {
     pub runs: u32,
 }
 
-/// How many steps a run that is tried may take: about as many as the simplest that failed so far. One
-/// that does not fail would go on to its end, which is often many times as far away.
-pub(crate) struct StepsAllowed {
+/// Limits the steps of the runs that [`shrink`] tries: each may take about as many as the shortest
+/// failing run so far.
+///
+/// A run that doesn't fail would go on to its end, which is often many times as far away.
+#[derive(Clone, Copy, Debug)]
+pub struct StepsAllowed {
     limit: u64,
     steps: u64,
 }
@@ -37,18 +40,20 @@ pub(crate) struct StepsAllowed {
 const MORE_STEPS: u64 = 50;
 
 impl StepsAllowed {
-    /// About as many as this failed run took, whose steps had this limit.
-    pub(crate) fn of<T>(failed: &RunReport<T>, limit: u64) -> Self {
+    /// Starts from a failing run, which ran with this [limit](crate::Simulation::with_step_limit).
+    pub fn of<T>(failed: &RunReport<T>, limit: u64) -> Self {
         let steps = limit.min(failed.steps + MORE_STEPS);
         Self { limit, steps }
     }
 
-    pub(crate) const fn steps(&self) -> u64 {
+    /// The step limit of the next run.
+    pub const fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Whether a run failed, and was not cut off; if so, the next are allowed about what it took.
-    pub(crate) fn suffice<T>(&mut self, failed: &RunReport<T>) -> bool {
+    /// Returns whether a run that failed was not cut off by the limit. If so, the limit of the next
+    /// runs falls to about the steps of this one.
+    pub fn suffice<T>(&mut self, failed: &RunReport<T>) -> bool {
         if matches!(failed.ending, Ending::StepLimit) {
             return self.steps == self.limit;
         }

@@ -100,9 +100,11 @@ impl Simulation {
         self
     }
 
-    /// The same, but it [stops](Ending::Stopped) before the next step once this is true.
+    /// Ends the run with [`Ending::Stopped`] before the next step once `decided` is true.
+    ///
+    /// Set it when the rest of the run no longer matters, for example at the first broken promise.
     #[must_use]
-    pub(crate) fn with_stop(mut self, decided: Arc<AtomicBool>) -> Self {
+    pub fn with_stop(mut self, decided: Arc<AtomicBool>) -> Self {
         self.decided = Some(decided);
         self
     }
