@@ -8,7 +8,7 @@ use crate::driver::world::World;
 use crate::engine::tape::Tape;
 use crate::history::History;
 use crate::record::{Entry, Log, Message};
-use crate::simulation::Ending;
+use crate::driver::executor::Ending;
 
 /// What became of a run.
 pub struct RunReport<T> {

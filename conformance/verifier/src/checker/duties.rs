@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use leasehold_api::bounds::{CALL_TIMEOUT, MAX_POLL_INTERVAL};
 use leasehold_api::machine::{Command, Reply};
-use leasehold_api::{AcquireReply, Notice, PollReply, SessionId};
+use leasehold_api::{AcquireReply, Key, Notice, PollReply, SessionId};
 use leasehold_sim::{ClientEvent, Event, Fault, ServerEvent};
 use litemap::LiteMap;
 
-use crate::checker::guards::Waiting;
 use crate::checker::step::{Step, has};
 use crate::checker::{Findings, who};
 
@@ -24,6 +23,9 @@ const TOO_MANY: u32 = 4;
 const fn is_harmless(fault: Fault) -> bool {
     fault.is_for_push() || matches!(fault, Fault::DuplicateRequest(_))
 }
+
+/// Attempts that wait: whose, until when, for what.
+pub(crate) type Waiting = LiteMap<(SessionId, u64), (usize, Duration, Key)>;
 
 #[derive(Debug, Default)]
 struct Health {

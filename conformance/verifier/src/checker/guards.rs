@@ -10,7 +10,7 @@ use litemap::LiteMap;
 use smallvec::SmallVec;
 
 use crate::checker::coverage::{Coverage, Situation};
-use crate::checker::duties::Duties;
+use crate::checker::duties::{Duties, Waiting};
 use crate::checker::few::Few;
 use crate::checker::step::{Step, has, place_of};
 use crate::checker::{Findings, Model, Set, who};
@@ -86,9 +86,6 @@ struct AtServer {
 
 /// Guards in users' hands.
 pub(crate) type InUse = SmallVec<[(GuardId, Arc<dyn Watched>); 4]>;
-
-/// Attempts that wait: whose, until when, for what.
-pub(crate) type Waiting = LiteMap<(SessionId, u64), (usize, Duration, Key)>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
