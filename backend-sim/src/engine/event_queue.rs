@@ -1,11 +1,12 @@
-//! What is going to happen, in virtual time.
+//! The events that are still to happen, in virtual time.
 //!
-//! What is not due yet is in a heap that knows where each of its entries is, because most timers
-//! are taken out again before they run out. What is due waits in a line of its own, out of which a
-//! choice is made when it happens, not when it is scheduled: so one draw decides among all that
-//! could come next.
+//! Events that are not due yet are in a heap. Most timers are cancelled before they run out: their
+//! entries stay in the heap, and are dropped when they reach its top or when they outnumber the
+//! others. Events that are due wait in a line. The tape picks one of the line when it happens, not
+//! when it is scheduled, so one draw decides among all events that could come next.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 /// Names something in the queue.
@@ -15,18 +16,11 @@ pub(crate) struct Ticket {
     number: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    /// Index in the heap.
-    Heap(usize),
-    /// Number in the line of what is due, counted from the beginning of the run.
-    Due(u64),
-}
-
 #[derive(Debug)]
 struct Slot<E> {
     number: u64,
-    place: Place,
+    /// Number in the line of what is due, counted from the beginning of the run.
+    due: Option<u64>,
     /// Empty if the slot is free.
     what: Option<E>,
 }
@@ -60,7 +54,8 @@ fn nanos_rounded_up(at: Duration) -> u64 {
 pub(crate) struct EventQueue<E> {
     slots: Vec<Slot<E>>,
     free: Vec<u32>,
-    heap: Vec<Node>,
+    /// Its top is never cancelled.
+    heap: BinaryHeap<Reverse<Node>>,
     due: VecDeque<u32>,
     /// Number in the line of the first that is due.
     first_due: u64,
@@ -77,7 +72,7 @@ impl<E> Default for EventQueue<E> {
         Self {
             slots: Vec::with_capacity(ROOM),
             free: Vec::with_capacity(ROOM),
-            heap: Vec::with_capacity(ROOM),
+            heap: BinaryHeap::with_capacity(ROOM),
             due: VecDeque::with_capacity(ROOM),
             first_due: 0,
             collected: 0,
@@ -106,14 +101,9 @@ impl<E> EventQueue<E> {
         let at = nanos_rounded_up(at);
         let number = self.number();
         let is_due = at <= self.collected && !last;
-        let place = if is_due {
-            Place::Due(self.first_due + self.due.len() as u64)
-        } else {
-            Place::Heap(self.heap.len())
-        };
         let entry = Slot {
             number,
-            place,
+            due: is_due.then(|| self.first_due + self.due.len() as u64),
             what: Some(what),
         };
         let slot = if let Some(slot) = self.free.pop() {
@@ -126,14 +116,8 @@ impl<E> EventQueue<E> {
         if is_due {
             self.due.push_back(slot);
         } else {
-            self.heap.push(Node {
-                at,
-                rank: if last { number | LAST } else { number },
-                slot,
-            });
-            if self.heap.len() > 1 {
-                self.rise(self.heap.len() - 1);
-            }
+            let rank = if last { number | LAST } else { number };
+            self.heap.push(Reverse(Node { at, rank, slot }));
         }
         Ticket { slot, number }
     }
@@ -150,11 +134,29 @@ impl<E> EventQueue<E> {
 
     /// Takes something out before it happens.
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<E> {
-        match self.slot(ticket)?.place {
-            Place::Heap(index) => self.leave_heap(index),
-            Place::Due(number) => self.leave_line((number - self.first_due) as usize),
+        let due = self.slot(ticket)?.due;
+        let event = self.vacate(ticket.slot);
+        match due {
+            Some(number) => self.leave_line((number - self.first_due) as usize),
+            None => self.drop_cancelled(),
         }
-        self.vacate(ticket.slot)
+        event
+    }
+
+    /// Restores the top of the heap, and keeps cancelled entries from piling up.
+    fn drop_cancelled(&mut self) {
+        let slots = &self.slots;
+        let lives = |node: &Node| {
+            let slot = &slots[node.slot as usize];
+            slot.number == node.rank & !LAST && slot.what.is_some()
+        };
+        while self.heap.peek().is_some_and(|Reverse(node)| !lives(node)) {
+            self.heap.pop();
+        }
+        let live = slots.len() - self.free.len();
+        if self.heap.len() > 2 * live + ROOM {
+            self.heap.retain(|Reverse(node)| lives(node));
+        }
     }
 
     fn vacate(&mut self, slot: u32) -> Option<E> {
@@ -165,7 +167,7 @@ impl<E> EventQueue<E> {
     /// When the next thing happens, in nanoseconds; in the past if it is due.
     pub(crate) fn next_at(&self) -> Option<u64> {
         if self.due.is_empty() {
-            self.heap.first().map(|node| node.at)
+            self.heap.peek().map(|Reverse(node)| node.at)
         } else {
             Some(0)
         }
@@ -175,20 +177,21 @@ impl<E> EventQueue<E> {
     #[inline]
     pub(crate) fn collect(&mut self, now: u64) {
         self.collected = now;
-        if self.heap.first().is_some_and(|node| node.at <= now) {
+        if self.heap.peek().is_some_and(|Reverse(node)| node.at <= now) {
             self.line_up();
         }
     }
 
     fn line_up(&mut self) {
-        while let Some(&Node { at, rank, slot }) = self.heap.first() {
+        while let Some(&Reverse(Node { at, rank, slot })) = self.heap.peek() {
             if at > self.collected || rank >= LAST {
                 break;
             }
-            self.leave_heap(0);
             let number = self.first_due + self.due.len() as u64;
-            self.slots[slot as usize].place = Place::Due(number);
+            self.slots[slot as usize].due = Some(number);
             self.due.push_back(slot);
+            self.heap.pop();
+            self.drop_cancelled();
         }
     }
 
@@ -212,72 +215,22 @@ impl<E> EventQueue<E> {
 
     /// Takes what is to come last, if nothing else is due.
     pub(crate) fn take_last(&mut self) -> Option<E> {
-        let &Node { at, slot, .. } = self.heap.first()?;
+        let &Reverse(Node { at, slot, .. }) = self.heap.peek()?;
         if at > self.collected || !self.due.is_empty() {
             return None;
         }
-        self.leave_heap(0);
-        self.vacate(slot)
+        self.heap.pop();
+        let event = self.vacate(slot);
+        self.drop_cancelled();
+        event
     }
 
     /// The first of the line takes the place of who leaves.
     fn leave_line(&mut self, index: usize) {
         let first = self.due[0];
         self.due.swap_remove_front(index);
-        self.slots[first as usize].place = Place::Due(self.first_due + index as u64);
+        self.slots[first as usize].due = Some(self.first_due + index as u64);
         self.first_due += 1;
-    }
-
-    fn leave_heap(&mut self, index: usize) {
-        self.heap.swap_remove(index);
-        let Some(moved) = self.heap.get(index) else {
-            return;
-        };
-        if index > 0 && *moved < self.heap[(index - 1) / 2] {
-            self.rise(index);
-        } else {
-            self.sink(index);
-        }
-    }
-
-    fn settle(&mut self, index: usize, node: Node) {
-        self.heap[index] = node;
-        self.slots[node.slot as usize].place = Place::Heap(index);
-    }
-
-    /// Moves an entry towards the top, to where it belongs.
-    fn rise(&mut self, mut index: usize) {
-        let node = self.heap[index];
-        while index > 0 {
-            let parent = (index - 1) / 2;
-            if self.heap[parent] < node {
-                break;
-            }
-            self.settle(index, self.heap[parent]);
-            index = parent;
-        }
-        self.settle(index, node);
-    }
-
-    /// Moves an entry away from the top, to where it belongs.
-    fn sink(&mut self, mut index: usize) {
-        let node = self.heap[index];
-        loop {
-            let left = 2 * index + 1;
-            let Some(&(mut least)) = self.heap.get(left) else {
-                break;
-            };
-            let mut child = left;
-            if let Some(&right) = self.heap.get(left + 1).filter(|&&right| right < least) {
-                (child, least) = (left + 1, right);
-            }
-            if node < least {
-                break;
-            }
-            self.settle(index, least);
-            index = child;
-        }
-        self.settle(index, node);
     }
 }
 
@@ -312,6 +265,20 @@ mod tests {
             assert_eq!(queue.due(), 1);
             assert_eq!(queue.take_due(0), Some(n));
         }
+        assert_eq!(queue.next_at(), None);
+    }
+
+    #[test]
+    fn cancelled_entries_do_not_pile_up() {
+        let mut queue = EventQueue::default();
+        queue.insert(ms(1), 0);
+        for n in 1..=1_000 {
+            let ticket = queue.insert(ms(n), n);
+            assert_eq!(queue.cancel(ticket), Some(n));
+        }
+        assert!(queue.heap.len() <= 2 + ROOM, "{}", queue.heap.len());
+        queue.collect(nanos(1_000));
+        assert_eq!((queue.due(), queue.take_due(0)), (1, Some(0)));
         assert_eq!(queue.next_at(), None);
     }
 

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::driver::executor::Ending;
 use crate::driver::world::World;
 use crate::engine::tape::Tape;
 use crate::history::History;
 use crate::record::{Entry, Log, Message};
-use crate::driver::executor::Ending;
 
 /// What became of a run.
 pub struct RunReport<T> {

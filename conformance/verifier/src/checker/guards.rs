@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::checker::coverage::{Coverage, Situation};
 use crate::checker::duties::{Duties, Waiting};
-use crate::checker::few::Few;
+use crate::checker::small_map::SmallMap;
 use crate::checker::step::{Step, has, place_of};
 use crate::checker::{Findings, Model, Set, who};
 
@@ -94,7 +94,7 @@ pub(crate) struct Guards {
     at_server: LiteMap<(SessionId, u64), AtServer>,
     /// Places: whose, and until when.
     waiting: Waiting,
-    sessions: Few<SessionId, usize, 4>,
+    sessions: SmallMap<SessionId, usize, 4>,
     /// How much faster a client's clock runs than true time, in millionths.
     rates: LiteMap<usize, i32>,
     /// Clients whose clocks have jumped, and run at another rate.

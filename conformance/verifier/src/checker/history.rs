@@ -8,8 +8,8 @@ use leasehold_api::{Key, RenewReply, SessionId};
 use litemap::LiteMap;
 
 use crate::checker::coverage::{Coverage, Situation};
-use crate::checker::few::Few;
 use crate::checker::holders::lives;
+use crate::checker::small_map::SmallMap;
 use crate::checker::step::{Step, name, place_of, tenure_of};
 use crate::checker::{Findings, Model, Set};
 
@@ -23,7 +23,7 @@ pub(crate) struct History {
     claims: Set<Name>,
     /// The highest token of each key, whichever server granted it, and how many periods it has
     /// had.
-    periods: Few<Key, Periods, 1>,
+    periods: SmallMap<Key, Periods, 1>,
 }
 
 #[derive(Debug, Default)]

@@ -12,7 +12,6 @@ mod answers;
 mod coverage;
 mod duties;
 mod events;
-mod few;
 mod guards;
 mod history;
 mod holders;
@@ -21,6 +20,7 @@ mod pushes;
 mod rare;
 mod reasons;
 mod replies;
+mod small_map;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use leasehold_api::{
     Refused, RenewReply, ServerTime, SessionId, Why,
 };
 
-use crate::checker::few::Few;
+use crate::checker::small_map::SmallMap;
 use crate::checker::step::{Step, find, has, name, place_of, tenure_of};
 use crate::checker::{Findings, Model, Set};
 
@@ -17,15 +17,15 @@ type Name = (SessionId, u64);
 /// What is remembered of each key, and what each session calls itself.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons {
-    keys: Few<Key, Memory, 1>,
-    labels: Few<SessionId, Label, 4>,
+    keys: SmallMap<Key, Memory, 1>,
+    labels: SmallMap<SessionId, Label, 4>,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
     /// The highest sequence that an acquire or an end of each session carried, and when the
     /// session's last came.
-    seen: Few<SessionId, (u64, ServerTime), 4>,
+    seen: SmallMap<SessionId, (u64, ServerTime), 4>,
     /// Holds that were revoked, or ended by force.
     forced: Set<Name>,
     /// Tenures that have upgraded while others waited.

@@ -5,15 +5,15 @@ use smallvec::SmallVec;
 /// A map of so few keys that the fastest search is to look at each, in the order in which they
 /// came; `N` of them lie in the map itself.
 #[derive(Debug)]
-pub(crate) struct Few<K, V, const N: usize>(SmallVec<[(K, V); N]>);
+pub(crate) struct SmallMap<K, V, const N: usize>(SmallVec<[(K, V); N]>);
 
-impl<K, V, const N: usize> Default for Few<K, V, N> {
+impl<K, V, const N: usize> Default for SmallMap<K, V, N> {
     fn default() -> Self {
         Self(SmallVec::new())
     }
 }
 
-impl<K: Clone + PartialEq, V, const N: usize> Few<K, V, N> {
+impl<K: Clone + PartialEq, V, const N: usize> SmallMap<K, V, N> {
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
         let mut entries = self.0.iter();
         entries.find(|(k, _)| k == key).map(|(_, value)| value)
