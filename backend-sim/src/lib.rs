@@ -94,54 +94,26 @@
 //!   client; what it awaits of the lock client does.
 //! - The server forgets only what it is told to forget.
 
-mod backend;
-mod calls;
-mod canary;
-mod choices;
-mod client;
-mod clock;
-mod connection;
-mod control;
-mod exhaustive;
+mod driver;
+mod engine;
 mod explore;
-mod faults;
-mod gate;
+mod handle;
 mod history;
-mod join;
-mod local_clock;
-mod log;
 mod network;
-mod observer;
-mod options;
-mod oracle;
-mod queue;
-mod runtime;
+mod record;
 mod server;
-mod servers;
-mod shrink;
 mod simulation;
-mod store;
-pub mod swarm;
-mod tape;
-mod tasks;
-mod timeline;
-mod world;
 
-pub use backend::SimBackend;
-pub use canary::assert_deterministic;
-pub use choices::{Divergence, Policy};
-pub use exhaustive::try_only;
+pub use engine::choices::{Divergence, Policy};
+pub use engine::tape::{Draw, Site, Tape, TapeError};
+pub use explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
 pub use explore::{Exploration, Failure, Troubles, Verdict};
-pub use faults::Fault;
+pub use handle::{JoinHandle, SimBackend, SimServer};
 pub use history::History;
-pub use join::JoinHandle;
-pub use log::{
-    Answer, Call, ClientEvent, Content, Entry, Event, Fate, Message, ServerEvent, replay,
+pub use network::observer::{Execution, Observer};
+pub use network::options::{Latency, SimOptions};
+pub use record::{
+    Answer, Call, ClientEvent, Content, Data, Entry, Event, Fate, Fault, Message, ServerEvent, Tail,
 };
-pub use observer::{Execution, Observer};
-pub use options::{Latency, SimOptions};
-pub use server::SimServer;
-pub use shrink::{SHRINK_RUNS, Shrunk, shrink};
-pub use simulation::{Ending, RunReport, Simulation};
-pub use store::{Data, Tail};
-pub use tape::{Draw, Site, Tape, TapeError};
+pub use server::replay;
+pub use simulation::{Ending, RunReport, Simulation, assert_deterministic};

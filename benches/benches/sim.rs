@@ -21,11 +21,10 @@ use leasehold::api::{
     Acquire, AcquireReply, End, Key, LockSpec, Mode, Operation, OwnerId, ServerTime, SessionId,
     Wait,
 };
-use leasehold::sim::swarm::Swarm;
 use leasehold::sim::{
     Ending, Exploration, Policy, SHRINK_RUNS, SimOptions, SimServer, Simulation, Site, Troubles,
-    try_only,
 };
+use leasehold_verifier::{Swarm, try_only};
 
 const MESSAGE: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);

@@ -4,10 +4,10 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::explore::settings::{self, REPLAY, SEED};
+use crate::engine::tape::Tape;
+use crate::handle::environment::{self, replay_command, test_name};
 use crate::history::History;
 use crate::simulation::{Ending, RunReport};
-use crate::tape::Tape;
 
 /// The simplest failing run that was found.
 ///
@@ -53,7 +53,7 @@ impl Failure {
         let history = history
             .with_title(test_name().unwrap_or_else(|| "leasehold simulation".to_owned()))
             .with_verdict(&*why)
-            .with_replay(command(&tape));
+            .with_replay(replay_command(&tape));
         Self {
             runs,
             seed,
@@ -67,14 +67,14 @@ impl Failure {
 
     /// The same as what came of this tape: a run that diverged from it has another.
     pub(super) fn of_tape(mut self, tape: Tape) -> Self {
-        self.history.replay = Some(command(&tape));
+        self.history.replay = Some(replay_command(&tape));
         self.tape = tape;
         self
     }
 
     /// The line that repeats the run.
     pub fn replay(&self) -> String {
-        command(&self.tape)
+        replay_command(&self.tape)
     }
 
     /// Writes the page of the run and fails the test.
@@ -94,7 +94,7 @@ impl Failure {
     /// # Errors
     /// If they cannot be written.
     pub fn save(&self) -> std::io::Result<PathBuf> {
-        let folder = settings::pages();
+        let folder = environment::pages();
         fs::create_dir_all(&folder)?;
         let name: String = test_name()
             .unwrap_or_else(|| "run".to_owned())
@@ -160,29 +160,4 @@ fn write_timeline(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
         writeln!(f, "{line}")?;
     }
     Ok(())
-}
-
-/// The name of the test that runs: libtest gives it to the test's thread.
-fn test_name() -> Option<String> {
-    let thread = std::thread::current();
-    thread
-        .name()
-        .filter(|name| *name != "main")
-        .map(str::to_owned)
-}
-
-fn command(tape: &Tape) -> String {
-    format!("{REPLAY}={tape} {}", this_program())
-}
-
-/// The line that repeats a test with its seed.
-pub(crate) fn command_with_seed(seed: u64) -> String {
-    format!("{SEED}={seed} {}", this_program())
-}
-
-fn this_program() -> String {
-    match test_name() {
-        Some(name) => format!("cargo test -- --exact {name}"),
-        None => std::env::args().collect::<Vec<_>>().join(" "),
-    }
 }

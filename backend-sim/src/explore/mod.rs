@@ -1,9 +1,9 @@
 //! Many runs of a scenario, each with choices of its own, until one fails.
 
-pub(crate) mod failure;
+mod failure;
+mod fault_mix;
 mod quiet;
-pub(crate) mod settings;
-mod troubles;
+pub(crate) mod shrink;
 
 use std::fmt::Display;
 use std::future::Future;
@@ -14,18 +14,17 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::Map;
 
-use crate::canary;
-use crate::choices::Policy;
-use crate::explore::settings::Wish;
-use crate::options::{Latency, SimOptions};
-use crate::server::SimServer;
-use crate::shrink::{SHRINK_RUNS, StepsAllowed, shrink};
-use crate::simulation::{Ending, RunReport, Simulation};
-use crate::tape::{Site, Tape};
-use crate::tasks::message;
+use crate::driver::tasks::message;
+use crate::engine::choices::Policy;
+use crate::engine::tape::{Site, Tape};
+use crate::explore::shrink::{SHRINK_RUNS, StepsAllowed, shrink};
+use crate::handle::SimServer;
+use crate::handle::environment::{self, Wish};
+use crate::network::options::{Latency, SimOptions};
+use crate::simulation::{Ending, RunReport, Simulation, parting};
 
 pub use failure::Failure;
-pub use troubles::Troubles;
+pub use fault_mix::Troubles;
 
 /// Runs a scenario many times, each time with other latencies, another order of what happens at
 /// the same instant, another order of tasks, and other [`Troubles`]; looks for a run that fails.
@@ -215,7 +214,7 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let seeds = match settings::wish() {
+        let seeds = match environment::wish() {
             Wish::Nothing => self.seeds.start..=self.seeds.end - 1,
             Wish::Seed(seed) => seed..=seed,
             Wish::Replay(tape) => return self.replay(tape, &scenario),
@@ -257,7 +256,7 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let scope = self.clone().with_latency(Latency::ZERO);
-        if let Wish::Replay(tape) = settings::wish() {
+        if let Wish::Replay(tape) = environment::wish() {
             if let Some(failure) = scope.replay(tape, &scenario) {
                 failure.panic();
             }
@@ -395,7 +394,7 @@ impl Exploration {
         }
         let texts = (first.timeline(), second.timeline());
         let came_of = |why: Option<String>| why.unwrap_or_else(|| "it passes".to_owned());
-        let (a, b) = match canary::parting(&texts.0, &texts.1) {
+        let (a, b) = match parting(&texts.0, &texts.1) {
             Some((a, b)) => (a.to_owned(), b.to_owned()),
             None if why != again => (came_of(why), came_of(again)),
             None => ("the same events".into(), "they, chosen otherwise".into()),

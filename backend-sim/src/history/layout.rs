@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::history::History;
 use crate::history::spans::{Absence, Span, absences, met, spans};
-use crate::log::{Content, Event, Fate, Message};
+use crate::record::{Content, Event, Fate, Message};
 
 /// All in CSS pixels.
 pub(crate) const ROW: i32 = 18;

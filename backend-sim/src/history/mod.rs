@@ -6,6 +6,7 @@ mod page;
 mod perfetto;
 mod spans;
 mod text;
+pub(crate) mod words;
 
 use std::io;
 use std::path::Path;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::history::spans::SpanEnd;
-use crate::log::{Entry, Log, Message};
+use crate::record::{Entry, Log, Message};
 
 /// What happened in a run, to be looked at as [text](Self::text), as a [page](Self::html) or in a
 /// [trace viewer](Self::perfetto).

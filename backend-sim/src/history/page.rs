@@ -8,8 +8,8 @@ use leasehold_api::Mode;
 use crate::history::History;
 use crate::history::layout::{Arrow, Bar, Instant, Layout, ROW, TIME_WIDTH, is_fault};
 use crate::history::spans::{Absence, Span, SpanEnd};
-use crate::log::{Content, Entry, Event, Fate, Message};
-use crate::timeline::{describe, describe_notice, name, seconds};
+use crate::history::words::{describe, describe_notice, name, seconds};
+use crate::record::{Content, Entry, Event, Fate, Message};
 
 /// Nothing may be loaded: what the page needs is in it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";

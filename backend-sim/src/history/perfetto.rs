@@ -14,8 +14,8 @@ use leasehold_api::bounds::CALL_TIMEOUT;
 use crate::history::History;
 use crate::history::json::Quoted;
 use crate::history::spans::{Span, absences, spans};
-use crate::log::{Content, Entry, Event, Fate, Message};
-use crate::timeline::{describe, describe_notice, name};
+use crate::history::words::{describe, describe_notice, name};
+use crate::record::{Content, Entry, Event, Fate, Message};
 
 const SERVER: usize = 1;
 

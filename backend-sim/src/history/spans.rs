@@ -11,8 +11,9 @@ use leasehold_api::{
 };
 
 use crate::history::History;
-use crate::log::{Answer, ClientEvent, Content, Entry, Event, Fate, Message, ServerEvent};
-use crate::store::{Data, Tail};
+use crate::record::{
+    Answer, ClientEvent, Content, Data, Entry, Event, Fate, Message, ServerEvent, Tail,
+};
 
 /// A stretch of time in which one operation waited, or held.
 #[derive(Clone, Debug, PartialEq, Eq)]

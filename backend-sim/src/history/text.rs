@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::history::History;
 use crate::history::spans::{Absence, AbsenceKind, Span, absences, spans};
-use crate::timeline::describe;
+use crate::history::words::describe;
 
 /// A client's column is as wide as its name, up to this many characters.
 const WIDEST: usize = 10;

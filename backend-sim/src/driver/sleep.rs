@@ -1,0 +1,90 @@
+//! Timers of a simulation, as futures.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::driver::world::World;
+use crate::engine::event_queue::Ticket;
+use crate::network::event::SimEvent;
+
+/// A timer in a simulation's queue, from the first poll on; dropping it takes it out.
+#[derive(Debug)]
+pub(crate) struct Sleep<W: Deref<Target = World>> {
+    world: W,
+    at: Duration,
+    /// Whether it ends after all else that is due at the same time.
+    last: bool,
+    timer: Option<Ticket>,
+    done: bool,
+}
+
+impl<W: Deref<Target = World>> Sleep<W> {
+    /// Sleeps; among what is due at the same time, it ends in an order drawn from the tape.
+    pub(crate) fn of(world: W, duration: Duration) -> Self {
+        Self::new(world, duration, false)
+    }
+
+    /// Sleeps until all else that is due at the same time has happened.
+    pub(crate) fn last(world: W, duration: Duration) -> Self {
+        Self::new(world, duration, true)
+    }
+
+    fn new(world: W, duration: Duration, last: bool) -> Self {
+        world.clock.assert_paused();
+        world.assert_sound();
+        Self {
+            at: world.clock.elapsed().saturating_add(duration),
+            world,
+            last,
+            timer: None,
+            done: false,
+        }
+    }
+}
+
+impl<W: Deref<Target = World> + Unpin> Future for Sleep<W> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.done {
+            return Poll::Ready(());
+        }
+        let waker = cx.waker();
+        let Some(timer) = self.timer else {
+            let (at, last) = (self.at, self.last);
+            let timer = self.world.act(|inner, _| {
+                let timer = SimEvent::Timer(Some(inner.wakers.waiter(waker)));
+                if last {
+                    inner.queue.insert_last(at, timer)
+                } else {
+                    inner.queue.insert(at, timer)
+                }
+            });
+            self.timer = Some(timer);
+            return Poll::Pending;
+        };
+        let (done, before) = self.world.act(|inner, _| match inner.queue.get_mut(timer) {
+            Some(SimEvent::Timer(waiter)) => (false, inner.wakers.replace(waiter, waker)),
+            _ => (true, None),
+        });
+        // It may own the task that is polled here: let it go outside of the lock.
+        drop(before);
+        if done {
+            (self.timer, self.done) = (None, true);
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+impl<W: Deref<Target = World>> Drop for Sleep<W> {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer {
+            let timer = self.world.act(|inner, _| inner.queue.cancel(timer));
+            drop(timer);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The tasks of a simulation: which can run, and which of them does.
+//!
+//! Both drivers poll the same set in the same way, so that a run depends on its tape alone.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use leasehold_api::BoxFuture;
+
+use crate::driver::world::{Chosen, Course, World};
+use crate::engine::ready::{ReadyQueue, TaskId};
+
+struct Task {
+    id: TaskId,
+    future: Option<BoxFuture<'static, ()>>,
+    waker: Waker,
+}
+
+/// What a turn of the driver came to.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// A task ran, or something happened.
+    Done,
+    /// It is the turn of the task that the driver polls itself.
+    Root,
+    /// Nothing can run or happen before this time, or before somebody outside acts.
+    Idle(Option<Duration>),
+    /// It may not go on.
+    OutOfSteps,
+}
+
+/// What a task panicked with.
+pub(crate) type Panic = Box<dyn Any + Send>;
+
+/// Room from the beginning for the tasks of small runs.
+const ROOM: usize = 16;
+
+/// The set of tasks.
+pub(crate) struct Tasks {
+    ready: Arc<ReadyQueue>,
+    tasks: Vec<Option<Task>>,
+    free: Vec<u32>,
+    /// Whether there are any but the root.
+    alive: usize,
+}
+
+impl Tasks {
+    pub(crate) fn new(ready: &Arc<ReadyQueue>) -> Self {
+        Self {
+            ready: Arc::clone(ready),
+            tasks: Vec::with_capacity(ROOM),
+            free: Vec::with_capacity(ROOM),
+            alive: 0,
+        }
+    }
+
+    /// Adds the task that the driver polls itself, as the first of the set.
+    pub(crate) fn add_root(&mut self, world: &World) -> Waker {
+        self.add(world, None)
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.alive == 0
+    }
+
+    fn add(&mut self, world: &World, future: Option<BoxFuture<'static, ()>>) -> Waker {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.tasks.push(None);
+            u32::try_from(self.tasks.len() - 1).expect("fewer than 2^32 tasks at a time")
+        });
+        let id = self.ready.enter(index);
+        let waker = self.ready.waker(id);
+        let before = world.act(|network, _| network.wakers.enter(id, waker.clone()));
+        drop(before);
+        self.alive += usize::from(future.is_some());
+        self.tasks[index as usize] = Some(Task {
+            id,
+            future,
+            waker: waker.clone(),
+        });
+        waker
+    }
+
+    /// Takes in what was spawned.
+    fn take_in(&mut self, world: &World) {
+        let spawned = self.ready.take_spawned();
+        for future in spawned {
+            self.add(world, Some(future));
+        }
+    }
+
+    /// Runs one task or lets one thing happen, as the tape says.
+    pub(crate) fn turn(&mut self, world: &World, course: &mut Course) -> Result<Turn, Panic> {
+        loop {
+            match world.choose(course) {
+                Chosen::Task(task) => return self.run(task),
+                Chosen::Event => return Ok(Turn::Done),
+                Chosen::Idle(next) => return Ok(Turn::Idle(next)),
+                Chosen::OutOfSteps => return Ok(Turn::OutOfSteps),
+                Chosen::Spawned => self.take_in(world),
+            }
+        }
+    }
+
+    fn run(&mut self, id: TaskId) -> Result<Turn, Panic> {
+        let Some(task) = &mut self.tasks[id.index as usize] else {
+            return Ok(Turn::Done);
+        };
+        let Some(future) = &mut task.future else {
+            return Ok(Turn::Root);
+        };
+        let mut cx = Context::from_waker(&task.waker);
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
+        match polled {
+            Ok(poll) if poll.is_pending() => return Ok(Turn::Done),
+            Ok(_) => self.end(id),
+            Err(panic) => {
+                self.end(id);
+                return Err(panic);
+            }
+        }
+        Ok(Turn::Done)
+    }
+
+    fn end(&mut self, id: TaskId) {
+        let Some(task) = self.tasks[id.index as usize].take() else {
+            return;
+        };
+        self.alive -= 1;
+        self.ready.leave(task.id);
+        self.free.push(id.index);
+        // Its destructors may spawn and wake.
+        drop(task);
+    }
+
+    /// Drops all tasks.
+    pub(crate) fn clear(&mut self) {
+        let spawned = self.ready.close();
+        self.tasks.clear();
+        drop(spawned);
+    }
+}
+
+impl Drop for Tasks {
+    /// Tasks keep their world alive, and the world what they spawned.
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// What a panic said.
+pub(crate) fn message(panic: &Panic) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without a message".to_owned())
+}

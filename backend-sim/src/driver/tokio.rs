@@ -1,0 +1,153 @@
+//! The driver that runs a simulation inside the user's own test on tokio.
+//!
+//! The clock of a tokio runtime that is paused stands still while any task can run, and jumps to the
+//! next timer when none can.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this driver is where tasks come from"
+)]
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::driver::clock::Clock;
+use crate::driver::clock::{NOT_PAUSED, is_paused};
+use crate::driver::tasks::{Tasks, Turn, message};
+use crate::driver::world::{Course, World};
+use crate::network::Network;
+
+/// A simulation that runs in the tokio runtime of the caller.
+///
+/// `on_panic` is called when it is dropped by a thread that panics.
+///
+/// # Panics
+/// Outside a tokio runtime, or in one whose clock is not paused.
+#[track_caller]
+pub(crate) fn start(network: Network, on_panic: fn(&Network)) -> Arc<World> {
+    let world = World::new(Clock::tokio(), network, Some(on_panic));
+    start_pump(&world);
+    world
+}
+
+/// Starts the task that runs a simulation in its tokio runtime.
+fn start_pump(world: &Arc<World>) {
+    let Some(clock) = &world.clock.tokio else {
+        return;
+    };
+    let pump = Pump {
+        world: Arc::downgrade(world),
+        busy: None,
+        tasks: Tasks::new(&world.ready),
+        alarm: None,
+        alarms: 0,
+        origin: clock.origin,
+    };
+    clock.runtime.spawn(pump.run());
+}
+
+/// The clock is looked at before every so many alarms: it takes as long as a step.
+const CHECK_EVERY: u32 = 64;
+
+/// Runs the tasks of a simulation and lets happen what is due, as long as the simulation lives.
+struct Pump {
+    world: Weak<World>,
+    /// Keeps the world while there are tasks.
+    busy: Option<Arc<World>>,
+    tasks: Tasks,
+    alarm: Option<(Duration, Pin<Box<tokio::time::Sleep>>)>,
+    /// How often it has been set.
+    alarms: u32,
+    origin: tokio::time::Instant,
+}
+
+impl Pump {
+    async fn run(mut self) {
+        // Tasks of the set that use tokio's own resources would use up the budget of this one.
+        tokio::task::unconstrained(poll_fn(move |cx| self.poll(cx))).await;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let Some(world) = self.world.upgrade() else {
+                return Poll::Ready(());
+            };
+            self.work(&world);
+            self.busy = (!self.tasks.is_empty()).then(|| Arc::clone(&world));
+            if !world.ready.sleep(cx.waker()) {
+                continue;
+            }
+            if self.alarms.is_multiple_of(CHECK_EVERY) && !is_paused() {
+                world.fail(NOT_PAUSED.to_owned());
+            }
+            // Asked only now: a thread may have asked for something since the work was done.
+            if self.wait(world.next_at(), cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Does all that can be done at this instant.
+    fn work(&mut self, world: &World) {
+        let clock = &world.clock;
+        clock.set(clock.nanos());
+        let _working = Working::new(&clock.working);
+        // tokio moves the clock, and there is no limit to the steps.
+        let mut course = Course {
+            steps: 0,
+            step_limit: u64::MAX,
+            until: 0,
+        };
+        loop {
+            match self.tasks.turn(world, &mut course) {
+                Ok(Turn::Done | Turn::Root) => {}
+                Ok(Turn::Idle(_) | Turn::OutOfSteps) => return,
+                Err(panic) => {
+                    let why = message(&panic);
+                    world.fail(format!("a task of the simulation panicked: {why}"));
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, next: Option<Duration>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(next) = next else {
+            self.alarm = None;
+            return Poll::Pending;
+        };
+        let at = self.origin + next;
+        self.alarms = self.alarms.wrapping_add(1);
+        match &mut self.alarm {
+            Some((set, _)) if *set == next => {}
+            Some((set, sleep)) => {
+                *set = next;
+                sleep.as_mut().reset(at);
+            }
+            None => self.alarm = Some((next, Box::pin(tokio::time::sleep_until(at)))),
+        }
+        self.alarm
+            .as_mut()
+            .map_or(Poll::Pending, |(_, sleep)| sleep.as_mut().poll(cx))
+    }
+}
+
+/// Time stands still while this exists.
+struct Working<'a>(&'a AtomicBool);
+
+impl<'a> Working<'a> {
+    fn new(flag: &'a AtomicBool) -> Self {
+        flag.store(true, Ordering::Relaxed);
+        Self(flag)
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,251 @@
+//! A simulation and its clock, behind one lock.
+//!
+//! Everything that takes time is an event in one queue, and everything that runs is a task in one
+//! set. A driver lets one of them go at a time, chosen by the tape, and moves the clock to the next
+//! event when there is nothing else to do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::driver::clock::Clock;
+use crate::engine::ready::{ReadyGuard, ReadyQueue, TaskId};
+use crate::engine::tape::Site;
+use crate::network::Network;
+use crate::network::event::SimEvent;
+
+/// A simulation and the clock that it runs on.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) clock: Clock,
+    pub(crate) ready: Arc<ReadyQueue>,
+    inner: Mutex<Inner>,
+    /// Whether the run is of no use any more.
+    unsound: AtomicBool,
+    /// Called when the simulation is dropped by a thread that panics.
+    on_panic: Option<fn(&Network)>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    network: Network,
+    /// The latest time at which anything happened, in nanoseconds since the start.
+    latest: u64,
+    /// Why the run is of no use any more.
+    failed: Option<String>,
+}
+
+/// How far a driver lets a simulation go on.
+#[derive(Debug)]
+pub(crate) struct Course {
+    /// How many steps were made: a step is a task that runs until it waits, an event, or a
+    /// movement of the clock.
+    pub(crate) steps: u64,
+    pub(crate) step_limit: u64,
+    /// Up to when the clock is moved, in nanoseconds.
+    pub(crate) until: u64,
+}
+
+/// What the tape chose to come next.
+pub(crate) enum Chosen {
+    Task(TaskId),
+    /// It has happened.
+    Event,
+    Idle(Option<Duration>),
+    OutOfSteps,
+    /// Tasks are to be taken into the set first.
+    Spawned,
+}
+
+impl World {
+    /// A simulation that its caller drives.
+    pub(crate) fn new(clock: Clock, network: Network, on_panic: Option<fn(&Network)>) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            ready: Arc::default(),
+            unsound: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                network,
+                latest: 0,
+                failed: None,
+            }),
+            on_panic,
+        })
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something to the simulation at the present virtual time.
+    pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Network, Duration) -> R) -> R {
+        let elapsed = self.clock.nanos();
+        let mut inner = self.lock();
+        let Inner {
+            network, latest, ..
+        } = &mut *inner;
+        // Under the lock: a driver that goes to sleep asks under it what comes next.
+        let outside = self.clock.driver_may_sleep();
+        let before = if outside {
+            network.queue.next_at()
+        } else {
+            None
+        };
+        *latest = elapsed.max(*latest);
+        let now = Duration::from_nanos(*latest);
+        let result = act(network, now);
+        if network.choices.has_diverged() {
+            self.unsound.store(true, Ordering::Release);
+        }
+        let sooner = outside && network.queue.next_at() != before;
+        let wakes = network.wakes.take();
+        drop(inner);
+        if let Some(wakes) = wakes {
+            wakes.wake(&self.ready);
+        }
+        if sooner {
+            self.ready.wake_driver();
+        }
+        result
+    }
+
+    /// Lets happen what happens, until a task is to run or the driver is needed.
+    ///
+    /// The choice is among all tasks that can run and, as one more answer, the events that are
+    /// due: so code runs in any order, and may run before or after what happens at the same
+    /// instant. The clock is moved if there is nothing to choose.
+    pub(crate) fn choose(&self, course: &mut Course) -> Chosen {
+        let mut guard = self.lock();
+        let Inner {
+            network, latest, ..
+        } = &mut *guard;
+        let mut ready = self.ready.locked();
+        loop {
+            if course.steps >= course.step_limit {
+                return Chosen::OutOfSteps;
+            }
+            let now = self.clock.nanos().max(*latest);
+            *latest = now;
+            if network.choices.has_diverged() {
+                self.unsound.store(true, Ordering::Release);
+            }
+            network.queue.collect(now);
+            if ready.has_spawned() {
+                return Chosen::Spawned;
+            }
+            course.steps += 1;
+            let (task, event) = pick(network, &mut ready);
+            if let Some(task) = task {
+                network.wakers.run(task);
+                return Chosen::Task(task);
+            }
+            let Some(event) = event else {
+                match network.queue.next_at() {
+                    Some(next) if next <= course.until => self.clock.set(next),
+                    next => return Chosen::Idle(next.map(Duration::from_nanos)),
+                }
+                continue;
+            };
+            let now = Duration::from_nanos(now);
+            if matches!(event, SimEvent::Timer(_)) {
+                network.happen(now, event);
+            } else {
+                // An observer is code of the user and may wake tasks. Timers don't reach it.
+                drop(ready);
+                network.happen(now, event);
+                ready = self.ready.locked();
+            }
+            if !network.wakes.enqueue(&mut ready) {
+                drop(ready);
+                let wakes = network.wakes.take();
+                drop(guard);
+                if let Some(wakes) = wakes {
+                    wakes.wake(&self.ready);
+                }
+                return Chosen::Event;
+            }
+        }
+    }
+
+    /// When the next thing happens.
+    pub(crate) fn next_at(&self) -> Option<Duration> {
+        self.lock()
+            .network
+            .queue
+            .next_at()
+            .map(Duration::from_nanos)
+    }
+
+    /// Remembers why the run is of no use any more.
+    pub(crate) fn fail(&self, why: String) {
+        self.lock().failed.get_or_insert(why);
+        self.unsound.store(true, Ordering::Release);
+    }
+
+    /// Checks that nothing has happened that makes the run worthless.
+    ///
+    /// # Panics
+    /// If something has, unless the thread panics already.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn assert_sound(&self) {
+        if self.unsound.load(Ordering::Acquire) {
+            self.assert_not_failed();
+        }
+    }
+
+    #[track_caller]
+    fn assert_not_failed(&self) {
+        let inner = self.lock();
+        let diverged = inner.network.choices.divergence();
+        if inner.failed.is_none() && diverged.is_none() {
+            return;
+        }
+        let failed = inner.failed.clone();
+        drop(inner);
+        let why = failed.or_else(|| diverged.map(|why| why.to_string()));
+        assert!(std::thread::panicking(), "{}", why.unwrap_or_default());
+    }
+}
+
+impl World {
+    /// Checks that a replay that ends now has used all of its tape.
+    ///
+    /// # Panics
+    /// If it has not, unless the thread panics already.
+    pub(crate) fn assert_replayed(&self) {
+        let unused = self.lock().network.choices.unused();
+        if let Some(unused) = unused.filter(|_| !std::thread::panicking()) {
+            panic!("{unused}");
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(report) = self.on_panic.filter(|_| std::thread::panicking()) {
+            report(&self.lock().network);
+        }
+        self.ready.wake_driver();
+    }
+}
+
+/// Picks the task that runs or the event that happens next; neither if there is none.
+fn pick(network: &mut Network, ready: &mut ReadyGuard<'_>) -> (Option<TaskId>, Option<SimEvent>) {
+    let (tasks, events) = (ready.len(), network.queue.due());
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let answers = count(tasks) + u32::from(events > 0);
+    let actor = |n| ready.actor(n as usize);
+    let turn = network.choices.pick(Site::Task, answers, actor);
+    if let Some(task) = ready.take(turn as usize) {
+        return (Some(task), None);
+    }
+    if events == 0 {
+        return (None, network.queue.take_last());
+    }
+    let queue = &network.queue;
+    let actor = |n| queue.actor(n as usize);
+    let turn = network.choices.pick(Site::Order, count(events), actor);
+    (None, network.queue.take_due(turn as usize))
+}

@@ -1,0 +1,517 @@
+//! Where every choice of a simulation comes from.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use crate::engine::tape::{Draw, Site, Tape};
+
+/// How the choices of a run are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Policy {
+    /// Each by itself, from the seed.
+    #[default]
+    Random,
+    /// As [`Random`](Self::Random), but which task runs and which event happens follows priorities
+    /// that are drawn for each of them, and that change at only `depth - 1` places of the run. It
+    /// finds what needs few, but well-placed switches.
+    ///
+    /// Source: Burckhardt, Kothari, Musuvathi and Nagarakatte, "A randomized scheduler with
+    /// probabilistic guarantees of finding bugs" (2010).
+    Pct {
+        /// How many ordered events a fault needs; at least 1.
+        depth: u32,
+        /// About how many such choices a run has; the places are drawn among so many.
+        length: u32,
+    },
+    /// As a tape says; its seed replaces that of the options. Where the run asks another question
+    /// than the tape answers, it has diverged, which is a failure.
+    Replay(Tape),
+    /// As a tape says as far as it fits: each [site](Site) takes the next answer that the tape has
+    /// for it, so that a choice more or less of one site does not shift those of the others. What
+    /// the scenario draws takes the first of the next 16 answers that has its very bound, if one has:
+    /// it is probably one to the same question. An answer out of bounds becomes the highest that
+    /// there is. For a tape that was changed. What the run recorded is a tape to
+    /// [`Replay`](Self::Replay).
+    Guided(Tape),
+}
+
+/// Where a replay asked another question than its tape answers.
+///
+/// The code under test, its dependencies or this crate changed since the tape was recorded, or
+/// something in the run does not come from the seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// At which draw, from 0.
+    pub draw: usize,
+    /// How many draws the tape has.
+    pub of: usize,
+    /// What the tape has there.
+    pub recorded: Draw,
+    /// What was asked, and below which bound; `None` if the run ended before.
+    pub asked: Option<(Site, u32)>,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            draw,
+            of,
+            recorded,
+            asked,
+        } = self;
+        let Draw { site, bound, value } = recorded;
+        let recorded = format_args!("{site:?} {value} of {bound}");
+        match asked {
+            Some((site, bound)) => {
+                write!(
+                    f,
+                    "the replay diverges at draw {draw}: the tape has {recorded}, "
+                )?;
+                write!(f, "the run asks for {site:?} of {bound}")
+            }
+            None => {
+                write!(
+                    f,
+                    "the replay diverges: the run ended after {draw} of {of} draws, "
+                )?;
+                write!(f, "the tape goes on with {recorded}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Divergence {}
+
+/// The one source of choices: which latency, which of two events at the same instant goes first,
+/// which task runs.
+///
+/// Each choice is a [`draw`](Self::draw) at a named site, below a bound, with 0 the simplest
+/// answer, so that a run is a list of small numbers that can be recorded, replayed and simplified.
+#[derive(Debug)]
+pub(crate) struct Choices {
+    seed: u64,
+    mode: Mode,
+    /// What was drawn, and what is still to be followed.
+    draws: Vec<Draw>,
+    /// How many of `draws` were drawn.
+    position: usize,
+    /// How many a replay is to follow.
+    given: usize,
+    recording: bool,
+    divergence: Option<Divergence>,
+    /// Folds all that was drawn and all that happened.
+    pub(crate) trace: Trace,
+}
+
+#[derive(Debug)]
+enum Mode {
+    Random(SplitMix),
+    Pct(Box<Pct>),
+    Replay,
+    /// The answers that are left, for each site.
+    Guided(Box<[Answers; Site::ALL.len()]>),
+}
+
+/// The answers of a tape for one site.
+#[derive(Debug)]
+struct Answers {
+    /// Below which bound, and which.
+    left: VecDeque<(u32, u32)>,
+    /// Among how many of the next one that fits is looked for.
+    next: usize,
+}
+
+impl Answers {
+    fn of(tape: &Tape, site: Site) -> Self {
+        let draws = tape.draws.iter().filter(|draw| draw.site == site);
+        Self {
+            left: draws.map(|draw| (draw.bound, draw.value)).collect(),
+            // Elsewhere a bound tells how many there are just now, not what is asked.
+            next: if site == Site::User { 16 } else { 1 },
+        }
+    }
+
+    fn take(&mut self, bound: u32) -> u32 {
+        let mut next = self.left.iter().take(self.next);
+        let fits = next.position(|(below, _)| *below == bound);
+        let answer = self.left.remove(fits.unwrap_or(0));
+        answer.map_or(0, |(_, value)| value.min(bound - 1))
+    }
+}
+
+impl Choices {
+    /// `recording` is whether drawn choices are kept; those of a tape always are.
+    pub(crate) fn new(seed: u64, policy: Policy, recording: bool) -> Self {
+        let recording = recording || matches!(policy, Policy::Guided(_));
+        let (seed, mode, draws) = match policy {
+            Policy::Random => (seed, Mode::Random(SplitMix(seed)), Vec::new()),
+            Policy::Pct { depth, length } => {
+                let pct = Pct::new(seed, depth, length);
+                (seed, Mode::Pct(Box::new(pct)), Vec::new())
+            }
+            Policy::Replay(tape) => (tape.seed, Mode::Replay, tape.draws),
+            Policy::Guided(tape) => (
+                tape.seed,
+                Mode::Guided(Box::new(Site::ALL.map(|site| Answers::of(&tape, site)))),
+                Vec::new(),
+            ),
+        };
+        Self {
+            seed,
+            mode,
+            given: draws.len(),
+            draws,
+            position: 0,
+            recording,
+            divergence: None,
+            trace: Trace(mix(seed)),
+        }
+    }
+
+    /// A number below `bound`; 0 without drawing if there is nothing to choose.
+    #[inline]
+    pub(crate) fn draw(&mut self, site: Site, bound: u32) -> u32 {
+        if bound <= 1 {
+            return 0;
+        }
+        self.draw_one_of(site, bound)
+    }
+
+    fn draw_one_of(&mut self, site: Site, bound: u32) -> u32 {
+        match &mut self.mode {
+            Mode::Random(random) => {
+                let value = random.below(bound);
+                self.keep(site, bound, value)
+            }
+            Mode::Pct(pct) => {
+                let value = pct.random.below(bound);
+                self.keep(site, bound, value)
+            }
+            Mode::Replay => self.follow(site, bound),
+            Mode::Guided(answers) => {
+                let value = answers[site as usize].take(bound);
+                self.keep(site, bound, value)
+            }
+        }
+    }
+
+    /// As [`draw`](Self::draw), where the answers are somebody's turn: `actor` tells whose.
+    #[inline]
+    pub(crate) fn pick(&mut self, site: Site, bound: u32, actor: impl Fn(u32) -> u64) -> u32 {
+        if bound <= 1 {
+            return 0;
+        }
+        match &mut self.mode {
+            Mode::Pct(pct) => {
+                let value = pct.pick(bound, actor);
+                self.keep(site, bound, value)
+            }
+            _ => self.draw_one_of(site, bound),
+        }
+    }
+
+    fn keep(&mut self, site: Site, bound: u32, value: u32) -> u32 {
+        self.trace
+            .fold(u64::from(value) << 40 | u64::from(bound) << 8 | site as u64);
+        if self.recording {
+            self.draws.push(Draw { site, bound, value });
+            self.position += 1;
+        }
+        value
+    }
+
+    fn follow(&mut self, site: Site, bound: u32) -> u32 {
+        let at = self.position;
+        let Some(recorded) = self.draws.get_mut(at) else {
+            self.draws.push(Draw {
+                site,
+                bound,
+                value: 0,
+            });
+            self.position += 1;
+            return self.follow_folded(site, bound, 0);
+        };
+        let fits = recorded.site == site && recorded.bound == bound;
+        if !fits && matches!(self.mode, Mode::Replay) && self.divergence.is_none() {
+            self.divergence = Some(Divergence {
+                draw: at,
+                of: self.given,
+                recorded: *recorded,
+                asked: Some((site, bound)),
+            });
+        }
+        let value = recorded.value.min(bound - 1);
+        *recorded = Draw { site, bound, value };
+        self.position += 1;
+        self.follow_folded(site, bound, value)
+    }
+
+    fn follow_folded(&mut self, site: Site, bound: u32, value: u32) -> u32 {
+        self.trace
+            .fold(u64::from(value) << 40 | u64::from(bound) << 8 | site as u64);
+        value
+    }
+
+    pub(crate) const fn has_diverged(&self) -> bool {
+        self.divergence.is_some()
+    }
+
+    pub(crate) const fn divergence(&self) -> Option<Divergence> {
+        self.divergence
+    }
+
+    /// How a replay that ends now diverges from its tape, if it does.
+    pub(crate) fn unused(&self) -> Option<Divergence> {
+        let next = self.draws.get(self.position);
+        let unused = next.map(|&recorded| Divergence {
+            draw: self.position,
+            of: self.given,
+            recorded,
+            asked: None,
+        });
+        let unused = unused.filter(|_| matches!(self.mode, Mode::Replay));
+        self.divergence.or(unused)
+    }
+
+    /// What was drawn so far.
+    pub(crate) fn tape(&self) -> Tape {
+        Tape {
+            seed: self.seed,
+            draws: self.draws[..self.position].to_vec(),
+        }
+    }
+
+    /// The tape of a run that has ended, and how it diverged from the one that it was to follow.
+    pub(crate) fn finish(&mut self) -> (Tape, Option<Divergence>) {
+        let divergence = self.unused();
+        let mut draws = std::mem::take(&mut self.draws);
+        draws.truncate(self.position);
+        let seed = self.seed;
+        (Tape { seed, draws }, divergence)
+    }
+
+    /// A generator of identities (session ids, owners) for one client.
+    ///
+    /// They are not draws: a run that is simplified towards zero must not end with two clients
+    /// of the same identity.
+    pub(crate) fn identities(&self, client: usize) -> Identities {
+        Identities(SplitMix(mix(self.seed ^ mix(client as u64 + 1))))
+    }
+}
+
+/// Sebastiano Vigna's `SplitMix64`. It is written out here, because the sequence belongs to what a
+/// seed means: another version of a library must not change it.
+#[derive(Debug)]
+struct SplitMix(u64);
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// Multiply and shift: the bias is below bound / 2^32. The result is below `bound`.
+    fn below(&mut self, bound: u32) -> u32 {
+        (((self.next() >> 32) * u64::from(bound)) >> 32) as u32
+    }
+}
+
+/// Random bytes of one client.
+#[derive(Debug)]
+pub(crate) struct Identities(SplitMix);
+
+impl Identities {
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.0.next().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+/// A hash of a run: all its draws and all that happened, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trace(u64);
+
+impl Trace {
+    pub(crate) const fn fold(&mut self, fact: u64) {
+        self.0 = (self.0.rotate_left(5) ^ fact).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    pub(crate) fn value(self) -> u64 {
+        mix(self.0)
+    }
+}
+
+/// Priorities of whoever can go next.
+#[derive(Debug)]
+struct Pct {
+    seed: u64,
+    random: SplitMix,
+    picks: u32,
+    /// At which picks the first in priority becomes the last; in falling order.
+    changes: Vec<u32>,
+    /// Whom that befell; the earlier, the higher it still is.
+    lowered: BTreeMap<u64, usize>,
+}
+
+impl Pct {
+    fn new(seed: u64, depth: u32, length: u32) -> Self {
+        let mut random = SplitMix(seed);
+        let seed = random.next();
+        // More changes than places are no others.
+        let depth = depth.min(length.saturating_add(1));
+        let changes = (1..depth).map(|_| random.below(length.max(1)));
+        let mut changes: Vec<u32> = changes.collect();
+        changes.sort_unstable_by(|a, b| b.cmp(a));
+        Self {
+            seed,
+            random,
+            picks: 0,
+            changes,
+            lowered: BTreeMap::new(),
+        }
+    }
+
+    fn pick(&mut self, bound: u32, actor: impl Fn(u32) -> u64) -> u32 {
+        let at = self.picks;
+        self.picks += 1;
+        while self.changes.pop_if(|change| *change <= at).is_some() {
+            let first = actor(self.first(bound, &actor));
+            let left = self.changes.len();
+            self.lowered.insert(first, left);
+        }
+        self.first(bound, &actor)
+    }
+
+    /// Whose priority is highest.
+    fn first(&self, bound: u32, actor: &impl Fn(u32) -> u64) -> u32 {
+        let priority = |value: &u32| {
+            let actor = actor(*value);
+            match self.lowered.get(&actor) {
+                Some(&left) => (false, left as u64),
+                None => (true, mix(self.seed ^ mix(actor))),
+            }
+        };
+        // Of equals the first: `max_by_key` takes the last.
+        (0..bound).rev().max_by_key(priority).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(seed: u64) -> Choices {
+        Choices::new(seed, Policy::Random, true)
+    }
+
+    #[test]
+    fn draws_stay_below_their_bound_and_reach_every_value() {
+        let mut choices = random(1);
+        let mut seen = [0; 5];
+        for _ in 0..1_000 {
+            seen[choices.draw(Site::Order, 5) as usize] += 1;
+        }
+        assert!(seen.iter().all(|&n| n > 150), "{seen:?}");
+    }
+
+    #[test]
+    fn the_sequence_of_a_seed_is_part_of_the_contract() {
+        // The published first outputs for seed 0: 0xe220a839…, 0x6e789e6a…, 0x06c45d18…, …
+        let mut choices = random(0);
+        let drawn: Vec<u32> = (0..6).map(|_| choices.draw(Site::Order, 1_000)).collect();
+        assert_eq!(drawn, [883, 431, 26, 970, 106, 327]);
+    }
+
+    #[test]
+    fn clients_have_identities_of_their_own() {
+        let choices = random(7);
+        let (mut a, mut b) = ([0; 16], [0; 16]);
+        choices.identities(0).fill(&mut a);
+        choices.identities(1).fill(&mut b);
+        assert_ne!(a, b);
+        assert_ne!(a[..8], a[8..]);
+    }
+
+    #[test]
+    fn a_recorded_tape_repeats_and_is_zero_past_its_end() {
+        let mut choices = random(3);
+        let drawn: Vec<u32> = (2..20).map(|n| choices.draw(Site::Order, n)).collect();
+        let (tape, divergence) = choices.finish();
+        assert_eq!(divergence, None);
+        let trace = choices.trace.value();
+
+        let mut again = Choices::new(99, Policy::Replay(tape.clone()), true);
+        let repeated: Vec<u32> = (2..20).map(|n| again.draw(Site::Order, n)).collect();
+        assert_eq!(repeated, drawn);
+        assert_eq!(again.trace.value(), trace);
+        assert_eq!(again.draw(Site::Task, 9), 0);
+        assert_eq!(again.finish().0.draws.len(), tape.draws.len() + 1);
+    }
+
+    #[test]
+    fn a_divergence_names_its_draw() {
+        let mut choices = random(3);
+        choices.draw(Site::Order, 4);
+        choices.draw(Site::Task, 3);
+        let (tape, _) = choices.finish();
+
+        let mut other = Choices::new(0, Policy::Replay(tape.clone()), true);
+        other.draw(Site::Order, 4);
+        other.draw(Site::Task, 2);
+        let divergence = other.finish().1.expect("a divergence");
+        assert_eq!((divergence.draw, divergence.recorded), (1, tape.draws[1]));
+        assert!(divergence.to_string().contains("diverges at draw 1"));
+
+        let mut short = Choices::new(0, Policy::Replay(tape.clone()), true);
+        short.draw(Site::Order, 4);
+        let divergence = short.finish().1.expect("a divergence");
+        assert_eq!((divergence.draw, divergence.asked), (1, None));
+        let text = divergence.to_string();
+        assert!(text.contains("ended after 1 of 2 draws"), "{text}");
+
+        let mut guided = Choices::new(0, Policy::Guided(tape), true);
+        guided.draw(Site::User, 2);
+        assert_eq!(guided.finish().1, None);
+    }
+
+    #[test]
+    fn a_guided_run_finds_the_answer_to_its_question() {
+        let answers = [(2, 1), (60, 42), (4, 3), (9, 8)];
+        let draws = [Site::User, Site::Order]
+            .map(|site| answers.map(|(bound, value)| Draw { site, bound, value }));
+        let mut tape = Tape::new(0);
+        tape.draws.extend(draws.into_iter().flatten());
+        let mut guided = Choices::new(0, Policy::Guided(tape), true);
+        // The second question is left out, one is asked that never was, and one too many.
+        let asked = [2, 4, 50, 9, 9].map(|bound| guided.draw(Site::User, bound));
+        assert_eq!(asked, [1, 3, 42, 8, 0]);
+        // How many happen at once is no question of its own.
+        let asked = [2, 4, 50, 9, 9].map(|bound| guided.draw(Site::Order, bound));
+        assert_eq!(asked, [1, 3, 3, 8, 0]);
+    }
+
+    #[test]
+    fn priorities_hold_but_for_the_places_of_change() {
+        // Four actors that can always go: with depth d the sequence has at most d runs.
+        for seed in 0..50 {
+            let policy = Policy::Pct {
+                depth: 3,
+                length: 40,
+            };
+            let mut choices = Choices::new(seed, policy, true);
+            let order: Vec<u32> = (0..40)
+                .map(|_| choices.pick(Site::Task, 4, u64::from))
+                .collect();
+            let runs = order.chunk_by(|a, b| a == b).count();
+            assert!(runs <= 3, "{order:?}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The ready queue: which tasks can run, and who is woken when something has happened.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+
+use leasehold_api::BoxFuture;
+
+/// Names a task of the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    pub(crate) index: u32,
+    /// How many tasks before it had its index.
+    round: u32,
+}
+
+/// Which tasks can run.
+#[derive(Default)]
+pub(crate) struct ReadyQueue(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    line: VecDeque<TaskId>,
+    /// For each index of the set.
+    slots: Vec<Slot>,
+    /// Not in the set yet.
+    spawned: Vec<BoxFuture<'static, ()>>,
+    /// Wakes the driver; there while it sleeps.
+    driver: Option<Waker>,
+    /// Whether the driver is gone, and takes no more tasks.
+    closed: bool,
+}
+
+/// What is to be known of the task at an index.
+struct Slot {
+    round: u32,
+    /// Whether it is in the line.
+    queued: bool,
+}
+
+impl State {
+    /// Puts a task into the line, unless it is there already, or has ended.
+    fn enqueue(&mut self, task: TaskId) -> bool {
+        let Some(slot) = self.slots.get_mut(task.index as usize) else {
+            return false;
+        };
+        if slot.queued || slot.round != task.round || self.closed {
+            return false;
+        }
+        slot.queued = true;
+        self.line.push_back(task);
+        true
+    }
+}
+
+impl std::fmt::Debug for ReadyQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadyQueue").finish_non_exhaustive()
+    }
+}
+
+impl ReadyQueue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a task.
+    pub(crate) fn spawn(&self, future: BoxFuture<'static, ()>) {
+        let mut state = self.lock();
+        if state.closed {
+            drop(state);
+            drop(future);
+            return;
+        }
+        state.spawned.push(future);
+        let driver = state.driver.take();
+        drop(state);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Wakes a task.
+    fn wake(&self, task: TaskId) {
+        let mut state = self.lock();
+        let driver = if state.enqueue(task) {
+            state.driver.take()
+        } else {
+            None
+        };
+        drop(state);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Makes room for a task, and puts it into the line.
+    pub(crate) fn enter(&self, index: u32) -> TaskId {
+        let mut state = self.lock();
+        if state.slots.len() == index as usize {
+            state.slots.push(Slot {
+                round: 0,
+                queued: false,
+            });
+        }
+        let round = state.slots[index as usize].round;
+        let task = TaskId { index, round };
+        state.enqueue(task);
+        task
+    }
+
+    /// A task has ended: whoever gets its index must not be run for it.
+    pub(crate) fn leave(&self, task: TaskId) {
+        let mut state = self.lock();
+        let slot = &mut state.slots[task.index as usize];
+        slot.round = slot.round.wrapping_add(1);
+        if std::mem::take(&mut slot.queued) {
+            state.line.retain(|&ready| ready != task);
+        }
+    }
+
+    /// Wakes the driver, because something is to happen earlier than it knows.
+    pub(crate) fn wake_driver(&self) {
+        let driver = self.lock().driver.take();
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Lets the driver sleep, unless there is something to run.
+    pub(crate) fn sleep(&self, driver: &Waker) -> bool {
+        let mut state = self.lock();
+        let idle = state.line.is_empty() && state.spawned.is_empty();
+        if idle {
+            state.driver = Some(driver.clone());
+        }
+        idle
+    }
+
+    /// The waker of a task.
+    pub(crate) fn waker(self: &Arc<Self>, task: TaskId) -> Waker {
+        let ready = Arc::clone(self);
+        Waker::from(Arc::new(TaskWaker { ready, task }))
+    }
+
+    /// Takes the tasks that are not in the set yet.
+    pub(crate) fn take_spawned(&self) -> Vec<BoxFuture<'static, ()>> {
+        std::mem::take(&mut self.lock().spawned)
+    }
+
+    /// The tasks that can run, for as long as a choice takes.
+    pub(crate) fn locked(&self) -> ReadyGuard<'_> {
+        ReadyGuard(self.lock())
+    }
+
+    pub(crate) fn close(&self) -> Vec<BoxFuture<'static, ()>> {
+        let mut state = self.lock();
+        state.closed = true;
+        state.driver = None;
+        std::mem::take(&mut state.spawned)
+    }
+}
+
+/// The tasks that can run.
+pub(crate) struct ReadyGuard<'a>(MutexGuard<'a, State>);
+
+impl ReadyGuard<'_> {
+    /// Whether there are tasks that are not in the set yet.
+    pub(crate) fn has_spawned(&self) -> bool {
+        !self.0.spawned.is_empty()
+    }
+
+    /// How many can run.
+    pub(crate) fn len(&self) -> usize {
+        self.0.line.len()
+    }
+
+    /// Whose turn it would be.
+    pub(crate) fn actor(&self, index: usize) -> u64 {
+        let task = self.0.line.get(index);
+        task.map_or(u64::MAX, |task| u64::from(task.index) | 1 << 63)
+    }
+
+    /// Takes the task at an index; the first takes its place there.
+    pub(crate) fn take(&mut self, index: usize) -> Option<TaskId> {
+        let task = self.0.line.swap_remove_front(index)?;
+        self.0.slots[task.index as usize].queued = false;
+        Some(task)
+    }
+
+    /// Wakes a task; the driver is at work.
+    pub(crate) fn wake(&mut self, task: TaskId) {
+        self.0.enqueue(task);
+    }
+}
+
+/// Wakes one task.
+struct TaskWaker {
+    ready: Arc<ReadyQueue>,
+    task: TaskId,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ready.wake(self.task);
+    }
+}
+
+/// Who goes on when something has happened.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A task of the set: it is lined up without a call of its waker.
+    Task(TaskId),
+    /// Somebody else.
+    Other(Waker),
+}
+
+impl Waiter {
+    pub(crate) fn wake(self, ready: &ReadyQueue) {
+        match self {
+            Self::Task(task) => ready.wake(task),
+            Self::Other(waker) => waker.wake(),
+        }
+    }
+}
+
+/// The wakers of the set's tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    /// For each index of the set.
+    tasks: Vec<(TaskId, Waker)>,
+    /// Which of them was last let run.
+    running: u32,
+}
+
+impl Wakers {
+    pub(crate) const fn run(&mut self, task: TaskId) {
+        self.running = task.index;
+    }
+
+    pub(crate) fn enter(&mut self, task: TaskId, waker: Waker) -> Option<Waker> {
+        match self.tasks.get_mut(task.index as usize) {
+            Some(before) => Some(std::mem::replace(before, (task, waker)).1),
+            None => {
+                self.tasks.push((task, waker));
+                None
+            }
+        }
+    }
+
+    /// Who waits with this waker.
+    #[inline]
+    pub(crate) fn waiter(&self, waker: &Waker) -> Waiter {
+        match self.tasks.get(self.running as usize) {
+            Some((task, own)) if own.will_wake(waker) => Waiter::Task(*task),
+            _ => Waiter::Other(waker.clone()),
+        }
+    }
+
+    /// Lets somebody wait with this waker; returns who waited before, to be dropped where it does
+    /// no harm.
+    pub(crate) fn replace(&self, waiter: &mut Option<Waiter>, waker: &Waker) -> Option<Waiter> {
+        let known = match waiter {
+            Some(Waiter::Task(task)) => self
+                .tasks
+                .get(task.index as usize)
+                .and_then(|(now, own)| (now == task).then_some(own)),
+            Some(Waiter::Other(known)) => Some(&*known),
+            None => None,
+        };
+        if known.is_some_and(|known| known.will_wake(waker)) {
+            return None;
+        }
+        waiter.replace(self.waiter(waker))
+    }
+}
+
+/// Whom to wake after the lock is let go: a waker may run other people's code.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    first: Option<Waiter>,
+    more: Vec<Waiter>,
+}
+
+impl Wakes {
+    pub(crate) fn add(&mut self, waiter: Option<Waiter>) {
+        match (waiter, &mut self.first) {
+            (Some(waiter), first @ None) => *first = Some(waiter),
+            (Some(waiter), Some(_)) => self.more.push(waiter),
+            (None, _) => {}
+        }
+    }
+
+    /// Wakes who can be woken at once: nobody, or a single task of the set. False if others are
+    /// left.
+    pub(crate) fn enqueue(&mut self, ready: &mut ReadyGuard<'_>) -> bool {
+        if let (Some(Waiter::Task(task)), true) = (&self.first, self.more.is_empty()) {
+            ready.wake(*task);
+            self.first = None;
+        }
+        self.first.is_none()
+    }
+
+    /// Takes out who is to be woken, if there is anybody.
+    pub(crate) fn take(&mut self) -> Option<Self> {
+        self.first.is_some().then(|| std::mem::take(self))
+    }
+
+    pub(crate) fn wake(self, ready: &ReadyQueue) {
+        for waiter in self.first.into_iter().chain(self.more) {
+            waiter.wake(ready);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What users hold: the server, its clients, tasks, and the environment variables that choose a run.
+
+mod backend;
+mod control;
+pub(crate) mod environment;
+mod runtime;
+mod server;
+mod tasks;
+
+pub use backend::SimBackend;
+pub use server::SimServer;
+pub use tasks::JoinHandle;

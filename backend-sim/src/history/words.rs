@@ -1,0 +1,339 @@
+//! What happened, in words.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{
+    Acquire, AcquireReply, ConvertReply, EndReply, ForceHow, ForceReply, InspectReply, Key, Kind,
+    Mode, Notice, PollReply, Refused, RenewReply, Why,
+};
+
+use crate::record::{Answer, Call, ClientEvent, Data, Event, Fault, ServerEvent};
+
+/// Seconds with as many decimals as tell all milliseconds.
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.3} s", time.as_secs_f64())
+}
+
+/// Something that is written by a function.
+struct Written<F>(F);
+
+impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Written<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0(f)
+    }
+}
+
+/// A text that may have several lines, on one.
+fn one_line(text: &str) -> String {
+    let escaped = |c: char| -> String {
+        match c.is_control() {
+            true => c.escape_default().collect(),
+            false => c.into(),
+        }
+    };
+    text.chars().map(escaped).collect()
+}
+
+/// An event in words.
+pub(crate) fn describe(event: &Event) -> impl fmt::Display {
+    Written(move |f: &mut fmt::Formatter<'_>| write_event(f, event))
+}
+
+/// A notice in words.
+pub(crate) fn describe_notice(notice: &Notice) -> impl fmt::Display {
+    Written(move |f: &mut fmt::Formatter<'_>| write_notice(f, notice))
+}
+
+fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
+    match event {
+        Event::Hello { .. } => write!(f, "hello"),
+        Event::Executed {
+            key,
+            command,
+            answer,
+            again,
+            ..
+        } => {
+            write_command(f, key, command)?;
+            if *again {
+                f.write_str(" (delivered again)")?;
+            }
+            f.write_str(" -> ")?;
+            write_answer(f, answer)
+        }
+        Event::Subscribed { .. } => write!(f, "listens"),
+        Event::Unsubscribed { .. } => write!(f, "listens no more"),
+        Event::Notified { notice } => write_notice(f, notice),
+        Event::Fault { fault, call, key } => write_fault(f, *fault, *call, key.as_ref()),
+        Event::Failed { call, error } => write!(f, "{} failed: {}", name(*call), one_line(error)),
+        Event::Undelivered { call } => write!(f, "! {} reached no server", name(*call)),
+        Event::Note { text } => write!(f, "> {}", one_line(text)),
+        Event::Client(event) => write_client(f, *event),
+        Event::Server(event) => write_server(f, event),
+    }
+}
+
+fn write_client(f: &mut fmt::Formatter<'_>, event: ClientEvent) -> fmt::Result {
+    f.write_str(match event {
+        ClientEvent::Paused => "~ paused",
+        ClientEvent::Resumed => "~ resumed",
+        ClientEvent::Killed => "~ killed",
+        ClientEvent::ConnectionDropped => "~ connection dropped",
+        ClientEvent::Isolated => "~ isolated",
+        ClientEvent::Reachable => "~ reachable again",
+        ClientEvent::Closed => "~ closed",
+        ClientEvent::ClockRate { ppm } => return write!(f, "~ clock runs at {ppm:+} ppm"),
+        ClientEvent::ClockJumped { by } => return write!(f, "~ clock jumped by {by:?}"),
+    })
+}
+
+fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result {
+    match event {
+        ServerEvent::Stopped => write!(f, "~ stopped"),
+        ServerEvent::Started { data: Data::Kept } => write!(f, "~ started, with its data"),
+        ServerEvent::Started { data: Data::Lost } => write!(f, "~ started, without its data"),
+        ServerEvent::Started {
+            data: Data::AllBut(tail),
+        } => write!(f, "~ started, without {tail}"),
+        ServerEvent::FailedOver { lost } => write!(f, "~ failed over to a replica, without {lost}"),
+        ServerEvent::Split { lost, staying } => {
+            write!(f, "~ a replica became a second primary, without {lost}; ")?;
+            write!(f, "the old one serves {}", staying.join(", "))
+        }
+        ServerEvent::Healed => write!(f, "~ the old primary gave up"),
+        ServerEvent::ClockStepped { forward, by } => {
+            let way = if *forward { "forward" } else { "back" };
+            write!(f, "~ clock stepped {way} by {by:?}")
+        }
+        ServerEvent::ForeignPlanted { key, found } => {
+            write!(f, "~ {key:?} is now a foreign value ({found})")
+        }
+        ServerEvent::PublishRefused => write!(f, "~ publishes nothing"),
+        ServerEvent::PublishAllowed => write!(f, "~ publishes again"),
+        ServerEvent::KeyRemoved { key } => write!(f, "~ {key:?} was deleted"),
+    }
+}
+
+fn write_fault(
+    f: &mut fmt::Formatter<'_>,
+    fault: Fault,
+    call: Option<Call>,
+    key: Option<&Key>,
+) -> fmt::Result {
+    let what = call.map_or("push", name);
+    match fault {
+        Fault::LoseRequest => write!(f, "! request lost: {what}")?,
+        Fault::LoseReply => write!(f, "! reply lost: {what}")?,
+        Fault::DelayRequest(by) => write!(f, "! request late by {by:?}: {what}")?,
+        Fault::DelayReply(by) => write!(f, "! reply late by {by:?}: {what}")?,
+        Fault::DuplicateRequest(after) => {
+            write!(f, "! request comes again after {after:?}: {what}")?;
+        }
+        Fault::LosePush => write!(f, "! push lost")?,
+        Fault::DuplicatePush => write!(f, "! push doubled")?,
+        Fault::DelayPush(by) => write!(f, "! push late by {by:?}")?,
+    }
+    key.map_or(Ok(()), |key| write!(f, " {key:?}"))
+}
+
+pub(crate) const fn name(call: Call) -> &'static str {
+    match call {
+        Call::Hello => "hello",
+        Call::Listen => "listen",
+        Call::Acquire => "acquire",
+        Call::Poll => "poll",
+        Call::Renew => "renew",
+        Call::End => "end",
+        Call::Convert => "convert",
+        Call::Inspect => "inspect",
+        Call::ForceRelease => "force_release",
+    }
+}
+
+fn write_command(f: &mut fmt::Formatter<'_>, key: &Key, command: &Command) -> fmt::Result {
+    match command {
+        Command::Acquire(request) => write_acquire(f, request),
+        Command::Poll(request) => write!(f, "poll {key:?} #{}", request.operation.sequence),
+        Command::Renew(request) => {
+            let sequence = request.operation.sequence;
+            write!(f, "renew {key:?} #{sequence} for {:?}", request.lease)
+        }
+        Command::End(request) => write!(f, "end {key:?} #{}", request.operation.sequence),
+        Command::Convert(request) => {
+            let sequence = request.operation.sequence;
+            write!(f, "convert {key:?} #{sequence} to {}", mode(request.to))
+        }
+        Command::Inspect => write!(f, "inspect {key:?}"),
+        Command::ForceRelease(request) => {
+            let how = match request.how {
+                ForceHow::Revoke => "revoke",
+                ForceHow::Now => "end now",
+            };
+            write!(f, "force_release {key:?} ({how})")
+        }
+    }
+}
+
+fn write_acquire(f: &mut fmt::Formatter<'_>, request: &Acquire) -> fmt::Result {
+    let Acquire { key, lease, .. } = request;
+    let sequence = request.operation.sequence;
+    write!(f, "acquire {key:?} #{sequence} {}", mode(request.mode))?;
+    write!(f, ", lease {lease:?}")?;
+    if request.wait.is_some() {
+        f.write_str(", waits")?;
+    }
+    Ok(())
+}
+
+fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
+    match answer {
+        Answer::Foreign(found) => write!(f, "foreign value ({found})"),
+        Answer::Reply(Reply::Acquire(reply)) => write_acquire_reply(f, reply),
+        Answer::Reply(Reply::Poll(reply)) => match reply {
+            PollReply::Acquired(acquired) => {
+                write_acquire_reply(f, &AcquireReply::Acquired(*acquired))
+            }
+            PollReply::Queued(queued) => write_acquire_reply(f, &AcquireReply::Queued(*queued)),
+            PollReply::Gone(cause) => write!(f, "gone ({})", why(*cause)),
+        },
+        Answer::Reply(Reply::Renew(reply)) => match reply {
+            RenewReply::Renewed { remaining, .. } => write!(f, "renewed, {remaining:?} left"),
+            RenewReply::Lost(cause) => write!(f, "lost ({})", why(*cause)),
+        },
+        Answer::Reply(Reply::End(reply)) => match reply {
+            EndReply::Released { holds_left: 0, .. } => write!(f, "released"),
+            EndReply::Released { holds_left, .. } => write!(f, "released, {holds_left} holds left"),
+            EndReply::Left => write!(f, "left the queue"),
+            EndReply::NotHeld(cause) => write!(f, "not held ({})", why(*cause)),
+        },
+        Answer::Reply(Reply::Convert(reply)) => match reply {
+            ConvertReply::Converted { token, remaining } => {
+                write!(f, "converted, token {token}, {remaining:?} left")
+            }
+            ConvertReply::NotSole => write!(f, "not the sole holder"),
+            ConvertReply::WrongPeriod(tenure) => write!(f, "wrong period: it is {}", tenure.token),
+            ConvertReply::Lost(cause) => write!(f, "lost ({})", why(*cause)),
+        },
+        Answer::Reply(Reply::Inspect(reply)) => {
+            let InspectReply {
+                holder_count,
+                waiter_count,
+                ..
+            } = reply;
+            write!(f, "{holder_count} hold, {waiter_count} wait")
+        }
+        Answer::Reply(Reply::ForceRelease(reply)) => match reply {
+            ForceReply::Forced { tenures } => write!(f, "forced {tenures}"),
+            ForceReply::WrongPeriod => write!(f, "wrong period"),
+        },
+    }
+}
+
+fn write_acquire_reply(f: &mut fmt::Formatter<'_>, reply: &AcquireReply) -> fmt::Result {
+    match reply {
+        AcquireReply::Acquired(acquired) => {
+            write!(
+                f,
+                "acquired, token {}, {:?} left",
+                acquired.token, acquired.remaining
+            )?;
+            if acquired.holds > 1 {
+                write!(f, ", {} holds", acquired.holds)?;
+            }
+            Ok(())
+        }
+        AcquireReply::Queued(queued) => {
+            write!(
+                f,
+                "queued behind {}, polls in {:?}",
+                queued.ahead, queued.check_in
+            )
+        }
+        AcquireReply::Held(held) => {
+            write!(f, "held")?;
+            if let Some(by) = &held.by {
+                write!(f, " by {by:?}")?;
+            }
+            write!(f, " for {:?}", held.change_in)
+        }
+        AcquireReply::Refused(refused) => write!(f, "refused: {}", refusal(*refused)),
+    }
+}
+
+const fn refusal(refused: Refused) -> &'static str {
+    match refused {
+        Refused::Stale => "stale",
+        Refused::TooLate => "too late",
+        Refused::Mismatch { .. } => "in use as something else",
+        Refused::QueueFull => "queue full",
+        Refused::HoldersFull => "holders full",
+        Refused::HoldLimit => "hold limit",
+        Refused::WouldDeadlock => "would deadlock",
+        Refused::FloorTooHigh => "floor too high",
+    }
+}
+
+fn write_notice(f: &mut fmt::Formatter<'_>, notice: &Notice) -> fmt::Result {
+    match notice {
+        Notice::Granted {
+            sequence,
+            token,
+            remaining,
+            ..
+        } => write!(
+            f,
+            "< granted #{sequence}, token {token}, {remaining:?} left"
+        ),
+        Notice::Hint { sequence, .. } => write!(f, "< hint for #{sequence}"),
+        Notice::Revoked { sequence, .. } => write!(f, "< revoked #{sequence}"),
+        Notice::Gap { listening: false } => write!(f, "< gap"),
+        Notice::Gap { listening: true } => write!(f, "< listening again"),
+        other => write!(f, "< {other:?}"),
+    }
+}
+
+const fn why(cause: Why) -> &'static str {
+    match cause {
+        Why::Expired => "expired",
+        Why::Forced => "forced",
+        Why::Ended => "ended",
+        Why::Unknown => "unknown",
+    }
+}
+
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "exclusive".to_owned(),
+        Mode::Shared => "shared".to_owned(),
+        Mode::Permits(n) => format!("{n} permits"),
+    }
+}
+
+/// Who holds a key and who waits for it, a line each.
+pub(crate) fn write_state(text: &mut String, key: &Key, state: &InspectReply) -> fmt::Result {
+    let kind = match state.spec.map(|spec| spec.kind()) {
+        Some(Kind::Mutex) => "mutex",
+        Some(Kind::RwLock) => "reader/writer lock",
+        Some(Kind::Semaphore) => "semaphore",
+        None => "unused",
+    };
+    for holder in &state.holders {
+        let (label, left) = (&holder.label, holder.remaining);
+        let mode = mode(holder.mode);
+        writeln!(
+            text,
+            "  {kind} {key:?}: {label:?} holds it ({mode}), {left:?} left"
+        )?;
+    }
+    for waiter in &state.waiters {
+        let (label, left) = (&waiter.label, waiter.place_remaining);
+        let mode = mode(waiter.mode);
+        writeln!(
+            text,
+            "  {kind} {key:?}: {label:?} waits for it ({mode}), place for {left:?}"
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! The injected faults of one client that still wait for their message.
+
+use std::collections::VecDeque;
+
+use crate::record::{Call, Fault};
+
+/// Faults of one client that wait for their message, in the order in which they were injected.
+#[derive(Debug, Default)]
+pub(crate) struct Faults(VecDeque<(Option<Call>, Fault)>);
+
+impl Faults {
+    pub(crate) fn inject(&mut self, call: Option<Call>, fault: Fault) {
+        self.0.push_back((call, fault));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn pending(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes the first fault that fits a call; one call has at most one fault.
+    pub(crate) fn for_call(&mut self, call: Call) -> Option<Fault> {
+        self.take(|wanted, fault| !fault.is_for_push() && wanted.is_none_or(|w| w == call))
+    }
+
+    /// Takes the first fault of a push.
+    pub(crate) fn for_push(&mut self) -> Option<Fault> {
+        self.take(|_, fault| fault.is_for_push())
+    }
+
+    fn take(&mut self, fits: impl Fn(Option<Call>, Fault) -> bool) -> Option<Fault> {
+        let at = self.0.iter().position(|&(call, fault)| fits(call, fault))?;
+        self.0.remove(at).map(|(_, fault)| fault)
+    }
+}

@@ -1,0 +1,133 @@
+//! The clients, the servers, and what is on its way between them, at one moment of virtual time.
+//!
+//! A [`Network`] changes only when its driver makes the next [`SimEvent`] happen or when a handle
+//! of the user acts on it. It never waits and has no clock.
+
+pub(crate) mod calls;
+pub(crate) mod client;
+mod connection;
+pub(crate) mod event;
+mod faults;
+pub(crate) mod observer;
+pub(crate) mod options;
+mod transport;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::SessionId;
+
+use crate::engine::choices::{Choices, Policy};
+use crate::engine::event_queue::EventQueue;
+use crate::engine::ready::{Wakers, Wakes};
+use crate::network::calls::Calls;
+use crate::network::client::Client;
+use crate::network::event::{ClientIndex, SimEvent};
+use crate::network::observer::Observer;
+use crate::network::options::SimOptions;
+use crate::record::{Content, Entry, Event, Log};
+use crate::server::primaries::Servers;
+
+/// All that changes in a simulation.
+pub(crate) struct Network {
+    pub(crate) options: SimOptions,
+    pub(crate) choices: Choices,
+    pub(crate) servers: Servers,
+    pub(crate) log: Log,
+    pub(crate) observer: Option<Box<dyn Observer>>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) calls: Calls,
+    pub(crate) queue: EventQueue<SimEvent>,
+    /// Who subscribes to a session's channel.
+    pub(crate) channels: BTreeSet<(SessionId, ClientIndex, u64)>,
+    pub(crate) wakers: Wakers,
+    pub(crate) wakes: Wakes,
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}
+
+impl Network {
+    pub(crate) fn new(options: SimOptions, policy: Policy) -> Self {
+        Self {
+            options,
+            choices: Choices::new(options.seed, policy, options.recording),
+            servers: Servers::new(options.settings, options.journal),
+            log: Log::new(options.log_limit),
+            observer: None,
+            clients: Vec::new(),
+            calls: Calls::default(),
+            queue: EventQueue::default(),
+            channels: BTreeSet::new(),
+            wakers: Wakers::default(),
+            wakes: Wakes::default(),
+        }
+    }
+
+    pub(crate) fn add_client(&mut self, name: &str) -> ClientIndex {
+        let index = self.clients.len();
+        let identities = self.choices.identities(index);
+        self.clients
+            .push(Client::new(name.into(), identities, self.options.latency));
+        index
+    }
+
+    pub(crate) fn client_names(&self) -> Vec<Arc<str>> {
+        self.clients
+            .iter()
+            .map(|client| client.name.clone())
+            .collect()
+    }
+
+    pub(crate) fn record(&mut self, at: Duration, client: Option<ClientIndex>, event: Event) {
+        self.record_of(None, at, client, event);
+    }
+
+    /// Records what a message brought.
+    pub(crate) fn record_of(
+        &mut self,
+        message: Option<u64>,
+        at: Duration,
+        client: Option<ClientIndex>,
+        event: Event,
+    ) {
+        if let Some(observer) = &mut self.observer {
+            observer.event(at, client, &event);
+        }
+        self.keep(message, at, client, || event);
+    }
+
+    /// Writes into the log, if one is kept.
+    pub(crate) fn keep(
+        &mut self,
+        message: Option<u64>,
+        at: Duration,
+        client: Option<ClientIndex>,
+        event: impl FnOnce() -> Event,
+    ) {
+        if !self.log.is_kept() {
+            return;
+        }
+        let client = client.map(|index| self.clients[index].name.clone());
+        self.log.push(Entry {
+            at,
+            client,
+            message,
+            event: event(),
+        });
+    }
+
+    /// Notes in the log that a message sets out; returns its number.
+    pub(crate) fn note_sent(&mut self, at: Duration, client: ClientIndex, content: Content) -> u64 {
+        if !self.log.is_kept() {
+            return 0;
+        }
+        let client = self.clients[client].name.clone();
+        self.log.sent(at, client, content)
+    }
+}

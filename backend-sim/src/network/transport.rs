@@ -1,0 +1,550 @@
+//! What happens between the clients and the server: calls, replies, pushes, and their faults.
+
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use leasehold_api::bounds::CALL_TIMEOUT;
+use leasehold_api::machine::{Event as MachineEvent, Message, Reply};
+use leasehold_api::{AcquireReply, BackendError, Notice, PollReply, RenewReply, Stamp};
+
+use crate::engine::ready::Waiter;
+use crate::engine::tape::Site;
+use crate::network::Network;
+use crate::network::calls::Outcome;
+use crate::network::event::{
+    Arrival, CallId, ClientIndex, Request, Response, SimEvent, ToClient, ToServer,
+};
+use crate::network::observer::Execution;
+use crate::record::{Answer, Call, Content, Event, Fate, Fault};
+use crate::server::primaries::Server;
+
+impl Network {
+    pub(crate) fn happen(&mut self, now: Duration, happening: SimEvent) {
+        let (kind, client) = match happening {
+            SimEvent::Timer(waiter) => {
+                self.wakes.add(waiter);
+                (1, 0)
+            }
+            SimEvent::Timeout(id) => {
+                let waiter = self.calls.time_out(id);
+                self.wakes.add(waiter);
+                (2, 0)
+            }
+            SimEvent::ToServer(client) => {
+                if let Some(message) = self.clients[client].to_server.arrive() {
+                    self.reach_server(now, client, message);
+                }
+                (3, client)
+            }
+            SimEvent::ToClient(client) => {
+                if let Some(message) = self.clients[client].from_server.arrive() {
+                    self.reach_client(now, client, message);
+                }
+                (4, client)
+            }
+            SimEvent::LateToServer(client, message) => {
+                self.reach_server(now, client, *message);
+                (5, client)
+            }
+            SimEvent::LateToClient(client, message) => {
+                self.reach_client(now, client, *message);
+                (6, client)
+            }
+            SimEvent::Resubscribe {
+                client,
+                connection,
+                subscription,
+            } => {
+                self.resubscribe(now, client, connection, subscription);
+                (7, client)
+            }
+        };
+        let at = now.as_nanos() as u64;
+        self.choices
+            .trace
+            .fold(at ^ kind << 60 ^ (client as u64) << 48);
+    }
+
+    fn reach_server(&mut self, now: Duration, client: ClientIndex, message: ToServer) {
+        match message {
+            ToServer::Request(arrival) => self.arrive(now, arrival),
+            ToServer::Unlisten {
+                session,
+                process,
+                message,
+            } => {
+                let mut fate = Fate::Lost(now);
+                if let Some(server) = self.servers.at(process).filter(|server| server.up) {
+                    server.store.unsubscribe(session);
+                    let clock = server.store.clock();
+                    let event = Event::Unsubscribed { session, clock };
+                    self.record_of(Some(message), now, Some(client), event);
+                    fate = Fate::Arrived(now);
+                }
+                self.log.ended(message, fate);
+            }
+        }
+    }
+
+    fn reach_client(&mut self, now: Duration, client: ClientIndex, message: ToClient) {
+        match message {
+            ToClient::Reply {
+                id,
+                result,
+                message,
+            } => self.finish(now, message, client, id, result),
+            ToClient::Push {
+                connection,
+                subscription,
+                notice,
+                message,
+            } => self.deliver(now, message, (client, connection), subscription, notice),
+        }
+    }
+
+    pub(crate) fn server_of(&mut self, client: ClientIndex) -> &mut Server {
+        let on_old = self.clients[client].on_old;
+        self.servers.of(on_old)
+    }
+
+    fn latency(&mut self, client: ClientIndex) -> Duration {
+        self.clients[client].latency.draw(&mut self.choices)
+    }
+
+    /// Sends to the server; a message that is held up by `late` is overtaken by those after it.
+    pub(crate) fn send_to_server(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        late: Option<Duration>,
+        message: ToServer,
+    ) {
+        if late.is_none() && self.options.atomic_calls {
+            self.clients[client].to_server.send(now, message);
+            self.queue.insert(now, SimEvent::ToServer(client));
+            return;
+        }
+        let at = now + self.latency(client);
+        match late {
+            Some(late) => {
+                let happening = SimEvent::LateToServer(client, Box::new(message));
+                self.queue.insert(at.saturating_add(late), happening);
+            }
+            None => {
+                let at = self.clients[client].to_server.send(at, message);
+                self.queue.insert(at, SimEvent::ToServer(client));
+            }
+        }
+    }
+
+    /// Sends to a client; a message that is held up by `late` is overtaken by those after it.
+    pub(crate) fn send_to_client(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        late: Option<Duration>,
+        message: ToClient,
+    ) {
+        if late.is_none() && self.options.atomic_calls {
+            self.reach_client(now, client, message);
+            return;
+        }
+        let at = now + self.latency(client);
+        match late {
+            Some(late) => {
+                let happening = SimEvent::LateToClient(client, Box::new(message));
+                self.queue.insert(at.saturating_add(late), happening);
+            }
+            None => {
+                let at = self.clients[client].from_server.send(at, message);
+                self.queue.insert(at, SimEvent::ToClient(client));
+            }
+        }
+    }
+
+    /// Sends a request, and lets somebody wait for the reply. The returned name of the call is good
+    /// until it is [forgotten](Self::forget).
+    pub(crate) fn send(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        (call, request): (Call, Request),
+        waker: &Waker,
+    ) -> Result<CallId, BackendError> {
+        if self.clients[client].closed {
+            return Err(BackendError::Closed);
+        }
+        let number = self.queue.number();
+        let waiter = self.wakers.waiter(waker);
+        let id = self.calls.begin(client, number, waiter);
+        let fault = self.clients[client].faults.for_call(call);
+        let timeout = self.clients[client].clock.true_span(CALL_TIMEOUT);
+        let timeout = now.saturating_add(timeout);
+        let timeout = self.queue.insert(timeout, SimEvent::Timeout(id));
+        self.calls.limit(id, timeout);
+        let again = false;
+        let message = self.note_sent(now, client, Content::Request { call, again });
+        let process = self.server_of(client).process;
+        let arrival = Box::new(Arrival {
+            client,
+            id,
+            call,
+            request,
+            process,
+            fault,
+            again,
+            message,
+            sent: now,
+        });
+        match fault {
+            Some(Fault::LoseRequest) => {
+                self.record_fault(now, &arrival);
+                self.log.ended(message, Fate::Lost(now));
+            }
+            Some(Fault::DelayRequest(late)) => {
+                self.record_fault(now, &arrival);
+                self.send_to_server(now, client, Some(late), ToServer::Request(arrival));
+            }
+            _ => self.send_to_server(now, client, None, ToServer::Request(arrival)),
+        }
+        Ok(id)
+    }
+
+    fn record_fault(&mut self, now: Duration, arrival: &Arrival) {
+        let Some(fault) = arrival.fault else { return };
+        let key = match &arrival.request {
+            Request::Steps(steps) => steps.first().map(|(key, _)| key.clone()),
+            Request::Hello | Request::Listen(_) => None,
+        };
+        let call = Some(arrival.call);
+        let event = Event::Fault { fault, call, key };
+        self.record_of(Some(arrival.message), now, Some(arrival.client), event);
+    }
+
+    /// The outcome of a call, which is then [forgotten](Self::forget). Returns too who is to be
+    /// dropped where it does no harm.
+    pub(crate) fn poll_call(
+        &mut self,
+        id: CallId,
+        waker: &Waker,
+    ) -> (Poll<Outcome>, Option<Waiter>) {
+        let (poll, before) = self.calls.poll(id, waker, &self.wakers);
+        let waiter = if poll.is_ready() {
+            self.forget(id)
+        } else {
+            before
+        };
+        (poll, waiter)
+    }
+
+    /// Nobody waits for this call any more.
+    pub(crate) fn forget(&mut self, id: CallId) -> Option<Waiter> {
+        let (timeout, waiter) = self.calls.forget(id);
+        if let Some(timeout) = timeout {
+            self.queue.cancel(timeout);
+        }
+        waiter
+    }
+
+    fn finish(
+        &mut self,
+        now: Duration,
+        message: u64,
+        client: ClientIndex,
+        id: CallId,
+        result: Outcome,
+    ) {
+        let mut fate = Fate::Lost(now);
+        if !self.clients[client].isolated {
+            let (waited, waiter) = self.calls.finish(id, result);
+            self.wakes.add(waiter);
+            if waited {
+                fate = Fate::Arrived(now);
+            }
+        }
+        self.log.ended(message, fate);
+    }
+
+    fn arrive(&mut self, now: Duration, mut arrival: Box<Arrival>) {
+        let client = arrival.client;
+        if arrival.again {
+            // A second delivery is the client library's own: it goes to whatever server there is.
+            arrival.process = self.server_of(client).process;
+        }
+        let isolated = self.clients[client].isolated;
+        let up = self.servers.at(arrival.process).map(|server| server.up);
+        let Some(up) = up.filter(|up| !isolated && (*up || !arrival.again)) else {
+            let event = Event::Undelivered { call: arrival.call };
+            self.record_of(Some(arrival.message), now, Some(client), event);
+            self.log.ended(arrival.message, Fate::Lost(now));
+            return;
+        };
+        self.log.ended(arrival.message, Fate::Arrived(now));
+        if !up {
+            let refused = Err(BackendError::unavailable("connection refused"));
+            self.reply(now, &arrival, None, refused);
+            return;
+        }
+        let (response, messages) = self.execute(now, &arrival);
+        self.respond(now, &arrival, response, &messages);
+        if let (Some(Fault::DuplicateRequest(after)), false) = (arrival.fault, arrival.again) {
+            self.record_fault(now, &arrival);
+            arrival.again = true;
+            let (call, again) = (arrival.call, true);
+            arrival.message = self.note_sent(now, client, Content::Request { call, again });
+            let again = SimEvent::LateToServer(client, Box::new(ToServer::Request(arrival)));
+            self.queue.insert(now.saturating_add(after), again);
+        }
+    }
+
+    /// Sends the reply, and the pushes that the commands caused.
+    fn respond(
+        &mut self,
+        now: Duration,
+        arrival: &Arrival,
+        response: Response,
+        messages: &[Message],
+    ) {
+        let stamp = response.stamp;
+        let from_old = self.servers.is_old(arrival.process);
+        let reply_first = messages.is_empty() || self.choices.draw(Site::ReplyFirst, 2) == 0;
+        if !reply_first {
+            self.publish(now, arrival.message, from_old, stamp, messages);
+        }
+        match arrival.fault {
+            _ if arrival.again => {}
+            Some(Fault::LoseReply) => {
+                self.record_fault(now, arrival);
+                let content = Content::Reply {
+                    call: arrival.call,
+                    to: arrival.message,
+                };
+                let message = self.note_sent(now, arrival.client, content);
+                self.log.ended(message, Fate::Lost(now));
+            }
+            fault => {
+                let late = match fault {
+                    Some(Fault::DelayReply(late)) => {
+                        self.record_fault(now, arrival);
+                        Some(late)
+                    }
+                    _ => None,
+                };
+                self.reply(now, arrival, late, Ok(response));
+            }
+        }
+        if reply_first {
+            self.publish(now, arrival.message, from_old, stamp, messages);
+        }
+    }
+
+    fn reply(&mut self, now: Duration, arrival: &Arrival, late: Option<Duration>, result: Outcome) {
+        let (client, id) = (arrival.client, arrival.id);
+        let content = Content::Reply {
+            call: arrival.call,
+            to: arrival.message,
+        };
+        let message = self.note_sent(now, client, content);
+        let reply = ToClient::Reply {
+            id,
+            result,
+            message,
+        };
+        self.send_to_client(now, client, late, reply);
+    }
+
+    fn execute(&mut self, now: Duration, arrival: &Arrival) -> (Response, Vec<Message>) {
+        let client = Some(arrival.client);
+        let on_old = self.servers.is_old(arrival.process);
+        let stamp = self.servers.of(on_old).store.stamp(now);
+        let mut answers = Vec::new();
+        let mut messages = Vec::new();
+        match &arrival.request {
+            Request::Hello => {
+                self.record_of(Some(arrival.message), now, client, Event::Hello { stamp });
+            }
+            Request::Listen(subscription) => {
+                // Unless the client has gone over to another server meanwhile.
+                if on_old == self.clients[arrival.client].on_old {
+                    self.subscribe(now, arrival.client, *subscription);
+                }
+            }
+            Request::Steps(steps) => {
+                answers.reserve_exact(steps.len());
+                for (key, command) in steps {
+                    let store = &mut self.servers.of(on_old).store;
+                    if let Some(observer) = &mut self.observer {
+                        observer.executes(key, store.state(key));
+                    }
+                    let executed = store.execute(now, key, command);
+                    self.choices.trace.fold(summary(&executed.answer));
+                    if let Some(observer) = &mut self.observer {
+                        observer.executed(&Execution {
+                            sent: arrival.sent,
+                            at: now,
+                            client: arrival.client,
+                            key,
+                            command,
+                            stamp: executed.stamp,
+                            answer: &executed.answer,
+                            messages: &executed.messages,
+                            together: steps.len(),
+                            again: arrival.again,
+                            state: store.state(key),
+                        });
+                    }
+                    self.keep(Some(arrival.message), now, client, || Event::Executed {
+                        key: key.clone(),
+                        command: Box::new(command.clone()),
+                        stamp: executed.stamp,
+                        answer: executed.answer.clone(),
+                        again: arrival.again,
+                    });
+                    if messages.is_empty() {
+                        messages = executed.messages;
+                    } else {
+                        messages.extend(executed.messages);
+                    }
+                    answers.push(executed.answer);
+                }
+            }
+        }
+        (Response { stamp, answers }, messages)
+    }
+
+    fn publish(
+        &mut self,
+        now: Duration,
+        cause: u64,
+        from_old: bool,
+        stamp: Stamp,
+        messages: &[Message],
+    ) {
+        if self.servers.of(from_old).store.is_mute() {
+            return;
+        }
+        for message in messages {
+            let notice = notice(message.event, stamp);
+            let mut from = (message.to, 0, 0);
+            let end = (message.to, usize::MAX, u64::MAX);
+            while let Some(&(_, client, subscription)) = self.channels.range(from..=end).next() {
+                if self.clients[client].on_old == from_old {
+                    self.push(now, cause, (client, subscription), notice);
+                }
+                from = (message.to, client, subscription + 1);
+            }
+        }
+    }
+
+    fn push(
+        &mut self,
+        now: Duration,
+        cause: u64,
+        (client, subscription): (ClientIndex, u64),
+        notice: Notice,
+    ) {
+        let connection = self.clients[client].connection;
+        let push = |message| ToClient::Push {
+            connection,
+            subscription,
+            notice,
+            message,
+        };
+        let unordered = self.clients[client]
+            .unordered_pushes
+            .then_some(Duration::ZERO);
+        let content = Content::Push {
+            notice,
+            cause: Some(cause),
+        };
+        let message = self.note_sent(now, client, content);
+        let fault = self.clients[client].faults.for_push();
+        if let Some(fault) = fault {
+            let (call, key) = (None, None);
+            let event = Event::Fault { fault, call, key };
+            self.record_of(Some(message), now, Some(client), event);
+        }
+        let late = match fault {
+            Some(Fault::LosePush) => {
+                self.log.ended(message, Fate::Lost(now));
+                return;
+            }
+            Some(Fault::DelayPush(late)) => Some(late),
+            Some(Fault::DuplicatePush) => {
+                let first = self.note_sent(now, client, content);
+                self.send_to_client(now, client, unordered, push(first));
+                unordered
+            }
+            _ => unordered,
+        };
+        self.send_to_client(now, client, late, push(message));
+    }
+
+    fn deliver(
+        &mut self,
+        now: Duration,
+        message: u64,
+        (client, connection): (ClientIndex, u64),
+        subscription: u64,
+        notice: Notice,
+    ) {
+        let state = &mut self.clients[client];
+        let reaches = state.connection == connection && !state.isolated;
+        let subscription = state.subscriptions.get_mut(&subscription);
+        let Some(subscription) = subscription.filter(|wants| reaches && !wants.ended) else {
+            self.log.ended(message, Fate::Lost(now));
+            return;
+        };
+        subscription.notices.push_back(notice);
+        let waiter = subscription.waiter.take();
+        self.wakes.add(waiter);
+        let event = Event::Notified { notice };
+        self.record_of(Some(message), now, Some(client), event);
+        self.log.ended(message, Fate::Arrived(now));
+    }
+}
+
+fn notice(event: MachineEvent, stamp: Stamp) -> Notice {
+    match event {
+        MachineEvent::Granted {
+            sequence,
+            token,
+            remaining,
+        } => Notice::Granted {
+            sequence,
+            token,
+            remaining,
+            stamp,
+        },
+        MachineEvent::Hint { sequence } => Notice::Hint { sequence, stamp },
+        MachineEvent::Revoked { sequence } => Notice::Revoked { sequence, stamp },
+    }
+}
+
+/// What matters of an answer, for the hash of a run.
+fn summary(answer: &Answer) -> u64 {
+    let Answer::Reply(reply) = answer else {
+        return 1;
+    };
+    let time = |time: Duration| time.as_nanos() as u64;
+    match reply {
+        Reply::Acquire(AcquireReply::Acquired(acquired))
+        | Reply::Poll(PollReply::Acquired(acquired)) => {
+            2 ^ acquired.token.get() << 3 ^ time(acquired.remaining)
+        }
+        Reply::Acquire(AcquireReply::Queued(queued)) | Reply::Poll(PollReply::Queued(queued)) => {
+            3 ^ u64::from(queued.ahead) << 32 ^ time(queued.check_in)
+        }
+        Reply::Acquire(AcquireReply::Held(held)) => 4 ^ time(held.change_in),
+        Reply::Acquire(AcquireReply::Refused(_)) => 5,
+        Reply::Poll(PollReply::Gone(why)) => 6 ^ (*why as u64) << 8,
+        Reply::Renew(RenewReply::Renewed { token, remaining }) => {
+            7 ^ token.get() << 3 ^ time(*remaining)
+        }
+        Reply::Renew(RenewReply::Lost(why)) => 8 ^ (*why as u64) << 8,
+        Reply::End(_) => 9,
+        Reply::Convert(_) => 10,
+        Reply::Inspect(_) => 11,
+        Reply::ForceRelease(_) => 12,
+    }
+}

@@ -1,0 +1,124 @@
+//! The primary, and while there are two, the old one beside it.
+
+use std::time::Duration;
+
+use leasehold_api::ClockId;
+use leasehold_api::machine::Settings;
+
+use crate::record::{Data, ServerEvent, Tail};
+use crate::server::store::Store;
+
+/// A server's process, or none while it is down.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) store: Store,
+    /// Its number: what was sent to one process does not reach the next.
+    pub(crate) process: u64,
+    pub(crate) up: bool,
+}
+
+/// All servers of a simulation.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    pub(crate) primary: Server,
+    /// A primary that has not noticed that it was replaced.
+    pub(crate) old: Option<Box<Server>>,
+    /// How many clocks there have been.
+    clocks: u64,
+    processes: u64,
+}
+
+impl Servers {
+    pub(crate) fn new(settings: Settings, journal: usize) -> Self {
+        Self {
+            primary: Server {
+                store: Store::new(settings, journal),
+                process: 1,
+                up: true,
+            },
+            old: None,
+            clocks: 1,
+            processes: 1,
+        }
+    }
+
+    /// The server of clients that stayed with the old one, or that of all others.
+    pub(crate) fn of(&mut self, on_old: bool) -> &mut Server {
+        match &mut self.old {
+            Some(old) if on_old => old,
+            _ => &mut self.primary,
+        }
+    }
+
+    /// The server that a process is, unless it has ended.
+    pub(crate) fn at(&mut self, process: u64) -> Option<&mut Server> {
+        let servers = std::iter::once(&mut self.primary).chain(self.old.as_deref_mut());
+        servers.into_iter().find(|server| server.process == process)
+    }
+
+    pub(crate) fn is_old(&self, process: u64) -> bool {
+        self.old.as_ref().is_some_and(|old| old.process == process)
+    }
+
+    /// The data of the server with this clock, or else of the primary.
+    pub(crate) fn by_clock(&mut self, clock: ClockId) -> &mut Store {
+        match &mut self.old {
+            Some(old) if old.store.clock() == clock => &mut old.store,
+            _ => &mut self.primary.store,
+        }
+    }
+
+    /// How many commands that is at this time.
+    pub(crate) fn resolve(&self, now: Duration, tail: Tail) -> Tail {
+        Tail::Commands(self.primary.store.tail(now, tail))
+    }
+
+    /// Does what happened.
+    pub(crate) fn apply(&mut self, event: &ServerEvent) {
+        match event {
+            ServerEvent::Stopped => {
+                self.primary.up = false;
+                self.primary.process = self.next_process();
+                self.primary.store.forget_listeners();
+            }
+            ServerEvent::Started { data } => {
+                self.primary.up = true;
+                let clock = self.next_clock();
+                self.primary.store.start(clock);
+                match data {
+                    Data::Kept => {}
+                    Data::Lost => self.primary.store.clear(),
+                    Data::AllBut(tail) => self.primary.store.lose(*tail),
+                }
+            }
+            ServerEvent::FailedOver { lost } => {
+                self.primary.up = true;
+                self.primary.process = self.next_process();
+                let clock = self.next_clock();
+                self.primary.store.start(clock);
+                self.primary.store.lose(*lost);
+            }
+            ServerEvent::Split { lost, .. } => {
+                let mut store = self.primary.store.clone();
+                store.start(self.next_clock());
+                store.lose(*lost);
+                let process = self.next_process();
+                let up = true;
+                let new = Server { store, process, up };
+                self.old = Some(Box::new(std::mem::replace(&mut self.primary, new)));
+            }
+            ServerEvent::Healed => self.old = None,
+            other => self.primary.store.apply(other),
+        }
+    }
+
+    const fn next_process(&mut self) -> u64 {
+        self.processes += 1;
+        self.processes
+    }
+
+    const fn next_clock(&mut self) -> ClockId {
+        self.clocks += 1;
+        ClockId::new(self.clocks)
+    }
+}

@@ -1,0 +1,272 @@
+//! The simulated lock server itself: pure, synchronous, without a clock of its own.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use leasehold_api::machine::{self, Env, Message, Reach, Settings, State};
+use leasehold_api::{ClockId, InspectReply, Key, ServerTime, SessionId, Stamp};
+
+use crate::record::{Answer, ServerEvent, Tail};
+
+/// The server's clock at the start of a simulation: a round number of microseconds, so that the
+/// time of a grant can be read off its token (1000000002500000 is 2.5 s after the start).
+const EPOCH: ServerTime = ServerTime::from_micros(1_000_000_000_000_000);
+
+/// What lives under a key.
+#[derive(Clone, Debug)]
+enum Slot {
+    Lock(Box<State>),
+    Foreign(String),
+}
+
+/// One lock server, in memory.
+///
+/// It is driven from outside: every change of it is a call with the virtual time, in an order
+/// that the log keeps, so that the log replayed gives the same answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    settings: Settings,
+    clock: ClockId,
+    /// How far its clock has been stepped, forward and back.
+    stepped: (Duration, Duration),
+    slots: BTreeMap<Key, Slot>,
+    /// How many subscriptions there are to each session's channel.
+    listeners: BTreeMap<SessionId, u32>,
+    /// Whether it refuses to publish, and so cannot tell who listens.
+    mute: bool,
+    /// What the latest commands found, oldest first.
+    journal: VecDeque<Undo>,
+    /// How many of them are remembered.
+    journal_limit: usize,
+}
+
+/// What was under a key before a command.
+#[derive(Clone, Debug)]
+struct Undo {
+    at: Duration,
+    key: Key,
+    before: Option<Slot>,
+}
+
+/// What a step of the store answered, and whom it told what.
+#[derive(Debug)]
+pub(crate) struct Executed {
+    pub(crate) stamp: Stamp,
+    pub(crate) answer: Answer,
+    pub(crate) messages: Vec<Message>,
+}
+
+impl Store {
+    pub(crate) fn new(settings: Settings, journal_limit: usize) -> Self {
+        Self {
+            settings,
+            clock: ClockId::new(1),
+            stepped: (Duration::ZERO, Duration::ZERO),
+            slots: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            mute: false,
+            journal: VecDeque::new(),
+            journal_limit,
+        }
+    }
+
+    pub(crate) const fn clock(&self) -> ClockId {
+        self.clock
+    }
+
+    /// What the server's clock shows.
+    pub(crate) fn stamp(&self, elapsed: Duration) -> Stamp {
+        let (forward, back) = self.stepped;
+        let shown = (Duration::from_micros(EPOCH.as_micros()) + elapsed + forward)
+            .saturating_sub(back)
+            .as_micros();
+        Stamp {
+            clock: self.clock,
+            at: ServerTime::from_micros(u64::try_from(shown).unwrap_or(u64::MAX)),
+        }
+    }
+
+    /// Executes one command of the state machine.
+    pub(crate) fn execute(
+        &mut self,
+        elapsed: Duration,
+        key: &Key,
+        command: &machine::Command,
+    ) -> Executed {
+        let stamp = self.stamp(elapsed);
+        if self.journal_limit > 0 && *command != machine::Command::Inspect {
+            self.remember(elapsed, key);
+        }
+        let (listeners, mute) = (&self.listeners, self.mute);
+        let env = Env {
+            now: stamp.at,
+            settings: self.settings,
+            reachable: &|session| {
+                if mute {
+                    Reach::Unknown
+                } else if listeners.contains_key(&session) {
+                    Reach::Listening
+                } else {
+                    Reach::Nobody
+                }
+            },
+        };
+        let slot = self
+            .slots
+            .entry(key.clone())
+            .or_insert_with(|| Slot::Lock(Box::default()));
+        let (answer, messages) = match slot {
+            Slot::Foreign(found) => (Answer::Foreign(found.clone()), Vec::new()),
+            Slot::Lock(state) => {
+                let (reply, messages) = machine::step(state, env, command);
+                (Answer::Reply(reply), messages)
+            }
+        };
+        if matches!(slot, Slot::Lock(state) if state.stored_end() <= stamp.at) {
+            self.slots.remove(key);
+        }
+        Executed {
+            stamp,
+            answer,
+            messages,
+        }
+    }
+
+    fn remember(&mut self, at: Duration, key: &Key) {
+        self.journal.push_back(Undo {
+            at,
+            key: key.clone(),
+            before: self.slots.get(key).cloned(),
+        });
+        if self.journal.len() > self.journal_limit {
+            self.journal.pop_front();
+        }
+    }
+
+    /// How many commands a tail has at this time.
+    pub(crate) fn tail(&self, now: Duration, tail: Tail) -> usize {
+        match tail {
+            Tail::Commands(n) => n.min(self.journal.len()),
+            Tail::Last(time) => {
+                let from = now.saturating_sub(time);
+                let latest = self.journal.iter().rev();
+                latest.take_while(|undo| undo.at >= from).count()
+            }
+        }
+    }
+
+    /// Takes back the latest commands.
+    pub(crate) fn lose(&mut self, tail: Tail) {
+        let now = self.journal.back().map_or(Duration::ZERO, |undo| undo.at);
+        for _ in 0..self.tail(now, tail) {
+            let Some(Undo { key, before, .. }) = self.journal.pop_back() else {
+                break;
+            };
+            match before {
+                Some(slot) => drop(self.slots.insert(key, slot)),
+                None => drop(self.slots.remove(&key)),
+            }
+        }
+    }
+
+    /// Another process goes on with the data, with another clock, and nobody subscribes yet.
+    pub(crate) fn start(&mut self, clock: ClockId) {
+        self.clock = clock;
+        self.listeners.clear();
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.journal.clear();
+    }
+
+    pub(crate) fn forget_listeners(&mut self) {
+        self.listeners.clear();
+    }
+
+    pub(crate) fn subscribe(&mut self, session: SessionId) {
+        *self.listeners.entry(session).or_default() += 1;
+    }
+
+    pub(crate) fn unsubscribe(&mut self, session: SessionId) {
+        if let Some(count) = self.listeners.get_mut(&session) {
+            *count -= 1;
+            if *count == 0 {
+                self.listeners.remove(&session);
+            }
+        }
+    }
+
+    /// Whether nobody hears what it tells.
+    pub(crate) const fn is_mute(&self) -> bool {
+        self.mute
+    }
+
+    pub(crate) fn listeners(&self, session: SessionId) -> u32 {
+        self.listeners.get(&session).copied().unwrap_or(0)
+    }
+
+    /// Does what happened to the data or the clock.
+    pub(crate) fn apply(&mut self, event: &ServerEvent) {
+        match event {
+            ServerEvent::ClockStepped { forward: true, by } => self.stepped.0 += *by,
+            ServerEvent::ClockStepped { forward: false, by } => self.stepped.1 += *by,
+            ServerEvent::ForeignPlanted { key, found } => {
+                self.slots.insert(key.clone(), Slot::Foreign(found.clone()));
+            }
+            ServerEvent::PublishRefused => self.mute = true,
+            ServerEvent::PublishAllowed => self.mute = false,
+            ServerEvent::KeyRemoved { key } => {
+                self.slots.remove(key);
+            }
+            ServerEvent::Stopped
+            | ServerEvent::Started { .. }
+            | ServerEvent::FailedOver { .. }
+            | ServerEvent::Split { .. }
+            | ServerEvent::Healed => unreachable!("this is done to processes, not to data"),
+        }
+    }
+
+    /// What is left under a key.
+    pub(crate) fn state(&self, key: &Key) -> Option<&State> {
+        match self.slots.get(key)? {
+            Slot::Lock(state) => Some(state),
+            Slot::Foreign(_) => None,
+        }
+    }
+
+    /// What was planted under a key, if it is still there.
+    pub(crate) fn foreign(&self, key: &Key) -> Option<String> {
+        match self.slots.get(key) {
+            Some(Slot::Foreign(found)) => Some(found.clone()),
+            Some(Slot::Lock(_)) | None => None,
+        }
+    }
+
+    /// The keys at which somebody holds or waits, and how they stand.
+    pub(crate) fn busy(&self, elapsed: Duration) -> Vec<(Key, InspectReply)> {
+        let now = self.stamp(elapsed).at;
+        self.slots
+            .iter()
+            .filter_map(|(key, slot)| match slot {
+                Slot::Lock(state) if !state.is_idle(now) => {
+                    let mut state = state.clone();
+                    Some((key.clone(), inspect(&mut state, now, self.settings)))
+                }
+                Slot::Lock(_) | Slot::Foreign(_) => None,
+            })
+            .collect()
+    }
+}
+
+fn inspect(state: &mut State, now: ServerTime, settings: Settings) -> InspectReply {
+    let env = Env {
+        now,
+        settings,
+        reachable: &|_| Reach::Unknown,
+    };
+    match machine::step(state, env, &machine::Command::Inspect).0 {
+        machine::Reply::Inspect(reply) => reply,
+        other => unreachable!("an inspection answered {other:?}"),
+    }
+}

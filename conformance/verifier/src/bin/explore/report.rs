@@ -1,0 +1,147 @@
+//! What is printed and written.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "how fast it explores is measured in real time"
+)]
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _, stderr};
+use std::time::{Duration, Instant};
+
+use leasehold_verifier::{Coverage, Situation, Violation};
+use serde_json::{Map, Value, json};
+
+/// What all runs came to.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) runs: u64,
+    pub(crate) took: Duration,
+    pub(crate) coverage: Coverage,
+    /// Runs with a broken promise.
+    pub(crate) failed: u64,
+    /// The first promise that each of them broke, by seed; not of all if they are many.
+    pub(crate) violations: Vec<(u64, Violation)>,
+    pub(crate) out_of_model: bool,
+    pub(crate) mutant: Option<String>,
+    pub(crate) found_at_seed: Option<u64>,
+}
+
+impl Summary {
+    fn rate(&self) -> f64 {
+        self.runs as f64 / self.took.as_secs_f64().max(1e-9)
+    }
+
+    /// What should have been reached, and was not.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = Situation> {
+        self.coverage.missing(self.out_of_model)
+    }
+
+    /// The lines at the end.
+    pub(crate) fn text(&self, coverage: bool) -> String {
+        let mut text = String::new();
+        if coverage {
+            let reachable = |s: &&Situation| self.out_of_model || !s.out_of_model();
+            for situation in Situation::ALL.iter().filter(reachable) {
+                let times = self.coverage.of(*situation);
+                let _ = writeln!(text, "{times:>10}  {}", situation.text());
+            }
+        }
+        let _ = write!(
+            text,
+            "{} runs in {:.1} s, {:.0} a second: {} with a broken promise",
+            self.runs,
+            self.took.as_secs_f64(),
+            self.rate(),
+            self.failed
+        );
+        text
+    }
+
+    pub(crate) fn json(&self) -> String {
+        let coverage: Map<String, Value> = Situation::ALL
+            .iter()
+            .map(|s| (s.text().to_owned(), json!(self.coverage.of(*s))))
+            .collect();
+        let violations: Vec<Value> = self
+            .violations
+            .iter()
+            .map(|(seed, v)| json!({ "seed": seed, "promise": v.promise, "text": v.text }))
+            .collect();
+        let all = json!({
+            "runs": self.runs,
+            "seconds": self.took.as_secs_f64(),
+            "violations": self.failed,
+            "first_violations": violations,
+            "mutant": self.mutant,
+            "found_at_seed": self.found_at_seed,
+            "coverage": coverage,
+        });
+        format!("{all:#}\n")
+    }
+}
+
+/// The promises that a run broke, a line for each.
+pub(crate) fn verdict(violations: &[Violation]) -> String {
+    let mut text = String::new();
+    for violation in violations {
+        let (promise, at, what) = (violation.promise, violation.at, &violation.text);
+        let _ = writeln!(text, "{promise} at {:.6} s: {what}", at.as_secs_f64());
+    }
+    text
+}
+
+/// A line that says how far it is, on a terminal.
+pub(crate) struct Progress {
+    shown: bool,
+    began: Instant,
+    last: Instant,
+    /// Spent on something else than runs.
+    aside: Duration,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            shown: stderr().is_terminal(),
+            began: now,
+            last: now,
+            aside: Duration::ZERO,
+        }
+    }
+
+    /// How long the runs have taken.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed().saturating_sub(self.aside)
+    }
+
+    /// Does something that does not count; how long it took.
+    pub(crate) fn aside<R>(&mut self, act: impl FnOnce() -> R) -> (R, Duration) {
+        let began = Instant::now();
+        let result = act();
+        let took = began.elapsed();
+        self.aside += took;
+        (result, took)
+    }
+
+    /// Says so a few times a second.
+    pub(crate) fn at(&mut self, done: u64, of: u64) {
+        if !self.shown || self.last.elapsed() < Duration::from_millis(200) {
+            return;
+        }
+        self.last = Instant::now();
+        let percent = done * 100 / of.max(1);
+        let rate = done as f64 / self.elapsed().as_secs_f64();
+        let bar = "#".repeat((percent / 4) as usize);
+        eprint!("\r[{bar:<25}] {percent:>3} %  {done} of {of}, {rate:.0} a second ");
+        drop(stderr().flush());
+    }
+
+    pub(crate) fn end(&self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The explorations themselves.
+
+use std::fs;
+use std::ops::{ControlFlow, Range};
+
+use leasehold_sim::{Ending, History, Policy, SHRINK_RUNS, SimOptions, Tape};
+use leasehold_verifier::{PLANTED, Planted, SmallScope, Swarm, SwarmRun};
+
+use crate::args::{Args, Choose};
+use crate::report::{Progress, Summary, verdict};
+use crate::subject::{Subject, plant, replay_command, swarm};
+
+/// After so many seeds each rare situation must have been reached.
+const ENOUGH: u64 = 20_000;
+/// Failed runs that are told in full.
+const TOLD: u64 = 3;
+/// And those that are listed at all.
+const LISTED: usize = 1_000;
+
+/// Does what was asked; whether all promises were kept.
+pub(crate) fn run(args: &Args) -> Result<bool, String> {
+    if args.list_mutants {
+        for fault in PLANTED {
+            println!("{} {}", fault.name, fault.budget);
+        }
+        return Ok(true);
+    }
+    args.check()?;
+    if let Some(trials) = args.all_mutants {
+        return all_mutants(trials);
+    }
+    let planted = args.mutant.as_deref().map(plant).transpose()?;
+    let subject = Subject::of(args, planted)?;
+    let mut work = Work {
+        args,
+        subject: &subject,
+        summary: Summary {
+            mutant: args.mutant.clone(),
+            out_of_model: args.out_of_model || planted.is_some_and(|fault| fault.out_of_model),
+            ..Summary::default()
+        },
+        progress: Progress::new(),
+        told: false,
+    };
+    if let Some(tape) = &args.replay {
+        return work.replay(tape);
+    }
+    match &subject {
+        Subject::Swarm(swarm) => work.explore(swarm, planted.is_some()),
+        Subject::Scope(scope) => work.every_order(*scope),
+    }
+}
+
+fn quick(seed: u64) -> SimOptions {
+    SimOptions::new(seed)
+        .with_log_limit(0)
+        .with_recording(false)
+}
+
+struct Work<'a> {
+    args: &'a Args,
+    subject: &'a Subject,
+    summary: Summary,
+    progress: Progress,
+    /// Whether a run was told in full, and drawn.
+    told: bool,
+}
+
+impl Work<'_> {
+    /// Runs seeds; with a planted fault until the first that finds it.
+    fn explore(&mut self, swarm: &Swarm, until_found: bool) -> Result<bool, String> {
+        let policy = self.args.policy.unwrap_or(Choose::Random).policy();
+        let seeds = self.args.seeds();
+        let of = seeds.end - seeds.start;
+        for seed in seeds {
+            let run = swarm.run(quick(seed), policy.clone());
+            self.count(&run, of);
+            let Some(first) = run.violations.into_iter().next() else {
+                continue;
+            };
+            if self.summary.failed <= TOLD {
+                self.simplify(swarm, seed, policy.clone())?;
+            }
+            self.list(seed, first);
+            if until_found {
+                self.summary.found_at_seed = Some(seed);
+                break;
+            }
+        }
+        self.finish(!until_found)
+    }
+
+    /// Makes the failed run of a seed simple, and tells it.
+    fn simplify(&mut self, swarm: &Swarm, seed: u64, policy: Policy) -> Result<(), String> {
+        let recorded = SimOptions::new(seed).with_log_limit(0);
+        let tape = swarm.run(recorded, policy).report.tape;
+        let shrink = || swarm.simplest(tape, SHRINK_RUNS);
+        let (shrunk, took) = self.progress.aside(shrink);
+        let shrunk = shrunk.ok_or_else(|| format!("seed {seed} does not fail again"))?;
+        let ms = took.as_millis();
+        let heading = format!("seed {seed}, shrunk in {} runs, {ms} ms", shrunk.runs);
+        self.tell(&heading, &shrunk.tape)?;
+        Ok(())
+    }
+
+    /// Runs all orders of a small scope.
+    fn every_order(&mut self, scope: SmallScope) -> Result<bool, String> {
+        let of = self.args.scope.map_or(0, |scope| scope.orders());
+        let mut failed = None;
+        let runs = scope.run_all(|run| {
+            self.count(&run, of);
+            if run.violations.is_empty() {
+                return ControlFlow::Continue(());
+            }
+            failed = Some(run);
+            ControlFlow::Break(())
+        });
+        if let Some(run) = failed {
+            self.tell(&format!("order {runs} of {of}"), &run.report.tape)?;
+            for violation in run.violations.into_iter().take(1) {
+                self.list(0, violation);
+            }
+        }
+        println!("{runs} of {of} orders");
+        Ok(self.finish(false)? && runs == of)
+    }
+
+    /// Runs one tape again.
+    fn replay(&mut self, tape: &Tape) -> Result<bool, String> {
+        let run = self.tell("replayed", tape)?;
+        if let Ending::Diverged(divergence) = &run.report.ending {
+            return Err(divergence.to_string());
+        }
+        self.count(&run, 1);
+        let seed = tape.seed;
+        for violation in run.violations.into_iter().take(1) {
+            self.list(seed, violation);
+        }
+        self.finish(false)
+    }
+
+    fn count(&mut self, run: &SwarmRun, of: u64) {
+        self.summary.runs += 1;
+        self.summary.coverage.add(&run.coverage);
+        self.summary.failed += u64::from(!run.violations.is_empty());
+        self.progress.at(self.summary.runs, of);
+    }
+
+    fn list(&mut self, seed: u64, first: leasehold_verifier::Violation) {
+        if self.summary.violations.len() < LISTED {
+            self.summary.violations.push((seed, first));
+        }
+    }
+
+    /// Prints and writes the summary; whether all is well.
+    fn finish(&mut self, with_coverage: bool) -> Result<bool, String> {
+        self.progress.end();
+        self.summary.took = self.progress.elapsed();
+        println!("{}", self.summary.text(with_coverage));
+        let files = [&self.args.html, &self.args.perfetto];
+        for path in files.into_iter().flatten().filter(|_| !self.told) {
+            println!(
+                "nothing to be shown in {}, which is as it was",
+                path.display()
+            );
+        }
+        if let Some(path) = &self.args.json {
+            write(path, self.summary.json())?;
+        }
+        let mut good = self.summary.failed == 0;
+        if self.summary.runs >= ENOUGH && with_coverage {
+            for situation in self.summary.missing() {
+                println!("never reached: {}", situation.text());
+                good = false;
+            }
+        }
+        Ok(good)
+    }
+
+    /// Runs a tape with everything written down, and tells the run: what happened, what broke,
+    /// how to run it again; the first of a process as a page and a trace too, if that was asked
+    /// for.
+    fn tell(&mut self, heading: &str, tape: &Tape) -> Result<SwarmRun, String> {
+        self.progress.end();
+        let options = SimOptions::new(tape.seed);
+        let run = self.subject.run(options, Policy::Replay(tape.clone()));
+        let command = replay_command(self.args, tape);
+        let broken = verdict(&run.violations);
+        let mut history = run
+            .report
+            .history()
+            .with_title(heading)
+            .with_replay(&command);
+        if !run.violations.is_empty() {
+            history = history.with_verdict(&broken);
+        }
+        println!("{}\n{heading}\n{broken}again: {command}\n", history.text());
+        if self.summary.violations.is_empty() {
+            self.draw(&history)?;
+        }
+        self.told = true;
+        Ok(run)
+    }
+
+    fn draw(&self, history: &History) -> Result<(), String> {
+        if let Some(path) = &self.args.html {
+            write(path, history.html())?;
+        }
+        if let Some(path) = &self.args.perfetto {
+            write(path, history.perfetto())?;
+        }
+        Ok(())
+    }
+}
+
+fn write(path: &std::path::Path, text: String) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Finds each planted fault several times, each time among other seeds.
+fn all_mutants(trials: u32) -> Result<bool, String> {
+    let mut good = true;
+    let mut progress = Progress::new();
+    for (n, fault) in (0_u64..).zip(PLANTED) {
+        plant(fault.name)?;
+        if n == 0 {
+            println!("| fault | mode | budget | mean | max |\n|---|---|---|---|---|");
+        }
+        let mut needed = Vec::new();
+        for trial in 0..trials {
+            let done = n * u64::from(trials) + u64::from(trial);
+            progress.at(done, PLANTED.len() as u64 * u64::from(trials));
+            needed.push(seeds_needed(*fault, trial));
+        }
+        progress.end();
+        println!("{}", row(*fault, &needed));
+        good &= needed.iter().all(Option::is_some);
+    }
+    Ok(good)
+}
+
+/// How many seeds one trial needed; `None` if the budget was not enough.
+fn seeds_needed(fault: Planted, trial: u32) -> Option<u64> {
+    let swarm = swarm(Some(fault)).until_broken();
+    let from = u64::from(trial) * 1_000_000;
+    let seeds: Range<u64> = from..from + u64::from(fault.budget);
+    let mut tried = seeds.map(|seed| swarm.run(quick(seed), Policy::Random));
+    let found = tried.position(|run| !run.violations.is_empty());
+    found.map(|n| n as u64 + 1)
+}
+
+fn row(fault: Planted, needed: &[Option<u64>]) -> String {
+    let found: Vec<u64> = needed.iter().flatten().copied().collect();
+    let mean = found.iter().sum::<u64>() as f64 / found.len().max(1) as f64;
+    let most = found.iter().max().copied().unwrap_or(0);
+    let mode = if fault.out_of_model { "out" } else { "in" };
+    let missed = match needed.len() - found.len() {
+        0 => String::new(),
+        missed => format!(" (missed {missed} of {})", needed.len()),
+    };
+    let (name, budget) = (fault.name, fault.budget);
+    format!("| {name} | {mode} | {budget} | {mean:.1} | {most}{missed} |")
+}

@@ -1,0 +1,286 @@
+//! Rules 2, 3, 5, 6: what an answer says beside whether it is a yes: how many holds are left and
+//! of what, how many tenures were forced, when a held key may change, which limit was reached,
+//! what an inspection shows.
+
+use leasehold_api::bounds::{HORIZON, MAX_FLOOR, MAX_FLOOR_AHEAD};
+use leasehold_api::machine::{Command, Reply, TenureFacts};
+use leasehold_api::{
+    Acquire, AcquireReply, ConvertReply, EndReply, ForceHow, ForceRelease, ForceReply, Held,
+    InspectReply, Kind, Limits, Mode, Operation, PollReply, Queued, Refused, RenewReply,
+    ServerTime, TenureView,
+};
+
+use crate::checker::Findings;
+use crate::checker::step::{Step, find, mode, place_of, tenure_of};
+
+pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
+    match (step.command, step.reply) {
+        (Command::End(request), Reply::End(reply)) => ended(step, request.operation, *reply, found),
+        (Command::ForceRelease(request), Reply::ForceRelease(reply)) => {
+            forced(step, request, *reply, found);
+        }
+        (Command::Acquire(request), Reply::Acquire(reply)) => acquire(step, request, reply, found),
+        (_, Reply::Poll(PollReply::Queued(queued))) => comes_back(step, queued, found),
+        (_, Reply::Renew(RenewReply::Renewed { .. })) => revoked(step, found),
+        (Command::Convert(request), Reply::Convert(reply)) => {
+            converted(step, request.operation, request.to, *reply, found);
+            if let ConvertReply::WrongPeriod(view) = reply {
+                shown(step, request.operation, *view, found);
+                if view.token == request.expected {
+                    found.add("rule 6", "the period that it named was called wrong".into());
+                }
+            }
+        }
+        (_, Reply::Inspect(reply)) => inspected(step, reply, found),
+        _ => {}
+    }
+}
+
+/// The hold of an operation that stood when the step came.
+fn stood<'a>(step: &'a Step<'_>, operation: Operation) -> Option<&'a TenureFacts> {
+    tenure_of(step.before, operation.session, operation.sequence).filter(|t| t.end > step.now)
+}
+
+fn waited(step: &Step<'_>, operation: Operation) -> bool {
+    place_of(step.before, operation.session, operation.sequence).is_some_and(|p| p.end > step.now)
+}
+
+/// What the session calls the tenure of an operation.
+fn id(step: &Step<'_>, operation: Operation) -> u64 {
+    match step.spec().map(|spec| spec.kind()) {
+        Some(Kind::Semaphore) => operation.sequence,
+        _ => operation.owner.as_u64(),
+    }
+}
+
+/// An end says what it ended, and what its owner has left.
+fn ended(step: &Step<'_>, operation: Operation, reply: EndReply, found: &mut Findings) {
+    let (held, waited) = (stood(step, operation).is_some(), waited(step, operation));
+    let true_to_it = match reply {
+        // What waited may have been granted in this very step.
+        EndReply::Released { .. } => held || waited,
+        EndReply::Left => waited && !held,
+        EndReply::NotHeld(_) => !held && !waited,
+    };
+    if !true_to_it {
+        let text = format!("{operation:?} (it held: {held}, waited: {waited}) was told {reply:?}");
+        found.add("rule 2", text);
+    }
+    let EndReply::Released { holds_left, tenure } = reply else {
+        return;
+    };
+    let id = id(step, operation);
+    let own = |t: &&TenureFacts| t.session == operation.session && t.id == id;
+    let others = |t: &TenureFacts| {
+        let holds = t.holds.iter();
+        holds.filter(|(s, _)| *s != operation.sequence).count()
+    };
+    let (before, after) = (step.stood().find(own), step.stands().find(own));
+    // Another attempt of its owner may be granted in this step, before the answer or after it.
+    let least = before.map_or(0, others);
+    let most = after.map_or(0, |after| after.holds.len());
+    let left = holds_left as usize;
+    if left < least || left > most || tenure.is_some() != (left > 0) {
+        let text = format!("{operation:?} was told {reply:?} and has {least} to {most} holds left");
+        found.add("reentrancy", text);
+    }
+    if let (Some(view), Some(after)) = (tenure, after)
+        && left == most
+    {
+        view_of(step, view, after, found);
+    }
+}
+
+/// A view is that of the operation's tenure.
+fn shown(step: &Step<'_>, operation: Operation, view: TenureView, found: &mut Findings) {
+    if let Some(after) = tenure_of(step.after, operation.session, operation.sequence) {
+        view_of(step, view, after, found);
+    }
+}
+
+fn view_of(step: &Step<'_>, view: TenureView, tenure: &TenureFacts, found: &mut Findings) {
+    // Readers with a higher floor, let in after the answer was made, start another period.
+    let raised = view.token < tenure.token && step.floor() >= view.token.get();
+    let same = (view.token == tenure.token || raised)
+        && view.mode == mode(tenure)
+        && step.now.saturating_add(view.remaining) == tenure.end;
+    if !same {
+        let text = format!("{view:?} at {:?} is not {tenure:?}", step.now);
+        found.add("rule 2", text);
+    }
+}
+
+/// A conversion that acts leaves its hold in the mode that was asked for.
+fn converted(
+    step: &Step<'_>,
+    operation: Operation,
+    to: Mode,
+    reply: ConvertReply,
+    found: &mut Findings,
+) {
+    let after = tenure_of(step.after, operation.session, operation.sequence);
+    let Some(tenure) = after.filter(|_| matches!(reply, ConvertReply::Converted { .. })) else {
+        return;
+    };
+    let own = tenure.holds.iter().find(|(s, _)| *s == operation.sequence);
+    if own.is_some_and(|(_, mode)| *mode != to) {
+        found.add("rule 6", format!("converted to {to:?}: {tenure:?}"));
+    }
+}
+
+/// What is revoked is renewed no more.
+fn revoked(step: &Step<'_>, found: &mut Findings) {
+    let tenure = step.operation().and_then(|own| stood(step, own));
+    if let Some(tenure) = tenure.filter(|tenure| tenure.revoked) {
+        found.add(
+            "forced release",
+            format!("renewed, though revoked: {tenure:?}"),
+        );
+    }
+}
+
+/// A forced release counts the tenures that it names, and takes no others.
+fn forced(step: &Step<'_>, request: &ForceRelease, reply: ForceReply, found: &mut Findings) {
+    let named = |t: &&TenureFacts| request.tokens.contains(&t.token);
+    let count = match request.how {
+        ForceHow::Revoke => step.stands().filter(named).count(),
+        ForceHow::Now => {
+            let gone = |t: &&TenureFacts| find(step.after, t).is_none();
+            step.stood().filter(named).filter(gone).count()
+        }
+    };
+    let told = match reply {
+        ForceReply::Forced { tenures } => tenures as usize,
+        ForceReply::WrongPeriod => 0,
+    };
+    let untouched = step.stands().filter(named).find(|t| !t.revoked);
+    if told != count || untouched.is_some() {
+        let text = format!("{reply:?}, of {count} tenures with {:?}", request.tokens);
+        found.add("forced release", text);
+    }
+}
+
+fn acquire(step: &Step<'_>, request: &Acquire, reply: &AcquireReply, found: &mut Findings) {
+    let operation = request.operation;
+    let live = stood(step, operation).is_some() || waited(step, operation);
+    match reply {
+        AcquireReply::Acquired(acquired) if !live => {
+            let Limits { holds, holders, .. } = request.limits;
+            let tenures = step.stands().count();
+            if acquired.holds > holds || (acquired.holds == 1 && tenures > holders as usize) {
+                let text = format!("granted beyond {:?}: {:?}", request.limits, step.after);
+                found.add("limits", text);
+            }
+        }
+        AcquireReply::Queued(queued) => {
+            comes_back(step, queued, found);
+            if !live && request.wait.is_none() {
+                found.add("rule 2", format!("{operation:?} waits, and did not ask to"));
+            }
+        }
+        AcquireReply::Held(held) => kept_out(step, request, held, found),
+        AcquireReply::Refused(refused) => refusal(step, request, *refused, found),
+        AcquireReply::Acquired(_) => {}
+    }
+}
+
+/// When a key can change by itself: when a tenure ends. A machine looks again after 1 ms at the
+/// earliest.
+fn changes(step: &Step<'_>) -> Option<ServerTime> {
+    let soonest = step.now.saturating_add(std::time::Duration::from_millis(1));
+    step.stands().map(|tenure| tenure.end.max(soonest)).min()
+}
+
+/// Who need not wait is told when it is worth another try; who would wait is not sent away.
+fn kept_out(step: &Step<'_>, request: &Acquire, held: &Held, found: &mut Findings) {
+    let over = |until: ServerTime| until <= step.now;
+    let gives_up = |wait: leasehold_api::Wait| wait.place_until.is_some_and(over);
+    if !request.wait.is_none_or(gives_up) {
+        let text = format!("{:?} was sent away, and would wait", request.operation);
+        found.add("rule 2", text);
+    }
+    let at = step.now.saturating_add(held.change_in);
+    if let Some(end) = changes(step).filter(|end| at > *end) {
+        let text = format!("{held:?} at {:?}: a tenure ends at {end:?}", step.now);
+        found.add("rule 3", text);
+    }
+}
+
+/// Rule 3: the first in line is there when the key may become free.
+fn comes_back(step: &Step<'_>, queued: &Queued, found: &mut Findings) {
+    let at = step.now.saturating_add(queued.check_in);
+    if queued.ahead == 0
+        && let Some(end) = changes(step).filter(|end| at > *end)
+    {
+        let text = format!("{queued:?} at {:?}: a tenure ends at {end:?}", step.now);
+        found.add("rule 3", text);
+    }
+}
+
+/// A refusal names what is the case.
+fn refusal(step: &Step<'_>, request: &Acquire, refused: Refused, found: &mut Findings) {
+    let id = request.operation.owner.as_u64();
+    let holders = || step.stands().count();
+    let is = match refused {
+        Refused::TooLate => outside(step, request),
+        Refused::FloorTooHigh => request.floor.is_some_and(|floor| {
+            let known = step.now.max(ServerTime::from_micros(step.before.token));
+            let ahead = known.saturating_add(MAX_FLOOR_AHEAD).as_micros();
+            floor.get() > ahead.min(MAX_FLOOR)
+        }),
+        Refused::Mismatch { lives_with } => {
+            step.after.spec == Some(lives_with)
+                && lives_with != request.spec
+                && (holders() > 0 || step.waits().next().is_some())
+        }
+        Refused::QueueFull => step.waits().count() >= request.limits.waiters as usize,
+        Refused::HoldersFull => holders() >= request.limits.holders as usize,
+        Refused::HoldLimit => step.stands().any(|t| {
+            let own = t.session == request.operation.session && t.id == id;
+            own && t.holds.len() >= request.limits.holds as usize
+        }),
+        // Checked elsewhere: by what is remembered, by the owner's holds.
+        Refused::Stale | Refused::WouldDeadlock => true,
+    };
+    if !is {
+        let text = format!("{:?} was refused: {refused:?}", request.operation);
+        found.add("refusal", text);
+    }
+    let was = stood(step, request.operation).is_some() || waited(step, request.operation);
+    let judged_first = matches!(refused, Refused::TooLate | Refused::FloorTooHigh);
+    if was && !judged_first {
+        let text = format!("{:?} lives, and was refused", request.operation);
+        found.add("rule 12", text);
+    }
+}
+
+/// Whether an acquire comes outside of its delivery window.
+pub(crate) fn outside(step: &Step<'_>, request: &Acquire) -> bool {
+    let latest = step.now.saturating_add(HORIZON);
+    request.deliver_before < step.now || request.deliver_before > latest
+}
+
+/// Looking changes nothing, and shows what stands.
+fn inspected(step: &Step<'_>, reply: &InspectReply, found: &mut Findings) {
+    let forgotten = step.now >= step.before.stored_end;
+    if forgotten {
+        return;
+    }
+    if step.before != step.after {
+        found.add("S3", "an inspection changed something".into());
+    }
+    let mut shown: Vec<_> = reply.holders.iter().collect();
+    shown.sort_by_key(|view| (view.remaining, view.token));
+    let mut stood: Vec<_> = step.stood().collect();
+    stood.sort_by_key(|tenure| (tenure.end, tenure.token));
+    let same = shown.len() == stood.len()
+        && reply.holder_count as usize == stood.len()
+        && reply.waiter_count as usize == step.waited().count()
+        && shown.iter().zip(&stood).all(|(view, tenure)| {
+            view.token == tenure.token && step.now.saturating_add(view.remaining) == tenure.end
+        });
+    if !same {
+        let text = format!("{reply:?} of {:?} at {:?}", step.before, step.now);
+        found.add("inspection", text);
+    }
+}

@@ -1,0 +1,107 @@
+//! Rare situations that show in what happens between the steps of a server.
+
+use std::time::Duration;
+
+use leasehold_api::Notice;
+use leasehold_sim::{ClientEvent, Data, Event, Fault, ServerEvent};
+
+use crate::checker::Checker;
+use crate::checker::coverage::Situation;
+
+pub(crate) fn note(checker: &mut Checker, at: Duration, client: Option<usize>, event: &Event) {
+    let situation = match event {
+        Event::Fault { fault, .. } => Some(fault_note(checker, client, *fault)),
+        Event::Notified {
+            notice: Notice::Gap { listening: true },
+        } => Some(Situation::Gap),
+        Event::Client(event) => client.and_then(|client| client_note(checker, at, client, *event)),
+        Event::Server(event) => server_note(checker, at, event),
+        Event::Subscribed { session, .. } => {
+            *checker.listeners.entry(*session).or_default() += 1;
+            None
+        }
+        Event::Unsubscribed { session, .. } => {
+            let count = checker.listeners.entry(*session).or_default();
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                checker.listeners.remove(session);
+            }
+            None
+        }
+        _ => None,
+    };
+    if let Some(situation) = situation {
+        checker.seen.reached(situation);
+    }
+}
+
+fn fault_note(checker: &mut Checker, client: Option<usize>, fault: Fault) -> Situation {
+    match fault {
+        Fault::LoseRequest => Situation::RequestLost,
+        Fault::LoseReply => {
+            if client.is_some() && checker.granted == client {
+                checker.seen.reached(Situation::GrantReplyLost);
+            }
+            Situation::ReplyLost
+        }
+        Fault::DuplicateRequest(_) => Situation::RequestDoubled,
+        Fault::LosePush => Situation::PushLost,
+        Fault::DuplicatePush => Situation::PushDoubled,
+        Fault::DelayRequest(_) | Fault::DelayReply(_) | Fault::DelayPush(_) => {
+            Situation::MessageLate
+        }
+        other => unreachable!("no situation stands for {other:?}"),
+    }
+}
+
+fn client_note(
+    checker: &mut Checker,
+    at: Duration,
+    client: usize,
+    event: ClientEvent,
+) -> Option<Situation> {
+    match event {
+        ClientEvent::Paused => Some(Situation::Paused),
+        ClientEvent::Resumed => checker
+            .guards
+            .overran(client, at)
+            .then_some(Situation::UsedAfterPause),
+        ClientEvent::Killed if checker.guards.holds(client, at) => Some(Situation::KilledHolder),
+        ClientEvent::Killed => checker
+            .guards
+            .has_place(client, at)
+            .then_some(Situation::KilledWaiter),
+        ClientEvent::ClockRate { ppm } if ppm != 0 => Some(Situation::ClockRates),
+        ClientEvent::ClockJumped { by } if !by.is_zero() => Some(Situation::ClockJumped),
+        _ => None,
+    }
+}
+
+fn server_note(checker: &mut Checker, at: Duration, event: &ServerEvent) -> Option<Situation> {
+    match event {
+        ServerEvent::Stopped => {
+            checker.stopped = at;
+            None
+        }
+        ServerEvent::Started { data: Data::Kept } => {
+            if at > checker.stopped {
+                checker.seen.reached(Situation::Outage);
+            }
+            Some(Situation::Restarted)
+        }
+        ServerEvent::Started { .. } => Some(Situation::DataLost),
+        ServerEvent::PublishRefused => {
+            checker.mute = true;
+            Some(Situation::Mute)
+        }
+        ServerEvent::PublishAllowed => {
+            checker.mute = false;
+            None
+        }
+        ServerEvent::KeyRemoved { .. } => Some(Situation::Evicted),
+        ServerEvent::FailedOver { .. } => Some(Situation::FailedOver),
+        ServerEvent::Split { .. } => Some(Situation::Split),
+        ServerEvent::ClockStepped { .. } => Some(Situation::ClockStepped),
+        _ => None,
+    }
+}

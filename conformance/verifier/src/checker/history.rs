@@ -1,0 +1,176 @@
+//! What is remembered of the operations and periods of a run: nothing lives after its end, and
+//! tokens number periods whichever server grants them.
+
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{Key, RenewReply, SessionId};
+use litemap::LiteMap;
+
+use crate::checker::coverage::{Coverage, Situation};
+use crate::checker::holders::lives;
+use crate::checker::small_map::SmallMap;
+use crate::checker::step::{Step, name, place_of, tenure_of};
+use crate::checker::{Findings, Model, Set};
+
+type Name = (SessionId, u64);
+
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// When the first end of each operation was sent.
+    ended: LiteMap<Name, Duration>,
+    /// Holds that were granted out of the queue, and not confirmed by a renewal yet.
+    claims: Set<Name>,
+    /// The highest token of each key, whichever server granted it, and how many periods it has
+    /// had.
+    periods: SmallMap<Key, Periods, 1>,
+}
+
+#[derive(Debug, Default)]
+struct Periods {
+    highest: u64,
+    /// The place of each token in the order of granting.
+    order: LiteMap<u64, u32>,
+    /// The last of the effective writes, by that order.
+    written: Option<(u32, u64)>,
+    /// Whether the condition of S4 has failed: no token means anything from then on.
+    void: bool,
+}
+
+impl History {
+    /// Checks a step, whose operation was [ended](Self::ended) before it or not.
+    pub(crate) fn step(
+        &mut self,
+        step: &Step<'_>,
+        ended: Option<Duration>,
+        model: Model,
+        (seen, found): (&mut Coverage, &mut Findings),
+    ) {
+        self.ends(step, ended, model, (seen, found));
+        self.period(step, seen, found);
+        self.claims(step, seen);
+    }
+
+    /// When the first end of a step's operation was sent, if that was executed before.
+    pub(crate) fn ended(&self, step: &Step<'_>) -> Option<Duration> {
+        let own = step.operation()?;
+        self.ended.get(&(own.session, own.sequence)).copied()
+    }
+
+    fn claims(&mut self, step: &Step<'_>, seen: &mut Coverage) {
+        for tenure in step.before.tenures.iter().filter(|t| t.end <= step.now) {
+            for (sequence, _) in &tenure.holds {
+                if self.claims.remove(&(tenure.session, *sequence)).is_some() {
+                    seen.reached(Situation::ClaimExpired);
+                }
+            }
+        }
+        for place in step.waited() {
+            let name = (place.operation.session, place.operation.sequence);
+            if tenure_of(step.after, name.0, name.1).is_some() {
+                self.claims.insert(name, ());
+            }
+        }
+        if let (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) =
+            (step.command, step.reply)
+        {
+            let operation = request.operation;
+            self.claims.remove(&(operation.session, operation.sequence));
+        }
+    }
+
+    fn ends(
+        &mut self,
+        step: &Step<'_>,
+        ended: Option<Duration>,
+        model: Model,
+        (seen, found): (&mut Coverage, &mut Findings),
+    ) {
+        let Some(operation) = step.operation() else {
+            return;
+        };
+        let name_of = (operation.session, operation.sequence);
+        match (step.command, ended) {
+            (Command::End(_), None) => {
+                self.ended.insert(name_of, step.sent);
+                if self.claims.remove(&name_of).is_some() {
+                    seen.reached(Situation::ClaimEnded);
+                }
+            }
+            (Command::End(_), Some(_)) => seen.reached(Situation::EndTwice),
+            (Command::Renew(_), Some(sent)) if step.sent > sent => {
+                let text = format!("a renewal of {operation:?} was sent after its end");
+                found.add("rule 11", text);
+            }
+            (_, Some(_)) if model == Model::Within && lives(step, operation) => {
+                let lived = place_of(step.before, name_of.0, name_of.1).is_some()
+                    || tenure_of(step.before, name_of.0, name_of.1).is_some();
+                let text = format!(
+                    "{} lets {operation:?} live after its end (it did before: {lived})",
+                    name(step.command)
+                );
+                found.add("rule 12", text);
+            }
+            _ => {}
+        }
+    }
+
+    /// S4: a period that begins has a greater token than all before it, if the stored token
+    /// survived, or the granting clock is past it, or the one who is granted brings the floor.
+    fn period(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
+        let mut before = step.before.token;
+        if let Some(token) = step.passing_period() {
+            self.began(step, before, token, 0, seen, found);
+            before = token;
+        }
+        let token = step.after.token;
+        if token != before && token != 0 {
+            self.began(step, before, token, step.floor_to_pass(), seen, found);
+        }
+    }
+
+    fn began(
+        &mut self,
+        step: &Step<'_>,
+        before: u64,
+        token: u64,
+        floor: u64,
+        seen: &mut Coverage,
+        found: &mut Findings,
+    ) {
+        let periods = self.periods.or_insert_with(step.key, Periods::default);
+        let highest = periods.highest;
+        let survived = before >= highest;
+        let condition = survived || step.now.as_micros() > highest || floor >= highest;
+        if !survived {
+            seen.reached(Situation::OlderToken);
+        }
+        if condition && token <= highest {
+            let text = format!("a period began with {token}, one before had {highest}");
+            found.add("S4", text);
+        }
+        periods.void |= !condition;
+        periods.highest = highest.max(token);
+        let next = u32::try_from(periods.order.len()).unwrap_or(u32::MAX);
+        periods.order.insert(token, next);
+    }
+
+    /// S5: no write of a period takes effect after a write of a later one.
+    pub(crate) fn written(&mut self, key: &Key, token: u64, found: &mut Findings) {
+        let Some(periods) = self.periods.get_mut(key) else {
+            found.add("S5", format!("a token that nobody granted: {token}"));
+            return;
+        };
+        let Some(&order) = periods.order.get(&token) else {
+            found.add("S5", format!("a token that nobody granted: {token}"));
+            return;
+        };
+        match periods.written {
+            Some((last, by)) if order < last && !periods.void => {
+                let text = format!("a write of {token} took effect after one of {by}");
+                found.add("S5", text);
+            }
+            _ => periods.written = Some((order, token)),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! S3: a command changes the tenure that issued it, and no other; what has expired stays so.
+
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Reply, TenureFacts};
+use leasehold_api::{
+    AcquireReply, ConvertReply, ForceHow, Mode, Operation, RenewReply, ServerTime, SessionId,
+};
+
+use crate::checker::step::{Step, find, has, name, place_of};
+use crate::checker::{Findings, Model};
+
+/// Checks what became of each tenure.
+pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
+    for tenure in step.stood() {
+        match find(step.after, tenure) {
+            // Another's step left it as it was: the usual case, in which nothing can be wrong.
+            Some(after) if after == tenure && !step.is_by(tenure.session) => {}
+            Some(after) => kept(step, tenure, after, found),
+            None if may_go(step, tenure) => {}
+            None => found.add(
+                "S3",
+                format!(
+                    "{} took away a tenure that is not its own: {tenure:?}",
+                    name(step.command)
+                ),
+            ),
+        }
+    }
+    for tenure in step.stands() {
+        let before = find(step.before, tenure);
+        if before.is_some_and(|before| before.end > step.now) {
+            continue;
+        }
+        let holds = before.map_or(&[][..], |before| &before.holds);
+        if let Some((sequence, _)) = holds.iter().find(|(s, _)| has(tenure, *s)) {
+            let acquired = matches!(step.command, Command::Acquire(_))
+                && step.is_of(tenure.session, *sequence);
+            let text = || format!("what had expired is back: {tenure:?}");
+            match (acquired, model) {
+                (false, _) => found.add("S3", text()),
+                (true, Model::Within) => found.add("rule 12", text()),
+                // A step of the clock makes the server forget what has ended.
+                (true, Model::Outside) => {}
+            }
+        }
+        begun(step, tenure, found);
+    }
+    stored(step, found);
+}
+
+/// Whether a tenure that stood may be gone after the step.
+fn may_go(step: &Step<'_>, tenure: &TenureFacts) -> bool {
+    match step.command {
+        Command::End(request) => {
+            tenure.session == request.operation.session
+                && matches!(&tenure.holds[..], [(only, _)] if *only == request.operation.sequence)
+        }
+        Command::ForceRelease(request) => {
+            request.how == ForceHow::Now && request.tokens.contains(&tenure.token)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the hold `sequence` of a tenure may have come with the step: through its own acquire,
+/// or out of the queue.
+fn may_come(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
+    let own = step.is_of(session, sequence)
+        && matches!(step.reply, Reply::Acquire(AcquireReply::Acquired(_)));
+    own || place_of(step.before, session, sequence).is_some_and(|place| place.end > step.now)
+}
+
+fn kept(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut Findings) {
+    for (sequence, mode) in &before.holds {
+        let own = step.is_of(before.session, *sequence);
+        let ended = own && matches!(step.command, Command::End(_));
+        let is = after.holds.iter().find(|(s, _)| s == sequence);
+        match is {
+            None if ended => {}
+            None => found.add("S3", format!("hold {sequence} of {before:?} is gone")),
+            Some(_) if ended => found.add("S3", format!("hold {sequence} of {after:?} goes on")),
+            Some((_, now)) if now == mode || (own && converted(step, *now)) => {}
+            Some(_) => found.add("S3", format!("hold {sequence} of {before:?} changed mode")),
+        }
+    }
+    for (sequence, _) in &after.holds {
+        if !has(before, *sequence) && !may_come(step, before.session, *sequence) {
+            let text = format!("hold {sequence} came from nowhere: {after:?}");
+            found.add("reentrancy", text);
+        }
+    }
+    if after.revoked != before.revoked && !revokes(step, before) {
+        found.add(
+            "S3",
+            format!("revoked by {}: {after:?}", name(step.command)),
+        );
+    }
+    moved(step, before, after, found);
+}
+
+fn converted(step: &Step<'_>, to: Mode) -> bool {
+    matches!(
+        (step.command, step.reply),
+        (Command::Convert(request), Reply::Convert(ConvertReply::Converted { .. }))
+            if request.to == to
+    )
+}
+
+fn revokes(step: &Step<'_>, tenure: &TenureFacts) -> bool {
+    matches!(step.command, Command::ForceRelease(request) if request.tokens.contains(&tenure.token))
+}
+
+/// Checks how the end of a tenure moved: never back, and only by its own command.
+fn moved(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut Findings) {
+    let own = step
+        .operation()
+        .is_some_and(|own| own.session == after.session && has(after, own.sequence));
+    let asked = match (step.command, step.reply) {
+        (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) if own => {
+            Some(request.lease)
+        }
+        (Command::Acquire(request), Reply::Acquire(AcquireReply::Acquired(_)))
+            if own && !has(before, request.operation.sequence) && !before.revoked =>
+        {
+            Some(request.lease)
+        }
+        _ => None,
+    };
+    let claims = after.holds.iter().filter(|(s, _)| !has(before, *s));
+    let claimed = claims
+        .filter(|(s, _)| place_of(step.before, after.session, *s).is_some())
+        .filter_map(|(s, _)| granted_until(step, after.session, *s))
+        .max();
+    let least = asked.map_or(before.end, |lease| {
+        before.end.max(step.now.saturating_add(lease))
+    });
+    let most = least.max(claimed.unwrap_or_default());
+    if after.end < least {
+        let text = format!("{} shortened {before:?}", name(step.command));
+        found.add("rule 5", text);
+    } else if after.end > most {
+        let text = format!("{} prolonged {before:?}", name(step.command));
+        found.add("S3", text);
+    }
+}
+
+/// Checks a tenure that began with the step: a grant at once has its lease, a claim has what was
+/// left of its place.
+fn begun(step: &Step<'_>, tenure: &TenureFacts, found: &mut Findings) {
+    let mut end = None;
+    for (sequence, _) in &tenure.holds {
+        if !may_come(step, tenure.session, *sequence) {
+            let text = format!(
+                "{} made a tenure from nothing: {tenure:?}",
+                name(step.command)
+            );
+            found.add("S3", text);
+            return;
+        }
+        end = end.max(granted_until(step, tenure.session, *sequence));
+    }
+    if end.is_some_and(|end| end != tenure.end) {
+        found.add(
+            "rule 10",
+            format!("a grant ends at another time than {end:?}: {tenure:?}"),
+        );
+    }
+}
+
+/// When a grant that was made in this step ends by the rules.
+fn granted_until(step: &Step<'_>, session: SessionId, sequence: u64) -> Option<ServerTime> {
+    let own = step.is_of(session, sequence);
+    let place = place_of(step.before, session, sequence).filter(|place| place.end > step.now);
+    match (step.command, place) {
+        (Command::Acquire(request), None) if own => Some(step.now.saturating_add(request.lease)),
+        (Command::Renew(request), Some(place)) if own => {
+            Some(place.end.max(step.now.saturating_add(request.lease)))
+        }
+        (Command::Poll(_), Some(place)) if own => {
+            let lease = step.spec().map(|spec| spec.waiter_lease());
+            let end = step.now.saturating_add(lease.unwrap_or_default());
+            Some(place.until.map_or(end, |until| end.min(until)))
+        }
+        (_, Some(place)) => Some(place.end),
+        _ => None,
+    }
+}
+
+/// Rule 14: the stored end covers every holder and place, and the token for its time.
+fn stored(step: &Step<'_>, found: &mut Findings) {
+    let ends = step.after.tenures.iter().map(|t| t.end);
+    let places = step.after.places.iter().map(|p| p.end);
+    let last = ends.chain(places).max();
+    let covers =
+        |by: Duration| last.is_none_or(|end| end.saturating_add(by) <= step.after.stored_end);
+    if !covers(step.retention) {
+        let stored = step.after.stored_end;
+        let text = format!("the stored end {stored:?} does not cover {last:?} and the token");
+        found.add("rule 14", text);
+    }
+}
+
+/// Rule 12: nothing of an operation lives after its end.
+pub(crate) fn lives(step: &Step<'_>, operation: Operation) -> bool {
+    let (session, sequence) = (operation.session, operation.sequence);
+    let holds = step
+        .stands()
+        .any(|t| t.session == session && has(t, sequence));
+    holds || step.waits().any(|p| p.operation == operation)
+}

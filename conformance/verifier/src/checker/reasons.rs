@@ -1,0 +1,254 @@
+//! Rules 6, 12 and 15: answers that only a memory of the key can checker: why an operation is gone,
+//! whether an acquire is stale, whether a tenure may upgrade.
+
+use leasehold_api::bounds::HORIZON;
+use leasehold_api::machine::{Command, Reply, TenureFacts};
+use leasehold_api::{
+    AcquireReply, Convert, ConvertReply, EndReply, Key, Kind, Label, Mode, Operation, PollReply,
+    Refused, RenewReply, ServerTime, SessionId, Why,
+};
+
+use crate::checker::small_map::SmallMap;
+use crate::checker::step::{Step, find, has, name, place_of, tenure_of};
+use crate::checker::{Findings, Model, Set};
+
+type Name = (SessionId, u64);
+
+/// What is remembered of each key, and what each session calls itself.
+#[derive(Debug, Default)]
+pub(crate) struct Reasons {
+    keys: SmallMap<Key, Memory, 1>,
+    labels: SmallMap<SessionId, Label, 4>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// The highest sequence that an acquire or an end of each session carried, and when the
+    /// session's last came.
+    seen: SmallMap<SessionId, (u64, ServerTime), 4>,
+    /// Holds that were revoked, or ended by force.
+    forced: Set<Name>,
+    /// Tenures that have upgraded while others waited.
+    upgraded: Set<(SessionId, u64)>,
+}
+
+impl Reasons {
+    /// Checks a step, of an operation that was `ended` before it or not.
+    pub(crate) fn step(
+        &mut self,
+        step: &Step<'_>,
+        ended: bool,
+        model: Model,
+        found: &mut Findings,
+    ) {
+        self.label(step, found);
+        let memory = self.keys.or_insert_with(step.key, Memory::default);
+        memory.forced(step);
+        match (step.command, step.reply) {
+            (Command::Acquire(request), Reply::Acquire(reply)) => {
+                memory.stale(step, request.operation, reply, model, found);
+            }
+            // A server that lost its latest data forgets an upgrade.
+            (Command::Convert(request), Reply::Convert(reply)) if model == Model::Within => {
+                memory.upgrade(step, request, *reply, found);
+            }
+            _ => {}
+        }
+        if let (Some(operation), Some(why)) = (step.operation(), why(step.reply)) {
+            memory.why(step, operation, (why, ended), model, found);
+        }
+        memory.note(step);
+    }
+
+    /// Who is said to hold a key is the one whose tenure ends first.
+    fn label(&mut self, step: &Step<'_>, found: &mut Findings) {
+        let Command::Acquire(request) = step.command else {
+            return;
+        };
+        let session = request.operation.session;
+        self.labels
+            .or_insert_with(&session, || request.label.clone());
+        let Reply::Acquire(AcquireReply::Held(held)) = step.reply else {
+            return;
+        };
+        let Some(end) = step.stands().map(|tenure| tenure.end).min() else {
+            return;
+        };
+        let label = |tenure: &TenureFacts| self.labels.get(&tenure.session);
+        let mut first = step.stands().filter(|tenure| tenure.end == end);
+        if !first.any(|tenure| label(tenure) == held.by.as_ref()) {
+            let text = format!(
+                "{held:?} names another than who ends first: {:?}",
+                step.after
+            );
+            found.add("rule 2", text);
+        }
+    }
+}
+
+/// The reason that an answer gives.
+const fn why(reply: &Reply) -> Option<Why> {
+    match reply {
+        Reply::Poll(PollReply::Gone(why))
+        | Reply::Renew(RenewReply::Lost(why))
+        | Reply::End(EndReply::NotHeld(why))
+        | Reply::Convert(ConvertReply::Lost(why)) => Some(*why),
+        _ => None,
+    }
+}
+
+/// Whether a hold or a place of the operation had expired when the step came.
+fn expired(step: &Step<'_>, operation: Operation) -> bool {
+    let (session, sequence) = (operation.session, operation.sequence);
+    let hold = tenure_of(step.before, session, sequence).map(|tenure| tenure.end);
+    let place = place_of(step.before, session, sequence).map(|place| place.end);
+    hold.or(place).is_some_and(|end| end <= step.now)
+}
+
+impl Memory {
+    /// Whether `sequence` is not above the highest that the state must remember.
+    fn is_old(&self, operation: Operation, now: ServerTime) -> bool {
+        let seen = self.seen.get(&operation.session);
+        seen.is_some_and(|(highest, last)| {
+            operation.sequence <= *highest && now < last.saturating_add(HORIZON * 2)
+        })
+    }
+
+    /// Rule 12: what is older than what was seen does nothing, and nothing else is called stale.
+    fn stale(
+        &self,
+        step: &Step<'_>,
+        operation: Operation,
+        reply: &AcquireReply,
+        model: Model,
+        found: &mut Findings,
+    ) {
+        let seen = self.seen.get(&operation.session);
+        let above = seen.is_none_or(|(highest, _)| operation.sequence > *highest);
+        if matches!(reply, AcquireReply::Refused(Refused::Stale)) && above {
+            let text = format!("{operation:?} is called stale, after {seen:?}");
+            found.add("rule 12", text);
+        }
+        let acts = matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_));
+        let (session, sequence) = (operation.session, operation.sequence);
+        let lived = tenure_of(step.before, session, sequence).is_some()
+            || place_of(step.before, session, sequence).is_some();
+        if acts && !lived && model == Model::Within && self.is_old(operation, step.now) {
+            let text = format!("{operation:?} acted after {seen:?}");
+            found.add("rule 12", text);
+        }
+    }
+
+    /// A reason is true; and it is given where the state tells.
+    fn why(
+        &self,
+        step: &Step<'_>,
+        operation: Operation,
+        (why, ended): (Why, bool),
+        model: Model,
+        found: &mut Findings,
+    ) {
+        let named = (operation.session, operation.sequence);
+        let expired = expired(step, operation) && step.now < step.before.stored_end;
+        let revoked = tenure_of(step.after, named.0, named.1).is_some_and(|t| t.revoked);
+        let last = self.seen.get(&named.0).is_some_and(|(s, _)| *s == named.1);
+        let is = match why {
+            Why::Expired => expired,
+            Why::Forced => revoked || self.forced.contains_key(&named),
+            Why::Ended => ended && !expired,
+            Why::Unknown if model == Model::Outside => true,
+            Why::Unknown => {
+                let remembered = last && self.is_old(operation, step.now);
+                !(expired || revoked || ended && remembered)
+            }
+        };
+        if !is {
+            let text = format!(
+                "{} of {operation:?} says {why:?} (expired: {expired}, ended: {ended})",
+                name(step.command)
+            );
+            found.add("why", text);
+        }
+    }
+
+    /// Rule 6: the sole holder may upgrade, but only once while others wait.
+    fn upgrade(
+        &mut self,
+        step: &Step<'_>,
+        request: &Convert,
+        reply: ConvertReply,
+        found: &mut Findings,
+    ) {
+        let operation = request.operation;
+        let own = |facts| tenure_of(facts, operation.session, operation.sequence);
+        let Some(after) = own(step.after) else {
+            return;
+        };
+        let holder = (after.session, after.id);
+        let others_wait = !step.after.places.is_empty();
+        let again = others_wait && self.upgraded.contains_key(&holder);
+        match reply {
+            ConvertReply::NotSole => {
+                let alone = step.stands().count() == 1;
+                let read_write = step.spec().is_some_and(|spec| spec.kind() == Kind::RwLock);
+                if alone && read_write && !again {
+                    let text = format!("refused to the only holder: {:?}", step.after);
+                    found.add("rule 6", text);
+                }
+            }
+            ConvertReply::Converted { .. } if request.to == Mode::Exclusive => {
+                let wrote = own(step.before).is_some_and(|before| {
+                    let holds = before.holds.iter();
+                    let mut own = holds.filter(|(s, _)| *s == operation.sequence);
+                    own.any(|(_, mode)| *mode == Mode::Exclusive)
+                });
+                if again && !wrote {
+                    let text = format!("upgraded twice while others wait: {after:?}");
+                    found.add("rule 6", text);
+                }
+                if others_wait && !wrote {
+                    self.upgraded.insert(holder, ());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn forced(&mut self, step: &Step<'_>) {
+        let Command::ForceRelease(request) = step.command else {
+            return;
+        };
+        let both = step.before.tenures.iter().chain(&step.after.tenures);
+        for tenure in both.filter(|tenure| request.tokens.contains(&tenure.token)) {
+            let holds = tenure.holds.iter();
+            self.forced
+                .extend(holds.map(|(s, _)| ((tenure.session, *s), ())));
+        }
+    }
+
+    fn note(&mut self, step: &Step<'_>) {
+        let noted = match step.command {
+            Command::Acquire(_) if step.settles() => step.operation(),
+            Command::End(request) => Some(request.operation),
+            _ => None,
+        };
+        if let Some(operation) = noted {
+            let seen = self
+                .seen
+                .or_insert_with(&operation.session, Default::default);
+            *seen = (seen.0.max(operation.sequence), step.now);
+        }
+        if self.upgraded.is_empty() {
+            return;
+        }
+        // A tenure goes on as long as one of its holds does.
+        let goes_on = |before: &TenureFacts| {
+            find(step.after, before)
+                .is_some_and(|after| before.holds.iter().any(|(s, _)| has(after, *s)))
+        };
+        let gone = step.before.tenures.iter().filter(|t| !goes_on(t));
+        for tenure in gone {
+            self.upgraded.remove(&(tenure.session, tenure.id));
+        }
+    }
+}

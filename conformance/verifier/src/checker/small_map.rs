@@ -1,0 +1,36 @@
+//! A map of a few keys: the sessions, the locks of a run.
+
+use smallvec::SmallVec;
+
+/// A map of so few keys that the fastest search is to look at each, in the order in which they
+/// came; `N` of them lie in the map itself.
+#[derive(Debug)]
+pub(crate) struct SmallMap<K, V, const N: usize>(SmallVec<[(K, V); N]>);
+
+impl<K, V, const N: usize> Default for SmallMap<K, V, N> {
+    fn default() -> Self {
+        Self(SmallVec::new())
+    }
+}
+
+impl<K: Clone + PartialEq, V, const N: usize> SmallMap<K, V, N> {
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        let mut entries = self.0.iter();
+        entries.find(|(k, _)| k == key).map(|(_, value)| value)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let mut entries = self.0.iter_mut();
+        entries.find(|(k, _)| k == key).map(|(_, value)| value)
+    }
+
+    /// The value of a key, `first` if it has none yet.
+    pub(crate) fn or_insert_with(&mut self, key: &K, first: impl FnOnce() -> V) -> &mut V {
+        let at = self.0.iter().position(|(k, _)| k == key);
+        let at = at.unwrap_or_else(|| {
+            self.0.push((key.clone(), first()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+}

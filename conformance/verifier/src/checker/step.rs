@@ -1,0 +1,223 @@
+//! One step of a server, as the checker sees it: what was asked, what was answered, and the state
+//! before and after.
+
+use std::time::Duration;
+
+use leasehold_api::machine::{Command, Facts, Message, PlaceFacts, Reply, TenureFacts};
+use leasehold_api::{ConvertReply, Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
+
+/// A step that a server executed.
+pub(crate) struct Step<'a> {
+    /// When it was sent and when it was executed, on the true timeline.
+    pub(crate) sent: Duration,
+    pub(crate) at: Duration,
+    /// Index of the client that sent it.
+    pub(crate) client: usize,
+    pub(crate) key: &'a Key,
+    pub(crate) command: &'a Command,
+    /// The [operation] that it names.
+    pub(crate) own: Option<Operation>,
+    pub(crate) reply: &'a Reply,
+    /// Who was told what.
+    pub(crate) messages: &'a [Message],
+    /// The server's clock.
+    pub(crate) now: ServerTime,
+    /// How many commands its call carried.
+    pub(crate) together: usize,
+    /// Whether it was a second delivery.
+    pub(crate) again: bool,
+    pub(crate) before: &'a Facts,
+    pub(crate) after: &'a Facts,
+    /// How long a token is remembered.
+    pub(crate) retention: Duration,
+}
+
+/// The operation that a command names.
+pub(crate) const fn operation(command: &Command) -> Option<Operation> {
+    match command {
+        Command::Acquire(request) => Some(request.operation),
+        Command::Poll(request) => Some(request.operation),
+        Command::Renew(request) => Some(request.operation),
+        Command::End(request) => Some(request.operation),
+        Command::Convert(request) => Some(request.operation),
+        Command::Inspect | Command::ForceRelease(_) => None,
+    }
+}
+
+/// What a command is called in a finding.
+pub(crate) fn name(command: &Command) -> &'static str {
+    match command {
+        Command::Acquire(_) => "acquire",
+        Command::Poll(_) => "poll",
+        Command::Renew(_) => "renew",
+        Command::End(_) => "end",
+        Command::Convert(_) => "convert",
+        Command::Inspect => "inspect",
+        Command::ForceRelease(_) => "force_release",
+    }
+}
+
+impl Step<'_> {
+    pub(crate) const fn operation(&self) -> Option<Operation> {
+        self.own
+    }
+
+    /// Whether the session sent it for an operation of its own.
+    pub(crate) fn is_by(&self, session: SessionId) -> bool {
+        self.own.is_some_and(|own| own.session == session)
+    }
+
+    /// Whether it is this hold's own command.
+    pub(crate) fn is_of(&self, session: SessionId, sequence: u64) -> bool {
+        self.own
+            .is_some_and(|own| own.session == session && own.sequence == sequence)
+    }
+
+    /// Tenures that had not expired when the step came.
+    pub(crate) fn stood(&self) -> impl Iterator<Item = &TenureFacts> {
+        let now = self.now;
+        self.before.tenures.iter().filter(move |t| t.end > now)
+    }
+
+    /// Tenures that stand after it.
+    pub(crate) fn stands(&self) -> impl Iterator<Item = &TenureFacts> {
+        let now = self.now;
+        self.after.tenures.iter().filter(move |t| t.end > now)
+    }
+
+    /// Places that had not expired when the step came.
+    pub(crate) fn waited(&self) -> impl Iterator<Item = &PlaceFacts> {
+        let now = self.now;
+        self.before.places.iter().filter(move |p| p.end > now)
+    }
+
+    /// Places that stand after it.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &PlaceFacts> {
+        let now = self.now;
+        self.after.places.iter().filter(move |p| p.end > now)
+    }
+
+    /// Whether there was or is a place, expired or not: where nobody waits, no rule of the queue
+    /// is broken.
+    pub(crate) const fn has_queue(&self) -> bool {
+        !self.before.places.is_empty() || !self.after.places.is_empty()
+    }
+
+    /// What the key is in use as.
+    pub(crate) fn spec(&self) -> Option<LockSpec> {
+        self.after.spec.or(self.before.spec)
+    }
+
+    pub(crate) fn policy(&self) -> Option<Policy> {
+        self.spec().map(|spec| spec.policy())
+    }
+
+    /// What is free after the step, if the dead count for nothing.
+    pub(crate) fn room(&self) -> u32 {
+        let Some(spec) = self.spec() else { return 0 };
+        let used = self.stands().map(|t| spec.weight(mode(t)));
+        spec.capacity().saturating_sub(used.sum())
+    }
+
+    /// The floors that those brought who were granted, and for what.
+    fn floors(&self) -> impl Iterator<Item = (Mode, u64)> {
+        let granted = |session, sequence| {
+            let tenure = tenure_of(self.after, session, sequence);
+            // Another hold of a tenure shares its period, whatever its owner has seen.
+            tenure.is_some_and(|it| {
+                it.end > self.now && it.holds.first().map(|h| h.0) == Some(sequence)
+            })
+        };
+        let own = match self.command {
+            Command::Acquire(request) => {
+                let own = request.operation;
+                let floor = request.floor.filter(|_| granted(own.session, own.sequence));
+                floor.map(|floor| (request.mode, floor.get()))
+            }
+            _ => None,
+        };
+        let places = self.before.places.iter();
+        let brought = places
+            .filter(move |place| granted(place.operation.session, place.operation.sequence))
+            .filter_map(|place| Some((place.mode, place.floor?.get())));
+        own.into_iter().chain(brought)
+    }
+
+    /// The highest floor that those brought who were granted; 0 if none did.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floors().map(|(_, floor)| floor).max().unwrap_or(0)
+    }
+
+    /// The same, but for readers who came into a period that has just the token of their floor:
+    /// they join it (docs/decisions/0009).
+    pub(crate) fn floor_to_pass(&self) -> u64 {
+        let group = self.stands().count() > 1;
+        let joins = |(mode, floor): &(Mode, u64)| {
+            group && *mode == Mode::Shared && *floor == self.after.token
+        };
+        let floors = self.floors().filter(|it| !joins(it));
+        floors.map(|(_, floor)| floor).max().unwrap_or(0)
+    }
+
+    /// The token of a period that began and was over in this very step: that of a downgrade that
+    /// let readers in, of whom one brought a floor above it.
+    pub(crate) fn passing_period(&self) -> Option<u64> {
+        let Reply::Convert(ConvertReply::Converted { token, .. }) = self.reply else {
+            return None;
+        };
+        let token = token.get();
+        (token != self.before.token && token != self.after.token).then_some(token)
+    }
+
+    /// Whether the command settles the key, as every mutating command does that is not turned
+    /// down before it begins.
+    pub(crate) fn settles(&self) -> bool {
+        use leasehold_api::{AcquireReply, Refused};
+        !matches!(
+            (self.command, self.reply),
+            (Command::Inspect, _)
+                | (
+                    _,
+                    Reply::Acquire(AcquireReply::Refused(
+                        Refused::TooLate | Refused::FloorTooHigh
+                    ))
+                )
+        )
+    }
+}
+
+/// The strongest of a tenure's holds.
+pub(crate) fn mode(tenure: &TenureFacts) -> Mode {
+    let exclusive = tenure.holds.iter().any(|(_, m)| *m == Mode::Exclusive);
+    match tenure.holds.first() {
+        _ if exclusive => Mode::Exclusive,
+        Some((_, mode)) => *mode,
+        None => Mode::Shared,
+    }
+}
+
+pub(crate) fn has(tenure: &TenureFacts, sequence: u64) -> bool {
+    tenure.holds.iter().any(|(s, _)| *s == sequence)
+}
+
+pub(crate) fn find<'a>(facts: &'a Facts, like: &TenureFacts) -> Option<&'a TenureFacts> {
+    facts
+        .tenures
+        .iter()
+        .find(|t| t.session == like.session && t.id == like.id)
+}
+
+/// The tenure in which an operation holds, expired or not.
+pub(crate) fn tenure_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&TenureFacts> {
+    facts
+        .tenures
+        .iter()
+        .find(|t| t.session == session && has(t, sequence))
+}
+
+pub(crate) fn place_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&PlaceFacts> {
+    facts
+        .places
+        .iter()
+        .find(|p| p.operation.session == session && p.operation.sequence == sequence)
+}

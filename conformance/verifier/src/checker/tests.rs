@@ -1,0 +1,322 @@
+//! The checker on histories made by hand: true ones break nothing, and what is changed in them is
+//! found.
+
+use std::time::Duration;
+
+use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
+use leasehold_api::{
+    Acquire, AcquireReply, Convert, ConvertReply, End, EndReply, FencingToken, ForceRelease,
+    ForceReply, Key, LockSpec, Mode, Operation, OwnerId, Poll, PollReply, Renew, ServerTime,
+    SessionId, Wait, Why,
+};
+use leasehold_sim::{ClientEvent, Event};
+
+use crate::checker::{Checker, Model, Step, operation_of};
+
+const LEASE: Duration = Duration::from_secs(2);
+const START: u64 = 1_000_000_000;
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Attempt `sequence` of a client, for one of its owners.
+fn operation(client: u8, owner: u64, sequence: u64) -> Operation {
+    Operation {
+        session: SessionId::from_bytes([client; 16]),
+        sequence,
+        owner: OwnerId::from_u64(owner),
+    }
+}
+
+/// One key, the real state machine under it, and the checker.
+struct History {
+    key: Key,
+    state: State,
+    spec: LockSpec,
+    at: Duration,
+    checker: Checker,
+    /// What is asked for next must be granted a greater token.
+    floor: Option<FencingToken>,
+    /// Whether anybody listens.
+    heard: bool,
+    /// Changes what was answered and told, before it is checked.
+    lie: Option<fn(&mut Reply, &mut Vec<Message>)>,
+}
+
+impl History {
+    fn of(spec: LockSpec) -> Self {
+        let mut checker = Checker::new(Model::Within);
+        // Nobody here looks after its place.
+        checker.slow_network();
+        Self {
+            key: Key::new("job").expect("a valid key"),
+            state: State::default(),
+            spec,
+            at: Duration::ZERO,
+            floor: None,
+            checker,
+            heard: true,
+            lie: None,
+        }
+    }
+
+    fn now(&self) -> ServerTime {
+        ServerTime::from_micros(START).saturating_add(self.at)
+    }
+
+    fn pass(&mut self, time: Duration) -> &mut Self {
+        self.at += time;
+        self
+    }
+
+    fn step(&mut self, command: &Command) -> Reply {
+        let before = self.state.facts();
+        let heard = self.heard;
+        let env = Env {
+            now: self.now(),
+            settings: Settings::default(),
+            reachable: &|_| match heard {
+                true => Reach::Listening,
+                false => Reach::Nobody,
+            },
+        };
+        let (mut reply, mut messages) = machine::step(&mut self.state, env, command);
+        if let Some(lie) = self.lie.take() {
+            lie(&mut reply, &mut messages);
+        }
+        let own = operation_of(command);
+        let session = own.map(|own| own.session);
+        self.checker.step(&Step {
+            sent: self.at,
+            at: self.at,
+            client: session.map_or(0, |session| session.as_bytes()[0].into()),
+            key: &self.key,
+            command,
+            own,
+            reply: &reply,
+            messages: &messages,
+            now: self.now(),
+            together: 1,
+            again: false,
+            before: &before,
+            after: &self.state.facts(),
+            retention: Settings::default().retention,
+        });
+        reply
+    }
+
+    fn asks(&mut self, operation: Operation, mode: Mode, wait: Option<Wait>) -> AcquireReply {
+        let (key, until) = (self.key.clone(), self.now().saturating_add(ms(1_000)));
+        let request = Acquire::new(key, self.spec, mode, operation, LEASE, until);
+        let mut request = request.expect("within the limits");
+        (request.wait, request.floor) = (wait, self.floor.take());
+        match self.step(&Command::Acquire(request)) {
+            Reply::Acquire(reply) => reply,
+            other => panic!("an acquire was answered {other:?}"),
+        }
+    }
+
+    fn takes(&mut self, operation: Operation, mode: Mode) {
+        let reply = self.asks(operation, mode, None);
+        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+    }
+
+    fn queues(&mut self, operation: Operation, mode: Mode, listening: bool) {
+        let reply = self.asks(operation, mode, Some(Wait::new(listening)));
+        assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+    }
+
+    fn ends(&mut self, operation: Operation) -> Reply {
+        self.step(&Command::End(End::new(self.key.clone(), operation)))
+    }
+
+    fn polls(&mut self, operation: Operation) -> Reply {
+        self.step(&Command::Poll(Poll::new(self.key.clone(), operation, true)))
+    }
+
+    fn renews(&mut self, operation: Operation) -> Reply {
+        let renew = Renew::new(self.key.clone(), operation, LEASE);
+        self.step(&Command::Renew(renew.expect("within the limits")))
+    }
+
+    /// The promises that were broken.
+    fn broken(mut self) -> Vec<&'static str> {
+        let (violations, _) = self.checker.verdict();
+        violations.iter().map(|it| it.promise).collect()
+    }
+}
+
+/// A hold that joins one which was granted out of the queue in the same step passes nobody.
+#[test]
+fn an_owner_joins_its_own_grant_past_a_waiter() {
+    let mut key = History::of(LockSpec::rw_lock());
+    key.takes(operation(1, 1, 1), Mode::Exclusive);
+    key.queues(operation(2, 7, 1), Mode::Shared, false);
+    key.queues(operation(3, 1, 1), Mode::Exclusive, false);
+    // The writer's lease runs out; this step grants the first place, and joins it.
+    key.pass(LEASE).takes(operation(2, 7, 2), Mode::Shared);
+    assert_eq!(key.broken(), Vec::<&str>::new());
+}
+
+/// What a poll grants to its own sender lasts as long as the place that it has just refreshed.
+#[test]
+fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_tenure() {
+    let mut key = History::of(LockSpec::rw_lock());
+    let (writer, first, second) = (operation(1, 1, 1), operation(2, 7, 1), operation(2, 7, 2));
+    key.takes(writer, Mode::Exclusive);
+    key.queues(first, Mode::Shared, false);
+    key.queues(second, Mode::Shared, true);
+    key.heard = false;
+    key.ends(writer);
+    // The first is a claim now; the second is away until it asks.
+    key.pass(ms(1_000));
+    let reply = key.polls(second);
+    let Reply::Poll(PollReply::Acquired(acquired)) = reply else {
+        panic!("{reply:?}");
+    };
+    assert_eq!((acquired.holds, acquired.remaining), (2, ms(5_000)));
+    assert_eq!(key.broken(), Vec::<&str>::new());
+}
+
+/// A downgrade begins a period; the reader whom it lets in has seen a greater token, and begins the
+/// next in the same step. Both were granted.
+#[test]
+fn a_period_that_passes_within_a_step_was_granted() {
+    let mut key = History::of(LockSpec::rw_lock());
+    let (writer, reader) = (operation(1, 1, 1), operation(2, 1, 1));
+    key.takes(writer, Mode::Exclusive);
+    key.floor = Some(FencingToken::new(START + 60_000_000));
+    key.queues(reader, Mode::Shared, true);
+    let token = key.state.facts().token;
+    let down = Convert::to_shared(key.key.clone(), writer, FencingToken::new(token));
+    let reply = key.step(&Command::Convert(down));
+    let Reply::Convert(ConvertReply::Converted { token, .. }) = reply else {
+        panic!("{reply:?}");
+    };
+    assert!(token.get() < key.state.facts().token, "one period: {token}");
+    let name = key.key.clone();
+    key.checker.written(key.at, &name, token.get());
+    assert_eq!(key.broken(), Vec::<&str>::new());
+}
+
+/// An owner's further hold shares the period of its first, whatever it has seen meanwhile; with
+/// the token lost, its floor is no promise that the period is later than another.
+#[test]
+fn a_further_hold_brings_no_floor() {
+    let mut key = History::of(LockSpec::rw_lock());
+    let highest = START + 60_000_000;
+    key.floor = Some(FencingToken::new(highest - 1));
+    key.takes(operation(1, 1, 1), Mode::Exclusive);
+    assert_eq!(key.state.facts().token, highest);
+    // Its data is gone.
+    key.state = State::default();
+    key.floor = None;
+    key.takes(operation(2, 1, 1), Mode::Exclusive);
+    key.queues(operation(3, 1, 1), Mode::Shared, true);
+    key.floor = Some(FencingToken::new(highest));
+    key.queues(operation(3, 1, 2), Mode::Shared, true);
+    key.ends(operation(2, 1, 1));
+    assert!(key.state.facts().token < highest);
+    assert_eq!(key.broken(), Vec::<&str>::new());
+}
+
+/// A client whose clock has jumped may give up an end; no other may leave anything.
+#[test]
+fn only_a_client_whose_clock_has_jumped_may_leave_something() {
+    for jumped in [false, true] {
+        let mut key = History::of(LockSpec::mutex());
+        key.takes(operation(1, 1, 1), Mode::Exclusive);
+        if jumped {
+            let event = Event::Client(ClientEvent::ClockJumped { by: LEASE });
+            key.checker.event(key.at, Some(1), &event);
+        }
+        key.pass(ms(1_500));
+        let left = key.checker.left_by(key.at);
+        assert_eq!(left.is_empty(), jumped, "{left:?}");
+        let name = key.key.clone();
+        key.checker.left_nothing(key.at, 1, &name, ms(1_000));
+        assert_eq!(key.broken().is_empty(), jumped);
+    }
+}
+
+/// A history in which everything is answered and told that the checker reads beside a yes or no; in
+/// the step of that number the server lies.
+fn long_history(lies_at: usize, lie: fn(&mut Reply, &mut Vec<Message>)) -> Vec<&'static str> {
+    let mut key = History::of(LockSpec::rw_lock());
+    let (a, nested) = (operation(1, 1, 1), operation(1, 1, 2));
+    let (b, c) = (operation(2, 1, 1), operation(3, 1, 1));
+    let steps: &[&dyn Fn(&mut History)] = &[
+        &|key| key.takes(a, Mode::Exclusive),
+        &|key| key.takes(nested, Mode::Shared),
+        &|key| drop(key.asks(c, Mode::Shared, None)),
+        &|key| key.queues(b, Mode::Exclusive, true),
+        &|key| drop(key.ends(nested)),
+        &|key| drop(key.ends(a)),
+        &|key| drop(key.renews(b)),
+        &|key| {
+            let tokens = vec![FencingToken::new(key.state.facts().token)];
+            let force = ForceRelease::new(key.key.clone(), tokens);
+            drop(key.step(&Command::ForceRelease(force)));
+        },
+        &|key| drop(key.renews(b)),
+        &|key| drop(key.ends(a)),
+        &|key| drop(key.pass(ms(10_000)).ends(b)),
+    ];
+    for (n, step) in steps.iter().enumerate() {
+        key.lie = (n == lies_at).then_some(lie);
+        step(&mut key);
+    }
+    key.broken()
+}
+
+#[test]
+fn a_true_history_breaks_nothing() {
+    assert_eq!(long_history(usize::MAX, |_, _| ()), Vec::<&str>::new());
+}
+
+#[test]
+fn what_is_changed_in_a_true_history_is_found() {
+    type Lie = fn(&mut Reply, &mut Vec<Message>);
+    let lies: [(usize, &str, Lie); 10] = [
+        (2, "rule 3", |reply, _| {
+            if let Reply::Acquire(AcquireReply::Held(held)) = reply {
+                held.change_in *= 2;
+            }
+        }),
+        (2, "rule 2", |reply, _| {
+            if let Reply::Acquire(AcquireReply::Held(held)) = reply {
+                held.by = None;
+            }
+        }),
+        (4, "reentrancy", |reply, _| {
+            if let Reply::End(EndReply::Released { holds_left, .. }) = reply {
+                *holds_left += 1;
+            }
+        }),
+        (4, "rule 2", |reply, _| {
+            if let Reply::End(EndReply::Released { tenure, .. }) = reply {
+                tenure.iter_mut().for_each(|view| view.mode = Mode::Shared);
+            }
+        }),
+        (5, "rule 8", |_, messages| messages.clear()),
+        (5, "rule 8", |_, messages| {
+            let wrong = SessionId::from_bytes([3; 16]);
+            messages.iter_mut().for_each(|message| message.to = wrong);
+        }),
+        (7, "forced release", |_, messages| messages.clear()),
+        (7, "forced release", |reply, _| {
+            *reply = Reply::ForceRelease(ForceReply::Forced { tenures: 2 });
+        }),
+        (9, "why", |reply, _| {
+            *reply = Reply::End(EndReply::NotHeld(Why::Expired));
+        }),
+        (10, "why", |reply, _| {
+            *reply = Reply::End(EndReply::NotHeld(Why::Unknown));
+        }),
+    ];
+    for (n, (at, promise, lie)) in lies.into_iter().enumerate() {
+        let broken = long_history(at, lie);
+        assert!(broken.contains(&promise), "lie {n}: {broken:?}");
+    }
+}

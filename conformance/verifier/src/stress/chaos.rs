@@ -1,0 +1,340 @@
+//! What goes wrong in a run, and how all of it is put right.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold_api::{ForceHow, Key, LockClient};
+use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer, Tail};
+
+use crate::stress::plan::{LONGEST_STEP, Plan};
+
+/// The one that makes things go wrong.
+pub(crate) struct Chaos {
+    pub(crate) sim: SimServer,
+    pub(crate) plan: Plan,
+    pub(crate) clients: Vec<SimBackend>,
+    pub(crate) dead: Vec<Arc<AtomicBool>>,
+    pub(crate) admin: Option<LockClient>,
+    pub(crate) keys: Vec<Key>,
+    /// Whether there are two primaries.
+    pub(crate) split: bool,
+}
+
+/// One sort of trouble.
+#[derive(Clone, Copy)]
+enum Trouble {
+    Lost,
+    Late,
+    Doubled,
+    Push,
+    Connection,
+    Isolation,
+    Pause,
+    Kill,
+    Silence,
+    Restart,
+    Mute,
+    Revoke,
+    Drift,
+    Eviction,
+    DataLoss,
+    FailOver,
+    ClockStep,
+}
+
+impl Chaos {
+    /// The faulty phase.
+    pub(crate) async fn rage(&mut self) {
+        let troubles = self.troubles();
+        let gap = self.plan.pace.max(Duration::from_millis(20));
+        for n in 0..self.plan.incidents {
+            // Some trouble is there from the beginning.
+            if n > 0 || self.sim.draw(2) == 1 {
+                self.sim.sleep(self.span(gap)).await;
+            }
+            let count = u32::try_from(troubles.len()).unwrap_or(0);
+            if count > 0 {
+                let which = troubles[self.sim.draw(count) as usize];
+                self.happen(which).await;
+            }
+        }
+        self.sim.sleep(self.span(gap)).await;
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        let on = self.plan.troubles;
+        let all = [
+            (on.lost, Trouble::Lost),
+            (on.late, Trouble::Late),
+            (on.doubled, Trouble::Doubled),
+            (on.pushes, Trouble::Push),
+            (on.connections, Trouble::Connection),
+            (on.connections, Trouble::Isolation),
+            (on.pauses, Trouble::Pause),
+            (on.kills, Trouble::Kill),
+            (on.late && (on.pauses || on.kills), Trouble::Silence),
+            (on.restarts, Trouble::Restart),
+            (on.mute, Trouble::Mute),
+            (on.revokes, Trouble::Revoke),
+            (on.drift, Trouble::Drift),
+            (on.evictions, Trouble::Eviction),
+            (on.data, Trouble::DataLoss),
+            (on.fail_overs, Trouble::FailOver),
+            (on.clock, Trouble::ClockStep),
+        ];
+        all.into_iter()
+            .filter_map(|(on, trouble)| on.then_some(trouble))
+            .collect()
+    }
+
+    /// A time on the grid.
+    fn span(&self, most: Duration) -> Duration {
+        let ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
+        Duration::from_millis(self.sim.draw(ms.saturating_add(1)).into())
+    }
+
+    /// How late a message is: often less than a lease, sometimes more than a call.
+    fn delay(&self) -> Duration {
+        match self.sim.draw(3) {
+            0 => self.span(Duration::from_millis(50)),
+            1 => self.span(self.plan.terms.lease),
+            _ => self.span(Duration::from_secs(4)),
+        }
+    }
+
+    fn victim(&self) -> usize {
+        let count = u32::try_from(self.clients.len()).unwrap_or(1);
+        self.sim.draw(count) as usize
+    }
+
+    /// A fault of one message, of any sort of call or of one.
+    fn inject(&self, victim: usize, fault: Fault) {
+        let calls = [
+            Call::Acquire,
+            Call::Acquire,
+            Call::Acquire,
+            Call::Acquire,
+            Call::Acquire,
+            Call::Poll,
+            Call::Renew,
+            Call::Renew,
+            Call::End,
+            Call::Convert,
+        ];
+        match calls.get(self.sim.draw(12) as usize) {
+            Some(call) => self.clients[victim].inject_into(*call, fault),
+            None => self.clients[victim].inject(fault),
+        }
+    }
+
+    async fn happen(&mut self, trouble: Trouble) {
+        let victim = self.victim();
+        let backend = &self.clients[victim];
+        match trouble {
+            Trouble::Lost if self.sim.draw(3) == 2 => self.inject(victim, Fault::LoseRequest),
+            Trouble::Lost => self.inject(victim, Fault::LoseReply),
+            Trouble::Late if self.sim.draw(2) == 1 => {
+                self.inject(victim, Fault::DelayReply(self.delay()));
+            }
+            Trouble::Late => self.inject(victim, Fault::DelayRequest(self.delay())),
+            Trouble::Doubled if self.sim.draw(2) == 1 => {
+                self.inject(victim, Fault::DuplicateRequest(self.delay()));
+            }
+            // While what the first delivery made still stands.
+            Trouble::Doubled => {
+                let soon = self.span(Duration::from_millis(5));
+                self.inject(victim, Fault::DuplicateRequest(soon));
+            }
+            Trouble::Push => backend.inject(match self.sim.draw(3) {
+                0 => Fault::LosePush,
+                1 => Fault::DuplicatePush,
+                _ => Fault::DelayPush(self.delay()),
+            }),
+            Trouble::Connection => backend.drop_connection(),
+            Trouble::Isolation => self.isolate(victim),
+            Trouble::Pause => self.pause(victim),
+            Trouble::Kill => self.kill(victim),
+            Trouble::Silence => self.silence(victim).await,
+            Trouble::Restart => self.restart(),
+            Trouble::Mute => self.mute(),
+            Trouble::Revoke => self.revoke().await,
+            Trouble::Drift => self.drift(victim),
+            Trouble::Eviction => self.evict(),
+            Trouble::DataLoss => self.lose_data(),
+            Trouble::FailOver => self.fail_over(),
+            Trouble::ClockStep => self.step_clock(),
+        }
+    }
+
+    fn isolate(&self, victim: usize) {
+        let backend = self.clients[victim].clone();
+        backend.isolate();
+        let time = self.span(Duration::from_secs(3));
+        let sim = self.sim.clone();
+        drop(self.sim.spawn(async move {
+            sim.sleep(time).await;
+            backend.rejoin();
+        }));
+    }
+
+    fn pause(&self, victim: usize) {
+        let backend = self.clients[victim].clone();
+        if self.dead[victim].load(Ordering::Relaxed) {
+            return;
+        }
+        backend.pause();
+        let most = [self.plan.terms.lease * 2, Duration::from_secs(7)];
+        let time = self.span(most[self.sim.draw(2) as usize]);
+        let (sim, dead) = (self.sim.clone(), Arc::clone(&self.dead[victim]));
+        drop(self.sim.spawn(async move {
+            sim.sleep(time).await;
+            if !dead.load(Ordering::Relaxed) {
+                backend.resume();
+            }
+        }));
+    }
+
+    /// Somebody is left alive.
+    fn kill(&self, victim: usize) {
+        let alive = self
+            .dead
+            .iter()
+            .filter(|dead| !dead.load(Ordering::Relaxed));
+        if alive.count() > 1 {
+            self.dead[victim].store(true, Ordering::Relaxed);
+            self.clients[victim].kill();
+        }
+    }
+
+    /// An acquire is on its way for longer than it may be, and its client says nothing after it: no
+    /// repetition and no end comes before it.
+    async fn silence(&self, victim: usize) {
+        let late = Duration::from_secs(2) + self.span(Duration::from_secs(2));
+        self.clients[victim].inject_into(Call::Acquire, Fault::DelayRequest(late));
+        self.sim.sleep(self.span(Duration::from_secs(1))).await;
+        let on = self.plan.troubles;
+        if on.kills && (!on.pauses || self.sim.draw(2) == 1) {
+            self.kill(victim);
+        } else {
+            self.pause(victim);
+        }
+    }
+
+    /// Often at once; otherwise calls are refused for a while.
+    fn restart(&self) {
+        if self.sim.draw(2) == 0 {
+            return self.sim.restart(Data::Kept);
+        }
+        self.sim.stop();
+        let time = self.span(Duration::from_secs(3));
+        let sim = self.sim.clone();
+        drop(self.sim.spawn(async move {
+            sim.sleep(time).await;
+            sim.start(Data::Kept);
+        }));
+    }
+
+    /// For a while, or for the rest of the faulty phase.
+    fn mute(&self) {
+        self.sim.refuse_publish();
+        if self.sim.draw(2) == 1 {
+            return;
+        }
+        let time = self.span(Duration::from_secs(3));
+        let sim = self.sim.clone();
+        drop(self.sim.spawn(async move {
+            sim.sleep(time).await;
+            sim.allow_publish();
+        }));
+    }
+
+    async fn revoke(&self) {
+        let Some(admin) = &self.admin else { return };
+        let key = self.keys[0].as_str();
+        // What it comes to is no matter here: its command may be lost like any other.
+        if let Ok(seen) = admin.inspect(key).await {
+            let mut tokens = seen.held_tokens();
+            if self.sim.draw(2) == 1 {
+                // One holder of several.
+                tokens.truncate(1);
+            }
+            let forced = admin.force_release(key, tokens, ForceHow::Revoke);
+            drop(forced.await);
+        }
+    }
+
+    /// Within the allowance, unless nothing is promised of clocks.
+    fn drift(&self, victim: usize) {
+        let backend = &self.clients[victim];
+        let most = if self.plan.out_of_model { 300 } else { 9 };
+        if self.sim.draw(3) == 2 {
+            backend.jump_clock(self.span(self.plan.terms.lease * 2));
+        } else {
+            // 0, then 1 and -1 thousandths, and so on.
+            let nth = i32::try_from(self.sim.draw(2 * most + 1)).unwrap_or(0);
+            let rate = if nth % 2 == 1 {
+                nth / 2 + 1
+            } else {
+                -(nth / 2)
+            };
+            backend.set_clock_rate(rate * 1_000);
+        }
+    }
+
+    fn tail(&self) -> Tail {
+        if self.sim.draw(2) == 1 {
+            Tail::Last(self.span(self.plan.terms.lease))
+        } else {
+            Tail::Commands(1 + self.sim.draw(16) as usize)
+        }
+    }
+
+    fn evict(&self) {
+        self.sim.remove_key(&self.keys[0]);
+    }
+
+    fn lose_data(&self) {
+        self.sim.restart(match self.sim.draw(2) {
+            0 => Data::AllBut(self.tail()),
+            _ => Data::Lost,
+        });
+    }
+
+    fn fail_over(&mut self) {
+        if self.split {
+            self.split = false;
+            self.sim.heal();
+        } else if self.sim.draw(2) == 1 && self.sim.is_up() {
+            self.split = true;
+            let staying = &self.clients[..self.victim()];
+            self.sim.split(self.tail(), staying);
+        } else {
+            self.sim.fail_over(self.tail());
+        }
+    }
+
+    fn step_clock(&self) {
+        let by = self.span(LONGEST_STEP);
+        match self.sim.draw(2) {
+            0 => self.sim.step_clock_forward(by),
+            _ => self.sim.step_clock_back(by),
+        }
+    }
+
+    /// Puts everything right, for those who are alive.
+    pub(crate) fn heal(&mut self) {
+        self.sim.start(Data::Kept);
+        self.sim.allow_publish();
+        if std::mem::take(&mut self.split) {
+            self.sim.heal();
+        }
+        for (client, dead) in self.clients.iter().zip(&self.dead) {
+            client.clear_faults();
+            client.rejoin();
+            if !dead.load(Ordering::Relaxed) {
+                client.resume();
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Any kind of lock, and any kind of guard, for workers that do not care which.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard as StdGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_api::{
+    Error, Kind, Limits, LockClient, Mode, Mutex, MutexGuard, Outcome, PermitGuard, ReadGuard,
+    ReentrantMutex, ReentrantRwLock, Release, RwLock, Semaphore, Upgrade, WriteGuard,
+};
+
+use crate::checker::Watched;
+use crate::stress::plan::Terms;
+
+/// How long a worker is ready to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    Try,
+    Within(Duration),
+    Forever,
+}
+
+/// A handle, made for one acquisition; a reentrant one is kept for all that nest in it.
+#[derive(Clone, Debug)]
+pub(crate) enum Handle {
+    Mutex(Mutex),
+    ReentrantMutex(ReentrantMutex),
+    RwLock(RwLock),
+    ReentrantRwLock(ReentrantRwLock),
+    Semaphore(Semaphore),
+}
+
+/// Calls one method of a handle in the way that the patience says.
+macro_rules! take {
+    ($handle:expr, $patience:expr, $guard:path, $try:ident, $within:ident, $forever:ident $(, $arg:expr)?) => {
+        match $patience {
+            Patience::Try => $handle.$try($($arg)?).await?.map($guard),
+            Patience::Within(time) => $handle.$within($($arg,)? time).await?.map($guard),
+            Patience::Forever => Outcome::Acquired($guard($handle.$forever($($arg)?).await?)),
+        }
+    };
+}
+
+impl Handle {
+    /// A handle on a key, on these terms.
+    pub(crate) fn new(locks: &LockClient, key: &str, terms: &Terms) -> Result<Self, Error> {
+        let limits = Limits {
+            holds: terms.holds,
+            ..Limits::default()
+        };
+        macro_rules! with_terms {
+            ($handle:expr, $variant:path) => {{
+                let handle = $handle
+                    .lease(terms.lease)
+                    .waiter_lease(terms.waiter_lease)
+                    .limits(limits)
+                    .policy(terms.policy);
+                $variant(if terms.fixed {
+                    handle.fixed_lease()
+                } else {
+                    handle
+                })
+            }};
+        }
+        Ok(match (terms.kind, terms.reentrant) {
+            (Kind::Mutex, false) => with_terms!(locks.mutex(key)?, Self::Mutex),
+            (Kind::Mutex, true) => with_terms!(locks.reentrant_mutex(key)?, Self::ReentrantMutex),
+            (Kind::RwLock, false) => with_terms!(locks.rw_lock(key)?, Self::RwLock),
+            (Kind::RwLock, true) => {
+                with_terms!(locks.reentrant_rw_lock(key)?, Self::ReentrantRwLock)
+            }
+            (Kind::Semaphore, _) => {
+                with_terms!(locks.semaphore(key, terms.capacity)?, Self::Semaphore)
+            }
+        })
+    }
+
+    /// The same owner's handle with another lease.
+    pub(crate) fn with_lease(self, lease: Duration) -> Self {
+        match self {
+            Self::Mutex(handle) => Self::Mutex(handle.lease(lease)),
+            Self::ReentrantMutex(handle) => Self::ReentrantMutex(handle.lease(lease)),
+            Self::RwLock(handle) => Self::RwLock(handle.lease(lease)),
+            Self::ReentrantRwLock(handle) => Self::ReentrantRwLock(handle.lease(lease)),
+            Self::Semaphore(handle) => Self::Semaphore(handle.lease(lease)),
+        }
+    }
+
+    /// Takes the lock.
+    pub(crate) async fn take(
+        &self,
+        mode: Mode,
+        patience: Patience,
+    ) -> Result<Outcome<AnyGuard>, Error> {
+        let reads = mode == Mode::Shared;
+        Ok(match self {
+            Self::Mutex(h) => take!(h, patience, AnyGuard::Mutex, try_lock, lock_within, lock),
+            Self::ReentrantMutex(h) => {
+                take!(h, patience, AnyGuard::Mutex, try_lock, lock_within, lock)
+            }
+            Self::RwLock(h) if reads => {
+                take!(h, patience, AnyGuard::Read, try_read, read_within, read)
+            }
+            Self::RwLock(h) => {
+                take!(h, patience, AnyGuard::Write, try_write, write_within, write)
+            }
+            Self::ReentrantRwLock(h) if reads => {
+                take!(h, patience, AnyGuard::Read, try_read, read_within, read)
+            }
+            Self::ReentrantRwLock(h) => {
+                take!(h, patience, AnyGuard::Write, try_write, write_within, write)
+            }
+            Self::Semaphore(h) => {
+                let permits = match mode {
+                    Mode::Permits(permits) => permits,
+                    Mode::Exclusive | Mode::Shared => h.capacity(),
+                };
+                take!(
+                    h,
+                    patience,
+                    AnyGuard::Permits,
+                    try_acquire,
+                    acquire_within,
+                    acquire,
+                    permits
+                )
+            }
+        })
+    }
+}
+
+/// A guard of any kind.
+#[derive(Debug)]
+pub(crate) enum AnyGuard {
+    Mutex(MutexGuard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+    Permits(PermitGuard),
+}
+
+/// Calls a method that all guards have.
+macro_rules! each {
+    ($guard:expr, $name:ident => $call:expr) => {
+        match $guard {
+            AnyGuard::Mutex($name) => $call,
+            AnyGuard::Read($name) => $call,
+            AnyGuard::Write($name) => $call,
+            AnyGuard::Permits($name) => $call,
+        }
+    };
+}
+
+impl AnyGuard {
+    pub(crate) fn is_valid(&self) -> bool {
+        each!(self, guard => guard.is_valid())
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        each!(self, guard => guard.fencing_token().map_or(0, |token| token.get()))
+    }
+
+    pub(crate) fn valid_for(&self) -> Duration {
+        each!(self, guard => guard.valid_for())
+    }
+
+    pub(crate) async fn renew(&self) -> Result<Duration, Error> {
+        each!(self, guard => guard.renew().await)
+    }
+
+    pub(crate) async fn release(&self) -> Result<Release, Error> {
+        each!(self, guard => guard.release().await)
+    }
+
+    /// The other mode, if it has one: a reader upgrades if it can, a writer downgrades.
+    pub(crate) async fn convert(self) -> Result<Self, Error> {
+        Ok(match self {
+            Self::Read(guard) => match guard.try_upgrade().await? {
+                Upgrade::Upgraded(guard) => Self::Write(guard),
+                Upgrade::NotSole(guard) => Self::Read(guard),
+            },
+            Self::Write(guard) => Self::Read(guard.downgrade().await?),
+            other @ (Self::Mutex(_) | Self::Permits(_)) => other,
+        })
+    }
+}
+
+/// For how long at least a guard counts as valid that is in use right now.
+const THIS_INSTANT: Duration = Duration::from_nanos(1);
+
+/// Where a worker keeps its guard, and the checker finds it. It is empty while the worker converts
+/// the guard, and uses nothing.
+#[derive(Debug)]
+pub(crate) struct Pocket {
+    guard: StdMutex<Option<Arc<AnyGuard>>>,
+    /// Its user looks at the guard before it works, and then not again until it is done.
+    stubborn: bool,
+    /// Whether its user works.
+    in_use: AtomicBool,
+}
+
+impl Pocket {
+    pub(crate) fn new(guard: AnyGuard, stubborn: bool) -> Self {
+        Self {
+            guard: StdMutex::new(Some(Arc::new(guard))),
+            stubborn,
+            in_use: AtomicBool::new(false),
+        }
+    }
+
+    /// Its user begins to work, if the guard is valid, or is done.
+    pub(crate) fn set_in_use(&self, in_use: bool) {
+        let valid = in_use && self.guard().is_some_and(|guard| guard.is_valid());
+        self.in_use.store(valid, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> StdGuard<'_, Option<Arc<AnyGuard>>> {
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn put(&self, guard: AnyGuard) {
+        *self.lock() = Some(Arc::new(guard));
+    }
+
+    pub(crate) fn guard(&self) -> Option<Arc<AnyGuard>> {
+        self.lock().clone()
+    }
+
+    /// Takes the guard out; the pocket must be the only one that has it.
+    pub(crate) fn take(&self) -> Option<AnyGuard> {
+        self.lock().take().and_then(Arc::into_inner)
+    }
+}
+
+impl Watched for Pocket {
+    fn valid_for(&self) -> Duration {
+        let said = self.guard().map(|guard| guard.valid_for());
+        let said = said.unwrap_or_default();
+        if self.stubborn && self.in_use.load(Ordering::Relaxed) {
+            said.max(THIS_INSTANT)
+        } else {
+            said
+        }
+    }
+
+    fn token(&self) -> u64 {
+        self.guard().map_or(0, |guard| guard.token())
+    }
+}
