@@ -1,9 +1,9 @@
 //! Rules 12 and 13 and S3: commands that come late or twice, limits, and releases of others.
 
-use super::{Step, holder_mut};
+use super::{Step, holder_mut, whole};
 use crate::machine::{Command, Reply};
 use crate::reply::{AcquireReply, Acquired, EndReply, Refused, RenewReply, Why};
-use crate::request::{Acquire, Kind, LockSpec, Mode};
+use crate::request::{Acquire, LockSpec};
 
 pub(super) fn hold_limit_ignored(step: &mut Step<'_>) {
     step.again_with_acquire(|request| request.limits.holds = u32::MAX);
@@ -100,12 +100,8 @@ pub(super) fn renew_revives(step: &mut Step<'_>) {
         return;
     }
     let spec = step.after.spec.unwrap_or(LockSpec::mutex());
-    let mode = match spec.kind() {
-        Kind::Semaphore => Mode::Permits(spec.capacity()),
-        Kind::Mutex | Kind::RwLock => Mode::Exclusive,
-    };
     let (key, lease) = (request.key.clone(), request.lease);
-    let grant = Acquire::new(key, spec, mode, request.operation, lease, step.now());
+    let grant = Acquire::new(key, spec, whole(spec), request.operation, lease, step.now());
     let mut grant = Step {
         before: step.after.clone(),
         command: Command::Acquire(grant.expect("the lease is one of a renewal")),

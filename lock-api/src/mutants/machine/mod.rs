@@ -19,7 +19,7 @@ use crate::machine::{
     self, Command, Env, Event, HolderParts, Message, Reply, State, StateParts, WaiterParts,
 };
 use crate::reply::{AcquireReply, Acquired, ConvertReply, EndReply, PollReply, RenewReply};
-use crate::request::{Acquire, Kind};
+use crate::request::{Acquire, Kind, LockSpec, Mode};
 use crate::time::ServerTime;
 
 /// [`machine::step`], altered by the mutant that is planted.
@@ -277,6 +277,14 @@ fn holder(parts: &StateParts, operation: Operation) -> Option<&HolderParts> {
 fn holder_mut(parts: &mut StateParts, operation: Operation) -> Option<&mut HolderParts> {
     let mut tenures = parts.tenures.iter_mut();
     tenures.find(|tenure| has(tenure, operation))
+}
+
+/// The mode of a hold that takes all of the key.
+const fn whole(spec: LockSpec) -> Mode {
+    match spec.kind() {
+        Kind::Semaphore => Mode::Permits(spec.capacity()),
+        Kind::Mutex | Kind::RwLock => Mode::Exclusive,
+    }
 }
 
 /// When the last of all that the state keeps is over.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Step, holder};
+use super::{Step, holder, whole};
 use crate::bounds::DEFAULT_LEASE;
 use crate::id::FencingToken;
 use crate::machine::{Command, Env, Event, Reach, Reply};
@@ -13,17 +13,30 @@ pub(super) fn waiter_sent_away(step: &mut Step<'_>) {
     step.again_with_acquire(|request| request.wait = None);
 }
 
+/// The dead waiter wants all of the key, and whatever it is granted, it is back in its place.
 pub(super) fn dead_waiter_blocks(step: &mut Step<'_>) {
     let (now, own) = (step.now(), step.operation());
-    let lease = step.before.spec.map(|spec| spec.waiter_lease());
-    let end = now.saturating_add(lease.unwrap_or_default());
-    for place in &mut step.before.places {
-        if place.end <= now && Some(place.operation) != own {
-            (place.end, place.listening, place.away) = (end, false, false);
-            step.before.stored_end = step.before.stored_end.max(end);
-        }
-    }
+    let spec = step.before.spec.filter(|it| it.policy() != Policy::Barging);
+    let mut places = step.before.places.iter_mut();
+    let (Some(spec), Some(place)) = (
+        spec,
+        places.find(|it| it.end <= now && Some(it.operation) != own),
+    ) else {
+        return;
+    };
+    let dead = place.clone();
+    let end = now.saturating_add(spec.waiter_lease());
+    (place.mode, place.end) = (whole(spec), end);
+    (place.listening, place.away) = (false, false);
+    step.before.stored_end = step.before.stored_end.max(end);
     step.again();
+    if holder(&step.after, dead.operation).is_some() {
+        step.after.tenures.clear();
+        step.after.token = step.before.token;
+    }
+    step.after.places.retain(|it| it.ticket != dead.ticket);
+    step.after.places.push(dead);
+    step.after.places.sort_by_key(|it| it.ticket);
 }
 
 pub(super) fn barging_under_fair(step: &mut Step<'_>) {
