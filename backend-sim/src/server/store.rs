@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+#[cfg(not(leasehold_mutants))]
+use leasehold_api::machine::step;
 use leasehold_api::machine::{self, Env, Message, Reach, Settings, State};
+#[cfg(leasehold_mutants)]
+use leasehold_api::mutants::step;
 use leasehold_api::{ClockId, InspectReply, Key, ServerTime, SessionId, Stamp};
 
 use crate::record::{Answer, ServerEvent, Tail};
@@ -118,7 +122,7 @@ impl Store {
         let (answer, messages) = match slot {
             Slot::Foreign(found) => (Answer::Foreign(found.clone()), Vec::new()),
             Slot::Lock(state) => {
-                let (reply, messages) = machine::step(state, env, command);
+                let (reply, messages) = step(state, env, command);
                 (Answer::Reply(reply), messages)
             }
         };
@@ -265,7 +269,7 @@ fn inspect(state: &mut State, now: ServerTime, settings: Settings) -> InspectRep
         settings,
         reachable: &|_| Reach::Unknown,
     };
-    match machine::step(state, env, &machine::Command::Inspect).0 {
+    match step(state, env, &machine::Command::Inspect).0 {
         machine::Reply::Inspect(reply) => reply,
         other => unreachable!("an inspection answered {other:?}"),
     }

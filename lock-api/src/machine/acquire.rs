@@ -1,11 +1,9 @@
 //! Acquire and poll: the two commands that can answer with a hold or a place.
 
-use crate::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD};
-use crate::id::{FencingToken, Label, Operation};
-use crate::machine::settle::Settling;
-use crate::machine::state::{Grant, Hold, Place, State, Tenure, is_over};
+use crate::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD, SCAN_FREELY};
+use crate::id::{FencingToken, Operation};
+use crate::machine::state::{Grant, Hold, Place, State, is_over};
 use crate::machine::{Env, Message};
-use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Held, PollReply, Refused};
 use crate::request::{Acquire, Mode, Policy, Poll, Wait};
 use crate::time::ServerTime;
@@ -21,19 +19,9 @@ impl State {
         if let Some(refused) = self.refuse_delivery(env, request) {
             return AcquireReply::Refused(refused);
         }
-        let freed = self.drop_if_expired(request.operation, env.now).freed;
-        let needed = self.depends_on_expiry(request);
-        self.settle(
-            env,
-            Settling {
-                needed,
-                freed,
-                own: None,
-            },
-            out,
-        );
+        let needed = |state: &Self| state.depends_on_expiry(request);
+        self.begin(env, request.operation, None, needed, out);
 
-        self.misread_redelivery(env, request);
         let seen = self
             .mark(request.operation.session, env.now)
             .map_or(0, |mark| mark.sequence);
@@ -43,14 +31,13 @@ impl State {
         if let Some(reply) = self.report(request.operation, env.now) {
             return reply;
         }
-        let skips = mutant!(StaleTooSoon) && seen > 0 && request.operation.sequence > seen + 1;
-        if request.operation.sequence <= seen || skips {
+        if request.operation.sequence <= seen {
             return AcquireReply::Refused(Refused::Stale);
         }
         if let Err(refused) = self.adopt(request) {
             return AcquireReply::Refused(refused);
         }
-        if self.enters_again(request) {
+        if self.tenures.contains_key(&self.holder(request.operation)) {
             return self.enter_again(env, request);
         }
         if self.may_enter(request.mode) {
@@ -63,7 +50,7 @@ impl State {
     fn refuse_delivery(&self, env: Env<'_>, request: &Acquire) -> Option<Refused> {
         let latest = env.now.saturating_add(env.settings.horizon);
         let outside = request.deliver_before < env.now || request.deliver_before > latest;
-        if outside && !mutant!(DeliverBeforeIgnored) {
+        if outside {
             return Some(Refused::TooLate);
         }
         let known = env.now.max(ServerTime::from_micros(self.token));
@@ -75,37 +62,10 @@ impl State {
         (floor > highest).then_some(Refused::FloorTooHigh)
     }
 
-    /// What a state machine without memory for operations would do to one that comes twice.
-    fn misread_redelivery(&mut self, env: Env<'_>, request: &Acquire) {
-        if mutant!(RedeliveryExtends) {
-            self.extend(env, request.operation, request.lease);
-        }
-        let live = self.live(request.operation, env.now).is_some();
-        let holder = self.holder(request.operation);
-        if mutant!(RetryCountsTwice)
-            && let Some(tenure) = self.tenures.get_mut(&holder).filter(|_| live)
-        {
-            let sequence = request.operation.sequence | 1 << 52;
-            tenure.holds.push(Hold {
-                sequence,
-                mode: request.mode,
-            });
-        }
-    }
-
-    /// Whether the owner holds already, so that this attempt is judged as one more hold.
-    fn enters_again(&self, request: &Acquire) -> bool {
-        let Some(tenure) = self.tenures.get(&self.holder(request.operation)) else {
-            return false;
-        };
-        let upgrades = request.mode == Mode::Exclusive && tenure.mode() == Mode::Shared;
-        !(mutant!(UpgradeSelfDeadlock) && upgrades)
-    }
-
     /// Whether it matters for this attempt who has expired. A reader's token does: it joins the
     /// period of those who read, and of nobody who is gone.
     fn depends_on_expiry(&self, request: &Acquire) -> bool {
-        !self.places.is_empty()
+        self.has_queue()
             || request.mode == Mode::Shared
             || self.spec != Some(request.spec)
             || !self.fits(request.mode)
@@ -115,11 +75,7 @@ impl State {
     /// How the operation stands if it is live already.
     fn report(&self, operation: Operation, now: ServerTime) -> Option<AcquireReply> {
         if let Some(tenure) = self.live(operation, now) {
-            let mut acquired = self.acquired(tenure, now);
-            if mutant!(RemainingTooLong) {
-                acquired.remaining *= 2;
-            }
-            return Some(AcquireReply::Acquired(acquired));
+            return Some(AcquireReply::Acquired(self.acquired(tenure, now)));
         }
         let ticket = self.ticket(operation)?;
         let waits = self
@@ -155,11 +111,7 @@ impl State {
         if request.mode == Mode::Exclusive && tenure.mode() == Mode::Shared {
             return AcquireReply::Refused(Refused::WouldDeadlock);
         }
-        if mutant!(WriteBeforeRefusal) {
-            tenure.end = tenure.end.max(env.now.saturating_add(request.lease));
-        }
-        let many = tenure.holds.len() >= request.limits.holds as usize;
-        if many && !mutant!(HoldLimitIgnored) {
+        if tenure.holds.len() >= request.limits.holds as usize {
             return AcquireReply::Refused(Refused::HoldLimit);
         }
         tenure.holds.push(Hold {
@@ -168,16 +120,9 @@ impl State {
         });
         if !tenure.revoked {
             // An inner hold with a shorter lease must not shorten the tenure.
-            let asked = env.now.saturating_add(request.lease);
-            tenure.end = match mutant!(InnerLeaseShortens) {
-                true => asked,
-                false => tenure.end.max(asked),
-            };
+            tenure.end = tenure.end.max(env.now.saturating_add(request.lease));
         }
         let end = tenure.end;
-        if mutant!(InnerLeaseShortens) {
-            self.earliest = self.earliest.min(end);
-        }
         self.cover_tenure(end, env.settings);
         let acquired = self
             .tenures
@@ -195,8 +140,6 @@ impl State {
         let all_away = self.places.len() == self.away as usize;
         let passes = match policy {
             Some(Policy::Barging) => true,
-            _ if mutant!(BargingUnderFair) => true,
-            _ if mutant!(ReaderPreferenceUnderFair) => mode == Mode::Shared,
             Some(Policy::ReaderPreference) => mode == Mode::Shared,
             _ => false,
         };
@@ -224,7 +167,7 @@ impl State {
             wait.place_until
                 .is_none_or(|until| !is_over(until, env.now))
         });
-        let Some(wait) = wait.filter(|_| !mutant!(WaiterSentAway)) else {
+        let Some(wait) = wait else {
             return AcquireReply::Held(self.held(env.now));
         };
         if self.places.len() >= request.limits.waiters as usize {
@@ -263,21 +206,12 @@ impl State {
 
     /// Who stands in the way. Looking at each holder is bounded like any scan.
     fn held(&self, now: ServerTime) -> Held {
-        let few = self.tenures.len() <= crate::bounds::SCAN_FREELY;
-        let by_end = |tenure: &&Tenure| tenure.end;
+        let few = self.tenures.len() <= SCAN_FREELY;
         let among = self.tenures.values().filter(|_| few);
-        let first = match mutant!(HeldByTheLast) {
-            true => among.max_by_key(by_end),
-            false => among.min_by_key(by_end),
-        };
-        let by: Option<Label> = first.map(|tenure| tenure.label.clone());
-        let last = || self.tenures.values().map(|tenure| tenure.end).max();
+        let first = among.min_by_key(|tenure| tenure.end);
         Held {
-            change_in: match mutant!(HeldForTheLongest) {
-                true => last().unwrap_or(now).saturating_since(now),
-                false => self.change_in(now),
-            },
-            by,
+            change_in: self.change_in(now),
+            by: first.map(|tenure| tenure.label.clone()),
         }
     }
 
@@ -287,24 +221,10 @@ impl State {
         request: &Poll,
         out: &mut Vec<Message>,
     ) -> PollReply {
-        self.forget_if_over(env.now);
-        let dropped = self.drop_if_expired(request.operation, env.now);
         self.refresh_place(env, request);
-        let needed = !self.places.is_empty();
         let own = Some(request.operation);
-        self.settle(
-            env,
-            Settling {
-                needed,
-                freed: dropped.freed,
-                own,
-            },
-            out,
-        );
+        let dropped = self.begin(env, request.operation, own, Self::has_queue, out);
         self.take_barging(env, request.operation, out);
-        if mutant!(PollExtendsClaim) {
-            self.extend(env, request.operation, std::time::Duration::from_secs(5));
-        }
 
         match self.report(request.operation, env.now) {
             Some(AcquireReply::Acquired(acquired)) => PollReply::Acquired(acquired),
@@ -313,7 +233,7 @@ impl State {
         }
     }
 
-    /// Extends the caller's own place and clears its mark.
+    /// Extends the caller's own place, if it has not expired, and clears its mark.
     fn refresh_place(&mut self, env: Env<'_>, request: &Poll) {
         let waiter_lease = self
             .spec
@@ -321,6 +241,7 @@ impl State {
         let Some(place) = self
             .ticket(request.operation)
             .and_then(|ticket| self.places.get_mut(&ticket))
+            .filter(|place| !is_over(place.end, env.now))
         else {
             return;
         };

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use crate::id::{FencingToken, Operation};
 use crate::machine::settle::Settling;
-use crate::machine::state::{Grant, Holder, State, Tenure, is_over};
+use crate::machine::state::{Holder, State, Tenure, is_over};
 use crate::machine::{Env, Event, Message};
-use crate::mutants::mutant;
 use crate::reply::{ConvertReply, EndReply, ForceReply, RenewReply, Why};
 use crate::request::{Convert, End, ForceHow, ForceRelease, Kind, Mode, Renew};
 use crate::time::ServerTime;
@@ -18,40 +17,16 @@ impl State {
         request: &Renew,
         out: &mut Vec<Message>,
     ) -> RenewReply {
-        self.forget_if_over(env.now);
-        let dropped = self.drop_if_expired(request.operation, env.now);
-        let needed = !self.places.is_empty();
-        self.settle(
-            env,
-            Settling {
-                needed,
-                freed: dropped.freed,
-                own: None,
-            },
-            out,
-        );
+        let dropped = self.begin(env, request.operation, None, Self::has_queue, out);
 
-        if mutant!(RenewRevives) {
-            self.revive(env, request);
-        }
         let Some(tenure) = self.live(request.operation, env.now) else {
             return RenewReply::Lost(self.why(request.operation, env.now, dropped.own));
         };
-        if tenure.revoked && !mutant!(RevokedIsRenewed) {
+        if tenure.revoked {
             return RenewReply::Lost(Why::Forced);
         }
         let token = self.token_of(tenure);
-        let before = tenure.end.saturating_since(env.now);
-        if mutant!(CachedRenewal) && before * 4 > request.lease * 3 {
-            let remaining = request.lease;
-            return RenewReply::Renewed { token, remaining };
-        }
         let end = self.extend(env, request.operation, request.lease);
-        if mutant!(RenewalExtendsAll) {
-            self.tenures
-                .values_mut()
-                .for_each(|tenure| tenure.end = tenure.end.max(end));
-        }
         RenewReply::Renewed {
             token,
             remaining: end.saturating_since(env.now),
@@ -78,81 +53,23 @@ impl State {
         end
     }
 
-    /// What a renewal does that sets an expiry without looking.
-    fn revive(&mut self, env: Env<'_>, request: &Renew) {
-        if self.live(request.operation, env.now).is_some() || !self.tenures.is_empty() {
-            return;
-        }
-        self.spec = self.spec.or(Some(crate::LockSpec::mutex()));
-        let grant = Grant {
-            operation: request.operation,
-            mode: Mode::Exclusive,
-            label: crate::Label::new("").expect("empty is short enough"),
-            floor: None,
-            end: env.now.saturating_add(request.lease),
-        };
-        self.grant(env, grant);
-    }
-
     pub(super) fn end(&mut self, env: Env<'_>, request: &End, out: &mut Vec<Message>) -> EndReply {
-        self.forget_if_over(env.now);
-        let dropped = self.drop_if_expired(request.operation, env.now);
-        let needed = !self.places.is_empty();
-        self.settle(
-            env,
-            Settling {
-                needed,
-                freed: dropped.freed,
-                own: None,
-            },
-            out,
-        );
+        let dropped = self.begin(env, request.operation, None, Self::has_queue, out);
 
-        let held = self.live(request.operation, env.now);
-        let (reply, freed) = if held.is_some_and(|tenure| self.misses(env.now, tenure)) {
-            (EndReply::Left, false)
-        } else if held.is_some() {
+        let (reply, freed) = if self.live(request.operation, env.now).is_some() {
             self.end_hold(env, request)
         } else if let Some(ticket) = self.ticket(request.operation) {
             self.remove_place(ticket);
             (EndReply::Left, true)
         } else {
             let why = self.why(request.operation, env.now, dropped.own);
-            let frees = match why {
-                Why::Ended if mutant!(EndAgainFreesNext) => true,
-                _ => mutant!(EndIgnoresOwner),
-            };
-            if frees && self.tenures.pop_first().is_some() {
-                self.used = 0;
-            }
             (EndReply::NotHeld(why), false)
         };
-        if mutant!(NoMarkAfterEnd) {
-            self.marks.remove(&request.operation.session);
-        } else {
-            self.note(env, request.operation, Some(Why::Ended));
-        }
-        if freed && !mutant!(EndGrantsNobody) {
-            let needed = !self.places.is_empty();
-            self.settle(
-                env,
-                Settling {
-                    needed,
-                    freed,
-                    own: None,
-                },
-                out,
-            );
+        self.note(env, request.operation, Some(Why::Ended));
+        if freed {
+            self.settle(env, Settling::freed(self.has_queue()), out);
         }
         reply
-    }
-
-    /// Whether an end that looks for a place or a confirmed hold finds neither. Nothing says which
-    /// holds are claims; but a claim has no more left than a place.
-    fn misses(&self, now: ServerTime, tenure: &Tenure) -> bool {
-        let place = self.spec.map(|spec| spec.waiter_lease());
-        mutant!(EndMissesClaim)
-            && place.is_some_and(|place| tenure.end.saturating_since(now) <= place)
     }
 
     /// Takes one hold out of its tenure; whether that freed something.
@@ -161,7 +78,7 @@ impl State {
         let Some(tenure) = self.tenures.get_mut(&holder) else {
             return (EndReply::NotHeld(Why::Unknown), false);
         };
-        if tenure.holds.len() == 1 || mutant!(EndAtTwoFrees) {
+        if tenure.holds.len() == 1 {
             self.remove_tenure(holder);
             return (
                 EndReply::Released {
@@ -182,18 +99,10 @@ impl State {
             self.used = self.used - self.weight(before) + self.weight(after);
             self.next_token(env.now, None);
         }
-        let mut view = self
+        let tenure = self
             .tenures
             .get(&holder)
             .map(|tenure| self.view(tenure, env.now));
-        if mutant!(EndTellsOldToken)
-            && before != after
-            && let Some(view) = &mut view
-        {
-            view.token = FencingToken::new(self.token - 1);
-        }
-        let holds_left = holds_left + u32::from(mutant!(EndCountsItself));
-        let tenure = view;
         (EndReply::Released { holds_left, tenure }, before != after)
     }
 
@@ -203,17 +112,7 @@ impl State {
         request: &Convert,
         out: &mut Vec<Message>,
     ) -> ConvertReply {
-        self.forget_if_over(env.now);
-        let dropped = self.drop_if_expired(request.operation, env.now);
-        self.settle(
-            env,
-            Settling {
-                needed: true,
-                freed: dropped.freed,
-                own: None,
-            },
-            out,
-        );
+        let dropped = self.begin(env, request.operation, None, |_| true, out);
 
         let Some(tenure) = self.live(request.operation, env.now) else {
             return ConvertReply::Lost(self.why(request.operation, env.now, dropped.own));
@@ -221,7 +120,7 @@ impl State {
         if self.spec.is_none_or(|spec| spec.kind() != Kind::RwLock) {
             return ConvertReply::NotSole;
         }
-        if request.expected != self.token_of(tenure) && !mutant!(DuplicateConversionActs) {
+        if request.expected != self.token_of(tenure) {
             return ConvertReply::WrongPeriod(self.view(tenure, env.now));
         }
         let hold = tenure
@@ -243,12 +142,8 @@ impl State {
 
     /// Only the sole holder may; while others wait, once in a tenure.
     fn may_upgrade(&self, tenure: &Tenure) -> bool {
-        if mutant!(UpgradeAlwaysRefused) {
-            return false;
-        }
-        let sole = self.tenures.len() == 1 || mutant!(UpgradeNotSole);
-        let again = !self.places.is_empty() && tenure.upgraded;
-        sole && (!again || mutant!(UpgradesAgain))
+        let again = self.has_queue() && tenure.upgraded;
+        self.tenures.len() == 1 && !again
     }
 
     fn convert_hold(
@@ -258,7 +153,7 @@ impl State {
         out: &mut Vec<Message>,
     ) -> ConvertReply {
         let holder = self.holder(request.operation);
-        let others_wait = !self.places.is_empty();
+        let others_wait = self.has_queue();
         let Some(tenure) = self.tenures.get_mut(&holder) else {
             return ConvertReply::Lost(Why::Unknown);
         };
@@ -274,20 +169,8 @@ impl State {
         self.used = self.used - self.weight(before) + self.weight(after);
         self.next_token(env.now, None);
         let token = FencingToken::new(self.token);
-        if mutant!(DowngradeOvertakes) {
-            let readers = |mode| mode == Mode::Shared;
-            self.grant_in_order(env, None, readers, &mut 256, out);
-        }
         if self.weight(after) < self.weight(before) {
-            self.settle(
-                env,
-                Settling {
-                    needed: true,
-                    freed: true,
-                    own: None,
-                },
-                out,
-            );
+            self.settle(env, Settling::freed(true), out);
         }
         ConvertReply::Converted { token, remaining }
     }
@@ -299,14 +182,11 @@ impl State {
         out: &mut Vec<Message>,
     ) -> ForceReply {
         self.forget_if_over(env.now);
-        self.settle(
-            env,
-            Settling {
-                needed: true,
-                ..Settling::default()
-            },
-            out,
-        );
+        let how = Settling {
+            needed: true,
+            ..Settling::default()
+        };
+        self.settle(env, how, out);
 
         let seen: Vec<Holder> = self
             .tenures
@@ -322,22 +202,10 @@ impl State {
             return ForceReply::WrongPeriod;
         }
         if request.how == ForceHow::Now {
-            self.settle(
-                env,
-                Settling {
-                    needed: true,
-                    freed: true,
-                    own: None,
-                },
-                out,
-            );
+            self.settle(env, Settling::freed(true), out);
         }
-        let tenures = match mutant!(ForceCountsAll) {
-            true => self.tenures.len(),
-            false => seen.len(),
-        };
         ForceReply::Forced {
-            tenures: u32::try_from(tenures).unwrap_or(u32::MAX),
+            tenures: u32::try_from(seen.len()).unwrap_or(u32::MAX),
         }
     }
 
@@ -348,7 +216,6 @@ impl State {
         tenure.revoked = true;
         let to = holder.session;
         let revoked = tenure.holds.iter().map(|hold| hold.sequence);
-        let revoked = revoked.filter(|_| !mutant!(RevocationUntold));
         out.extend(revoked.map(|sequence| Message {
             to,
             event: Event::Revoked { sequence },

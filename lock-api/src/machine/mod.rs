@@ -45,9 +45,9 @@
 //! replication.
 
 mod acquire;
-mod facts;
 mod hold;
 mod inspect;
+mod parts;
 mod settle;
 mod state;
 
@@ -63,7 +63,8 @@ use crate::reply::{
 use crate::request::{Acquire, Convert, End, ForceRelease, Poll, Renew};
 use crate::time::ServerTime;
 
-pub use facts::{Facts, HoldFacts, PlaceFacts, TenureFacts};
+pub use parts::{HoldParts, HolderParts, Inconsistent, StateParts, WaiterParts, WatermarkParts};
+pub use parts::{HolderParts as TenureFacts, StateParts as Facts, WaiterParts as PlaceFacts};
 pub use state::State;
 
 /// The two spans that a backend fixes for all its keys.
@@ -205,8 +206,6 @@ pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<M
             Reply::ForceRelease(state.force_release(env, request, out))
         }
     };
-    if !cfg!(leasehold_mutants) {
-        debug_assert_eq!(state.check(), Ok(()), "after {command:?}");
-    }
+    debug_assert_eq!(state.check(), Ok(()), "after {command:?}: {state:?}");
     (reply, messages)
 }

@@ -1,10 +1,9 @@
 //! Settling: dropping what has expired, granting what the policy says.
 
 use crate::bounds::{MAX_AWAY_MARKS, SCAN_FREELY, SCAN_INTERVAL, SETTLE_BUDGET};
-use crate::id::{FencingToken, Operation, SessionId};
-use crate::machine::state::{Grant, State, is_over};
+use crate::id::{FencingToken, Operation};
+use crate::machine::state::{Dropped, Grant, State, is_over};
 use crate::machine::{Env, Event, Message, Reach};
-use crate::mutants::mutant;
 use crate::request::{Mode, Policy};
 use crate::time::ServerTime;
 
@@ -19,7 +18,44 @@ pub(super) struct Settling {
     pub(super) own: Option<Operation>,
 }
 
+impl Settling {
+    /// The settling that ends a command which has freed something.
+    pub(super) const fn freed(needed: bool) -> Self {
+        Self {
+            needed,
+            freed: true,
+            own: None,
+        }
+    }
+}
+
 impl State {
+    /// Begins a command that names an operation: forgets a state past its stored end, drops what
+    /// the operation had if it has expired, and settles. `needed` is asked after the drop.
+    pub(super) fn begin(
+        &mut self,
+        env: Env<'_>,
+        operation: Operation,
+        own: Option<Operation>,
+        needed: impl FnOnce(&Self) -> bool,
+        out: &mut Vec<Message>,
+    ) -> Dropped {
+        self.forget_if_over(env.now);
+        let dropped = self.drop_if_expired(operation, env.now);
+        let how = Settling {
+            needed: needed(self),
+            freed: dropped.freed,
+            own,
+        };
+        self.settle(env, how, out);
+        dropped
+    }
+
+    /// Whether anybody is in the queue: then it matters who has expired.
+    pub(super) fn has_queue(&self) -> bool {
+        !self.places.is_empty()
+    }
+
     /// Drops expired tenures, then grants to the queue.
     pub(super) fn settle(&mut self, env: Env<'_>, how: Settling, out: &mut Vec<Message>) {
         let expired = how.needed && self.scan(env.now);
@@ -30,12 +66,7 @@ impl State {
         let any: fn(Mode) -> bool = |_| true;
         let readers: fn(Mode) -> bool = |mode| mode == Mode::Shared;
         let writers: fn(Mode) -> bool = |mode| mode == Mode::Exclusive;
-        let policy = if mutant!(ReaderPreferenceUnderFair) {
-            Policy::ReaderPreference
-        } else {
-            spec.policy()
-        };
-        match policy {
+        match spec.policy() {
             Policy::Fair => {
                 self.grant_in_order(env, how.own, any, &mut budget, out);
             }
@@ -69,10 +100,6 @@ impl State {
             .filter(|(_, t)| is_over(t.end, now))
             .map(|(holder, _)| *holder)
             .collect();
-        let expired = match mutant!(OneExpiryDropsAll) && !expired.is_empty() {
-            true => self.tenures.keys().copied().collect(),
-            false => expired,
-        };
         for holder in &expired {
             self.remove_tenure(*holder);
         }
@@ -88,7 +115,7 @@ impl State {
 
     /// Grants places of `class` in the order of their tickets until one does not fit. Whether
     /// all were passed.
-    pub(super) fn grant_in_order(
+    fn grant_in_order(
         &mut self,
         env: Env<'_>,
         own: Option<Operation>,
@@ -100,9 +127,6 @@ impl State {
         while let Some((&ticket, place)) = self.places.range(from..).next() {
             from = ticket + 1;
             if is_over(place.end, env.now) {
-                if mutant!(DeadWaiterBlocks) {
-                    return false;
-                }
                 self.remove_place(ticket);
                 continue;
             }
@@ -131,17 +155,12 @@ impl State {
         let heard = match (env.reachable)(place.operation.session) {
             Reach::Listening => true,
             Reach::Nobody => false,
-            Reach::Unknown => !mutant!(UnknownIsAway),
+            Reach::Unknown => true,
         };
         if !place.listening || heard || !may_mark {
             return false;
         }
-        if mutant!(AwayLosesTicket) {
-            self.remove_place(ticket);
-            return true;
-        }
         place.away = true;
-
         place.away_marks += 1;
         self.away += 1;
         true
@@ -163,34 +182,21 @@ impl State {
             mode: place.mode,
             label: place.label,
             floor: place.floor,
-            end: match mutant!(FullLeaseForClaim) {
-                true => env.now.saturating_add(crate::bounds::DEFAULT_LEASE),
-                false => place.end,
-            },
+            end: place.end,
         };
         self.grant(env, grant);
-        if !(tell && place.listening) || mutant!(GrantUntold) {
+        if !(tell && place.listening) {
             return;
         }
         if let Some(tenure) = self.live(place.operation, env.now) {
             let event = Event::Granted {
                 sequence: place.operation.sequence,
-                token: FencingToken::new(self.token - u64::from(mutant!(GrantToldWithOldToken))),
-                remaining: match mutant!(GrantToldWithFullLease) {
-                    true => crate::bounds::DEFAULT_LEASE,
-                    false => tenure.end.saturating_since(env.now),
-                },
+                token: FencingToken::new(self.token),
+                remaining: tenure.end.saturating_since(env.now),
             };
-            let to = self.told_of(place.operation.session);
+            let to = place.operation.session;
             out.push(Message { to, event });
         }
-    }
-
-    /// Whom planted faults let hear of a grant.
-    fn told_of(&self, session: SessionId) -> SessionId {
-        let next = self.places.values().next();
-        next.filter(|_| mutant!(GrantToldToNext))
-            .map_or(session, |place| place.operation.session)
     }
 
     fn drop_expired_head(&mut self, now: ServerTime) {
@@ -213,7 +219,7 @@ impl State {
             }
             *budget -= 1;
             let to = place.operation.session;
-            if (env.reachable)(to) != Reach::Nobody && !mutant!(NoHint) {
+            if (env.reachable)(to) != Reach::Nobody {
                 let event = Event::Hint {
                     sequence: place.operation.sequence,
                 };

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::bounds::{CHECK_EARLY, SCAN_INTERVAL, STAGGER_STEPS};
 use crate::id::{FencingToken, Label, Operation, SessionId};
-use crate::machine::{Env, Settings};
-use crate::mutants::mutant;
+use crate::machine::{Env, Inconsistent, Settings};
 use crate::reply::{Acquired, Queued, TenureView, Why};
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::{ServerTime, micros};
@@ -50,7 +49,8 @@ pub(super) struct Tenure {
     /// In the order in which they were made; never empty.
     pub(super) holds: Vec<Hold>,
     pub(super) end: ServerTime,
-    /// Its own token; meaningful for semaphores, whose tenures are periods of their own.
+    /// Of a semaphore, whose tenures are periods of their own: the tenure's token. 0 of any other
+    /// kind, where the key's token counts.
     pub(super) token: u64,
     pub(super) label: Label,
     /// May no longer be extended.
@@ -90,9 +90,6 @@ pub(super) struct Mark {
 
 /// Whether something that ends at `end` is over: it is, at that very instant.
 pub(super) fn is_over(end: ServerTime, now: ServerTime) -> bool {
-    if mutant!(ExpiryEdge) {
-        return now > end;
-    }
     now >= end
 }
 
@@ -147,11 +144,6 @@ impl State {
 
     /// Moves the stored end to cover `until`; further than needed, so that it moves rarely.
     pub(super) fn cover(&mut self, until: ServerTime, settings: Settings) {
-        if mutant!(StoredEndTooEarly) {
-            self.stored_end = self.stored_end.max(until);
-            return;
-        }
-
         if self.stored_end < until {
             self.stored_end = until.saturating_add(settings.retention / 8);
         }
@@ -159,20 +151,13 @@ impl State {
 
     /// Covers a tenure that ends at `end`, and its token for as long as that is remembered.
     pub(super) fn cover_tenure(&mut self, end: ServerTime, settings: Settings) {
-        let kept = if mutant!(StoredEndTooEarly) {
-            Duration::ZERO
-        } else {
-            settings.retention
-        };
-        self.cover(end.saturating_add(kept), settings);
+        self.cover(end.saturating_add(settings.retention), settings);
     }
 
     pub(super) fn holder(&self, operation: Operation) -> Holder {
-        let semaphore = self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore);
-        let id = if semaphore {
-            operation.sequence
-        } else {
-            operation.owner.as_u64()
+        let id = match self.is_semaphore() {
+            true => operation.sequence,
+            false => operation.owner.as_u64(),
         };
         Holder {
             session: operation.session,
@@ -205,8 +190,22 @@ impl State {
     }
 
     pub(super) fn token_of(&self, tenure: &Tenure) -> FencingToken {
-        let own = self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore);
-        FencingToken::new(if own { tenure.token } else { self.token })
+        FencingToken::new(match self.is_semaphore() {
+            true => tenure.token,
+            false => self.token,
+        })
+    }
+
+    /// What a tenure granted with `token` keeps of it.
+    pub(super) fn own_token(&self, token: u64) -> u64 {
+        match self.is_semaphore() {
+            true => token,
+            false => 0,
+        }
+    }
+
+    fn is_semaphore(&self) -> bool {
+        self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore)
     }
 
     pub(super) fn acquired(&self, tenure: &Tenure, now: ServerTime) -> Acquired {
@@ -227,13 +226,7 @@ impl State {
 
     /// Starts a new period.
     pub(super) fn next_token(&mut self, now: ServerTime, floor: Option<FencingToken>) {
-        if mutant!(TokenCountsByOne) {
-            self.token += 1;
-            return;
-        }
-        let floor = floor
-            .filter(|_| !mutant!(FloorIgnored))
-            .map_or(0, FencingToken::get);
+        let floor = floor.map_or(0, FencingToken::get);
         self.token = (self.token + 1).max(now.as_micros()).max(floor + 1);
     }
 
@@ -263,7 +256,7 @@ impl State {
         // a client that has read in this very period: a new period would get those refused who
         // still read in it.
         let lost = grant.floor.is_some_and(|floor| floor.get() > self.token);
-        if !joins || lost || mutant!(ReadersDistinctTokens) {
+        if !joins || lost {
             self.next_token(env.now, grant.floor);
         }
         let first = self.tenures.is_empty();
@@ -276,7 +269,7 @@ impl State {
         let tenure = Tenure {
             holds: vec![hold],
             end: grant.end,
-            token: self.token,
+            token: self.own_token(self.token),
             label: grant.label,
             revoked: false,
             upgraded: false,
@@ -359,16 +352,13 @@ impl State {
 
     /// Why an operation that is not live is not.
     pub(super) fn why(&self, operation: Operation, now: ServerTime, expired: bool) -> Why {
-        if expired && !mutant!(ExpiryUntold) {
+        if expired {
             return Why::Expired;
         }
         self.mark(operation.session, now)
             .filter(|mark| mark.sequence == operation.sequence)
             .and_then(|mark| mark.why)
-            .map_or(Why::Unknown, |why| match mutant!(EndToldAsExpiry) {
-                true => Why::Expired,
-                false => why,
-            })
+            .unwrap_or(Why::Unknown)
     }
 
     /// Time to the earliest change that comes by itself, at least 1 ms.
@@ -394,7 +384,7 @@ impl State {
         let poll = self
             .spec
             .map_or(Duration::ZERO, |spec| spec.poll_interval());
-        let check_in = if ahead < CHECK_EARLY && !mutant!(HeadIgnoresExpiry) {
+        let check_in = if ahead < CHECK_EARLY {
             poll.min(self.change_in(now))
         } else {
             let step = u64::from(ahead % STAGGER_STEPS);
@@ -402,11 +392,6 @@ impl State {
             Duration::from_micros(half + step * half / u64::from(STAGGER_STEPS))
         };
         let end = self.places.get(&ticket).map_or(now, |place| place.end);
-        let check_in = if mutant!(CheckTooLate) {
-            end.saturating_since(now)
-        } else {
-            check_in
-        };
         Queued {
             ahead,
             check_in,
@@ -415,16 +400,19 @@ impl State {
     }
 
     /// The invariants that every step keeps.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let used: u32 = self
+    pub(super) fn check(&self) -> Result<(), Inconsistent> {
+        let used: u64 = self
             .tenures
             .values()
-            .map(|tenure| self.weight(tenure.mode()))
+            .map(|tenure| u64::from(self.weight(tenure.mode())))
             .sum();
         let away = self.places.values().filter(|place| place.away).count();
         let all = [
-            ("used is the sum of the weights", used == self.used),
-            ("used is within capacity", used <= self.capacity()),
+            (
+                "used is the sum of the weights",
+                used == u64::from(self.used),
+            ),
+            ("used is within capacity", self.used <= self.capacity()),
             ("away is counted", away == self.away as usize),
             (
                 "every tenure holds",
@@ -443,10 +431,7 @@ impl State {
                 self.needed_end() <= self.stored_end,
             ),
         ];
-        match all.iter().find(|(_, holds)| !holds) {
-            Some((rule, _)) => Err(format!("violated: {rule}: {self:?}")),
-            None => Ok(()),
-        }
+        Inconsistent::unless(&all)
     }
 
     fn needed_end(&self) -> ServerTime {

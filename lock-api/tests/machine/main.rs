@@ -13,6 +13,7 @@ mod kept;
 mod ledger;
 mod limits;
 mod order;
+mod parts;
 mod random;
 mod reentrancy;
 mod scan;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Reach, Reply, Settings};
+use leasehold_api::machine::{Command, Reach, Reply, Settings, State};
 use leasehold_api::{
     Acquire, Convert, End, FencingToken, ForceHow, ForceRelease, InspectReply, Kind, Label, Limits,
     LockSpec, Mode, Operation, OwnerId, Policy, Poll, Renew, ServerTime, Wait,
@@ -294,6 +294,8 @@ impl Run {
             return Err(TestCaseError::fail(what));
         }
         self.tokens.extend(after.token);
+        let parts = self.key.state.to_parts();
+        prop_assert_eq!(State::from_parts(parts), Ok(self.key.state.clone()));
         let mut again = self.key.clone();
         again.step(command);
         prop_assert_eq!(again.look(), after, "a copy of {:?} had an effect", command);

@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Env, Event, Message, Reach, Reply, Settings, State, step};
+#[cfg(not(leasehold_mutants))]
+use leasehold_api::machine::step;
+use leasehold_api::machine::{Command, Env, Event, Message, Reach, Reply, Settings, State};
+#[cfg(leasehold_mutants)]
+use leasehold_api::mutants::step;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, Convert, ConvertReply, End, EndReply, FencingToken, ForceHow,
     ForceRelease, ForceReply, Held, InspectReply, Key as Name, Label, Limits, LockSpec, Mode,

@@ -71,7 +71,7 @@ impl History {
     }
 
     fn step(&mut self, command: &Command) -> Reply {
-        let before = self.state.facts();
+        let before = self.state.to_parts();
         let heard = self.heard;
         let env = Env {
             now: self.now(),
@@ -100,7 +100,7 @@ impl History {
             together: 1,
             again: false,
             before: &before,
-            after: &self.state.facts(),
+            after: &self.state.to_parts(),
             retention: Settings::default().retention,
         });
         reply
@@ -188,13 +188,16 @@ fn a_period_that_passes_within_a_step_was_granted() {
     key.takes(writer, Mode::Exclusive);
     key.floor = Some(FencingToken::new(START + 60_000_000));
     key.queues(reader, Mode::Shared, true);
-    let token = key.state.facts().token;
+    let token = key.state.to_parts().token;
     let down = Convert::to_shared(key.key.clone(), writer, FencingToken::new(token));
     let reply = key.step(&Command::Convert(down));
     let Reply::Convert(ConvertReply::Converted { token, .. }) = reply else {
         panic!("{reply:?}");
     };
-    assert!(token.get() < key.state.facts().token, "one period: {token}");
+    assert!(
+        token.get() < key.state.to_parts().token,
+        "one period: {token}"
+    );
     let name = key.key.clone();
     key.checker.written(key.at, &name, token.get());
     assert_eq!(key.broken(), Vec::<&str>::new());
@@ -208,7 +211,7 @@ fn a_further_hold_brings_no_floor() {
     let highest = START + 60_000_000;
     key.floor = Some(FencingToken::new(highest - 1));
     key.takes(operation(1, 1, 1), Mode::Exclusive);
-    assert_eq!(key.state.facts().token, highest);
+    assert_eq!(key.state.to_parts().token, highest);
     // Its data is gone.
     key.state = State::default();
     key.floor = None;
@@ -217,7 +220,7 @@ fn a_further_hold_brings_no_floor() {
     key.floor = Some(FencingToken::new(highest));
     key.queues(operation(3, 1, 2), Mode::Shared, true);
     key.ends(operation(2, 1, 1));
-    assert!(key.state.facts().token < highest);
+    assert!(key.state.to_parts().token < highest);
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
@@ -255,7 +258,7 @@ fn long_history(lies_at: usize, lie: fn(&mut Reply, &mut Vec<Message>)) -> Vec<&
         &|key| drop(key.ends(a)),
         &|key| drop(key.renews(b)),
         &|key| {
-            let tokens = vec![FencingToken::new(key.state.facts().token)];
+            let tokens = vec![FencingToken::new(key.state.to_parts().token)];
             let force = ForceRelease::new(key.key.clone(), tokens);
             drop(key.step(&Command::ForceRelease(force)));
         },

@@ -68,7 +68,7 @@ struct Watcher {
 /// Reads what is under a key.
 fn read(state: Option<&State>, facts: &mut Facts) {
     match state {
-        Some(state) => state.facts_into(facts),
+        Some(state) => state.write_parts(facts),
         None => facts.clear(),
     }
 }

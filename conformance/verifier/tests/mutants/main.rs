@@ -10,6 +10,7 @@ mod harness;
 
 use std::panic;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold_api::mutants::Mutant;
 use leasehold_conformance::{Harness, cases, run_case};
@@ -111,9 +112,14 @@ fn every_mutant_fails_a_case() {
     let failing = first_failure(&harness);
     assert_eq!(failing, None, "with nothing planted");
     // Under a mutant, panics of the code under test are one way to be noticed; their traces
-    // would only hide the table.
-    panic::set_hook(Box::new(|_| {}));
-    let mut missed = Vec::new();
+    // would only hide the table. But the state machine must not notice a mutant by itself.
+    let by_itself = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&by_itself);
+    panic::set_hook(Box::new(move |panic| {
+        let inconsistent = panic.to_string().contains("Inconsistent");
+        seen.fetch_or(inconsistent, Ordering::Relaxed);
+    }));
+    let (mut missed, mut inconsistent) = (Vec::new(), Vec::new());
     println!("{:<50} {:<8} first case that fails", "mutant", "breaks");
     for mutant in Mutant::ALL.iter().filter(|it| !it.needs_threads()) {
         mutant.plant();
@@ -121,9 +127,13 @@ fn every_mutant_fails_a_case() {
             Some(case) => println!("{:<50} {:<8} {case}", mutant.name(), mutant.rule()),
             None => missed.push(mutant.name()),
         }
+        if by_itself.swap(false, Ordering::Relaxed) {
+            inconsistent.push(mutant.name());
+        }
     }
     let unnoticed = unnoticed(&harness);
     let _ = panic::take_hook();
     assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
     assert!(missed.is_empty(), "no case noticed {missed:?}");
+    assert!(inconsistent.is_empty(), "inconsistent: {inconsistent:?}");
 }

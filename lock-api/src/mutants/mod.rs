@@ -1,9 +1,14 @@
 //! Planted faults: each breaks one rule on purpose, so that tests can show that they would
 //! notice.
 //!
-//! A mutant is a value of [`Mutant`], compiled only under `--cfg leasehold_mutants` and asked at
-//! the place that it breaks. One such build holds them all; a product build holds none, and
-//! `mutant!` is the constant `false` there.
+//! A mutant is a value of [`Mutant`], compiled only under `--cfg leasehold_mutants`. Those of the
+//! client are asked for in its code, by `mutant!`. Those of the state machine are wrapped around
+//! [`machine::step`](crate::machine::step) by [`step`], which the simulator calls in its place.
+//! One such build holds them all; a product build holds none, and `mutant!` is the constant
+//! `false` there.
+
+#[cfg(leasehold_mutants)]
+mod machine;
 
 /// Whether the named fault is planted.
 macro_rules! mutant {
@@ -21,7 +26,7 @@ macro_rules! mutant {
 pub(crate) use mutant;
 
 #[cfg(leasehold_mutants)]
-pub use planted::Mutant;
+pub use {machine::step, planted::Mutant};
 
 #[cfg(leasehold_mutants)]
 mod planted {
@@ -252,6 +257,12 @@ mod planted {
         /// Plants this one, instead of any other.
         pub fn plant(self) {
             PLANTED.store(self as usize + 1, Ordering::SeqCst);
+        }
+
+        /// The one that is planted.
+        pub fn planted() -> Option<Self> {
+            let next = PLANTED.load(Ordering::Relaxed);
+            next.checked_sub(1).map(|n| Self::ALL[n])
         }
 
         /// Takes out whichever is planted.

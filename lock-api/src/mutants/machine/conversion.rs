@@ -1,0 +1,98 @@
+//! Rules 5 and 6: readers that would write, and conversions.
+
+use super::{Step, holder_mut};
+use crate::id::{FencingToken, OwnerId};
+use crate::machine::{Command, Reply};
+use crate::reply::{AcquireReply, ConvertReply, EndReply, Refused};
+use crate::request::{Convert, Kind, Mode};
+
+pub(super) fn upgrade_self_deadlock(step: &mut Step<'_>) {
+    let (Command::Acquire(request), Reply::Acquire(AcquireReply::Refused(Refused::WouldDeadlock))) =
+        (&step.command, &step.reply)
+    else {
+        return;
+    };
+    let own = request.operation;
+    // As if somebody else asked to write.
+    let stranger = OwnerId::from_u64(!own.owner.as_u64());
+    step.again_with_acquire(|request| request.operation.owner = stranger);
+    for place in &mut step.after.places {
+        if place.operation.owner == stranger {
+            place.operation = own;
+        }
+    }
+}
+
+/// The conversion, if that is what the step is.
+fn convert<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Convert> {
+    match &mut step.command {
+        Command::Convert(request) => Some(request),
+        _ => None,
+    }
+}
+
+pub(super) fn duplicate_conversion_acts(step: &mut Step<'_>) {
+    if let Reply::Convert(ConvertReply::WrongPeriod(view)) = step.reply
+        && let Some(request) = convert(step)
+    {
+        request.expected = view.token;
+        step.again();
+    }
+}
+
+/// Whether it is an upgrade that is refused to somebody who reads.
+fn is_refused(step: &Step<'_>) -> bool {
+    let rw_lock = step.after.spec.is_some_and(|it| it.kind() == Kind::RwLock);
+    rw_lock && step.reply == Reply::Convert(ConvertReply::NotSole)
+}
+
+pub(super) fn upgrade_not_sole(step: &mut Step<'_>) {
+    let Some(own) = step.stood().cloned() else {
+        return;
+    };
+    if is_refused(step) && step.after.tenures.len() > 1 {
+        // Both cannot be stored: the capacity does not allow it.
+        step.before.tenures = vec![own];
+        step.again_without(|_| true);
+    }
+}
+
+pub(super) fn upgrade_always_refused(step: &mut Step<'_>) {
+    let reads = step.stood().is_some_and(|tenure| {
+        let mut modes = tenure.holds.iter().map(|hold| hold.1);
+        modes.all(|mode| mode == Mode::Shared)
+    });
+    let done = matches!(step.reply, Reply::Convert(ConvertReply::Converted { .. }));
+    if let Some(request) = convert(step).filter(|it| it.to == Mode::Exclusive && reads && done) {
+        // Nothing but the settling is left of the step.
+        request.expected = FencingToken::new(u64::MAX);
+        step.again();
+        step.reply = Reply::Convert(ConvertReply::NotSole);
+    }
+}
+
+pub(super) fn upgrades_again(step: &mut Step<'_>) {
+    if let Command::Convert(request) = &step.command
+        && is_refused(step)
+        && let Some(tenure) = holder_mut(&mut step.before, request.operation)
+    {
+        tenure.upgraded = false;
+        step.again();
+    }
+}
+
+pub(super) fn end_tells_old_token(step: &mut Step<'_>) {
+    if let Reply::End(EndReply::Released {
+        tenure: Some(view), ..
+    }) = &mut step.reply
+    {
+        view.token = FencingToken::new(step.before.token);
+    }
+}
+
+pub(super) fn downgrade_overtakes(step: &mut Step<'_>) {
+    let done = matches!(step.reply, Reply::Convert(ConvertReply::Converted { .. }));
+    if convert(step).is_some_and(|request| request.to == Mode::Shared && done) {
+        step.again_without(|place| place.mode == Mode::Exclusive);
+    }
+}

@@ -1,0 +1,120 @@
+//! Rules 12 and 13 and S3: commands that come late or twice, limits, and releases of others.
+
+use super::{Step, holder_mut, whole};
+use crate::machine::{Command, Reply};
+use crate::reply::{AcquireReply, Acquired, EndReply, Refused, RenewReply, Why};
+use crate::request::{Acquire, LockSpec};
+
+pub(super) fn hold_limit_ignored(step: &mut Step<'_>) {
+    step.again_with_acquire(|request| request.limits.holds = u32::MAX);
+}
+
+pub(super) fn no_mark_after_end(step: &mut Step<'_>) {
+    if let Command::End(request) = &step.command {
+        let session = request.operation.session;
+        step.after.watermarks.retain(|it| it.session != session);
+    }
+}
+
+/// Whoever is first among the holders.
+fn free_the_first(step: &mut Step<'_>) {
+    if !step.after.tenures.is_empty() {
+        step.after.tenures.remove(0);
+    }
+}
+
+pub(super) fn end_again_frees_next(step: &mut Step<'_>) {
+    if step.reply == Reply::End(EndReply::NotHeld(Why::Ended)) {
+        free_the_first(step);
+    }
+}
+
+pub(super) fn end_ignores_owner(step: &mut Step<'_>) {
+    if matches!(step.reply, Reply::End(EndReply::NotHeld(_))) {
+        free_the_first(step);
+    }
+}
+
+pub(super) fn retry_counts_twice(step: &mut Step<'_>) {
+    let Command::Acquire(request) = &step.command else {
+        return;
+    };
+    let (operation, mode) = (request.operation, request.mode);
+    let copy = (operation.sequence | 1 << 52, mode);
+    if step.stood().is_some()
+        && let Some(tenure) = holder_mut(&mut step.after, operation)
+        && !tenure.holds.contains(&copy)
+    {
+        tenure.holds = tenure.holds.iter().copied().chain([copy]).collect();
+        if let Some(acquired) = step.acquired() {
+            acquired.holds += 1;
+        }
+    }
+}
+
+pub(super) fn deliver_before_ignored(step: &mut Step<'_>) {
+    let now = step.now();
+    step.again_with_acquire(|request| request.deliver_before = now);
+}
+
+pub(super) fn stale_too_soon(step: &mut Step<'_>) {
+    let (Command::Acquire(request), now) = (&step.command, step.now()) else {
+        return;
+    };
+    let operation = request.operation;
+    let mut marks = step.before.watermarks.iter_mut();
+    if let Some(mark) = marks.find(|it| it.session == operation.session && it.until > now)
+        && operation.sequence > mark.sequence + 1
+    {
+        (mark.sequence, mark.why) = (operation.sequence, None);
+        step.again();
+    }
+}
+
+pub(super) fn write_before_refusal(step: &mut Step<'_>) {
+    let Command::Acquire(request) = &step.command else {
+        return;
+    };
+    let (end, owner) = (
+        step.in_time(request.lease),
+        request.operation.owner.as_u64(),
+    );
+    if step.reply != Reply::Acquire(AcquireReply::Refused(Refused::HoldLimit)) {
+        return;
+    }
+    for tenure in &mut step.after.tenures {
+        if (tenure.session, tenure.id) == (request.operation.session, owner) {
+            tenure.end = tenure.end.max(end);
+        }
+    }
+}
+
+/// As a renewal does that sets an expiry without looking.
+pub(super) fn renew_revives(step: &mut Step<'_>) {
+    let (Command::Renew(request), Reply::Renew(RenewReply::Lost(_))) = (&step.command, &step.reply)
+    else {
+        return;
+    };
+    let waits = |place: &super::WaiterParts| place.operation == request.operation;
+    if !step.after.tenures.is_empty() || step.after.places.iter().any(waits) {
+        return;
+    }
+    let spec = step.after.spec.unwrap_or(LockSpec::mutex());
+    let (key, lease) = (request.key.clone(), request.lease);
+    let grant = Acquire::new(key, spec, whole(spec), request.operation, lease, step.now());
+    let mut grant = Step {
+        before: step.after.clone(),
+        command: Command::Acquire(grant.expect("the lease is one of a renewal")),
+        ..step.clone()
+    };
+    let watermarks = std::mem::take(&mut grant.before.watermarks);
+    grant.again_without(|_| true);
+    if let Reply::Acquire(AcquireReply::Acquired(acquired)) = grant.reply {
+        let Acquired {
+            token, remaining, ..
+        } = acquired;
+        step.reply = Reply::Renew(RenewReply::Renewed { token, remaining });
+        step.after = grant.after;
+        step.after.watermarks = watermarks;
+    }
+}

@@ -1,0 +1,162 @@
+//! Rules 1 to 5: time, leases, and holds that nest.
+
+use std::time::Duration;
+
+use super::{Step, holder, holder_mut};
+use crate::bounds::{CHECK_EARLY, SCAN_FREELY};
+use crate::machine::{Command, Reply, StateParts};
+use crate::reply::{AcquireReply, EndReply, Held, PollReply, Queued, RenewReply};
+use crate::time::ServerTime;
+
+/// The smallest time that the machine tells apart.
+const TICK: Duration = Duration::from_micros(1);
+
+fn move_ends(parts: &mut StateParts, from: ServerTime, to: ServerTime) {
+    let tenures = parts.tenures.iter_mut().map(|tenure| &mut tenure.end);
+    let places = parts.places.iter_mut().map(|place| &mut place.end);
+    for end in tenures.chain(places).filter(|end| **end == from) {
+        *end = to;
+    }
+}
+
+pub(super) fn expiry_edge(step: &mut Step<'_>) {
+    let (now, later) = (step.now(), step.in_time(TICK));
+    move_ends(&mut step.before, now, later);
+    step.again();
+    move_ends(&mut step.after, later, now);
+}
+
+pub(super) fn cached_renewal(step: &mut Step<'_>) {
+    let now = step.now();
+    let (Command::Renew(request), Some(stood)) = (&step.command, step.stood()) else {
+        return;
+    };
+    let (end, asked) = (stood.end, request.lease);
+    if let Reply::Renew(RenewReply::Renewed { remaining, .. }) = &mut step.reply
+        && end.saturating_since(now) * 4 > asked * 3
+        && let Some(tenure) = holder_mut(&mut step.after, request.operation)
+    {
+        *remaining = asked;
+        tenure.end = end;
+    }
+}
+
+pub(super) fn remaining_too_long(step: &mut Step<'_>) {
+    let again = matches!(step.command, Command::Acquire(_)) && step.stood().is_some();
+    if let Some(acquired) = step.acquired().filter(|_| again) {
+        acquired.remaining *= 2;
+    }
+}
+
+pub(super) fn redelivery_extends(step: &mut Step<'_>) {
+    if let Command::Acquire(request) = &step.command
+        && step.stood().is_some()
+    {
+        step.extend(request.lease);
+    }
+}
+
+fn held<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Held> {
+    match &mut step.reply {
+        Reply::Acquire(AcquireReply::Held(held)) => Some(held),
+        _ => None,
+    }
+}
+
+pub(super) fn held_for_the_longest(step: &mut Step<'_>) {
+    let last = step.after.tenures.iter().map(|tenure| tenure.end).max();
+    let time = last.unwrap_or_default().saturating_since(step.now());
+    if let Some(held) = held(step) {
+        held.change_in = time;
+    }
+}
+
+pub(super) fn held_by_the_last(step: &mut Step<'_>) {
+    let tenures = step.after.tenures.iter();
+    let last = tenures.max_by_key(|tenure| tenure.end);
+    let few = step.after.tenures.len() <= SCAN_FREELY;
+    let label = last.filter(|_| few).map(|tenure| tenure.label.clone());
+    if let Some(held) = held(step) {
+        held.by = label;
+    }
+}
+
+fn queued<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Queued> {
+    match &mut step.reply {
+        Reply::Acquire(AcquireReply::Queued(queued)) | Reply::Poll(PollReply::Queued(queued)) => {
+            Some(queued)
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn head_ignores_expiry(step: &mut Step<'_>) {
+    let spec = step.after.spec;
+    if let (Some(spec), Some(queued)) = (spec, queued(step))
+        && queued.ahead < CHECK_EARLY
+    {
+        queued.check_in = spec.poll_interval();
+    }
+}
+
+pub(super) fn check_too_late(step: &mut Step<'_>) {
+    if let Some(queued) = queued(step) {
+        queued.check_in = queued.place_remaining;
+    }
+}
+
+pub(super) fn one_expiry_drops_all(step: &mut Step<'_>) {
+    let (now, after) = (step.now(), &step.after.tenures);
+    let goes = step.before.tenures.iter().any(|tenure| {
+        let id = (tenure.session, tenure.id);
+        tenure.end <= now && !after.iter().any(|it| (it.session, it.id) == id)
+    });
+    if goes {
+        step.before.tenures.retain(|tenure| tenure.end <= now);
+        step.again();
+    }
+}
+
+pub(super) fn renewal_extends_all(step: &mut Step<'_>) {
+    if let (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) =
+        (&step.command, &step.reply)
+        && let Some(end) = holder(&step.after, request.operation).map(|tenure| tenure.end)
+    {
+        for tenure in &mut step.after.tenures {
+            tenure.end = tenure.end.max(end);
+        }
+    }
+}
+
+pub(super) fn end_counts_itself(step: &mut Step<'_>) {
+    if let Reply::End(EndReply::Released {
+        holds_left,
+        tenure: Some(_),
+    }) = &mut step.reply
+    {
+        *holds_left += 1;
+    }
+}
+
+pub(super) fn end_at_two_frees(step: &mut Step<'_>) {
+    let Command::End(request) = &step.command else {
+        return;
+    };
+    let (operation, now) = (request.operation, step.now());
+    if let Some(tenure) = holder_mut(&mut step.before, operation).filter(|it| it.end > now) {
+        let holds = tenure.holds.iter().copied();
+        tenure.holds = holds.filter(|hold| hold.0 == operation.sequence).collect();
+        step.again();
+    }
+}
+
+pub(super) fn inner_lease_shortens(step: &mut Step<'_>) {
+    let Command::Acquire(request) = &step.command else {
+        return;
+    };
+    let (operation, end) = (request.operation, step.in_time(request.lease));
+    let inner = holder(&step.after, operation).is_some_and(|it| it.holds.len() > 1 && !it.revoked);
+    if step.is_new() && inner {
+        step.set_end(operation, end);
+    }
+}

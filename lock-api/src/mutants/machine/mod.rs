@@ -1,0 +1,297 @@
+//! Mutants of the state machine, planted from outside of it.
+//!
+//! Each alters one [`Step`]. It changes what the real step starts from and runs it
+//! [again](Step::again), or it changes what the step led to. The state is consistent before and
+//! after, so that no invariant of the machine notices a mutant in place of a test.
+
+mod conversion;
+mod delivery;
+mod leases;
+mod queue;
+mod reasons;
+mod tokens;
+
+use std::time::Duration;
+
+use super::Mutant;
+use crate::id::{FencingToken, Operation};
+use crate::machine::{
+    self, Command, Env, Event, HolderParts, Message, Reply, State, StateParts, WaiterParts,
+};
+use crate::reply::{AcquireReply, Acquired, ConvertReply, EndReply, PollReply, RenewReply};
+use crate::request::{Acquire, Kind, LockSpec, Mode};
+use crate::time::ServerTime;
+
+/// [`machine::step`], altered by the mutant that is planted.
+pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<Message>) {
+    let Some(alter) = Mutant::planted().and_then(alteration) else {
+        return machine::step(state, env, command);
+    };
+    // As the real step does: the alterations need not think of what is over.
+    let before = match state.stored_end() <= env.now {
+        true => StateParts::default(),
+        false => state.to_parts(),
+    };
+    let mut step = Step {
+        before,
+        env,
+        command: command.clone(),
+        after: StateParts::default(),
+        reply: Reply::Inspect(Default::default()),
+        messages: Vec::new(),
+    };
+    step.again();
+    alter(&mut step);
+    step.balance();
+    *state = State::from_parts(step.after).expect("mutants keep the state consistent");
+    (step.reply, step.messages)
+}
+
+type Alter = fn(&mut Step<'_>);
+
+/// What the mutant does to a step; nothing if it is not one of the state machine.
+fn alteration(mutant: Mutant) -> Option<Alter> {
+    Some(match mutant {
+        Mutant::ExpiryEdge => leases::expiry_edge,
+        Mutant::CachedRenewal => leases::cached_renewal,
+        Mutant::RemainingTooLong => leases::remaining_too_long,
+        Mutant::RedeliveryExtends => leases::redelivery_extends,
+        Mutant::HeldForTheLongest => leases::held_for_the_longest,
+        Mutant::HeldByTheLast => leases::held_by_the_last,
+        Mutant::HeadIgnoresExpiry => leases::head_ignores_expiry,
+        Mutant::CheckTooLate => leases::check_too_late,
+        Mutant::OneExpiryDropsAll => leases::one_expiry_drops_all,
+        Mutant::RenewalExtendsAll => leases::renewal_extends_all,
+        Mutant::EndCountsItself => leases::end_counts_itself,
+        Mutant::EndAtTwoFrees => leases::end_at_two_frees,
+        Mutant::InnerLeaseShortens => leases::inner_lease_shortens,
+        Mutant::UpgradeSelfDeadlock => conversion::upgrade_self_deadlock,
+        Mutant::HoldLimitIgnored => delivery::hold_limit_ignored,
+        Mutant::DuplicateConversionActs => conversion::duplicate_conversion_acts,
+        Mutant::UpgradeNotSole => conversion::upgrade_not_sole,
+        Mutant::UpgradeAlwaysRefused => conversion::upgrade_always_refused,
+        Mutant::UpgradesAgain => conversion::upgrades_again,
+        Mutant::EndTellsOldToken => conversion::end_tells_old_token,
+        Mutant::DowngradeOvertakes => conversion::downgrade_overtakes,
+        Mutant::WaiterSentAway => queue::waiter_sent_away,
+        Mutant::DeadWaiterBlocks => queue::dead_waiter_blocks,
+        Mutant::BargingUnderFair => queue::barging_under_fair,
+        Mutant::ReaderPreferenceUnderFair => queue::reader_preference_under_fair,
+        Mutant::NoHint => queue::no_hint,
+        Mutant::GrantUntold => queue::grant_untold,
+        Mutant::GrantToldToNext => queue::grant_told_to_next,
+        Mutant::GrantToldWithOldToken => queue::grant_told_with_old_token,
+        Mutant::GrantToldWithFullLease => queue::grant_told_with_full_lease,
+        Mutant::EndGrantsNobody => queue::end_grants_nobody,
+        Mutant::UnknownIsAway => queue::unknown_is_away,
+        Mutant::AwayLosesTicket => queue::away_loses_ticket,
+        Mutant::FullLeaseForClaim => queue::full_lease_for_claim,
+        Mutant::PollExtendsClaim => queue::poll_extends_claim,
+        Mutant::EndMissesClaim => queue::end_misses_claim,
+        Mutant::NoMarkAfterEnd => delivery::no_mark_after_end,
+        Mutant::EndAgainFreesNext => delivery::end_again_frees_next,
+        Mutant::EndIgnoresOwner => delivery::end_ignores_owner,
+        Mutant::RetryCountsTwice => delivery::retry_counts_twice,
+        Mutant::DeliverBeforeIgnored => delivery::deliver_before_ignored,
+        Mutant::StaleTooSoon => delivery::stale_too_soon,
+        Mutant::WriteBeforeRefusal => delivery::write_before_refusal,
+        Mutant::RenewRevives => delivery::renew_revives,
+        Mutant::StoredEndTooEarly => tokens::stored_end_too_early,
+        Mutant::TokenCountsByOne => tokens::token_counts_by_one,
+        Mutant::ReadersDistinctTokens => tokens::readers_distinct_tokens,
+        Mutant::FloorIgnored => tokens::floor_ignored,
+        Mutant::ExpiryUntold => reasons::expiry_untold,
+        Mutant::EndToldAsExpiry => reasons::end_told_as_expiry,
+        Mutant::RevokedIsRenewed => reasons::revoked_is_renewed,
+        Mutant::RevocationUntold => reasons::revocation_untold,
+        Mutant::ForceCountsAll => reasons::force_counts_all,
+        Mutant::InspectionShowsExpired => reasons::inspection_shows_expired,
+        _ => return None,
+    })
+}
+
+/// One step: what it started from, and what it led to.
+#[derive(Clone)]
+struct Step<'a> {
+    before: StateParts,
+    env: Env<'a>,
+    command: Command,
+    after: StateParts,
+    reply: Reply,
+    messages: Vec<Message>,
+}
+
+impl Step<'_> {
+    /// Runs the real step on what is now `before`, in `env`, with `command`.
+    fn again(&mut self) {
+        self.again_in(self.env);
+    }
+
+    fn again_in(&mut self, env: Env<'_>) {
+        let mut state = State::from_parts(self.before.clone())
+            .expect("mutants run the step on a consistent state");
+        (self.reply, self.messages) = machine::step(&mut state, env, &self.command);
+        self.after = state.to_parts();
+    }
+
+    /// The same while the machine does not see some of the waiters.
+    fn again_without(&mut self, hidden: impl Fn(&WaiterParts) -> bool) {
+        let all = self.before.places.clone();
+        self.before.places.retain(|place| !hidden(place));
+        self.again();
+        let back = all.iter().filter(|place| hidden(place)).cloned();
+        self.after.places.extend(back);
+        self.after.places.sort_by_key(|place| place.ticket);
+        self.before.places = all;
+    }
+
+    /// The same with another acquire, if it is one.
+    fn again_with_acquire(&mut self, change: impl FnOnce(&mut Acquire)) {
+        if let Command::Acquire(request) = &mut self.command {
+            change(request);
+            self.again();
+        }
+    }
+
+    /// Makes what was changed by hand consistent: bounds cover what they must, and those who
+    /// hold together have the token of the key.
+    fn balance(&mut self) {
+        let after = &mut self.after;
+        let ends = || after.tenures.iter().map(|tenure| tenure.end);
+        after.earliest = ends().fold(after.earliest, ServerTime::min);
+        after.stored_end = after.stored_end.max(last_end(after));
+        if after.spec.is_some_and(|it| it.kind() != Kind::Semaphore) {
+            for tenure in &mut after.tenures {
+                tenure.token = FencingToken::new(after.token);
+            }
+        }
+    }
+
+    fn now(&self) -> ServerTime {
+        self.env.now
+    }
+
+    /// Time from now on.
+    fn in_time(&self, time: Duration) -> ServerTime {
+        self.now().saturating_add(time)
+    }
+
+    /// The operation that the command names.
+    fn operation(&self) -> Option<Operation> {
+        match &self.command {
+            Command::Acquire(request) => Some(request.operation),
+            Command::Poll(request) => Some(request.operation),
+            Command::Renew(request) => Some(request.operation),
+            Command::End(request) => Some(request.operation),
+            Command::Convert(request) => Some(request.operation),
+            Command::Inspect | Command::ForceRelease(_) => None,
+        }
+    }
+
+    /// Whose hold the command names, if it was alive before.
+    fn stood(&self) -> Option<&HolderParts> {
+        let operation = self.operation()?;
+        holder(&self.before, operation).filter(|tenure| tenure.end > self.now())
+    }
+
+    /// Whether it is the first delivery of an acquire.
+    fn is_new(&self) -> bool {
+        let operation = self.operation();
+        let waits = |place: &WaiterParts| Some(place.operation) == operation;
+        matches!(self.command, Command::Acquire(_))
+            && self.stood().is_none()
+            && !self.before.places.iter().any(waits)
+    }
+
+    /// Sets the end of the operation's lease, and what the reply says of it.
+    fn set_end(&mut self, operation: Operation, end: ServerTime) {
+        let (remaining, own) = (end.saturating_since(self.now()), self.operation());
+        let covered = end.saturating_add(self.env.settings.retention);
+        let Some(tenure) = holder_mut(&mut self.after, operation) else {
+            return;
+        };
+        tenure.end = end;
+        self.after.stored_end = self.after.stored_end.max(covered);
+        if own == Some(operation)
+            && let Some(acquired) = self.acquired()
+        {
+            acquired.remaining = remaining;
+        }
+    }
+
+    /// Extends the lease that the command names.
+    fn extend(&mut self, lease: Duration) {
+        let asked = self.in_time(lease);
+        if let Some(operation) = self.operation()
+            && let Some(tenure) = holder(&self.after, operation)
+        {
+            self.set_end(operation, asked.max(tenure.end));
+        }
+    }
+
+    /// What an acquire or a poll is answered that holds.
+    fn acquired(&mut self) -> Option<&mut Acquired> {
+        match &mut self.reply {
+            Reply::Acquire(AcquireReply::Acquired(acquired))
+            | Reply::Poll(PollReply::Acquired(acquired)) => Some(acquired),
+            _ => None,
+        }
+    }
+
+    /// Changes every token that the step left or told.
+    fn map_tokens(&mut self, map: impl Fn(u64) -> u64) {
+        let change = |token: &mut FencingToken| *token = FencingToken::new(map(token.get()));
+        self.after.token = map(self.after.token);
+        for tenure in &mut self.after.tenures {
+            change(&mut tenure.token);
+        }
+        for message in &mut self.messages {
+            if let Event::Granted { token, .. } = &mut message.event {
+                change(token);
+            }
+        }
+        match &mut self.reply {
+            Reply::Acquire(AcquireReply::Acquired(Acquired { token, .. }))
+            | Reply::Poll(PollReply::Acquired(Acquired { token, .. }))
+            | Reply::Renew(RenewReply::Renewed { token, .. })
+            | Reply::Convert(ConvertReply::Converted { token, .. }) => change(token),
+            Reply::Convert(ConvertReply::WrongPeriod(view))
+            | Reply::End(EndReply::Released {
+                tenure: Some(view), ..
+            }) => change(&mut view.token),
+            _ => {}
+        }
+    }
+}
+
+fn has(tenure: &HolderParts, operation: Operation) -> bool {
+    let sequence = operation.sequence;
+    tenure.session == operation.session && tenure.holds.iter().any(|hold| hold.0 == sequence)
+}
+
+/// The holder one of whose holds is this operation.
+fn holder(parts: &StateParts, operation: Operation) -> Option<&HolderParts> {
+    parts.tenures.iter().find(|tenure| has(tenure, operation))
+}
+
+fn holder_mut(parts: &mut StateParts, operation: Operation) -> Option<&mut HolderParts> {
+    let mut tenures = parts.tenures.iter_mut();
+    tenures.find(|tenure| has(tenure, operation))
+}
+
+/// The mode of a hold that takes all of the key.
+const fn whole(spec: LockSpec) -> Mode {
+    match spec.kind() {
+        Kind::Semaphore => Mode::Permits(spec.capacity()),
+        Kind::Mutex | Kind::RwLock => Mode::Exclusive,
+    }
+}
+
+/// When the last of all that the state keeps is over.
+fn last_end(parts: &StateParts) -> ServerTime {
+    let tenures = parts.tenures.iter().map(|tenure| tenure.end);
+    let places = parts.places.iter().map(|place| place.end);
+    let watermarks = parts.watermarks.iter().map(|mark| mark.until);
+    let all = tenures.chain(places).chain(watermarks);
+    all.max().unwrap_or_default()
+}

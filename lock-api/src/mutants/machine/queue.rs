@@ -1,0 +1,178 @@
+//! Rules 7 to 10: the queue, what it is told, and offers.
+
+use std::time::Duration;
+
+use super::{Step, holder, whole};
+use crate::bounds::DEFAULT_LEASE;
+use crate::id::FencingToken;
+use crate::machine::{Command, Env, Event, Reach, Reply};
+use crate::reply::{AcquireReply, EndReply, Refused};
+use crate::request::{Kind, Policy};
+
+pub(super) fn waiter_sent_away(step: &mut Step<'_>) {
+    step.again_with_acquire(|request| request.wait = None);
+}
+
+/// The dead waiter wants all of the key, and whatever it is granted, it is back in its place.
+pub(super) fn dead_waiter_blocks(step: &mut Step<'_>) {
+    let (now, own) = (step.now(), step.operation());
+    let spec = step.before.spec.filter(|it| it.policy() != Policy::Barging);
+    let mut places = step.before.places.iter_mut();
+    let (Some(spec), Some(place)) = (
+        spec,
+        places.find(|it| it.end <= now && Some(it.operation) != own),
+    ) else {
+        return;
+    };
+    let dead = place.clone();
+    let end = now.saturating_add(spec.waiter_lease());
+    (place.mode, place.end) = (whole(spec), end);
+    (place.listening, place.away) = (false, false);
+    step.before.stored_end = step.before.stored_end.max(end);
+    step.again();
+    if holder(&step.after, dead.operation).is_some() {
+        step.after.tenures.clear();
+        step.after.token = step.before.token;
+    }
+    step.after.places.retain(|it| it.ticket != dead.ticket);
+    step.after.places.push(dead);
+    step.after.places.sort_by_key(|it| it.ticket);
+}
+
+pub(super) fn barging_under_fair(step: &mut Step<'_>) {
+    if step.is_new() && matches!(step.reply, Reply::Acquire(AcquireReply::Queued(_))) {
+        let fair = step.clone();
+        step.again_without(|_| true);
+        if step.acquired().is_none() {
+            *step = fair;
+        }
+    }
+}
+
+pub(super) fn reader_preference_under_fair(step: &mut Step<'_>) {
+    let Some(fair) = step.before.spec else { return };
+    if (fair.kind(), fair.policy()) != (Kind::RwLock, Policy::Fair) {
+        return;
+    }
+    let unfair = fair.with_policy(Policy::ReaderPreference);
+    let unfair = unfair.expect("it is a reader/writer lock");
+    step.before.spec = Some(unfair);
+    if let Command::Acquire(request) = &mut step.command
+        && request.spec == fair
+    {
+        request.spec = unfair;
+    }
+    step.again();
+    if step.after.spec == Some(unfair) {
+        step.after.spec = Some(fair);
+    }
+    match &mut step.reply {
+        Reply::Acquire(AcquireReply::Refused(Refused::Mismatch { lives_with })) => {
+            *lives_with = fair;
+        }
+        Reply::Inspect(seen) => seen.spec = seen.spec.map(|_| fair),
+        _ => {}
+    }
+}
+
+pub(super) fn no_hint(step: &mut Step<'_>) {
+    let is_hint = |event| matches!(event, Event::Hint { .. });
+    step.messages.retain(|message| !is_hint(message.event));
+}
+
+pub(super) fn grant_untold(step: &mut Step<'_>) {
+    let is_grant = |event| matches!(event, Event::Granted { .. });
+    step.messages.retain(|message| !is_grant(message.event));
+}
+
+pub(super) fn grant_told_to_next(step: &mut Step<'_>) {
+    let is_grant = |event| matches!(event, Event::Granted { .. });
+    let mut next = step.after.places.first().map(|it| it.operation.session);
+    for message in step.messages.iter_mut().rev() {
+        if is_grant(message.event) {
+            let to = message.to;
+            message.to = next.unwrap_or(to);
+            next = Some(to);
+        }
+    }
+}
+
+pub(super) fn grant_told_with_old_token(step: &mut Step<'_>) {
+    for message in &mut step.messages {
+        if let Event::Granted { token, .. } = &mut message.event {
+            *token = FencingToken::new(token.get() - 1);
+        }
+    }
+}
+
+pub(super) fn grant_told_with_full_lease(step: &mut Step<'_>) {
+    for message in &mut step.messages {
+        if let Event::Granted { remaining, .. } = &mut message.event {
+            *remaining = DEFAULT_LEASE;
+        }
+    }
+}
+
+pub(super) fn end_grants_nobody(step: &mut Step<'_>) {
+    let Command::End(request) = &step.command else {
+        return;
+    };
+    let own = request.operation;
+    if !matches!(step.reply, Reply::End(EndReply::NotHeld(_))) {
+        step.again_without(|place| place.operation != own);
+    }
+}
+
+pub(super) fn unknown_is_away(step: &mut Step<'_>) {
+    let env = step.env;
+    let reachable = |session| match (env.reachable)(session) {
+        Reach::Unknown => Reach::Nobody,
+        known => known,
+    };
+    step.again_in(Env {
+        reachable: &reachable,
+        ..env
+    });
+}
+
+pub(super) fn away_loses_ticket(step: &mut Step<'_>) {
+    let before = &step.before.places;
+    step.after.places.retain(|place| {
+        let was = before.iter().find(|it| it.ticket == place.ticket);
+        place.away_marks == was.map_or(0, |it| it.away_marks)
+    });
+}
+
+pub(super) fn full_lease_for_claim(step: &mut Step<'_>) {
+    let end = step.in_time(DEFAULT_LEASE);
+    let waited = step.before.places.iter().map(|place| place.operation);
+    let granted: Vec<_> = waited
+        .filter(|it| holder(&step.after, *it).is_some())
+        .collect();
+    for operation in granted {
+        step.set_end(operation, end);
+    }
+    grant_told_with_full_lease(step);
+}
+
+pub(super) fn poll_extends_claim(step: &mut Step<'_>) {
+    if matches!(step.command, Command::Poll(_)) && step.acquired().is_some() {
+        step.extend(Duration::from_secs(5));
+    }
+}
+
+/// Nothing says which holders have an offer; but an offer has no more left than a waiter.
+pub(super) fn end_misses_claim(step: &mut Step<'_>) {
+    let (Command::End(_), Some(tenure)) = (&step.command, step.stood().cloned()) else {
+        return;
+    };
+    let left = tenure.end.saturating_since(step.now());
+    let waiter_lease = step.before.spec.map(|spec| spec.waiter_lease());
+    if waiter_lease.is_some_and(|lease| left <= lease) {
+        step.again_without(|_| true);
+        let id = (tenure.session, tenure.id);
+        step.after.tenures.retain(|it| (it.session, it.id) != id);
+        step.after.tenures.push(tenure);
+        step.reply = Reply::End(EndReply::Left);
+    }
+}

@@ -1,0 +1,63 @@
+//! Rules 14 and 15: what is kept, and fencing tokens.
+
+use super::{Step, last_end};
+use crate::machine::{Command, Reply};
+use crate::reply::{AcquireReply, Refused};
+use crate::request::Kind;
+
+pub(super) fn stored_end_too_early(step: &mut Step<'_>) {
+    step.after.stored_end = last_end(&step.after);
+}
+
+pub(super) fn token_counts_by_one(step: &mut Step<'_>) {
+    let last = step.before.token;
+    // Those of the step, in the order in which they were given.
+    let given = std::cell::RefCell::new(vec![step.after.token]);
+    step.map_tokens(|token| {
+        given.borrow_mut().push(token);
+        token
+    });
+    let mut given = given.into_inner();
+    given.retain(|token| *token > last);
+    given.sort_unstable();
+    given.dedup();
+    step.map_tokens(|token| match given.binary_search(&token) {
+        Ok(n) => last + 1 + n as u64,
+        Err(_) => token,
+    });
+}
+
+pub(super) fn readers_distinct_tokens(step: &mut Step<'_>) {
+    let (before, after) = (&step.before, &step.after);
+    let rw_lock = after.spec.is_some_and(|it| it.kind() == Kind::RwLock);
+    let joins = after.tenures.iter().any(|tenure| {
+        let id = (tenure.session, tenure.id);
+        let mut known = before.tenures.iter();
+        !known.any(|it| (it.session, it.id) == id)
+    });
+    let shared = before.token;
+    if rw_lock && joins && after.token == shared {
+        let own = (shared + 1).max(step.now().as_micros());
+        step.map_tokens(|token| if token == shared { own } else { token });
+    }
+}
+
+pub(super) fn floor_ignored(step: &mut Step<'_>) {
+    if step.reply == Reply::Acquire(AcquireReply::Refused(Refused::FloorTooHigh)) {
+        return;
+    }
+    let mut floors: Vec<_> = step
+        .before
+        .places
+        .iter_mut()
+        .map(|place| (place.operation, place.floor.take()))
+        .collect();
+    if let Command::Acquire(request) = &mut step.command {
+        floors.push((request.operation, request.floor.take()));
+    }
+    step.again();
+    for place in &mut step.after.places {
+        let brought = floors.iter().find(|(it, _)| *it == place.operation);
+        place.floor = brought.and_then(|(_, floor)| *floor);
+    }
+}

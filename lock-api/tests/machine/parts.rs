@@ -1,0 +1,163 @@
+//! A state as plain data: what it is made of, and what no state can be made of. That every state
+//! survives the way there and back is checked after each step of `random`.
+
+use leasehold_api::machine::{HoldParts, State, StateParts};
+use leasehold_api::{FencingToken, LockSpec, Mode, ServerTime};
+
+use crate::support::{Ask, Key, ms, session};
+
+/// A key with one holder and one waiter.
+fn one_waits(spec: LockSpec, mode: fn(leasehold_api::Operation) -> Ask) -> StateParts {
+    let mut key = Key::of(spec);
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(mode(a));
+    key.queue(mode(b));
+    key.state.to_parts()
+}
+
+fn mutex() -> StateParts {
+    one_waits(LockSpec::mutex(), Ask::write)
+}
+
+fn semaphore() -> StateParts {
+    let spec = LockSpec::semaphore(3).expect("valid");
+    one_waits(spec, |operation| Ask::permits(operation, 2))
+}
+
+/// Why the parts are refused after a change that makes them inconsistent.
+fn refused(mut parts: StateParts, change: impl FnOnce(&mut StateParts)) -> String {
+    assert!(State::from_parts(parts.clone()).is_ok(), "{parts:?}");
+    change(&mut parts);
+    let refused = State::from_parts(parts).expect_err("it is inconsistent");
+    let text = refused.to_string();
+    let invariant = text.strip_prefix("the state of a lock breaks its invariant: ");
+    invariant.expect("it says so").to_owned()
+}
+
+#[test]
+fn an_empty_state_has_no_parts() {
+    assert_eq!(State::default().to_parts(), StateParts::default());
+    assert_eq!(
+        State::from_parts(StateParts::default()),
+        Ok(State::default())
+    );
+}
+
+#[test]
+fn parts_are_overwritten_completely() {
+    let (mut parts, mut key) = (semaphore(), Key::mutex());
+    let a = key.next('a');
+    key.enter(Ask::write(a));
+    key.state.write_parts(&mut parts);
+    assert_eq!(parts, key.state.to_parts());
+    parts.clear();
+    assert_eq!(parts, StateParts::default());
+}
+
+#[test]
+fn the_order_of_the_parts_does_not_matter() {
+    let mut key = Key::rw();
+    for letter in ['a', 'b', 'c'] {
+        let reader = key.next(letter);
+        key.enter(Ask::read(reader));
+    }
+    for letter in ['d', 'e'] {
+        let writer = key.next(letter);
+        key.queue(Ask::write(writer));
+    }
+    let mut parts = key.state.to_parts();
+    parts.tenures.reverse();
+    parts.places.reverse();
+    parts.watermarks.reverse();
+    assert_eq!(State::from_parts(parts), Ok(key.state));
+}
+
+#[test]
+fn holders_hold_what_fits_the_key() {
+    let none = |parts: &mut StateParts| parts.tenures[0].holds = HoldParts::default();
+    assert_eq!(refused(mutex(), none), "every holder holds");
+    let shared = |parts: &mut StateParts| {
+        parts.tenures[0].holds = [(1, Mode::Shared)].into_iter().collect();
+    };
+    assert_eq!(refused(mutex(), shared), "every hold fits the key");
+    let nothing = |parts: &mut StateParts| parts.spec = None;
+    assert_eq!(refused(mutex(), nothing), "every hold fits the key");
+    let permits = |parts: &mut StateParts| parts.places[0].mode = Mode::Permits(1);
+    assert_eq!(refused(mutex(), permits), "every waiter fits the key");
+    let too_many = |parts: &mut StateParts| {
+        let mut other = parts.tenures[0].clone();
+        other.session = session('z');
+        parts.tenures.push(other);
+    };
+    for parts in [mutex(), semaphore()] {
+        assert_eq!(refused(parts, too_many), "used is within capacity");
+    }
+}
+
+#[test]
+fn tokens_are_those_that_were_granted() {
+    let later = |parts: &mut StateParts| {
+        parts.tenures[0].token = FencingToken::new(parts.token + 1);
+    };
+    let earlier = |parts: &mut StateParts| {
+        parts.tenures[0].token = FencingToken::new(parts.token - 1);
+    };
+    let invariant = "every token is one that was granted";
+    assert_eq!(refused(mutex(), later), invariant);
+    assert_eq!(refused(mutex(), earlier), invariant);
+    assert_eq!(refused(semaphore(), later), invariant);
+    let mut parts = semaphore();
+    earlier(&mut parts);
+    assert!(
+        State::from_parts(parts).is_ok(),
+        "permits have tokens of their own"
+    );
+}
+
+#[test]
+fn nothing_is_listed_twice() {
+    let holder = |parts: &mut StateParts| parts.tenures.push(parts.tenures[0].clone());
+    assert_eq!(refused(mutex(), holder), "no holder is listed twice");
+    let waiter = |parts: &mut StateParts| parts.places.push(parts.places[0].clone());
+    assert_eq!(refused(mutex(), waiter), "no ticket is listed twice");
+    let session = |parts: &mut StateParts| parts.watermarks.push(parts.watermarks[0]);
+    assert_eq!(refused(mutex(), session), "no session has two watermarks");
+    let again = |parts: &mut StateParts| {
+        let mut place = parts.places[0].clone();
+        place.ticket = parts.next_ticket;
+        parts.next_ticket += 1;
+        parts.places.push(place);
+    };
+    assert_eq!(refused(mutex(), again), "every place has its ticket");
+    let ahead = |parts: &mut StateParts| parts.next_ticket = parts.places[0].ticket;
+    assert_eq!(
+        refused(mutex(), ahead),
+        "every ticket is one that was given"
+    );
+}
+
+#[test]
+fn bounds_cover_what_they_must() {
+    let late = |parts: &mut StateParts| {
+        parts.earliest = parts.tenures[0].end.saturating_add(ms(1));
+    };
+    assert_eq!(refused(mutex(), late), "earliest is a lower bound");
+    let beyond = |parts: &StateParts| parts.stored_end.saturating_add(ms(1));
+    let changes: [&dyn Fn(&mut StateParts); 3] = [
+        &|parts| parts.tenures[0].end = beyond(parts),
+        &|parts| parts.places[0].end = beyond(parts),
+        &|parts| parts.watermarks[0].until = beyond(parts),
+    ];
+    for change in changes {
+        assert_eq!(refused(mutex(), change), "the stored end covers all");
+    }
+    let exactly = |parts: &mut StateParts| {
+        parts.tenures[0].end = parts.stored_end;
+        parts.earliest = parts.stored_end;
+        parts.last_scan = ServerTime::from_micros(7);
+    };
+    let mut parts = mutex();
+    exactly(&mut parts);
+    let state = State::from_parts(parts.clone()).expect("it is covered");
+    assert_eq!(state.to_parts(), parts);
+}
