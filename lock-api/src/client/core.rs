@@ -12,18 +12,21 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::LockBackend;
 use crate::backend::Capabilities;
-use crate::client::cleanup::{Cleanup, EndJob};
-use crate::client::clock::ServerClock;
-use crate::client::convoy::Convoys;
-use crate::client::error::Error;
-use crate::client::events::Events;
-use crate::client::floor::Floors;
-use crate::client::renewal::Renewals;
-use crate::client::session::Session;
-use crate::client::settings::Settings;
-use crate::client::signal::Signal;
-use crate::client::tenure::{Standing, Tenure};
+use crate::client::error::{Error, Loss};
+use crate::client::state::answer::Answer;
+use crate::client::state::batches::Convoys;
+use crate::client::state::clock::ServerClock;
+use crate::client::state::floors::Floors;
+use crate::client::state::holder::{HoldState, Tenure};
+use crate::client::state::lease_status::Standing;
+use crate::client::state::release_queue::{Cleanup, EndJob, give_up_at};
+use crate::client::state::renewals::Renewals;
+use crate::client::state::session::Session;
+use crate::client::state::settings::Settings;
+use crate::client::state::signal::Signal;
+use crate::client::telemetry::events::Events;
 use crate::error::BackendError;
+use crate::id::{Key, Operation};
 use crate::mutants::mutant;
 use crate::runtime::{BoxFuture, Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -76,19 +79,6 @@ impl Drop for Anchor {
         self.0.orphaned.store(true, Ordering::Release);
         self.0.wake_tasks();
     }
-}
-
-/// A reply, with the moment before its request was sent.
-#[derive(Clone, Debug)]
-pub(crate) struct Answer<T> {
-    pub(crate) sent: Moment,
-    pub(crate) stamp: Stamp,
-    pub(crate) reply: T,
-}
-
-/// The reply alone.
-pub(crate) fn reply_of<T>(answer: &Result<Answer<T>, BackendError>) -> Result<&T, &BackendError> {
-    answer.as_ref().map(|answer| &answer.reply)
 }
 
 impl Core {
@@ -163,6 +153,11 @@ impl Core {
         from + Duration::from_micros(self.runtime.random_u64() % spread)
     }
 
+    /// A pause between half of `most` and `most`.
+    pub(crate) fn jittered(&self, most: Duration) -> Duration {
+        self.random_between(most / 2, most)
+    }
+
     /// The session of this process; drawn at the first use, and anew after a fork.
     pub(crate) fn session(&self) -> Arc<Session> {
         let process = self.runtime.process_id();
@@ -209,8 +204,64 @@ impl Core {
             let now = self.now();
             for (hold, lost) in tenure.shut_down(now) {
                 self.tell_ending(&tenure, &hold, lost, now);
-                self.cleanup.push(EndJob::of_hold(self, &tenure, hold));
+                self.cleanup.push(self.release_of(&tenure, hold));
             }
+        }
+    }
+
+    /// The release of a hold that `tenure` no longer counts.
+    pub(crate) fn release_of(&self, tenure: &Arc<Tenure>, hold: HoldState) -> EndJob {
+        tenure.session.hub.ending(hold.operation.sequence);
+        self.renewals.remove_if_over(tenure);
+        let give_up = give_up_at(self.now(), hold.lease, hold.waiter_lease);
+        let (key, session) = (tenure.key.clone(), Arc::clone(&tenure.session));
+        EndJob {
+            tenure: Some(Arc::clone(tenure)),
+            was_lost: hold.told,
+            done: hold.ended,
+            ..EndJob::new(key, hold.operation, session, give_up)
+        }
+    }
+
+    /// Releases in the background whatever an operation may have left on the server, if nobody
+    /// gets a guard of it.
+    pub(crate) fn abandon(
+        &self,
+        session: &Arc<Session>,
+        key: &Key,
+        operation: Operation,
+        lease: Duration,
+        waiter_lease: Duration,
+    ) {
+        let give_up = give_up_at(self.now(), lease, waiter_lease);
+        let session = Arc::clone(session);
+        self.cleanup
+            .push(EndJob::new(key.clone(), operation, session, give_up));
+    }
+
+    /// Tells of the guards of a tenure that are lost by now; of each once.
+    pub(crate) fn tell_losses(&self, tenure: &Tenure, now: Moment) {
+        for (hold, loss) in tenure.take_losses(now) {
+            self.events.lost(tenure, &hold, loss, now);
+        }
+    }
+
+    /// Tells that the end of a hold has begun, or that it was lost before.
+    pub(crate) fn tell_ending(
+        &self,
+        tenure: &Tenure,
+        hold: &HoldState,
+        lost: Option<Loss>,
+        now: Moment,
+    ) {
+        match lost {
+            Some(loss) => {
+                self.events.lost(tenure, hold, loss, now);
+                // The hook is called by the task that renews, and only there.
+                self.renewals.changed.notify();
+            }
+            None if hold.told => {}
+            None => self.events.ending(tenure, hold, now),
         }
     }
 
@@ -352,5 +403,26 @@ pub(crate) fn not_executed(error: BackendError) -> BackendError {
             BackendError::Unavailable { reason, cause }
         }
         other => other,
+    }
+}
+
+/// Work under way that may still queue a release: a shutdown waits for it.
+#[derive(Debug)]
+pub(crate) struct Busy<'a>(&'a Core);
+
+impl<'a> Busy<'a> {
+    pub(crate) fn begin(core: &'a Core) -> Self {
+        core.cleanup.begin_work();
+        Self(core)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.cleanup.end_work();
+        // Looked at only now: who closes the client and finds it busy then waits to be told.
+        if self.0.is_closed() {
+            self.0.cleanup.changed.notify();
+        }
     }
 }
