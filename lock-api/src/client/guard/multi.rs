@@ -4,17 +4,10 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
-
-use crate::client::core::Busy;
 use crate::client::error::{Error, Loss, Release};
-use crate::client::hold::{Hold, run_until_lost};
-use crate::client::task::release::{self, Jobs};
+use crate::client::hold::{Hold, first_lost, release_all, renew_all, run_until_lost};
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
-use crate::request::Renew;
 
 /// Several locks that are held together, until the guard is released, dropped, or one of them is
 /// lost: **the loss of one is the loss of all**.
@@ -123,20 +116,7 @@ impl ManyGuard {
     /// Dropping the future loses nothing; the leases may have been renewed or not.
     pub async fn renew(&self) -> Result<Duration, Error> {
         self.check()?;
-        let Some(first) = self.holds.first() else {
-            return self.check();
-        };
-        let core = &first.anchor;
-        let requests: Vec<Renew> = self.holds.iter().map(Hold::renew_request).collect();
-        let limit = core.settings.call_timeout;
-        let call = core.backend.renew(&requests);
-        let answers = core.exchange_batch(limit, requests.len(), call).await;
-        let mut failed = None;
-        for (hold, answer) in self.holds.iter().zip(answers) {
-            if let Err(error) = hold.take_renewal(answer) {
-                failed = failed.or(Some(error.on(&hold.tenure.key)));
-            }
-        }
+        let failed = renew_all(&self.holds).await.err();
         let left = self.check()?;
         failed.map_or(Ok(left), Err)
     }
@@ -154,19 +134,7 @@ impl ManyGuard {
     /// Once the future was polled the release of all keys goes on in the background, even if the
     /// future is dropped.
     pub async fn release(&self) -> Vec<(Key, Result<Release, Error>)> {
-        if let Some(first) = self.holds.first() {
-            let core = &first.anchor;
-            let _busy = Busy::begin(core);
-            let jobs: Jobs = self.holds.iter().filter_map(Hold::begin_end).collect();
-            if !jobs.is_empty() {
-                release::send(core, jobs).await;
-            }
-        }
-        let reports = self
-            .holds
-            .iter()
-            .map(async |hold| (hold.tenure.key.clone(), hold.end_result().await));
-        join_all(reports).await
+        release_all(&self.holds).await
     }
 
     /// Runs a future for as long as all keys are held: if one is lost first, the future is
@@ -195,24 +163,5 @@ impl ManyGuard {
         // What the body came to counts; a release without an answer goes on in the background.
         drop(self.release().await);
         Ok(output)
-    }
-}
-
-/// Ends when the first of these holds is lost.
-pub(crate) fn first_lost(
-    holds: &[Hold],
-) -> impl Future<Output = (Key, Loss)> + Send + 'static + use<> {
-    let mut all: FuturesUnordered<_> = holds
-        .iter()
-        .map(|hold| {
-            let (key, lost) = (hold.tenure.key.clone(), hold.lost());
-            async move { (key, lost.await) }
-        })
-        .collect();
-    async move {
-        match all.next().await {
-            Some(lost) => lost,
-            None => std::future::pending().await,
-        }
     }
 }

@@ -17,8 +17,6 @@ use crate::client::handle::rw_lock::RwLock;
 use crate::client::handle::semaphore::Semaphore;
 use crate::client::state::loss::{Hook, LossEvent};
 use crate::client::state::settings::Settings;
-#[cfg(feature = "metrics")]
-use crate::client::telemetry::meter;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::ForceReply;
 use crate::request::{ForceHow, ForceRelease, Kind, Limits, Policy};
@@ -312,8 +310,6 @@ impl LockClientBuilder {
     }
 
     fn open(self) -> LockClient {
-        #[cfg(feature = "metrics")]
-        meter::describe();
         let runtime = self.backend.runtime();
         LockClient {
             anchor: Core::anchored(self.backend, runtime, self.settings),

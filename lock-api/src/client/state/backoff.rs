@@ -4,8 +4,7 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(20);
 
-/// The pauses of one sequence of tries. [`Core::jittered`](crate::client::core::Core::jittered)
-/// makes clients that failed together try again at different moments.
+/// The pauses of one sequence of tries. They have no jitter: `Core::jittered` adds it.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,

@@ -1,10 +1,11 @@
-//! What a client remembers. Nothing in here calls the backend, sleeps or starts a task.
+//! What a client remembers. Nothing in here reads a clock or starts a task.
 
 pub(crate) mod answer;
 pub(crate) mod backoff;
 pub(crate) mod batches;
 pub(crate) mod clock;
 pub(crate) mod floors;
+pub(crate) mod hold_state;
 pub(crate) mod holder;
 pub(crate) mod lease_status;
 pub(crate) mod loss;

@@ -11,7 +11,8 @@ use std::time::Duration;
 use crate::backend::Capabilities;
 use crate::bounds::SHORT_LEASE;
 use crate::client::error::Loss;
-use crate::client::state::holder::{HoldState, Tenure};
+use crate::client::state::hold_state::HoldState;
+use crate::client::state::holder::Tenure;
 use crate::client::state::loss::{Hook, LossEvent};
 use crate::client::state::settings::Settings;
 use crate::client::telemetry::meter::{self, count, record, shift};
@@ -49,6 +50,8 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(settings: &Settings, capabilities: Capabilities) -> Self {
+        #[cfg(feature = "metrics")]
+        meter::describe();
         Self {
             label: settings.label.clone(),
             has_tokens: capabilities.fencing_tokens,
