@@ -218,8 +218,7 @@ impl Core {
         EndJob {
             tenure: Some(Arc::clone(tenure)),
             was_lost: hold.told,
-            done: hold.ended,
-            ..EndJob::new(key, hold.operation, session, give_up)
+            ..EndJob::new(key, hold.operation, session, give_up, hold.ended)
         }
     }
 
@@ -234,9 +233,9 @@ impl Core {
         waiter_lease: Duration,
     ) {
         let give_up = give_up_at(self.now(), lease, waiter_lease);
-        let session = Arc::clone(session);
-        self.cleanup
-            .push(EndJob::new(key.clone(), operation, session, give_up));
+        let (key, session) = (key.clone(), Arc::clone(session));
+        let job = EndJob::new(key, operation, session, give_up, Arc::default());
+        self.cleanup.push(job);
     }
 
     /// Tells of the guards of a tenure that are lost by now; of each once.

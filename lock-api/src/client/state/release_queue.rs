@@ -48,6 +48,7 @@ impl EndJob {
         operation: Operation,
         session: Arc<Session>,
         give_up: Moment,
+        done: Arc<EndResult>,
     ) -> Self {
         Self {
             key,
@@ -59,7 +60,7 @@ impl EndJob {
             was_lost: false,
             backoff: Backoff::background(),
             background: true,
-            done: Arc::default(),
+            done,
         }
     }
 
