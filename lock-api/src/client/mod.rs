@@ -27,13 +27,14 @@ mod task;
 mod telemetry;
 
 pub use error::{Error, Loss, Outcome, Release, TimedOut};
+pub use guard::convert::Upgrade;
 pub use guard::multi::ManyGuard;
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
 pub use handle::client::{LockClient, LockClientBuilder};
 pub use handle::inspection::Inspection;
 pub use handle::multi::{Many, ManyOutcome};
 pub use handle::mutex::Mutex;
-pub use handle::rw_lock::{RwLock, Upgrade};
+pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
 pub use handoff::text::{Handoff, HandoffFailed};
 pub use state::loss::LossEvent;

@@ -8,20 +8,73 @@
 //! mode, even one whose end has begun.
 
 use crate::client::error::{Error, Loss};
+use crate::client::guard::{Guard, ReadGuard, WriteGuard};
 use crate::client::hold::Hold;
 use crate::client::state::backoff::Backoff;
 use crate::client::state::lease_status::Standing;
 use crate::reply::ConvertReply;
 use crate::request::{Convert, Mode};
 
+/// What an upgrade came to.
+#[derive(Debug)]
+#[must_use = "it carries a guard, which releases its lock when it is dropped"]
+pub enum Upgrade {
+    /// The lock is held for writing.
+    Upgraded(WriteGuard),
+    /// Others read too, or wait and this tenure has had its upgrade; the lock is still held for
+    /// reading.
+    NotSole(ReadGuard),
+}
+
+impl WriteGuard {
+    /// Keeps the lock for reading only, without letting it go in between; the readers at the head
+    /// of the queue get in.
+    ///
+    /// The guard has a new fencing token. In an outage this tries again until the guard is lost.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the guard was lost. With any error the lock is released.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background.
+    pub async fn downgrade(self) -> Result<ReadGuard, Error> {
+        match convert(&self.hold, Mode::Shared).await? {
+            Conversion::Done => Ok(Guard::new(self.hold)),
+            Conversion::NotSole => Err(Error::Unsupported {
+                what: "this downgrade",
+            }),
+        }
+    }
+}
+
+impl ReadGuard {
+    /// Takes the lock for writing without letting it go in between, if nobody else reads.
+    ///
+    /// It never waits for other readers, and while others wait a tenure is upgraded at most
+    /// once. The write guard has a new fencing token. In an outage this tries again until the
+    /// guard is lost.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the guard was lost. With any error the lock is released.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background.
+    pub async fn try_upgrade(self) -> Result<Upgrade, Error> {
+        Ok(match convert(&self.hold, Mode::Exclusive).await? {
+            Conversion::Done => Upgrade::Upgraded(Guard::new(self.hold)),
+            Conversion::NotSole => Upgrade::NotSole(self),
+        })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conversion {
+enum Conversion {
     Done,
     NotSole,
 }
 
 /// Converts a hold, trying again until there is an answer or the hold is lost.
-pub(crate) async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
+async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
     let core = &hold.anchor;
     if !core.capabilities.convert {
         return Err(Error::Unsupported {

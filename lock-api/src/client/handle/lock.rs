@@ -4,7 +4,7 @@ use crate::client::acquire::request::{Ask, Owner, Patience};
 use crate::client::acquire::wait::acquire;
 use crate::client::core::Anchor;
 use crate::client::error::{Error, Outcome};
-use crate::client::hold::Hold;
+use crate::client::guard::Guard;
 use crate::client::state::settings::Options;
 use crate::error::InvalidInput;
 use crate::id::{Key, OwnerId};
@@ -62,12 +62,13 @@ impl Lock {
     }
 
     /// Takes the lock; bad input is found here, before any I/O.
-    pub(crate) async fn acquire(
+    pub(crate) async fn acquire<K>(
         &self,
         mode: Mode,
         patience: Patience,
-    ) -> Result<Outcome<Hold>, Error> {
-        acquire(self.ask(mode, &self.options)?, patience).await
+    ) -> Result<Outcome<Guard<K>>, Error> {
+        let outcome = acquire(self.ask(mode, &self.options)?, patience).await?;
+        Ok(outcome.map(Guard::new))
     }
 
     /// What is asked for, once it was checked.
@@ -89,9 +90,9 @@ impl Lock {
     }
 
     /// Takes the lock, however long that takes.
-    pub(crate) async fn wait_for(&self, mode: Mode) -> Result<Hold, Error> {
+    pub(crate) async fn wait_for<K>(&self, mode: Mode) -> Result<Guard<K>, Error> {
         match self.acquire(mode, Patience::Forever).await? {
-            Outcome::Acquired(hold) => Ok(hold),
+            Outcome::Acquired(guard) => Ok(guard),
             // Without a deadline neither can be; saying so is better than a panic.
             Outcome::Held(_) | Outcome::TimedOut(_) => Err(Error::Unavailable {
                 reason: "the wait ended without the lock".into(),

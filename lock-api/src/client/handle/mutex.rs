@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::client::acquire::request::Patience;
 use crate::client::error::{Error, Outcome};
-use crate::client::guard::{Guard, MutexGuard};
+use crate::client::guard::MutexGuard;
 use crate::client::handle::lock::Lock;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
@@ -53,7 +53,7 @@ impl Mutex {
     /// Dropping the future gives up the place in the queue, or the lock if it was just granted,
     /// in the background.
     pub async fn lock(&self) -> Result<MutexGuard, Error> {
-        self.lock.wait_for(Mode::Exclusive).await.map(Guard::new)
+        self.lock.wait_for(Mode::Exclusive).await
     }
 
     /// Takes the lock if it is free, and says who holds it if not.
@@ -85,8 +85,7 @@ impl Mutex {
     /// # }
     /// ```
     pub async fn try_lock(&self) -> Result<Outcome<MutexGuard>, Error> {
-        let outcome = self.lock.acquire(Mode::Exclusive, Patience::Try).await?;
-        Ok(outcome.map(Guard::new))
+        self.lock.acquire(Mode::Exclusive, Patience::Try).await
     }
 
     /// Takes the lock, waiting for at most `time`. With a `time` of zero it tries once, for at
@@ -99,11 +98,9 @@ impl Mutex {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn lock_within(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
-        let outcome = self
-            .lock
+        self.lock
             .acquire(Mode::Exclusive, Patience::Within(time))
-            .await?;
-        Ok(outcome.map(Guard::new))
+            .await
     }
 
     /// Takes the lock, runs `body`, and releases the lock. If the lock is lost meanwhile the

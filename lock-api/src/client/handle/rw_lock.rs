@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use crate::client::acquire::request::Patience;
 use crate::client::error::{Error, Outcome};
-use crate::client::guard::convert::{Conversion, convert};
-use crate::client::guard::{Guard, ReadGuard, WriteGuard};
+use crate::client::guard::{ReadGuard, WriteGuard};
 use crate::client::handle::lock::Lock;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
@@ -58,7 +57,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn read(&self) -> Result<ReadGuard, Error> {
-        self.lock.wait_for(Mode::Shared).await.map(Guard::new)
+        self.lock.wait_for(Mode::Shared).await
     }
 
     /// Takes the lock for reading if that is possible now.
@@ -69,11 +68,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_read(&self) -> Result<Outcome<ReadGuard>, Error> {
-        Ok(self
-            .lock
-            .acquire(Mode::Shared, Patience::Try)
-            .await?
-            .map(Guard::new))
+        self.lock.acquire(Mode::Shared, Patience::Try).await
     }
 
     /// Takes the lock for reading, waiting for at most `time`.
@@ -84,11 +79,9 @@ impl RwLock {
     /// # Cancel safety
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn read_within(&self, time: Duration) -> Result<Outcome<ReadGuard>, Error> {
-        Ok(self
-            .lock
+        self.lock
             .acquire(Mode::Shared, Patience::Within(time))
-            .await?
-            .map(Guard::new))
+            .await
     }
 
     /// Takes the lock for writing, waiting for as long as it takes.
@@ -99,7 +92,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn write(&self) -> Result<WriteGuard, Error> {
-        self.lock.wait_for(Mode::Exclusive).await.map(Guard::new)
+        self.lock.wait_for(Mode::Exclusive).await
     }
 
     /// Takes the lock for writing if it is free.
@@ -110,11 +103,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_write(&self) -> Result<Outcome<WriteGuard>, Error> {
-        Ok(self
-            .lock
-            .acquire(Mode::Exclusive, Patience::Try)
-            .await?
-            .map(Guard::new))
+        self.lock.acquire(Mode::Exclusive, Patience::Try).await
     }
 
     /// Takes the lock for writing, waiting for at most `time`.
@@ -125,11 +114,9 @@ impl RwLock {
     /// # Cancel safety
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn write_within(&self, time: Duration) -> Result<Outcome<WriteGuard>, Error> {
-        Ok(self
-            .lock
+        self.lock
             .acquire(Mode::Exclusive, Patience::Within(time))
-            .await?
-            .map(Guard::new))
+            .await
     }
 
     /// Takes the lock for reading, runs `body`, and releases it; the body is dropped if the lock
@@ -157,57 +144,5 @@ impl RwLock {
         body: impl AsyncFnOnce(&WriteGuard) -> T,
     ) -> Result<T, Error> {
         self.write().await?.run(body).await
-    }
-}
-
-/// What an upgrade came to.
-#[derive(Debug)]
-#[must_use = "it carries a guard, which releases its lock when it is dropped"]
-pub enum Upgrade {
-    /// The lock is held for writing.
-    Upgraded(WriteGuard),
-    /// Others read too, or wait and this tenure has had its upgrade; the lock is still held for
-    /// reading.
-    NotSole(ReadGuard),
-}
-
-impl WriteGuard {
-    /// Keeps the lock for reading only, without letting it go in between; the readers at the head
-    /// of the queue get in.
-    ///
-    /// The guard has a new fencing token. In an outage this tries again until the guard is lost.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the guard was lost. With any error the lock is released.
-    ///
-    /// # Cancel safety
-    /// Dropping the future releases the lock in the background.
-    pub async fn downgrade(self) -> Result<ReadGuard, Error> {
-        match convert(&self.hold, Mode::Shared).await? {
-            Conversion::Done => Ok(Guard::new(self.hold)),
-            Conversion::NotSole => Err(Error::Unsupported {
-                what: "this downgrade",
-            }),
-        }
-    }
-}
-
-impl ReadGuard {
-    /// Takes the lock for writing without letting it go in between, if nobody else reads.
-    ///
-    /// It never waits for other readers, and while others wait a tenure is upgraded at most
-    /// once. The write guard has a new fencing token. In an outage this tries again until the
-    /// guard is lost.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the guard was lost. With any error the lock is released.
-    ///
-    /// # Cancel safety
-    /// Dropping the future releases the lock in the background.
-    pub async fn try_upgrade(self) -> Result<Upgrade, Error> {
-        Ok(match convert(&self.hold, Mode::Exclusive).await? {
-            Conversion::Done => Upgrade::Upgraded(Guard::new(self.hold)),
-            Conversion::NotSole => Upgrade::NotSole(self),
-        })
     }
 }

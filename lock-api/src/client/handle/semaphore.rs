@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::client::acquire::request::Patience;
 use crate::client::error::{Error, Outcome};
-use crate::client::guard::{Guard, PermitGuard};
+use crate::client::guard::PermitGuard;
 use crate::client::handle::lock::Lock;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
@@ -51,10 +51,7 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn acquire(&self, permits: u32) -> Result<PermitGuard, Error> {
-        self.lock
-            .wait_for(Mode::Permits(permits))
-            .await
-            .map(Guard::new)
+        self.lock.wait_for(Mode::Permits(permits)).await
     }
 
     /// Takes `permits` if they are free.
@@ -65,11 +62,9 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_acquire(&self, permits: u32) -> Result<Outcome<PermitGuard>, Error> {
-        let outcome = self
-            .lock
+        self.lock
             .acquire(Mode::Permits(permits), Patience::Try)
-            .await?;
-        Ok(outcome.map(Guard::new))
+            .await
     }
 
     /// Takes `permits`, waiting for at most `time`.
@@ -85,11 +80,9 @@ impl Semaphore {
         permits: u32,
         time: Duration,
     ) -> Result<Outcome<PermitGuard>, Error> {
-        let outcome = self
-            .lock
+        self.lock
             .acquire(Mode::Permits(permits), Patience::Within(time))
-            .await?;
-        Ok(outcome.map(Guard::new))
+            .await
     }
 
     /// Takes `permits`, runs `body`, and gives them back; the body is dropped if they are lost
