@@ -11,15 +11,15 @@ use crate::runtime::BoxFuture;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use crate::time::Stamped;
 
-/// So many calls under way go by themselves: two tasks gain nothing by each other's company, and the
-/// turn that they wait for it is felt.
+/// The number of calls under way that are sent alone. Two tasks gain nothing from a batch, and the
+/// turn of the scheduler that they would wait for it costs them time.
 pub(crate) const BY_THEMSELVES: u64 = 2;
 
-/// What a convoy of `Q` is answered.
+/// The answers to a batch of `Q`.
 type Answers<'a, Q> = BoxFuture<'a, Vec<Result<Stamped<<Q as Travels>::Reply>, BackendError>>>;
 pub(crate) type Arrival<R> = Result<Answer<R>, BackendError>;
 
-/// A request that may travel with others of its sort.
+/// A request that can be sent in one call with others of its type.
 pub(crate) trait Travels: Send + Sync + Sized + 'static {
     type Reply: Clone + Send + 'static;
 
@@ -52,10 +52,10 @@ impl Travels for End {
     }
 }
 
-/// What of one client waits to be sent, or is under way.
+/// The requests of one client that wait to be sent, and the number of its calls under way.
 #[derive(Debug)]
 pub(crate) struct Convoys {
-    /// Whether the backend gains by it.
+    /// Whether the backend wants batches.
     wanted: bool,
     /// Calls under way. One that is about to be sent counts as so many that nobody goes by itself,
     /// who would be there before those who came earlier.

@@ -1,13 +1,13 @@
 //! Batches: acquires and releases that are ready at the same time go in one call.
 //!
-//! A call that finds at most one other of its client under way is sent at once, as if nothing of
-//! this existed. While two are under way, the next to come has a task begun that lets whoever else
-//! is ready in this turn of the scheduler get its own in, and then sends all of it. Nobody waits
-//! for the answer to somebody else's call, and nobody waits for company that is not there yet.
+//! A call is sent alone while fewer than two calls of its client are under way. Otherwise its
+//! request joins a list. The caller that finds the list empty spawns the flush task, which lets
+//! every task that is ready now add its request, and then sends the whole list. No request waits
+//! for the answer to another call.
 //!
-//! Each keeps its own operation, deliver-before, time limit and answer. A caller that goes away
-//! before its call was sent takes it back; after that the answer goes nowhere, and the call harms
-//! no other.
+//! Each request keeps its operation, deliver-before, time limit and answer. A caller that is
+//! dropped before the flush takes its request back. After the flush its answer goes nowhere, and
+//! the others are not affected.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;

@@ -1,11 +1,10 @@
-//! Ends in the background: of guards that were dropped, attempts that were given up, calls whose
-//! outcome nobody knows.
+//! Releases: of guards, of attempts that were given up, and of calls without an answer.
 //!
-//! Whoever gives something up queues its end here, which neither blocks nor spawns. The client's
-//! task sends the ends in batches and repeats each until the server acknowledges it, or until
-//! nothing can be left that a lease would not have ended. Each is repeated after a pause of its
-//! own, in batches and calls apart from those sent for the first time, so that a key that cannot
-//! be reached slows no other.
+//! A guard's `release` sends the release itself. Everything else queues it for the client's task,
+//! which neither blocks nor spawns. The task sends releases in batches. It repeats each one until
+//! the server acknowledges it, or until the lease must have ended whatever was left. Repeated
+//! releases have their own pauses, batches and calls, so a key that can't be reached delays no
+//! other key.
 
 use std::pin::pin;
 
