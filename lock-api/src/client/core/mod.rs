@@ -13,8 +13,7 @@ use futures_util::StreamExt;
 use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
 
-use crate::LockBackend;
-use crate::backend::Capabilities;
+use crate::backend::{Capabilities, LockBackend};
 use crate::client::error::{Error, Loss};
 use crate::client::state::batches::Convoys;
 use crate::client::state::clock::ServerClock;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use crate::LockBackend;
+use crate::backend::LockBackend;
 use crate::bounds::SHUTDOWN_TIMEOUT;
 use crate::client::core::{Anchor, Core, not_executed};
 use crate::client::error::Error;

@@ -7,8 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use loom::future::block_on;
 
-use crate::LockBackend;
-use crate::backend::Capabilities;
+use crate::backend::{Capabilities, LockBackend};
 use crate::client::core::Core;
 use crate::client::loom_models::STAMP;
 use crate::client::state::session::Session;

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use crate::LockBackend;
+use crate::backend::LockBackend;
 use crate::client::state::answer::Answer;
 use crate::error::BackendError;
 use crate::reply::{AcquireReply, EndReply};
