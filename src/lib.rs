@@ -84,8 +84,7 @@ pub use leasehold_api::{
     BackendError, Error, FencingToken, ForceHow, Guard, Handoff, HandoffFailed, Held, Inspection,
     InvalidInput, Key, Label, Limits, LockBackend, LockClient, LockClientBuilder, Loss, LossEvent,
     Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome, PermitGuard, Policy, ReadGuard,
-    ReentrantMutex, ReentrantRwLock, Refused, Release, RwLock, Semaphore, TimedOut, Upgrade, Why,
-    WriteGuard,
+    Refused, Release, RwLock, Semaphore, TimedOut, Upgrade, Why, WriteGuard,
 };
 
 /// Everything of `leasehold-api`: what a backend is made of, the state machine, the bounds.

@@ -3,12 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use async_trait::async_trait;
-use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notices, Poll, PollReply, Renew,
-    RenewReply, Runtime, SessionId, Stamp, Stamped,
-};
+use leasehold_api::{LockBackend, forward_lock_backend};
 
 /// Calls by what they are for.
 #[derive(Debug, Default)]
@@ -76,57 +71,17 @@ fn one(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-#[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<B: LockBackend> LockBackend for Counting<B> {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    forward_lock_backend! {
+        |it| { one(&it.counts.acquires); &it.inner };
+        acquire acquire_all
     }
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.inner.runtime()
-    }
-    async fn hello(&self) -> Result<Stamp, BackendError> {
-        self.inner.hello().await
-    }
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
-        self.inner.listen(session).await
-    }
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        one(&self.counts.acquires);
-        self.inner.acquire(request).await
-    }
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        one(&self.counts.acquires);
-        self.inner.acquire_all(batch).await
-    }
-    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        one(&self.counts.polls);
-        self.inner.poll(batch).await
-    }
-    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        one(&self.counts.renewals);
-        self.inner.renew(batch).await
-    }
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
-        one(&self.counts.ends);
-        self.inner.end(batch).await
-    }
-    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
-        self.inner.convert(request).await
-    }
-    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        self.inner.inspect(key).await
-    }
-    async fn force_release(
-        &self,
-        request: &ForceRelease,
-    ) -> Result<Stamped<ForceReply>, BackendError> {
-        self.inner.force_release(request).await
-    }
-    async fn close(&self) -> Result<(), BackendError> {
-        self.inner.close().await
+    forward_lock_backend!(|it| { one(&it.counts.polls); &it.inner }; poll);
+    forward_lock_backend!(|it| { one(&it.counts.renewals); &it.inner }; renew);
+    forward_lock_backend!(|it| { one(&it.counts.ends); &it.inner }; end);
+    forward_lock_backend! {
+        |it| it.inner;
+        capabilities runtime hello listen convert inspect force_release close
     }
 }

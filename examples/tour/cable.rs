@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use leasehold::LockBackend;
 use leasehold::api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
-    ForceRelease, ForceReply, InspectReply, Key, Notices, Poll, PollReply, Renew, RenewReply,
-    Runtime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Convert, ConvertReply, End, EndReply, ForceRelease,
+    ForceReply, InspectReply, Key, Notices, Poll, PollReply, Renew, RenewReply, SessionId, Stamp,
+    Stamped, forward_lock_backend,
 };
 
 /// While the cable is out, no call gets through; what was pushed before still arrives.
@@ -63,13 +63,7 @@ impl Cable {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for Cable {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.inner.runtime()
-    }
+    forward_lock_backend!(|it| it.inner; capabilities runtime close);
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         self.check()?;
@@ -137,9 +131,5 @@ impl LockBackend for Cable {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.check()?;
         self.inner.force_release(request).await
-    }
-
-    async fn close(&self) -> Result<(), BackendError> {
-        self.inner.close().await
     }
 }

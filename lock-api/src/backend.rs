@@ -15,7 +15,7 @@ use crate::reply::{
     AcquireReply, ConvertReply, EndReply, ForceReply, InspectReply, PollReply, RenewReply,
 };
 use crate::request::{Acquire, Convert, End, ForceRelease, Poll, Renew};
-use crate::runtime::{BoxFuture, Runtime};
+use crate::runtime::Runtime;
 use crate::time::{Stamp, Stamped};
 
 /// What a backend can do. The client adapts to it, and the conformance suite lists what it
@@ -161,9 +161,9 @@ pub type Notices = Pin<Box<dyn Stream<Item = Notice> + Send>>;
 /// backend too.
 ///
 /// # Wrappers
-/// Anything that takes a backend and is one (tracing, a key prefix, fault injection) implements
-/// every method and forwards it. Deny `clippy::missing_trait_methods` on such an
-/// implementation, as those for `Arc` and `Box` here do: a default that answers "unsupported"
+/// A backend around another one (tracing, a key prefix, fault injection) implements every method.
+/// [`forward_lock_backend!`](crate::forward_lock_backend) writes those that it doesn't change. Deny
+/// `clippy::missing_trait_methods` on such an implementation: a default that answers "unsupported"
 /// would otherwise hide what the inner backend can do.
 #[async_trait]
 pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
@@ -273,52 +273,146 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
         .collect()
 }
 
-/// Methods that hand on the inner backend's own future. An `async fn` in their place would box
-/// another one around it.
-macro_rules! hand_on {
-    ($(fn $name:ident($($argument:ident: $(&$life:lifetime)? [$type:ty])?) -> $output:ty;)+) => {$(
+/// Writes the methods of a [`LockBackend`] that only call the same method of another backend.
+///
+/// `|wrapper| inner` says which backend they call. The names of the methods follow, or `all`. The
+/// methods return the inner backend's own futures: an `async fn` in their place would box another
+/// one around each. `inner` may be a block, whose statements run at each call.
+///
+/// ```
+/// use async_trait::async_trait;
+/// use leasehold_api::{BackendError, LockBackend, Renew, RenewReply, Stamped, forward_lock_backend};
+///
+/// #[derive(Debug)]
+/// struct Logged<B>(B);
+///
+/// #[async_trait]
+/// #[deny(clippy::missing_trait_methods)]
+/// impl<B: LockBackend> LockBackend for Logged<B> {
+///     forward_lock_backend! {
+///         |wrapper| wrapper.0;
+///         capabilities runtime hello listen acquire acquire_all poll end convert inspect
+///         force_release close
+///     }
+///
+///     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+///         println!("renewing {}", batch.len());
+///         self.0.renew(batch).await
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward_lock_backend {
+    (|$wrapper:ident| $inner:expr; all) => {
+        $crate::forward_lock_backend! {
+            |$wrapper| $inner;
+            capabilities runtime hello listen acquire acquire_all poll renew end convert inspect
+            force_release close
+        }
+    };
+    (|$wrapper:ident| $inner:expr; $($method:ident)+) => {
+        $($crate::forward_lock_backend!(@ $method |$wrapper| $inner);)+
+    };
+    (@ capabilities |$wrapper:ident| $inner:expr) => {
+        fn capabilities(&self) -> $crate::Capabilities {
+            let $wrapper = self;
+            ($inner).capabilities()
+        }
+    };
+    (@ runtime |$wrapper:ident| $inner:expr) => {
+        fn runtime(&self) -> ::std::sync::Arc<dyn $crate::Runtime> {
+            let $wrapper = self;
+            ($inner).runtime()
+        }
+    };
+    (@ hello $($to:tt)+) => {
+        $crate::forward_lock_backend!(@async hello() -> [$crate::Stamp] $($to)+);
+    };
+    (@ listen $($to:tt)+) => {
+        $crate::forward_lock_backend!(
+            @async listen(session: [$crate::SessionId]) -> [$crate::Notices] $($to)+
+        );
+    };
+    (@ acquire $($to:tt)+) => {
+        $crate::forward_lock_backend!(@one acquire(Acquire) -> AcquireReply, $($to)+);
+    };
+    (@ acquire_all $($to:tt)+) => {
+        $crate::forward_lock_backend!(@batch acquire_all(Acquire) -> AcquireReply, $($to)+);
+    };
+    (@ poll $($to:tt)+) => {
+        $crate::forward_lock_backend!(@batch poll(Poll) -> PollReply, $($to)+);
+    };
+    (@ renew $($to:tt)+) => {
+        $crate::forward_lock_backend!(@batch renew(Renew) -> RenewReply, $($to)+);
+    };
+    (@ end $($to:tt)+) => {
+        $crate::forward_lock_backend!(@batch end(End) -> EndReply, $($to)+);
+    };
+    (@ convert $($to:tt)+) => {
+        $crate::forward_lock_backend!(@one convert(Convert) -> ConvertReply, $($to)+);
+    };
+    (@ inspect $($to:tt)+) => {
+        $crate::forward_lock_backend!(@one inspect(Key) -> InspectReply, $($to)+);
+    };
+    (@ force_release $($to:tt)+) => {
+        $crate::forward_lock_backend!(@one force_release(ForceRelease) -> ForceReply, $($to)+);
+    };
+    (@ close $($to:tt)+) => {
+        $crate::forward_lock_backend!(@async close() -> [()] $($to)+);
+    };
+    (@one $name:ident($request:ident) -> $reply:ident, $($to:tt)+) => {
+        $crate::forward_lock_backend!(
+            @async $name(request: &'life1 [$crate::$request]) -> [$crate::Stamped<$crate::$reply>]
+            $($to)+
+        );
+    };
+    (@batch $name:ident($request:ident) -> $reply:ident, |$wrapper:ident| $inner:expr) => {
+        fn $name<'life0, 'life1, 'async_trait>(
+            &'life0 self,
+            batch: &'life1 [$crate::$request],
+        ) -> $crate::BoxFuture<
+            'async_trait,
+            ::std::vec::Vec<
+                ::std::result::Result<$crate::Stamped<$crate::$reply>, $crate::BackendError>,
+            >,
+        >
+        where
+            'life0: 'async_trait,
+            'life1: 'async_trait,
+            Self: 'async_trait,
+        {
+            let $wrapper = self;
+            ($inner).$name(batch)
+        }
+    };
+    (
+        @async $name:ident($($argument:ident: $(&$life:lifetime)? [$type:ty])?) -> [$output:ty]
+        |$wrapper:ident| $inner:expr
+    ) => {
         fn $name<'life0, $($($life,)?)? 'async_trait>(
             &'life0 self,
             $($argument: $(&$life)? $type,)?
-        ) -> BoxFuture<'async_trait, $output>
+        ) -> $crate::BoxFuture<
+            'async_trait,
+            ::std::result::Result<$output, $crate::BackendError>,
+        >
         where
             'life0: 'async_trait,
             $($($life: 'async_trait,)?)?
             Self: 'async_trait,
         {
-            (**self).$name($($argument)?)
+            let $wrapper = self;
+            ($inner).$name($($argument)?)
         }
-    )+};
+    };
 }
 
-/// What came of a batch.
-type Each<T> = Vec<Result<Stamped<T>, BackendError>>;
-
-macro_rules! forward {
-    ($($pointer:ident)+) => {$(
-        #[deny(clippy::missing_trait_methods)]
-        impl<T: LockBackend + ?Sized> LockBackend for $pointer<T> {
-            fn capabilities(&self) -> Capabilities {
-                (**self).capabilities()
-            }
-            fn runtime(&self) -> Arc<dyn Runtime> {
-                (**self).runtime()
-            }
-            hand_on! {
-                fn hello() -> Result<Stamp, BackendError>;
-                fn listen(session: [SessionId]) -> Result<Notices, BackendError>;
-                fn acquire(request: &'life1 [Acquire]) -> Result<Stamped<AcquireReply>, BackendError>;
-                fn acquire_all(batch: &'life1 [[Acquire]]) -> Each<AcquireReply>;
-                fn poll(batch: &'life1 [[Poll]]) -> Each<PollReply>;
-                fn renew(batch: &'life1 [[Renew]]) -> Each<RenewReply>;
-                fn end(batch: &'life1 [[End]]) -> Each<EndReply>;
-                fn convert(request: &'life1 [Convert]) -> Result<Stamped<ConvertReply>, BackendError>;
-                fn inspect(key: &'life1 [Key]) -> Result<Stamped<InspectReply>, BackendError>;
-                fn force_release(request: &'life1 [ForceRelease]) -> Result<Stamped<ForceReply>, BackendError>;
-                fn close() -> Result<(), BackendError>;
-            }
-        }
-    )+};
+#[deny(clippy::missing_trait_methods)]
+impl<T: LockBackend + ?Sized> LockBackend for Arc<T> {
+    forward_lock_backend!(|pointer| **pointer; all);
 }
 
-forward!(Arc Box);
+#[deny(clippy::missing_trait_methods)]
+impl<T: LockBackend + ?Sized> LockBackend for Box<T> {
+    forward_lock_backend!(|pointer| **pointer; all);
+}

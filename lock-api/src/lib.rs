@@ -29,12 +29,11 @@ mod time;
 mod tokio_runtime;
 
 pub use backend::{Capabilities, LockBackend, Notice, Notices};
-pub use client::guard::kind;
+pub use client::kind;
 pub use client::{
     Error, Guard, Handoff, HandoffFailed, Inspection, LockClient, LockClientBuilder, Loss,
-    LossEvent, Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome, Ownership, PermitGuard,
-    Plain, ReadGuard, Reentrant, ReentrantMutex, ReentrantRwLock, Release, RwLock, Semaphore,
-    TimedOut, Upgrade, WriteGuard,
+    LossEvent, Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome, PermitGuard, ReadGuard,
+    Release, RwLock, Semaphore, TimedOut, Upgrade, WriteGuard,
 };
 pub use error::{BackendError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};

@@ -8,9 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Convert, ConvertReply, End,
-    EndReply, ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notices, Poll,
-    PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, End, EndReply, Key, LockBackend,
+    Moment, Notices, Poll, PollReply, Runtime, SessionId, Stamped, forward_lock_backend,
 };
 use leasehold_sim::SimBackend;
 
@@ -58,6 +57,7 @@ impl Wrapped {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for Wrapped {
+    forward_lock_backend!(|it| it.inner; hello renew convert inspect force_release close);
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -67,9 +67,6 @@ impl LockBackend for Wrapped {
             id: Arc::clone(&self.process),
             suspended: Arc::clone(&self.suspended),
         })
-    }
-    async fn hello(&self) -> Result<Stamp, BackendError> {
-        self.inner.hello().await
     }
     async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
         let refused = self
@@ -119,9 +116,6 @@ impl LockBackend for Wrapped {
         }
         replies
     }
-    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        self.inner.renew(batch).await
-    }
     async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
         self.ends.lock().expect("no panic").push(batch.len());
         if let Some((key, after)) = &self.stuck
@@ -132,21 +126,6 @@ impl LockBackend for Wrapped {
             return batch.iter().map(|_| failed()).collect();
         }
         self.inner.end(batch).await
-    }
-    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
-        self.inner.convert(request).await
-    }
-    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        self.inner.inspect(key).await
-    }
-    async fn force_release(
-        &self,
-        request: &ForceRelease,
-    ) -> Result<Stamped<ForceReply>, BackendError> {
-        self.inner.force_release(request).await
-    }
-    async fn close(&self) -> Result<(), BackendError> {
-        self.inner.close().await
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::{
     Error, Kind, Limits, LockClient, Mode, Mutex, MutexGuard, Outcome, PermitGuard, ReadGuard,
-    ReentrantMutex, ReentrantRwLock, Release, RwLock, Semaphore, Upgrade, WriteGuard,
+    Release, RwLock, Semaphore, Upgrade, WriteGuard,
 };
 
 use crate::checker::Watched;
@@ -24,9 +24,7 @@ pub(crate) enum Patience {
 #[derive(Clone, Debug)]
 pub(crate) enum Handle {
     Mutex(Mutex),
-    ReentrantMutex(ReentrantMutex),
     RwLock(RwLock),
-    ReentrantRwLock(ReentrantRwLock),
     Semaphore(Semaphore),
 }
 
@@ -64,10 +62,10 @@ impl Handle {
         }
         Ok(match (terms.kind, terms.reentrant) {
             (Kind::Mutex, false) => with_terms!(locks.mutex(key)?, Self::Mutex),
-            (Kind::Mutex, true) => with_terms!(locks.reentrant_mutex(key)?, Self::ReentrantMutex),
+            (Kind::Mutex, true) => with_terms!(locks.reentrant_mutex(key)?, Self::Mutex),
             (Kind::RwLock, false) => with_terms!(locks.rw_lock(key)?, Self::RwLock),
             (Kind::RwLock, true) => {
-                with_terms!(locks.reentrant_rw_lock(key)?, Self::ReentrantRwLock)
+                with_terms!(locks.reentrant_rw_lock(key)?, Self::RwLock)
             }
             (Kind::Semaphore, _) => {
                 with_terms!(locks.semaphore(key, terms.capacity)?, Self::Semaphore)
@@ -79,9 +77,7 @@ impl Handle {
     pub(crate) fn with_lease(self, lease: Duration) -> Self {
         match self {
             Self::Mutex(handle) => Self::Mutex(handle.lease(lease)),
-            Self::ReentrantMutex(handle) => Self::ReentrantMutex(handle.lease(lease)),
             Self::RwLock(handle) => Self::RwLock(handle.lease(lease)),
-            Self::ReentrantRwLock(handle) => Self::ReentrantRwLock(handle.lease(lease)),
             Self::Semaphore(handle) => Self::Semaphore(handle.lease(lease)),
         }
     }
@@ -95,19 +91,10 @@ impl Handle {
         let reads = mode == Mode::Shared;
         Ok(match self {
             Self::Mutex(h) => take!(h, patience, AnyGuard::Mutex, try_lock, lock_within, lock),
-            Self::ReentrantMutex(h) => {
-                take!(h, patience, AnyGuard::Mutex, try_lock, lock_within, lock)
-            }
             Self::RwLock(h) if reads => {
                 take!(h, patience, AnyGuard::Read, try_read, read_within, read)
             }
             Self::RwLock(h) => {
-                take!(h, patience, AnyGuard::Write, try_write, write_within, write)
-            }
-            Self::ReentrantRwLock(h) if reads => {
-                take!(h, patience, AnyGuard::Read, try_read, read_within, read)
-            }
-            Self::ReentrantRwLock(h) => {
                 take!(h, patience, AnyGuard::Write, try_write, write_within, write)
             }
             Self::Semaphore(h) => {

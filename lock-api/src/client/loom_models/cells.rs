@@ -4,11 +4,11 @@ use futures_util::FutureExt;
 use loom::future::block_on;
 
 use crate::client::error::Loss;
-use crate::client::hub::{Event, Hub};
 use crate::client::loom_models::{explore, granted, spawn};
-use crate::client::signal::Signal;
-use crate::client::tenure::Validity;
-use crate::client::tenure::tests::{at, hold, standing, tenure};
+use crate::client::state::holder::Validity;
+use crate::client::state::holder::tests::{at, hold, standing, tenure};
+use crate::client::state::router::{Event, Hub};
+use crate::client::state::signal::Signal;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Ordering};
 

@@ -11,8 +11,8 @@ use crate::backend::Notice;
 use crate::client::error::{Loss, Release};
 use crate::client::loom_models::stage::{Stage, assert_nothing_left, clean_up, renew, sequence};
 use crate::client::loom_models::{STAMP, explore, granted, spawn};
-use crate::client::signal::Signal;
-use crate::client::{cleanup, renewal};
+use crate::client::state::signal::Signal;
+use crate::client::task::{release, renew as renewal};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 const RELEASED: Release = Release::Released { holds_left: 0 };
@@ -221,7 +221,7 @@ fn loom_a_shutdown_beside_a_drop_ends_once() {
         let number = sequence(&guard);
         let dropping = spawn(move || drop(guard));
         // The task works in the shutdown's own thread: it is raced elsewhere.
-        let cleanup = pin!(cleanup::run(Arc::clone(&core)));
+        let cleanup = pin!(release::run(Arc::clone(&core)));
         match block_on(select(pin!(stage.locks.shutdown()), cleanup)) {
             Either::Left((done, _)) => done.expect("all is acknowledged"),
             Either::Right(_) => unreachable!("the client has a user"),

@@ -6,10 +6,10 @@ use futures_util::FutureExt;
 use futures_util::future::join;
 use loom::future::block_on;
 
-use crate::client::convoy::travel;
 use crate::client::core::Core;
 use crate::client::loom_models::stage::{Stage, Tasks};
 use crate::client::loom_models::{explore, spawn};
+use crate::client::task::batch::travel;
 use crate::id::{Key, Operation, OwnerId};
 use crate::reply::EndReply;
 use crate::request::End;

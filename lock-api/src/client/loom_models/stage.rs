@@ -7,13 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use loom::future::block_on;
 
-use crate::LockBackend;
-use crate::backend::Capabilities;
+use crate::backend::{Capabilities, LockBackend};
 use crate::client::core::Core;
 use crate::client::loom_models::STAMP;
-use crate::client::session::Session;
-use crate::client::signal::Signal;
-use crate::client::{Guard, LockClient, MutexGuard, cleanup, renewal};
+use crate::client::state::session::Session;
+use crate::client::state::signal::Signal;
+use crate::client::task::{release, renew as renewal};
+use crate::client::{Guard, LockClient, MutexGuard};
 use crate::error::BackendError;
 use crate::id::FencingToken;
 use crate::reply::{AcquireReply, Acquired, EndReply, PollReply, Queued, RenewReply, Why};
@@ -286,7 +286,7 @@ pub(super) fn renew(core: &Arc<Core>) {
 
 /// The task that ends what was dropped; until the client has no user left.
 pub(super) fn clean_up(core: Arc<Core>) {
-    block_on(cleanup::run(core));
+    block_on(release::run(core));
 }
 
 /// That nothing is left of an operation that has ended.

@@ -1,0 +1,131 @@
+//! Calls to the backend. Each has a time limit, and the client's clock learns from each reply.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use crate::client::core::Core;
+use crate::client::state::answer::Answer;
+use crate::error::BackendError;
+use crate::mutants::mutant;
+use crate::runtime::Moment;
+use crate::time::{ServerTime, Stamp, Stamped};
+
+impl Core {
+    /// Runs one call to the backend, for at most `limit`, and learns from its stamp.
+    pub(crate) async fn exchange<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<Stamped<T>, BackendError>>,
+    ) -> Result<Answer<T>, BackendError> {
+        let sent = self.now();
+        let stamped = self.bounded(limit, call).await?;
+        Ok(self.answer(sent, stamped))
+    }
+
+    /// The same for a batch of one element.
+    pub(crate) async fn exchange_one<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
+    ) -> Result<Answer<T>, BackendError> {
+        let only = async { call.await.into_iter().next().unwrap_or_else(unanswered) };
+        self.exchange(limit, only).await
+    }
+
+    /// The same for a batch of `count` elements.
+    pub(crate) async fn exchange_batch<T>(
+        &self,
+        limit: Duration,
+        count: usize,
+        call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
+    ) -> Vec<Result<Answer<T>, BackendError>> {
+        let sent = self.now();
+        let bounded = self.bounded(limit, async { Ok(call.await) }).await;
+        let mut answers: Vec<_> = match bounded {
+            Ok(results) => results
+                .into_iter()
+                .map(|result| result.map(|stamped| self.answer(sent, stamped)))
+                .collect(),
+            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
+        };
+        answers.resize_with(count, unanswered);
+        answers
+    }
+
+    /// Runs one call to the backend, for at most `limit`.
+    pub(crate) async fn bounded<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        match select(pin!(call), self.runtime.sleep(limit)).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(BackendError::outcome_unknown(format!(
+                "no answer within {limit:?}"
+            ))),
+        }
+    }
+
+    fn answer<T>(&self, sent: Moment, stamped: Stamped<T>) -> Answer<T> {
+        let Stamped { stamp, reply } = stamped;
+        self.learn(sent, stamp);
+        let sent = if mutant!(LeaseFromTheReply) {
+            self.now()
+        } else {
+            sent
+        };
+        Answer { sent, stamp, reply }
+    }
+
+    fn learn(&self, sent: Moment, stamp: Stamp) {
+        if let Err(stepped) = self.clock.observe(sent, stamp, self.now()) {
+            self.events.clock_stepped();
+            self.renewals.clock_stepped(stepped.0);
+        }
+    }
+
+    /// The deliver-before of an acquire that is sent next, and what is left of its `limit`; asks
+    /// for the server's time first if nothing is known of it.
+    pub(crate) async fn deliver_before(
+        &self,
+        limit: Duration,
+    ) -> Result<(ServerTime, Duration), BackendError> {
+        let timeout = self.settings.call_timeout;
+        let sent = self.now();
+        let (until, left) = match self.clock.deliver_before(sent, timeout) {
+            Some(until) => (until, limit),
+            None => {
+                let stamp = self
+                    .bounded(limit, self.backend.hello())
+                    .await
+                    .map_err(not_executed)?;
+                self.learn(sent, stamp);
+                let took = self.now().saturating_since(sent);
+                let until = stamp.at.saturating_add(timeout * 2);
+                (until, limit.saturating_sub(took))
+            }
+        };
+        if left.is_zero() {
+            return Err(BackendError::unavailable("no time is left for the call"));
+        }
+        Ok((until, left))
+    }
+}
+
+/// A backend that answers too little has not said what became of the rest.
+fn unanswered<T>() -> Result<T, BackendError> {
+    Err(BackendError::outcome_unknown("no answer in the batch"))
+}
+
+/// A `hello` changes nothing, so if it got no answer nothing is in doubt.
+pub(crate) fn not_executed(error: BackendError) -> BackendError {
+    match error {
+        BackendError::OutcomeUnknown { reason, cause } => {
+            BackendError::Unavailable { reason, cause }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,103 @@
+//! What every handle wraps: a key, what it is taken for, who takes it, and how.
+
+use crate::client::acquire::request::{Ask, Owner, Patience};
+use crate::client::acquire::wait::acquire;
+use crate::client::core::Anchor;
+use crate::client::error::{Error, Outcome};
+use crate::client::guard::Guard;
+use crate::client::state::settings::Options;
+use crate::error::InvalidInput;
+use crate::id::{Key, OwnerId};
+use crate::request::{Kind, Mode};
+use crate::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Lock {
+    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) key: Key,
+    kind: Kind,
+    permits: u32,
+    owner: Owner,
+    pub(crate) options: Options,
+}
+
+impl Lock {
+    pub(crate) fn new(
+        anchor: &Arc<Anchor>,
+        key: &str,
+        kind: Kind,
+        permits: u32,
+        reentrant: bool,
+    ) -> Result<Self, Error> {
+        anchor.ensure_open()?;
+        let can = anchor.capabilities;
+        let missing = match kind {
+            Kind::RwLock if !can.rw_locks => Some("reader/writer locks"),
+            Kind::Semaphore if !can.semaphores => Some("semaphores"),
+            _ if reentrant && !can.reentrancy => Some("reentrant locks"),
+            Kind::Mutex | Kind::RwLock | Kind::Semaphore => None,
+        };
+        if let Some(what) = missing {
+            return Err(Error::Unsupported { what });
+        }
+        let owner = if reentrant {
+            Owner::reentrant(OwnerId::from_u64(anchor.runtime.random_u64()))
+        } else {
+            Owner::Fresh
+        };
+        let lock = Self {
+            anchor: Arc::clone(anchor),
+            key: Key::new(key)?,
+            kind,
+            permits,
+            owner,
+            options: Options::from_settings(&anchor.settings),
+        };
+        lock.options.spec(kind, permits, &anchor.settings)?;
+        Ok(lock)
+    }
+
+    pub(crate) const fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// Takes the lock; bad input is found here, before any I/O.
+    pub(crate) async fn acquire<K>(
+        &self,
+        mode: Mode,
+        patience: Patience,
+    ) -> Result<Outcome<Guard<K>>, Error> {
+        let outcome = acquire(self.ask(mode, &self.options)?, patience).await?;
+        Ok(outcome.map(Guard::new))
+    }
+
+    /// What is asked for, once it was checked.
+    pub(crate) fn ask<'a>(
+        &'a self,
+        mode: Mode,
+        options: &'a Options,
+    ) -> Result<Ask<'a>, InvalidInput> {
+        let spec = options.spec(self.kind, self.permits, &self.anchor.settings)?;
+        spec.check_mode(mode)?;
+        Ok(Ask {
+            anchor: &self.anchor,
+            key: &self.key,
+            spec,
+            mode,
+            owner: &self.owner,
+            options,
+        })
+    }
+
+    /// Takes the lock, however long that takes.
+    pub(crate) async fn wait_for<K>(&self, mode: Mode) -> Result<Guard<K>, Error> {
+        match self.acquire(mode, Patience::Forever).await? {
+            Outcome::Acquired(guard) => Ok(guard),
+            // Without a deadline neither can be; saying so is better than a panic.
+            Outcome::Held(_) | Outcome::TimedOut(_) => Err(Error::Unavailable {
+                reason: "the wait ended without the lock".into(),
+                cause: None,
+            }),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Acquisitions as the client keeps them, below the guards.
+
+mod one;
+mod several;
+
+pub(crate) use one::{Hold, Origin, run_until_lost};
+pub(crate) use several::{first_lost, release_all, renew_all};

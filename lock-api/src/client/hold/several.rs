@@ -1,0 +1,71 @@
+//! Several holds of one client, renewed and released in one call.
+
+use std::future::Future;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+
+use crate::client::core::Busy;
+use crate::client::error::{Error, Loss, Release};
+use crate::client::hold::one::Hold;
+use crate::client::task::release::{self, Jobs};
+use crate::id::Key;
+use crate::request::Renew;
+
+/// Renews all holds, now.
+///
+/// # Errors
+/// The first error of a call; a hold that is found to be lost is no error here.
+pub(crate) async fn renew_all(holds: &[Hold]) -> Result<(), Error> {
+    let Some(first) = holds.first() else {
+        return Ok(());
+    };
+    let core = &first.anchor;
+    let requests: Vec<Renew> = holds.iter().map(Hold::renew_request).collect();
+    let limit = core.settings.call_timeout;
+    let call = core.backend.renew(&requests);
+    let answers = core.exchange_batch(limit, requests.len(), call).await;
+    let mut failed = Ok(());
+    for (hold, answer) in holds.iter().zip(answers) {
+        if let Err(error) = hold.take_renewal(answer) {
+            failed = failed.and(Err(error.on(&hold.tenure.key)));
+        }
+    }
+    failed
+}
+
+/// Releases all holds and reports on each.
+pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<Release, Error>)> {
+    if let Some(first) = holds.first() {
+        let core = &first.anchor;
+        let _busy = Busy::begin(core);
+        let jobs: Jobs = holds.iter().filter_map(Hold::begin_end).collect();
+        if !jobs.is_empty() {
+            release::send(core, jobs).await;
+        }
+    }
+    let reports = holds
+        .iter()
+        .map(async |hold| (hold.tenure.key.clone(), hold.end_result().await));
+    join_all(reports).await
+}
+
+/// Ends when the first of these holds is lost.
+pub(crate) fn first_lost(
+    holds: &[Hold],
+) -> impl Future<Output = (Key, Loss)> + Send + 'static + use<> {
+    let mut all: FuturesUnordered<_> = holds
+        .iter()
+        .map(|hold| {
+            let (key, lost) = (hold.tenure.key.clone(), hold.lost());
+            async move { (key, lost.await) }
+        })
+        .collect();
+    async move {
+        match all.next().await {
+            Some(lost) => lost,
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Where callers wait for the outcome of a release.
+
+use crate::client::state::signal::Signal;
+use crate::error::BackendError;
+use crate::reply::EndReply;
+use crate::sync::Mutex;
+
+/// The outcome of a release, once it is known.
+#[derive(Debug, Default)]
+pub(crate) struct EndResult {
+    state: Mutex<Option<Result<Ended, BackendError>>>,
+    changed: Signal,
+}
+
+/// An acknowledged release.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) reply: EndReply,
+    pub(crate) in_doubt: bool,
+    pub(crate) was_lost: bool,
+}
+
+impl EndResult {
+    pub(crate) fn set(&self, result: Result<Ended, BackendError>) {
+        self.state.lock().get_or_insert(result);
+        self.changed.notify();
+    }
+
+    pub(crate) fn get(&self) -> Option<Result<Ended, BackendError>> {
+        self.state.lock().clone()
+    }
+
+    pub(crate) async fn wait(&self) -> Result<Ended, BackendError> {
+        loop {
+            let version = self.changed.version();
+            if let Some(result) = self.get() {
+                return result;
+            }
+            self.changed.changed(version).await;
+        }
+    }
+}
