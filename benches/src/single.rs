@@ -1,4 +1,4 @@
-//! A backend that takes each acquire and each end in its own call.
+//! A backend that sends each acquire and each release in its own call.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use leasehold_api::{
     RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 
-/// A backend around another, to whose calls nothing comes along.
+/// Wraps a backend and hides that it accepts batches.
 #[derive(Debug)]
 pub struct Single<B>(B);
 
