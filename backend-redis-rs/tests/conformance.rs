@@ -12,9 +12,9 @@ use harness::Redis;
 /// Cases that need virtual time: they would take minutes here.
 const CANNOT_RUN: &[&str] = &[
     "long_spans::token_is_remembered",
-    "long_spans::token_outlives_an_expired_tenure",
+    "long_spans::token_outlives_an_expired_holder",
     "long_spans::longest_lease",
-    "long_spans::no_copy_outlives_its_mark",
+    "long_spans::no_copy_outlives_its_watermark",
 ];
 
 fn main() -> ExitCode {

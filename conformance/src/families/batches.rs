@@ -12,7 +12,7 @@ use crate::world::{Attempt, Lock, Session, World};
 pub(super) const CASES: &[Case] = cases!("batches";
     empty_batches_are_answered_empty: ["trait contract"], [];
     each_renewal_by_itself: ["trait contract", "S3"], [];
-    each_end_by_itself: ["trait contract", "S3"], [];
+    each_release_by_itself: ["trait contract", "S3"], [];
     same_attempt_twice_in_a_batch: ["rule 12"], [];
     each_poll_by_itself: ["trait contract", "rule 7"], [Queue];
     ends_of_one_key_in_order: ["rule 7", "rule 8"], [Queue];
@@ -83,7 +83,7 @@ async fn each_renewal_by_itself(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn each_end_by_itself(world: &World) -> Verdict {
+async fn each_release_by_itself(world: &World) -> Verdict {
     let held = holds(world, 4).await?;
     held[2].released("S3").await?;
     let batch: Vec<_> = held.iter().map(Attempt::end_request).collect();

@@ -120,9 +120,9 @@ async fn dropped_release_goes_on(world: &World) -> Verdict {
 /// The lock was taken, and its taker does not know.
 async fn dropped_without_an_answer_leaves_nothing(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = world.client_on_line().await?;
+    let (b, proxy) = world.client_on_proxy().await?;
     let mutex = b.mutex("k")?;
-    line.keep_replies(true);
+    proxy.keep_replies(true);
     for units in 1..4 {
         let waited = world.within(units, mutex.lock()).await;
         want_eq!(waited.is_none(), true, "rule 11", "no reply came through");

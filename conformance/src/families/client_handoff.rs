@@ -13,16 +13,16 @@ use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_handoff";
     hold_is_adopted_elsewhere: ["S1", "L1"], [Reentrancy];
-    sender_ends_nothing: ["S3"], [Reentrancy];
+    sender_releases_nothing: ["S3"], [Reentrancy];
     sender_renews_nothing: ["L1"], [Reentrancy];
     copied_text_is_adopted_once: ["S1"], [Reentrancy];
     spent_handoff_is_refused: ["S1", "S3"], [Reentrancy];
     late_copy_spares_the_next_holder: ["S3"], [Reentrancy];
     revoked_handoff_is_refused: ["S1"], [Reentrancy, ForceRelease, Inspect];
-    readers_and_writers_travel: ["S1", "rule 6"], [Reentrancy, RwLocks];
+    readers_and_writers_are_handed_off: ["S1", "rule 6"], [Reentrancy, RwLocks];
     other_kind_is_refused_before_any_io: ["trait contract"], [Reentrancy];
     secret_is_not_shown: ["S3"], [Reentrancy];
-    guard_that_cannot_travel_is_given_back: ["trait contract"], [];
+    guard_that_cannot_be_handed_off_is_returned: ["trait contract"], [];
 );
 
 async fn send(world: &World, locks: &LockClient) -> Result<Handoff, Failure> {
@@ -82,7 +82,7 @@ async fn hold_is_adopted_elsewhere(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn sender_ends_nothing(world: &World) -> Verdict {
+async fn sender_releases_nothing(world: &World) -> Verdict {
     let (a, b, c) = (
         world.client().await?,
         world.client().await?,
@@ -190,7 +190,7 @@ async fn revoked_handoff_is_refused(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn readers_and_writers_travel(world: &World) -> Verdict {
+async fn readers_and_writers_are_handed_off(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let (mine, other) = (a.rw_lock("k")?, b.rw_lock("k")?);
     let beside = other.read().await?;
@@ -215,7 +215,7 @@ async fn readers_and_writers_travel(world: &World) -> Verdict {
 
 async fn other_kind_is_refused_before_any_io(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = world.client_on_line().await?;
+    let (b, proxy) = world.client_on_proxy().await?;
     let handoff = send(world, &a).await?;
     let Err(refused) = b.adopt::<kind::Read>(handoff).await else {
         let promise = "a mutex is not adopted as a read guard";
@@ -228,7 +228,7 @@ async fn other_kind_is_refused_before_any_io(world: &World) -> Verdict {
         "trait contract",
         "a mutex is not adopted as a read guard"
     );
-    want_eq!(line.calls(), 0, "trait contract", "nothing was sent");
+    want_eq!(proxy.calls(), 0, "trait contract", "nothing was sent");
     released(&adopted(adopt(&b, handoff).await)?, "S3").await
 }
 
@@ -261,19 +261,19 @@ async fn secret_is_not_shown(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn guard_that_cannot_travel_is_given_back(world: &World) -> Verdict {
-    let (a, line) = world.client_on_line().await?;
+async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
+    let (a, proxy) = world.client_on_proxy().await?;
     let guard = if world.capabilities().reentrancy {
         a.reentrant_mutex("k")?.lock().await?
     } else {
         a.mutex("k")?.lock().await?
     };
-    let before = line.calls();
+    let before = proxy.calls();
     let Err(refused) = guard.into_handoff().await else {
         let promise = "what cannot be handed off is not";
         return Err(Failure::new("trait contract", promise, "an error", "none"));
     };
-    want_eq!(line.calls(), before, "trait contract", "nothing was sent");
+    want_eq!(proxy.calls(), before, "trait contract", "nothing was sent");
     let (error, guard) = refused.into_parts();
     want!(
         error,

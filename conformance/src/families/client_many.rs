@@ -62,10 +62,10 @@ async fn released_all(guard: &ManyGuard) -> Verdict {
 }
 
 async fn keys_are_taken_in_order(world: &World) -> Verdict {
-    let (a, line) = world.client_on_line().await?;
+    let (a, proxy) = world.client_on_proxy().await?;
     let guard = mutexes(&a, &["c", "a", "ü", "B", "aa"])?.lock().await?;
     let order = ["B", "a", "aa", "c", "ü"];
-    let sent: Vec<String> = line.acquired().iter().map(ToString::to_string).collect();
+    let sent: Vec<String> = proxy.acquired().iter().map(ToString::to_string).collect();
     want_eq!(
         sent,
         order,
@@ -123,7 +123,7 @@ async fn kinds_may_be_mixed(world: &World) -> Verdict {
 }
 
 async fn bad_sets_of_keys(world: &World) -> Verdict {
-    let (a, line) = world.client_on_line().await?;
+    let (a, proxy) = world.client_on_proxy().await?;
     let none = a.many().lock().await;
     want!(
         none,
@@ -145,7 +145,7 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
         "there is a limit to the number of keys"
     );
     want_eq!(
-        line.calls(),
+        proxy.calls(),
         0,
         "trait contract",
         "bad input is found before any I/O"

@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     renewal_keeps_a_lock: ["L4", "rule 2"], [];
     fixed_lease_ends: ["S2", "L1"], [];
     renewing_by_hand_keeps_a_fixed_lease: ["rule 2", "S2"], [];
-    release_ends_renewal: ["S3", "L1"], [];
+    release_stops_renewal: ["S3", "L1"], [];
     late_release_spares_the_next_holder: ["S3"], [];
     lost_guard_cannot_be_renewed: ["S2", "S3"], [];
     lost_tells_of_the_deadline: ["S2"], [];
@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     with_stops_its_body: ["S2"], [];
     forced_now_is_noticed: ["S3"], [ForceRelease];
     revoked_guard_is_lost: ["S1", "S3"], [ForceRelease];
-    force_spares_who_came_later: ["S3"], [ForceRelease, Inspect, FencingTokens];
+    force_spares_later_holders: ["S3"], [ForceRelease, Inspect, FencingTokens];
     forced_end_stops_a_body: ["S2", "S3"], [ForceRelease];
 );
 
@@ -98,7 +98,7 @@ async fn renewing_by_hand_keeps_a_fixed_lease(world: &World) -> Verdict {
     released(&guard, "S3").await
 }
 
-async fn release_ends_renewal(world: &World) -> Verdict {
+async fn release_stops_renewal(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.session().await?);
     let guard = a.mutex("k")?.lease(world.units(9)).lock().await?;
     world.pass(4).await;
@@ -279,7 +279,7 @@ async fn revoked_guard_is_lost(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn force_spares_who_came_later(world: &World) -> Verdict {
+async fn force_spares_later_holders(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let seen = a.mutex("k")?.lock().await?;
     let tokens = b.inspect("k").await?.held_tokens();

@@ -20,8 +20,8 @@ pub(super) const CASES: &[Case] = cases!("client_waiting";
     crashed_holder_is_waited_out: ["L1"], [];
     counter_under_contention: ["S1", "S3"], [];
     waiters_are_served_in_order: ["rule 7", "L3"], [Queue];
-    given_up_wait_leaves_no_place: ["rule 10", "S3"], [Queue, Inspect];
-    dropped_wait_leaves_no_place: ["rule 11", "S3"], [Queue, Inspect];
+    abandoned_wait_leaves_no_waiter: ["rule 10", "S3"], [Queue, Inspect];
+    dropped_wait_leaves_no_waiter: ["rule 11", "S3"], [Queue, Inspect];
     dropped_anywhere_leaves_nothing: ["rule 11", "rule 12", "S3"], [Inspect];
     writer_is_not_starved_by_readers: ["rule 7", "L3"], [RwLocks, Queue];
     reader_is_not_starved_by_writers: ["rule 7", "L3"], [RwLocks, Queue];
@@ -253,7 +253,7 @@ async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) ->
     ))
 }
 
-async fn given_up_wait_leaves_no_place(world: &World) -> Verdict {
+async fn abandoned_wait_leaves_no_waiter(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lock().await?;
     let outcome = b.mutex("k")?.lock_within(world.units(4)).await?;
@@ -264,7 +264,7 @@ async fn given_up_wait_leaves_no_place(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn dropped_wait_leaves_no_place(world: &World) -> Verdict {
+async fn dropped_wait_leaves_no_waiter(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;

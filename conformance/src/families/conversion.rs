@@ -12,14 +12,14 @@ pub(super) const CASES: &[Case] = cases!("conversion";
     downgrade_with_a_writer_first_grants_none: ["rule 6", "rule 7"], [RwLocks, Convert, Queue];
     sole_reader_upgrades: ["rule 6"], [RwLocks, Convert];
     upgrade_is_refused_beside_a_reader: ["rule 6", "S1"], [RwLocks, Convert];
-    upgrade_counts_claims: ["rule 6", "S1"], [RwLocks, Convert, Queue];
+    upgrade_counts_offers: ["rule 6", "S1"], [RwLocks, Convert, Queue];
     upgrade_past_an_expired_reader: ["rule 6", "rule 4"], [RwLocks, Convert];
     upgrade_passes_the_queue_once: ["rule 6", "rule 7"], [RwLocks, Convert, Queue];
     conversion_keeps_the_lease: ["rule 6", "rule 2"], [RwLocks, Convert];
-    conversion_starts_a_period: ["rule 6", "S4"], [RwLocks, Convert, FencingTokens];
-    other_period_changes_nothing: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
+    conversion_starts_an_epoch: ["rule 6", "S4"], [RwLocks, Convert, FencingTokens];
+    other_epoch_changes_nothing: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
     expired_hold_does_not_convert: ["rule 6", "S3"], [RwLocks, Convert];
-    what_it_is_already: ["rule 6", "rule 12"], [RwLocks, Convert];
+    conversion_to_the_current_mode: ["rule 6", "rule 12"], [RwLocks, Convert];
     mutex_does_not_convert: ["rule 6"], [Convert];
     one_hold_of_several_converts: ["rule 6", "rule 5"], [RwLocks, Convert, Reentrancy, FencingTokens];
 );
@@ -130,7 +130,7 @@ async fn upgrade_is_refused_beside_a_reader(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn upgrade_counts_claims(world: &World) -> Verdict {
+async fn upgrade_counts_offers(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -195,7 +195,7 @@ async fn conversion_keeps_the_lease(world: &World) -> Verdict {
     world.ends_at((stamp, remaining), held.end_time(), "rule 2", promise)
 }
 
-async fn conversion_starts_a_period(world: &World) -> Verdict {
+async fn conversion_starts_an_epoch(world: &World) -> Verdict {
     let a = world.session().await?;
     let held = a.ask(&Lock::rw("k")).acquired("S1").await?;
     let mut last = held.token();
@@ -220,7 +220,7 @@ async fn conversion_starts_a_period(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn other_period_changes_nothing(world: &World) -> Verdict {
+async fn other_epoch_changes_nothing(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -266,7 +266,7 @@ async fn expired_hold_does_not_convert(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn what_it_is_already(world: &World) -> Verdict {
+async fn conversion_to_the_current_mode(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::rw("k");
     let held = a.ask(&lock).shared().acquired("S1").await?;

@@ -10,15 +10,15 @@ use crate::world::{Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("forced";
     revoked_holder_cannot_renew: ["S1", "S3"], [ForceRelease];
-    revoked_tenure_keeps_its_lease: ["S1"], [ForceRelease];
+    revoked_holder_keeps_its_lease: ["S1"], [ForceRelease];
     revoked_holder_may_release: ["S3"], [ForceRelease];
     revoked_owner_cannot_nest_longer: ["S1", "rule 5"], [ForceRelease, Reentrancy];
     now_frees_at_once: ["S3"], [ForceRelease, FencingTokens];
     now_tells_its_holder: ["S3"], [ForceRelease];
     now_grants_to_the_waiter: ["rule 8"], [ForceRelease, Queue];
-    never_a_later_period: ["S3"], [ForceRelease, FencingTokens];
+    never_a_later_epoch: ["S3"], [ForceRelease, FencingTokens];
     idle_key_has_nothing_to_force: ["S3"], [ForceRelease];
-    all_readers_of_the_period: ["S3", "rule 15"], [ForceRelease, RwLocks];
+    all_readers_of_the_epoch: ["S3", "rule 15"], [ForceRelease, RwLocks];
     only_the_permit_that_was_named: ["S3"], [ForceRelease, Semaphores, FencingTokens];
 );
 
@@ -64,7 +64,7 @@ async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn revoked_tenure_keeps_its_lease(world: &World) -> Verdict {
+async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -161,7 +161,7 @@ async fn now_grants_to_the_waiter(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn never_a_later_period(world: &World) -> Verdict {
+async fn never_a_later_epoch(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let seen = a.ask(&lock).acquired("S1").await?;
@@ -202,7 +202,7 @@ async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn all_readers_of_the_period(world: &World) -> Verdict {
+async fn all_readers_of_the_epoch(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,

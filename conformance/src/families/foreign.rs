@@ -8,7 +8,7 @@ use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("foreign";
     acquire_says_so: ["rule 14"], [PlantForeign];
-    renew_and_end_say_so: ["rule 14"], [PlantForeign];
+    renew_and_release_say_so: ["rule 14"], [PlantForeign];
     poll_says_so: ["rule 14"], [PlantForeign, Queue];
     convert_says_so: ["rule 14"], [PlantForeign, RwLocks, Convert];
     inspect_says_so: ["rule 14"], [PlantForeign, Inspect];
@@ -64,7 +64,7 @@ async fn acquire_says_so(world: &World) -> Verdict {
     untouched(world, &lock).await
 }
 
-async fn renew_and_end_say_so(world: &World) -> Verdict {
+async fn renew_and_release_say_so(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let attempt = attempt(world, &lock).await?;
     let backend = &attempt.session.backend;

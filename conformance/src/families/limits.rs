@@ -8,7 +8,7 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("limits";
     queue_full: ["rule 10", "rule 13"], [Queue];
-    dead_places_are_swept_before_the_queue_is_full: ["rule 10"], [Queue];
+    expired_waiters_are_removed_before_the_queue_is_full: ["rule 10"], [Queue];
     limits_bind_their_own_attempt_only: ["rule 10"], [Queue];
     holders_full: ["rule 13"], [RwLocks];
     expired_holders_leave_room: ["rule 4"], [RwLocks];
@@ -66,7 +66,7 @@ async fn queue_full(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn dead_places_are_swept_before_the_queue_is_full(world: &World) -> Verdict {
+async fn expired_waiters_are_removed_before_the_queue_is_full(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(8));
     world.session().await?.ask(&lock).acquired("S1").await?;
     let b = world.session().await?;

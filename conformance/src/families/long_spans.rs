@@ -10,9 +10,9 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("long_spans";
     token_is_remembered: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
-    token_outlives_an_expired_tenure: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
+    token_outlives_an_expired_holder: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
     longest_lease: ["L1", "rule 1"], [VirtualTime];
-    no_copy_outlives_its_mark: ["rule 12", "rule 14"], [VirtualTime];
+    no_copy_outlives_its_watermark: ["rule 12", "rule 14"], [VirtualTime];
 );
 
 /// Just less than the time for which a token is remembered.
@@ -45,7 +45,7 @@ async fn token_is_remembered(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn token_outlives_an_expired_tenure(world: &World) -> Verdict {
+async fn token_outlives_an_expired_holder(world: &World) -> Verdict {
     let (a, lock) = (world.session().await?, Lock::mutex("k"));
     let lease = Duration::from_secs(60);
     let dead = a.ask(&lock).lease(lease).floor(lifted(world).await?);
@@ -77,7 +77,7 @@ async fn longest_lease(world: &World) -> Verdict {
 }
 
 /// Whenever a delayed copy of an acquire arrives: it is stale, or too late.
-async fn no_copy_outlives_its_mark(world: &World) -> Verdict {
+async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;

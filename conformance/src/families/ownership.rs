@@ -11,14 +11,14 @@ pub(super) const CASES: &[Case] = cases!("ownership";
     another_session_cannot_renew: ["S3"], [];
     another_attempt_of_the_owner_cannot_release: ["S3", "rule 5"], [];
     another_key_is_not_released: ["S3"], [];
-    late_end_after_anothers_tenure: ["S3", "rule 12"], [];
-    late_renewal_after_anothers_tenure: ["S3", "rule 12"], [];
-    double_end_is_told_so: ["S3", "rule 12"], [];
-    double_end_spares_the_next_holder: ["S3", "rule 12"], [];
-    end_of_nothing: ["S3"], [];
+    late_release_after_another_holder: ["S3", "rule 12"], [];
+    late_renewal_after_another_holder: ["S3", "rule 12"], [];
+    second_release_reports_not_held: ["S3", "rule 12"], [];
+    second_release_spares_the_next_holder: ["S3", "rule 12"], [];
+    release_of_a_free_key: ["S3"], [];
     leaving_the_queue: ["S3", "rule 7"], [Queue];
     leaving_twice_spares_the_next_waiter: ["S3", "rule 12"], [Queue];
-    end_gives_up_a_claim: ["rule 8", "rule 10"], [Queue];
+    release_gives_up_an_offer: ["rule 8", "rule 10"], [Queue];
 );
 
 async fn another_session_cannot_release(world: &World) -> Verdict {
@@ -94,7 +94,7 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
     held.released("S3").await
 }
 
-async fn late_end_after_anothers_tenure(world: &World) -> Verdict {
+async fn late_release_after_another_holder(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
@@ -111,7 +111,7 @@ async fn late_end_after_anothers_tenure(world: &World) -> Verdict {
     held.released("S3").await
 }
 
-async fn late_renewal_after_anothers_tenure(world: &World) -> Verdict {
+async fn late_renewal_after_another_holder(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
@@ -134,7 +134,7 @@ async fn late_renewal_after_anothers_tenure(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn double_end_is_told_so(world: &World) -> Verdict {
+async fn second_release_reports_not_held(world: &World) -> Verdict {
     let a = world.session().await?;
     let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
     held.released("S3").await?;
@@ -149,7 +149,7 @@ async fn double_end_is_told_so(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn double_end_spares_the_next_holder(world: &World) -> Verdict {
+async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let first = a.ask(&lock).acquired("S1").await?;
@@ -175,7 +175,7 @@ async fn double_end_spares_the_next_holder(world: &World) -> Verdict {
     third.released("S3").await
 }
 
-async fn end_of_nothing(world: &World) -> Verdict {
+async fn release_of_a_free_key(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let batch = [End::new(lock.key.clone(), a.operation(a.owner()))];
@@ -224,7 +224,7 @@ async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn end_gives_up_a_claim(world: &World) -> Verdict {
+async fn release_gives_up_an_offer(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;

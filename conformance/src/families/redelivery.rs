@@ -12,8 +12,8 @@ pub(super) const CASES: &[Case] = cases!("redelivery";
     acquire_twice_holds_once: ["rule 12"], [];
     acquire_again_says_the_time_left: ["rule 2"], [];
     acquire_again_extends_nothing: ["rule 2", "rule 12"], [];
-    acquire_after_its_end_is_stale: ["rule 12"], [];
-    end_before_acquire_makes_it_stale: ["rule 12"], [];
+    acquire_after_its_release_is_stale: ["rule 12"], [];
+    release_before_acquire_makes_it_stale: ["rule 12"], [];
     older_sequence_is_stale: ["rule 12"], [];
     each_session_has_its_own_sequences: ["rule 12"], [];
     expired_acquire_is_stale: ["rule 12", "S3"], [];
@@ -21,8 +21,8 @@ pub(super) const CASES: &[Case] = cases!("redelivery";
     acquire_too_far_ahead_is_too_late: ["rule 12"], [];
     too_late_changes_nothing: ["rule 12", "rule 13"], [];
     renewal_twice_is_true_now: ["rule 2", "rule 12"], [];
-    renewal_after_the_end_revives_nothing: ["S3", "rule 12"], [];
-    late_end_of_a_retried_acquire: ["rule 12", "S3"], [];
+    renewal_after_the_release_revives_nothing: ["S3", "rule 12"], [];
+    late_release_of_a_retried_acquire: ["rule 12", "S3"], [];
     try_again_after_held_is_stale: ["rule 12"], [];
 );
 
@@ -99,7 +99,7 @@ async fn acquire_again_extends_nothing(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn acquire_after_its_end_is_stale(world: &World) -> Verdict {
+async fn acquire_after_its_release_is_stale(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -109,7 +109,7 @@ async fn acquire_after_its_end_is_stale(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn end_before_acquire_makes_it_stale(world: &World) -> Verdict {
+async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let ask = a.ask(&lock);
@@ -266,7 +266,7 @@ async fn renewal_twice_is_true_now(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn renewal_after_the_end_revives_nothing(world: &World) -> Verdict {
+async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -281,7 +281,7 @@ async fn renewal_after_the_end_revives_nothing(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn late_end_of_a_retried_acquire(world: &World) -> Verdict {
+async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     // The caller gave up the first attempt and made another; the first one's end comes late.

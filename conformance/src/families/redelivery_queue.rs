@@ -11,17 +11,17 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("redelivery_queue";
     queued_acquire_again_only_reports: ["rule 12"], [Queue];
-    granted_acquire_again_reports_the_claim: ["rule 12", "rule 10"], [Queue];
+    granted_acquire_again_reports_the_offer: ["rule 12", "rule 10"], [Queue];
     acquire_after_leaving_is_stale: ["rule 12"], [Queue];
-    poll_after_the_end_creates_nothing: ["rule 12"], [Queue];
+    poll_after_the_release_creates_nothing: ["rule 12"], [Queue];
     poll_of_the_unknown_creates_nothing: ["rule 12"], [Queue];
     poll_twice_is_granted_once: ["rule 12", "rule 10"], [Queue];
     permit_acquired_twice_is_taken_once: ["rule 12"], [Semaphores];
     inner_hold_acquired_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
-    inner_hold_ended_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
+    inner_hold_released_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
     doubled_downgrade_undoes_no_upgrade: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
     doubled_upgrade_undoes_no_downgrade: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
-    late_conversion_after_the_end: ["rule 6", "S3"], [RwLocks, Convert];
+    late_conversion_after_the_release: ["rule 6", "S3"], [RwLocks, Convert];
     doubled_force_spares_the_next_holder: ["S3", "rule 12"], [ForceRelease, FencingTokens];
 );
 
@@ -49,7 +49,7 @@ async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn granted_acquire_again_reports_the_claim(world: &World) -> Verdict {
+async fn granted_acquire_again_reports_the_offer(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
     let held = a.ask(&lock).acquired("S1").await?;
@@ -87,7 +87,7 @@ async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn poll_after_the_end_creates_nothing(world: &World) -> Verdict {
+async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -184,7 +184,7 @@ async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn inner_hold_ended_twice_counts_once(world: &World) -> Verdict {
+async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
@@ -257,7 +257,7 @@ async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn late_conversion_after_the_end(world: &World) -> Verdict {
+async fn late_conversion_after_the_release(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;

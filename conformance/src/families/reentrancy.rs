@@ -10,7 +10,7 @@ use crate::world::{Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("reentrancy";
     nested_holds_are_counted: ["rule 5"], [Reentrancy];
-    holds_end_in_any_order: ["rule 5"], [Reentrancy];
+    holds_are_released_in_any_order: ["rule 5"], [Reentrancy];
     hold_limit: ["rule 5", "rule 13"], [Reentrancy];
     inner_lease_never_shortens: ["rule 5"], [Reentrancy];
     inner_lease_may_lengthen: ["rule 5"], [Reentrancy];
@@ -19,7 +19,7 @@ pub(super) const CASES: &[Case] = cases!("reentrancy";
     never_across_sessions: ["rule 5", "S1"], [Reentrancy];
     never_across_owners: ["rule 5", "S1"], [Reentrancy];
     nested_hold_passes_the_queue: ["rule 5", "rule 7"], [Reentrancy, Queue];
-    nested_hold_stays_in_the_period: ["rule 5", "rule 15"], [Reentrancy, FencingTokens];
+    nested_hold_stays_in_the_epoch: ["rule 5", "rule 15"], [Reentrancy, FencingTokens];
     reader_reenters_past_a_waiting_writer: ["rule 5"], [Reentrancy, RwLocks, Queue];
     writer_may_read: ["rule 5"], [Reentrancy, RwLocks];
     dropping_the_write_hold_downgrades: ["rule 5", "rule 6"], [Reentrancy, RwLocks, FencingTokens];
@@ -64,7 +64,7 @@ async fn nested_holds_are_counted(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn holds_end_in_any_order(world: &World) -> Verdict {
+async fn holds_are_released_in_any_order(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let holds = nest(&a, &lock, 3).await?;
@@ -250,7 +250,7 @@ async fn nested_hold_passes_the_queue(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn nested_hold_stays_in_the_period(world: &World) -> Verdict {
+async fn nested_hold_stays_in_the_epoch(world: &World) -> Verdict {
     let a = world.session().await?;
     let holds = nest(&a, &Lock::mutex("k"), 3).await?;
     for hold in &holds {

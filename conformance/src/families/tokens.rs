@@ -7,18 +7,18 @@ use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("tokens";
-    tokens_increase_over_periods: ["rule 15", "S4"], [FencingTokens];
+    tokens_increase_over_epochs: ["rule 15", "S4"], [FencingTokens];
     tokens_increase_over_expiry: ["rule 15", "S4"], [FencingTokens];
-    tokens_increase_over_claims: ["rule 15", "S4"], [FencingTokens, Queue];
+    tokens_increase_over_offers: ["rule 15", "S4"], [FencingTokens, Queue];
     token_is_at_least_the_servers_time: ["rule 15"], [FencingTokens];
-    token_stays_with_its_period: ["rule 15"], [FencingTokens];
+    token_stays_with_its_epoch: ["rule 15"], [FencingTokens];
     overlapping_readers_share_one: ["rule 15"], [FencingTokens, RwLocks];
     next_readers_have_another: ["rule 15", "S4"], [FencingTokens, RwLocks];
     floor_lifts_the_token: ["rule 15", "S4"], [FencingTokens];
     low_floor_changes_nothing: ["rule 15"], [FencingTokens];
     implausible_floor_is_refused: ["rule 15", "rule 13"], [FencingTokens];
-    reader_that_saw_more_starts_a_period: ["rule 15", "S4"], [FencingTokens, RwLocks];
-    reader_that_saw_this_period_shares_it: ["rule 15"], [FencingTokens, RwLocks];
+    reader_that_saw_more_starts_an_epoch: ["rule 15", "S4"], [FencingTokens, RwLocks];
+    reader_that_saw_this_epoch_shares_it: ["rule 15"], [FencingTokens, RwLocks];
     store_refuses_the_late_writer: ["S5"], [FencingTokens];
     store_takes_readers_then_a_writer: ["S5", "rule 15"], [FencingTokens, RwLocks];
     store_follows_conversions: ["S5", "rule 6"], [FencingTokens, RwLocks, Convert];
@@ -63,7 +63,7 @@ impl Store {
     }
 }
 
-async fn tokens_increase_over_periods(world: &World) -> Verdict {
+async fn tokens_increase_over_epochs(world: &World) -> Verdict {
     let sessions = [world.session().await?, world.session().await?];
     let lock = Lock::mutex("k");
     let mut last = FencingToken::new(0);
@@ -97,7 +97,7 @@ async fn tokens_increase_over_expiry(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn tokens_increase_over_claims(world: &World) -> Verdict {
+async fn tokens_increase_over_offers(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let mut held = world.session().await?.ask(&lock).acquired("S1").await?;
     let mut last = held.token();
@@ -138,7 +138,7 @@ async fn token_is_at_least_the_servers_time(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn token_stays_with_its_period(world: &World) -> Verdict {
+async fn token_stays_with_its_epoch(world: &World) -> Verdict {
     let a = world.session().await?;
     let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
     for _ in 0..3 {
@@ -276,7 +276,7 @@ async fn implausible_floor_is_refused(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn reader_that_saw_more_starts_a_period(world: &World) -> Verdict {
+async fn reader_that_saw_more_starts_an_epoch(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let reading = readers(world, &lock, 1).await?;
     let seen = FencingToken::new(reading[0].token().get() + 60_000_000);
@@ -298,7 +298,7 @@ async fn reader_that_saw_more_starts_a_period(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn reader_that_saw_this_period_shares_it(world: &World) -> Verdict {
+async fn reader_that_saw_this_epoch_shares_it(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let reading = readers(world, &lock, 1).await?;
     let b = world.session().await?;

@@ -10,18 +10,18 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("waiting";
     free_key_is_not_waited_for: ["rule 7"], [Queue];
-    places_count_who_is_ahead: ["rule 7"], [Queue];
-    place_lasts_one_waiter_lease: ["rule 10"], [Queue];
+    waiters_know_their_position: ["rule 7"], [Queue];
+    waiter_expires_after_one_waiter_lease: ["rule 10"], [Queue];
     first_come_first_served: ["rule 7", "L3"], [Queue];
-    crowd_is_served_in_order: ["rule 7", "L3"], [Queue];
+    many_waiters_are_served_in_order: ["rule 7", "L3"], [Queue];
     nobody_overtakes_a_waiter: ["rule 7", "L3"], [Queue];
     release_grants_in_the_same_step: ["rule 8"], [Queue, FencingTokens];
     polls_alone_bring_the_turn: ["L2", "rule 3"], [Queue];
-    try_takes_no_place: ["rule 7"], [Queue];
-    poll_refreshes_the_place: ["rule 10"], [Queue];
-    place_without_polls_ends: ["rule 10", "L1"], [Queue];
-    place_ends_at_the_waiters_own_deadline: ["rule 10"], [Queue];
-    deadline_bounds_the_claim_too: ["rule 10"], [Queue];
+    try_does_not_queue: ["rule 7"], [Queue];
+    poll_refreshes_the_waiter: ["rule 10"], [Queue];
+    waiter_without_polls_expires: ["rule 10", "L1"], [Queue];
+    waiter_expires_at_its_own_deadline: ["rule 10"], [Queue];
+    deadline_bounds_the_offer_too: ["rule 10"], [Queue];
     deadline_in_the_past_is_a_try: ["rule 10"], [Queue];
     leaving_lets_the_next_move_up: ["rule 7"], [Queue];
     advice_stays_within_the_poll_interval: ["rule 3"], [Queue];
@@ -34,7 +34,7 @@ async fn free_key_is_not_waited_for(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn places_count_who_is_ahead(world: &World) -> Verdict {
+async fn waiters_know_their_position(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     world.session().await?.ask(&lock).acquired("S1").await?;
     for ahead in 0..5 {
@@ -50,7 +50,7 @@ async fn places_count_who_is_ahead(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn place_lasts_one_waiter_lease(world: &World) -> Verdict {
+async fn waiter_expires_after_one_waiter_lease(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k").waiter_lease(world.units(20));
     a.ask(&lock).acquired("S1").await?;
@@ -67,7 +67,7 @@ async fn place_lasts_one_waiter_lease(world: &World) -> Verdict {
 /// More than a backend may want to keep together with the key.
 const CROWD: usize = 80;
 
-async fn crowd_is_served_in_order(world: &World) -> Verdict {
+async fn many_waiters_are_served_in_order(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(Duration::from_secs(60));
     let (a, b) = (world.session().await?, world.session().await?);
     let mut holder = a.ask(&lock).acquired("S1").await?;
@@ -180,7 +180,7 @@ async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn try_takes_no_place(world: &World) -> Verdict {
+async fn try_does_not_queue(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,
@@ -201,7 +201,7 @@ async fn try_takes_no_place(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn poll_refreshes_the_place(world: &World) -> Verdict {
+async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     a.ask(&lock).acquired("S1").await?;
@@ -219,7 +219,7 @@ async fn poll_refreshes_the_place(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn place_without_polls_ends(world: &World) -> Verdict {
+async fn waiter_without_polls_expires(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,
@@ -240,7 +240,7 @@ async fn place_without_polls_ends(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn place_ends_at_the_waiters_own_deadline(world: &World) -> Verdict {
+async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,
@@ -278,7 +278,7 @@ async fn place_ends_at_the_waiters_own_deadline(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn deadline_bounds_the_claim_too(world: &World) -> Verdict {
+async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,

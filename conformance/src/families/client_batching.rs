@@ -15,11 +15,11 @@ use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::holding::got;
 use crate::world::World;
 
-pub(super) const CASES: &[Case] = cases!("client_convoy";
+pub(super) const CASES: &[Case] = cases!("client_batching";
     each_gets_its_own_outcome: ["S1", "S3"], [];
     tasks_on_few_keys_exclude_each_other: ["S1", "S3"], [];
-    one_that_fails_harms_no_other: ["rule 14", "S3"], [PlantForeign];
-    those_that_go_away_harm_no_other: ["rule 11", "S3"], [Inspect];
+    failed_call_harms_no_other: ["rule 14", "S3"], [PlantForeign];
+    dropped_calls_harm_no_other: ["rule 11", "S3"], [Inspect];
 );
 
 /// Tasks at a time: more than travel in one call.
@@ -104,7 +104,7 @@ async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
     done.into_iter().collect()
 }
 
-async fn one_that_fails_harms_no_other(world: &World) -> Verdict {
+async fn failed_call_harms_no_other(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let foreign = leasehold_api::Key::new(name(7)).expect("short enough");
     let planted = world.environment().plant_foreign(&foreign).await;
@@ -130,7 +130,7 @@ async fn one_that_fails_harms_no_other(world: &World) -> Verdict {
     release_all(&guards).await
 }
 
-async fn those_that_go_away_harm_no_other(world: &World) -> Verdict {
+async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 1..4 {
         let lock = async |number: usize| {

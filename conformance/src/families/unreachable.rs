@@ -4,17 +4,17 @@ use leasehold_api::{PollReply, Wait};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want};
-use crate::families::notices::{listener, listening};
+use crate::families::notifications::{listener, listening};
 use crate::world::{Attempt, Lock, World};
 
-pub(super) const CASES: &[Case] = cases!("away";
-    unheard_waiter_is_passed_over: ["rule 9"], [Queue, Push];
+pub(super) const CASES: &[Case] = cases!("unreachable";
+    unreachable_waiter_is_passed_over: ["rule 9"], [Queue, Push];
     its_ticket_is_kept: ["rule 9", "rule 7"], [Queue, Push];
-    all_away_counts_as_free: ["rule 9"], [Queue, Push];
-    marked_at_most_twice: ["rule 9"], [Queue, Push];
-    who_never_listened_is_never_away: ["rule 9"], [Queue, Push];
+    all_unreachable_counts_as_free: ["rule 9"], [Queue, Push];
+    marked_unreachable_at_most_twice: ["rule 9"], [Queue, Push];
+    waiter_that_never_listened_is_never_unreachable: ["rule 9"], [Queue, Push];
     poll_says_whether_it_listens: ["rule 9"], [Queue, Push];
-    away_is_shown: ["rule 9"], [Queue, Push, Inspect];
+    unreachable_is_shown: ["rule 9"], [Queue, Push, Inspect];
 );
 
 /// A waiter that says it listens, in a session that does not.
@@ -42,7 +42,7 @@ async fn has_it(waiter: &Attempt, listens: bool) -> Verdict {
     Ok(())
 }
 
-async fn unheard_waiter_is_passed_over(world: &World) -> Verdict {
+async fn unreachable_waiter_is_passed_over(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let away = deaf(world, &lock).await?;
@@ -72,7 +72,7 @@ async fn its_ticket_is_kept(world: &World) -> Verdict {
     waits(&later, true).await
 }
 
-async fn all_away_counts_as_free(world: &World) -> Verdict {
+async fn all_unreachable_counts_as_free(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (first, _second) = (deaf(world, &lock).await?, deaf(world, &lock).await?);
@@ -82,7 +82,7 @@ async fn all_away_counts_as_free(world: &World) -> Verdict {
     has_it(&first, true).await
 }
 
-async fn marked_at_most_twice(world: &World) -> Verdict {
+async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let away = deaf_behind(world, &lock).await?;
     // Each release finds it unheard and marks it; each poll clears the mark and finds that a
@@ -105,7 +105,7 @@ async fn deaf_behind(world: &World, lock: &Lock) -> Result<Attempt, crate::Failu
     Ok(away)
 }
 
-async fn who_never_listened_is_never_away(world: &World) -> Verdict {
+async fn waiter_that_never_listened_is_never_unreachable(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let session = world.session().await?;
@@ -131,7 +131,7 @@ async fn poll_says_whether_it_listens(world: &World) -> Verdict {
     waits(&second, false).await
 }
 
-async fn away_is_shown(world: &World) -> Verdict {
+async fn unreachable_is_shown(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let away = deaf_behind(world, &lock).await?;
     let marks = |view: &leasehold_api::InspectReply| -> Vec<bool> {

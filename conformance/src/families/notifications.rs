@@ -10,18 +10,18 @@ use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, Session, World};
 
-pub(super) const CASES: &[Case] = cases!("notices";
+pub(super) const CASES: &[Case] = cases!("notifications";
     grant_is_pushed: ["rule 8"], [Queue, Push, FencingTokens];
-    pushed_grant_is_the_claim: ["rule 8", "rule 10", "S2"], [Queue, Push];
-    pushed_claim_ends_unless_confirmed: ["rule 10", "L1"], [Queue, Push];
+    pushed_grant_is_the_offer: ["rule 8", "rule 10", "S2"], [Queue, Push];
+    pushed_offer_expires_unless_confirmed: ["rule 10", "L1"], [Queue, Push];
     only_the_head_wakes: ["rule 8"], [Queue, Push];
-    group_is_told_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];
-    leaving_tells_the_next: ["rule 8"], [Queue, Push];
-    who_does_not_listen_is_not_told: ["rule 8", "L2"], [Queue, Push];
-    sessions_hear_only_their_own: ["rule 8"], [Queue, Push];
+    group_is_notified_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];
+    leaving_notifies_the_next: ["rule 8"], [Queue, Push];
+    sessions_that_do_not_listen_are_not_notified: ["rule 8", "L2"], [Queue, Push];
+    sessions_receive_only_their_own: ["rule 8"], [Queue, Push];
     two_subscriptions_are_harmless: ["rule 11"], [Queue, Push];
-    grant_after_the_end_is_not_pushed: ["rule 11", "S3"], [Queue, Push];
-    barging_hints: ["rule 7", "rule 8"], [Queue, Push];
+    grant_after_the_release_is_not_pushed: ["rule 11", "S3"], [Queue, Push];
+    barging_sends_wake_ups: ["rule 7", "rule 8"], [Queue, Push];
     revocation_is_pushed: ["S3"], [Push, ForceRelease];
 );
 
@@ -96,7 +96,7 @@ async fn grant_is_pushed(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn pushed_claim_ends_unless_confirmed(world: &World) -> Verdict {
+async fn pushed_offer_expires_unless_confirmed(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
@@ -109,7 +109,7 @@ async fn pushed_claim_ends_unless_confirmed(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn pushed_grant_is_the_claim(world: &World) -> Verdict {
+async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(50));
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
@@ -147,7 +147,7 @@ async fn only_the_head_wakes(world: &World) -> Verdict {
     quiet(world, &mut first_notices, "who holds nothing hears nothing").await
 }
 
-async fn group_is_told_together(world: &World) -> Verdict {
+async fn group_is_notified_together(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut of_b) = listener(world).await?;
@@ -179,7 +179,7 @@ async fn group_is_told_together(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn leaving_tells_the_next(world: &World) -> Verdict {
+async fn leaving_notifies_the_next(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let a = world.session().await?;
     let held = a.ask(&lock).acquired("S1").await?;
@@ -198,7 +198,7 @@ async fn leaving_tells_the_next(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn who_does_not_listen_is_not_told(world: &World) -> Verdict {
+async fn sessions_that_do_not_listen_are_not_notified(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
@@ -214,7 +214,7 @@ async fn who_does_not_listen_is_not_told(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn sessions_hear_only_their_own(world: &World) -> Verdict {
+async fn sessions_receive_only_their_own(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (_, mut others) = listener(world).await?;
@@ -250,7 +250,7 @@ async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
     waiter.released("rule 11").await
 }
 
-async fn grant_after_the_end_is_not_pushed(world: &World) -> Verdict {
+async fn grant_after_the_release_is_not_pushed(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
@@ -270,7 +270,7 @@ async fn grant_after_the_end_is_not_pushed(world: &World) -> Verdict {
     .await
 }
 
-async fn barging_hints(world: &World) -> Verdict {
+async fn barging_sends_wake_ups(world: &World) -> Verdict {
     let lock = Lock::mutex("k").policy(Policy::Barging);
     let a = world.session().await?;
     let held = a.ask(&lock).acquired("S1").await?;

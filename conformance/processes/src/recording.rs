@@ -28,7 +28,7 @@ pub enum Phase {
 /// A [`LockBackend`] that notes tickets, grants and lost places on their way. It is meant for a
 /// session that makes one attempt at a time.
 #[derive(Debug)]
-pub struct Watched {
+pub struct RecordingBackend {
     inner: Arc<dyn LockBackend>,
     notes: Arc<Mutex<Notes>>,
     /// Replies and notices are held back for up to this long.
@@ -44,7 +44,7 @@ struct Notes {
     places_lost: u32,
 }
 
-impl Watched {
+impl RecordingBackend {
     /// Passes everything on to `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn LockBackend>) -> Self {
@@ -115,7 +115,7 @@ impl Notes {
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl LockBackend for Watched {
+impl LockBackend for RecordingBackend {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

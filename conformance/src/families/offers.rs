@@ -6,15 +6,15 @@ use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, World};
 
-pub(super) const CASES: &[Case] = cases!("claims";
-    claim_ends_where_its_place_would: ["rule 10"], [Queue];
-    own_poll_makes_a_claim_too: ["rule 10"], [Queue];
-    poll_never_extends_a_claim: ["rule 10"], [Queue];
-    renewal_confirms_a_claim: ["rule 10"], [Queue];
-    claim_excludes_others: ["S1", "rule 8"], [Queue];
-    lost_claim_cannot_be_confirmed: ["rule 10", "S3"], [Queue];
-    dead_waiter_costs_at_most_its_place: ["rule 10", "L1"], [Queue];
-    many_dead_waiters_cost_one_place: ["rule 10", "L1"], [Queue];
+pub(super) const CASES: &[Case] = cases!("offers";
+    offer_expires_when_its_waiter_would: ["rule 10"], [Queue];
+    own_poll_makes_an_offer_too: ["rule 10"], [Queue];
+    poll_never_extends_an_offer: ["rule 10"], [Queue];
+    renewal_confirms_an_offer: ["rule 10"], [Queue];
+    offer_excludes_others: ["S1", "rule 8"], [Queue];
+    expired_offer_cannot_be_confirmed: ["rule 10", "S3"], [Queue];
+    dead_waiter_costs_at_most_one_waiter_lease: ["rule 10", "L1"], [Queue];
+    many_dead_waiters_cost_one_waiter_lease: ["rule 10", "L1"], [Queue];
 );
 
 /// A waiter behind a holder that releases two units later; and when its place ends.
@@ -31,7 +31,7 @@ async fn granted(
     Ok((waiter, end))
 }
 
-async fn claim_ends_where_its_place_would(world: &World) -> Verdict {
+async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (waiter, end) = granted(world, &lock).await?;
     let Stamped { stamp, reply } = waiter.poll().await?;
@@ -49,7 +49,7 @@ async fn claim_ends_where_its_place_would(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn own_poll_makes_a_claim_too(world: &World) -> Verdict {
+async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k").waiter_lease(world.units(8));
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
@@ -67,7 +67,7 @@ async fn own_poll_makes_a_claim_too(world: &World) -> Verdict {
     world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
 }
 
-async fn poll_never_extends_a_claim(world: &World) -> Verdict {
+async fn poll_never_extends_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(9));
     let (waiter, end) = granted(world, &lock).await?;
     for _ in 0..3 {
@@ -85,7 +85,7 @@ async fn poll_never_extends_a_claim(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn renewal_confirms_a_claim(world: &World) -> Verdict {
+async fn renewal_confirms_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (waiter, end) = granted(world, &lock).await?;
     let claim = waiter.poll_granted("rule 8").await?;
@@ -108,7 +108,7 @@ async fn renewal_confirms_a_claim(world: &World) -> Verdict {
     waiter.released("S3").await
 }
 
-async fn claim_excludes_others(world: &World) -> Verdict {
+async fn offer_excludes_others(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let (waiter, _) = granted(world, &lock).await?;
     let c = world.session().await?;
@@ -119,7 +119,7 @@ async fn claim_excludes_others(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn lost_claim_cannot_be_confirmed(world: &World) -> Verdict {
+async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(4));
     let (waiter, _) = granted(world, &lock).await?;
     world.pass(4).await;
@@ -162,7 +162,7 @@ async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock
     ))
 }
 
-async fn dead_waiter_costs_at_most_its_place(world: &World) -> Verdict {
+async fn dead_waiter_costs_at_most_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 1).await?;
     // One waiter lease, one poll, and a unit for the commands themselves.
     let most = lock.spec.waiter_lease() + world.units(2);
@@ -175,7 +175,7 @@ async fn dead_waiter_costs_at_most_its_place(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn many_dead_waiters_cost_one_place(world: &World) -> Verdict {
+async fn many_dead_waiters_cost_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 12).await?;
     let most = lock.spec.waiter_lease() + world.units(3);
     ensure!(
