@@ -1,4 +1,4 @@
-//! What a push does for those who wait: it is the grant, and nobody depends on it.
+//! Pushed grants: a push hands the lock over, and no waiter depends on it.
 
 use std::future::Future;
 use std::pin::pin;
@@ -23,11 +23,11 @@ pub(super) const CASES: &[Case] = cases!("client_push";
     unreachable_client_keeps_its_turn: ["rule 9", "L2"], [Queue, Push];
 );
 
-/// How often a hand-over is tried of which one must go as it should: a poll may always happen to
-/// come at the same moment.
+/// The number of hand-overs of which at least one must come by push: a poll may always happen at the
+/// same time.
 const ROUNDS: u32 = 5;
 
-/// Lets time pass until something has come about, for at most so many units.
+/// Lets time pass until `done`, for at most `units` units.
 async fn until(world: &World, units: u32, mut done: impl FnMut() -> bool) -> bool {
     for _ in 0..units * 4 {
         if done() {
@@ -38,14 +38,14 @@ async fn until(world: &World, units: u32, mut done: impl FnMut() -> bool) -> boo
     done()
 }
 
-/// A client with a proxy, whose subscription stands.
+/// Connects a client through a proxy and waits for its subscription.
 async fn listening(world: &World) -> Result<(LockClient, ProxyBackend), Failure> {
     let holder = world.client().await?;
     let (locks, proxy) = world.client_on_proxy().await?;
     let held = holder.mutex("warm-up")?.lock().await?;
     let mutex = locks.mutex("warm-up")?;
     let waits = pin!(mutex.lock());
-    // A poll that comes after the subscription says that it stands.
+    // A poll after the subscription reports that the session listens.
     let subscribed = until(world, 40, || proxy.listens() > 0 && proxy.polled() > 1);
     let (guard, ready) = join(waits, async {
         let ready = subscribed.await;
@@ -57,13 +57,13 @@ async fn listening(world: &World) -> Result<(LockClient, ProxyBackend), Failure>
         ready?,
         "rule 11",
         proxy,
-        "a client whose subscription stands says so by a poll"
+        "a client that has subscribed reports it with a poll"
     );
     released(&guard?, "S3").await?;
     Ok((locks, proxy))
 }
 
-/// `waits` beside what happens two units after its beginning.
+/// Runs `waits`, and `then` two units after its start.
 async fn meanwhile<T>(
     world: &World,
     waits: impl Future<Output = T>,
@@ -105,7 +105,7 @@ async fn one_subscription_carries_all_waiters(world: &World) -> Verdict {
         proxy.listens(),
         1,
         "rule 8",
-        "one subscription carries all waiters of a client"
+        "one subscription serves all waiters of a client"
     );
     Ok(())
 }
@@ -133,7 +133,7 @@ async fn grant_comes_without_another_call(world: &World) -> Verdict {
         without > 0,
         "rule 8",
         without,
-        "a pushed grant is handed over without asking the server again"
+        "a pushed grant hands the lock over without another call"
     );
     Ok(())
 }
@@ -159,14 +159,14 @@ async fn push_may_come_before_the_reply(world: &World) -> Verdict {
         .await?;
         without += u32::from(before == after);
         let guard = guard?;
-        ensure!(guard.is_valid(), "S2", guard, "it is handed out valid");
+        ensure!(guard.is_valid(), "S2", guard, "the guard is valid");
         released(&guard, "rule 11").await?;
     }
     ensure!(
         without > 0,
         "rule 11",
         without,
-        "a push that comes before the reply is found when the reply has come"
+        "a push that arrives before the reply is used when the reply arrives"
     );
     Ok(())
 }
@@ -197,22 +197,17 @@ async fn doubled_push_changes_nothing(world: &World) -> Verdict {
     stays_held(world, &a, &guard).await
 }
 
-/// Insists that a push which comes too late, or again, leaves the hold as it is.
+/// Expects that a late or duplicate push doesn't change the hold.
 async fn stays_held(world: &World, others: &LockClient, guard: &MutexGuard) -> Verdict {
     world.pass(3).await;
     ensure!(
         guard.is_valid(),
         "rule 11",
         guard,
-        "what is told again changes nothing"
+        "a duplicate push changes nothing"
     );
     let tried = others.mutex("k")?.try_lock().await?;
-    ensure!(
-        !tried.is_acquired(),
-        "S1",
-        tried,
-        "and the lock is held once"
-    );
+    ensure!(!tried.is_acquired(), "S1", tried, "the lock has one hold");
     released(guard, "rule 11").await?;
     drop(taken(world, others, "k").await?);
     Ok(())
@@ -234,7 +229,7 @@ async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
                 polled,
                 "rule 11",
                 proxy,
-                "when the subscription was lost, or stands again, every waiter polls at once"
+                "every waiter polls at once when the subscription is lost or restored"
             );
         }
         released(&one, "S3").await?;
@@ -274,7 +269,7 @@ async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
             first < second,
             "rule 7",
             (first, second),
-            "a lost subscription costs nobody its place"
+            "no waiter loses its turn by a lost subscription"
         );
     }
     Ok(())
@@ -291,7 +286,7 @@ async fn unreachable_client_keeps_its_turn(world: &World) -> Verdict {
         released(&guard, "S3").await
     };
     let heard = async {
-        // Behind the other, which has said by then that it listens.
+        // It queues behind the other waiter, which has reported by then that it listens.
         let polled = until(world, 30, || proxy.polled() > 1).await;
         ensure!(polled, "rule 3", proxy, "a waiter polls");
         let behind = taken(world, &c, "k");

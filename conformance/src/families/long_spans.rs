@@ -1,4 +1,4 @@
-//! What takes minutes: for harnesses whose time is virtual.
+//! Cases that take minutes, for harnesses with virtual time.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ pub(super) const CASES: &[Case] = cases!("long_spans";
     no_copy_outlives_its_watermark: ["rule 12", "rule 14"], [VirtualTime];
 );
 
-/// Just less than the time for which a token is remembered.
+/// Slightly less than the time for which a token is remembered.
 const REMEMBERED: Duration = bounds::TOKEN_RETENTION.saturating_sub(Duration::from_secs(5));
 
-/// A token that the clock will not reach while the case runs.
+/// A token that the clock doesn't reach while the case runs.
 async fn lifted(world: &World) -> Result<FencingToken, crate::Failure> {
     let now = world.session().await?.now().await?.as_micros();
     Ok(FencingToken::new(now + 20 * 3_600_000_000))
@@ -39,7 +39,7 @@ async fn token_is_remembered(world: &World) -> Verdict {
         next.token() > last,
         "S4",
         next.token(),
-        "the last token, {last:?}, is remembered for {:?} after its tenure",
+        "the last token, {last:?}, is remembered for {:?} after its release",
         bounds::TOKEN_RETENTION
     );
     Ok(())
@@ -76,7 +76,7 @@ async fn longest_lease(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Whenever a delayed copy of an acquire arrives: it is stale, or too late.
+/// A delayed copy of an acquire is stale or too late, whenever it arrives.
 async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
@@ -88,7 +88,7 @@ async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
             held.again().await?.reply,
             AcquireReply::Refused(Refused::Stale | Refused::TooLate),
             "rule 12",
-            "marks outlive the delivery window of every acquire"
+            "watermarks outlive the delivery window of every acquire"
         );
     }
     b.ask(&lock).acquired("rule 12").await?;

@@ -1,4 +1,4 @@
-//! What a grant out of the queue is until its waiter takes it, and what the dead cost.
+//! Offers: a lock granted to a waiter that hasn't confirmed it yet. And the cost of dead waiters.
 
 use leasehold_api::{PollReply, RenewReply, Stamped};
 
@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = cases!("offers";
     many_dead_waiters_cost_one_waiter_lease: ["rule 10", "L1"], [Queue];
 );
 
-/// A waiter behind a holder that releases two units later; and when its place ends.
+/// Queues a waiter behind a holder that releases two units later. Returns the waiter and its expiry.
 async fn granted(
     world: &World,
     lock: &Lock,
@@ -41,7 +41,7 @@ async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
         "rule 8",
         "the release granted to the waiter"
     );
-    let promise = "a claim ends where its place would have: no lease yet";
+    let promise = "an offer expires when its waiter would have, because it has no lease yet";
     world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
     world.pass(6).await;
     let c = world.session().await?;
@@ -60,10 +60,10 @@ async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
         reply,
         PollReply::Acquired(acquired) => acquired,
         "L1",
-        "the holder's lease is over, and the waiter asks"
+        "a poll is granted when the holder's lease is over"
     );
     let end = stamp.at.saturating_add(world.units(8));
-    let promise = "a grant by the waiter's own poll is a claim: its place, just refreshed";
+    let promise = "a grant by the waiter's own poll is an offer, which lasts for one waiter lease from the poll";
     world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
 }
 
@@ -78,7 +78,7 @@ async fn poll_never_extends_an_offer(world: &World) -> Verdict {
             "rule 8",
             "the release granted to the waiter"
         );
-        let promise = "a poll never extends a claim";
+        let promise = "a poll never extends an offer";
         world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
         world.pass(2).await;
     }
@@ -94,13 +94,13 @@ async fn renewal_confirms_an_offer(world: &World) -> Verdict {
         token,
         claim.token,
         "rule 10",
-        "confirming stays in the period"
+        "a confirmation doesn't start an epoch"
     );
     ensure!(
         confirmed > end,
         "rule 10",
         confirmed,
-        "the first renewal turns the claim, which ends at {end:?}, into a hold with its lease"
+        "the first renewal turns the offer, which expires at {end:?}, into a hold with its full lease"
     );
     world.pass(6).await;
     let c = world.session().await?;
@@ -129,13 +129,13 @@ async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
         waiter.renew(world.units(50)).await?.reply,
         RenewReply::Lost(_),
         "rule 10",
-        "a claim that ran out cannot be confirmed"
+        "an expired offer can't be confirmed"
     );
     held.released("S3").await
 }
 
-/// Lets a live waiter behind `dead` places that nobody polls wait for its turn; how long that
-/// took on the server's clock, from the last death on.
+/// Queues a live waiter behind `dead` waiters that never poll. Returns the time until its turn, on
+/// the server's clock.
 async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock), Failure> {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (a, b) = (world.session().await?, world.session().await?);
@@ -164,7 +164,7 @@ async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock
 
 async fn dead_waiter_costs_at_most_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 1).await?;
-    // One waiter lease, one poll, and a unit for the commands themselves.
+    // One waiter lease, one poll interval, and one unit for the commands themselves.
     let most = lock.spec.waiter_lease() + world.units(2);
     ensure!(
         took <= most,
@@ -182,7 +182,7 @@ async fn many_dead_waiters_cost_one_waiter_lease(world: &World) -> Verdict {
         took <= most,
         "rule 10",
         took,
-        "the dead cost one waiter lease all together"
+        "any number of dead waiters cost one waiter lease together"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Only who holds can release, however late and however often it tries.
+//! Only the holder can release a lock, however late and often others try.
 
 use leasehold_api::{End, EndReply, Operation, RenewReply, Why};
 
@@ -35,7 +35,7 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
         one(thief.backend.end(&batch).await)?.reply,
         EndReply::NotHeld(_),
         "S3",
-        "the same numbers in another session are another owner"
+        "the same sequence and owner in another session are another owner"
     );
     b.ask(&lock).held("S3").await?;
     held.released("S3").await
@@ -51,7 +51,7 @@ async fn another_session_cannot_renew(world: &World) -> Verdict {
         one(b.backend.renew(&[renewal]).await)?.reply,
         RenewReply::Lost(_),
         "S3",
-        "the same numbers in another session are another owner"
+        "the same sequence and owner in another session are another owner"
     );
     world.pass(5).await;
     b.ask(&lock).acquired("S3").await?;
@@ -70,7 +70,7 @@ async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
         one(a.backend.end(&batch).await)?.reply,
         EndReply::NotHeld(_),
         "S3",
-        "an attempt of the owner that does not hold releases nothing"
+        "an attempt that holds nothing releases nothing, even for the same owner"
     );
     b.ask(&lock).held("S3").await?;
     held.released("S3").await
@@ -104,7 +104,7 @@ async fn late_release_after_another_holder(world: &World) -> Verdict {
         late.end().await?,
         EndReply::NotHeld(Why::Expired | Why::Unknown),
         "S3",
-        "a release that comes after the lease releases nothing"
+        "a release after the end of the lease releases nothing"
     );
     a.ask(&lock).held("S3").await?;
     held.renewed(world.units(10), "S3").await?;
@@ -121,7 +121,7 @@ async fn late_renewal_after_another_holder(world: &World) -> Verdict {
         late.renew(world.units(500)).await?.reply,
         RenewReply::Lost(_),
         "S3",
-        "a renewal that comes after the lease renews nothing"
+        "a renewal after the end of the lease renews nothing"
     );
     world.pass(7).await;
     a.ask(&lock).acquired("S3").await?;
@@ -129,7 +129,7 @@ async fn late_renewal_after_another_holder(world: &World) -> Verdict {
         held.renew(world.units(5)).await?.reply,
         RenewReply::Lost(_),
         "S3",
-        "nor does it renew the tenure of the next holder"
+        "a late renewal doesn't renew the next holder's lease"
     );
     Ok(())
 }
@@ -143,7 +143,7 @@ async fn second_release_reports_not_held(world: &World) -> Verdict {
             held.end().await?,
             EndReply::NotHeld(Why::Ended | Why::Unknown),
             "rule 12",
-            "a second release finds that it was ended"
+            "a second release reports that the attempt was already released"
         );
     }
     Ok(())
@@ -159,9 +159,9 @@ async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
         first.end().await?,
         EndReply::NotHeld(_),
         "S3",
-        "a doubled release touches only the tenure that it was sent for"
+        "a duplicate release only affects the holder that it was sent for"
     );
-    // The same session, too: its next attempt is another one.
+    // The same holds within one session, because its next attempt has another sequence.
     a.ask(&lock).held("S3").await?;
     second.released("S3").await?;
     let third = a.ask(&lock).acquired("S1").await?;
@@ -169,7 +169,7 @@ async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
         first.end().await?,
         EndReply::NotHeld(_),
         "S3",
-        "a doubled release spares a later tenure of its own session"
+        "a duplicate release spares a later hold of the same session"
     );
     b.ask(&lock).held("S3").await?;
     third.released("S3").await
@@ -183,7 +183,7 @@ async fn release_of_a_free_key(world: &World) -> Verdict {
         one(a.backend.end(&batch).await)?.reply,
         EndReply::NotHeld(Why::Unknown | Why::Ended),
         "S3",
-        "the end of an attempt that was never seen finds nothing"
+        "a release of an unknown attempt reports that it holds nothing"
     );
     b.ask(&lock).acquired("S1").await?;
     Ok(())
@@ -198,10 +198,10 @@ async fn leaving_the_queue(world: &World) -> Verdict {
         waiter.end().await?,
         EndReply::Left,
         "S3",
-        "the end of a waiting attempt gives up its place"
+        "a release of a waiting attempt removes it from the queue"
     );
     held.released("S3").await?;
-    // Nobody waits, so nobody was granted.
+    // The queue is empty, so nobody was granted.
     a.ask(&lock).acquired("rule 8").await?;
     Ok(())
 }
@@ -212,12 +212,17 @@ async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
     let held = a.ask(&lock).acquired("S1").await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    want!(first.end().await?, EndReply::Left, "S3", "the first leaves");
+    want!(
+        first.end().await?,
+        EndReply::Left,
+        "S3",
+        "a release of a waiting attempt removes it from the queue"
+    );
     want!(
         first.end().await?,
         EndReply::NotHeld(_),
         "rule 12",
-        "a doubled leave finds nothing to leave"
+        "a duplicate release finds nothing to remove"
     );
     held.released("S3").await?;
     second.poll_granted("S3").await?;
@@ -231,7 +236,7 @@ async fn release_gives_up_an_offer(world: &World) -> Verdict {
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
-    // Its waiter does not know of the grant, and gives up at this very time.
+    // The waiter doesn't know of the grant yet and gives up at the same time.
     first.released("rule 10").await?;
     second.poll_granted("rule 8").await?;
     Ok(())

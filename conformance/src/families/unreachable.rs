@@ -1,4 +1,4 @@
-//! Waiters that said they listen, and on whose channel nobody does.
+//! Unreachable waiters: they said that they listen, but nobody subscribes to their channel.
 
 use leasehold_api::{PollReply, Wait};
 
@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = cases!("unreachable";
     unreachable_is_shown: ["rule 9"], [Queue, Push, Inspect];
 );
 
-/// A waiter that says it listens, in a session that does not.
+/// Queues a waiter that says it listens, in a session that doesn't.
 async fn deaf(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
     listening(&world.session().await?, lock).await
 }
@@ -27,7 +27,7 @@ async fn waits(waiter: &Attempt, listens: bool) -> Verdict {
         waiter.poll_as(listens).await?.reply,
         PollReply::Queued(_),
         "rule 9",
-        "a waiter that is away keeps its place"
+        "an unreachable waiter stays in the queue"
     );
     Ok(())
 }
@@ -37,7 +37,7 @@ async fn has_it(waiter: &Attempt, listens: bool) -> Verdict {
         waiter.poll_as(listens).await?.reply,
         PollReply::Acquired(_),
         "rule 9",
-        "the first waiter that is not away has the key"
+        "the first reachable waiter is granted"
     );
     Ok(())
 }
@@ -64,7 +64,7 @@ async fn its_ticket_is_kept(world: &World) -> Verdict {
     );
     held.released("S3").await?;
     has_it(&heard, true).await?;
-    // It subscribes again and polls: from then on it is first once more.
+    // It subscribes again and polls, so it is first in the queue again.
     let _notices = away.session.backend.listen(away.session.id).await?;
     waits(&away, true).await?;
     heard.released("S3").await?;
@@ -85,8 +85,8 @@ async fn all_unreachable_counts_as_free(world: &World) -> Verdict {
 async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let away = deaf_behind(world, &lock).await?;
-    // Each release finds it unheard and marks it; each poll clears the mark and finds that a
-    // newcomer has the key. The third release grants to it all the same.
+    // Each release marks it as unreachable. Each poll clears the mark, but a newcomer has the key.
+    // The third release grants to it anyway.
     for _ in 0..2 {
         let newcomer = world.session().await?.ask(&lock).acquired("rule 9").await?;
         waits(&away, true).await?;
@@ -97,7 +97,7 @@ async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
     has_it(&away, true).await
 }
 
-/// A waiter that was marked away once, and a key that is free.
+/// Returns a waiter that was marked unreachable once, on a free key.
 async fn deaf_behind(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
     let held = world.session().await?.ask(lock).acquired("S1").await?;
     let away = deaf(world, lock).await?;
@@ -121,7 +121,7 @@ async fn poll_says_whether_it_listens(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let lost = deaf(world, &lock).await?;
-    // It knows that its subscription is gone, and says so.
+    // The waiter knows that its subscription is lost, and its poll says so.
     waits(&lost, false).await?;
     let session = world.session().await?;
     let ask = session.ask(&lock).wait_as(Wait::new(false));
@@ -142,7 +142,7 @@ async fn unreachable_is_shown(world: &World) -> Verdict {
         marks(&view),
         [true],
         "rule 9",
-        "an inspection shows the mark"
+        "an inspection shows that a waiter is unreachable"
     );
     has_it(&away, true).await
 }
