@@ -1,8 +1,8 @@
-//! A job that all machines are told to run at midnight, and that one of them shall run.
+//! A nightly job that every machine starts at midnight, but only one machine should run.
 //!
-//! The trap: timers are not exact. If the job takes 20 ms and its lock is released at once, a
-//! machine whose timer goes off 50 ms later runs it again. So the winner keeps the lock for longer
-//! than the timers can differ.
+//! Timers are not exact. If the job takes 20 ms and releases its lock at once, a machine whose timer
+//! fires 50 ms later runs the job again. So the winner holds the lock for longer than the timers can
+//! differ.
 
 mod common;
 
@@ -12,31 +12,31 @@ use common::Result;
 use leasehold::{FencingToken, LockClient, Outcome};
 use tokio::time::sleep;
 
-/// More than the timers of two machines can differ.
-const AT_LEAST: Duration = Duration::from_secs(2);
+/// The minimum time to hold the lock: longer than the timers of two machines can differ.
+const MIN_HOLD: Duration = Duration::from_secs(2);
 
 async fn at_midnight(locks: LockClient, machine: u64) -> Result<bool> {
     sleep(Duration::from_millis(50 * machine)).await; // timers are not exact
     match locks.mutex("cron:nightly-report")?.try_lock().await? {
         Outcome::Acquired(guard) => {
-            let keep = sleep(AT_LEAST);
-            // Stopped if the lock is lost: somebody else may be at it by then.
+            let min_hold = sleep(MIN_HOLD);
+            // Stops the job if the lock is lost, because another machine may run it by then.
             guard
                 .protect(write_report(machine, guard.fencing_token()?))
                 .await?;
-            keep.await;
+            min_hold.await;
             guard.release().await?;
             Ok(true)
         }
         other => {
-            println!("machine {machine} has nothing to do: {other:?}");
+            println!("machine {machine} skips the job: {other:?}");
             Ok(false)
         }
     }
 }
 
 async fn write_report(machine: u64, token: FencingToken) {
-    println!("machine {machine} writes the report, under token {token}");
+    println!("machine {machine} writes the report with token {token}");
     sleep(Duration::from_millis(20)).await;
 }
 
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
         for machine in machines {
             reports += u32::from(machine.await??);
         }
-        assert_eq!(reports, 1, "one report a night");
+        assert_eq!(reports, 1, "one report per night");
         Ok(())
     })
 }

@@ -1,11 +1,11 @@
-//! How to find out that code is wrong: run it in thousands of ways.
+//! Finds a concurrency bug by running code thousands of times with different faults.
 //!
-//! Two workers add to a balance that a database keeps. Both take the lock. One version forgets the
-//! fencing token, and once in a while an addition is lost: when a worker is stopped for longer than
-//! its lease, with its write on the way.
+//! Two workers add to a balance in a database, and both take the lock. One version of the worker
+//! ignores the fencing token. That version occasionally loses an addition: when a worker is paused for
+//! longer than its lease while its write is in flight.
 //!
 //! ```sh
-//! cargo run --example explore_with_sim     # prints a run in which an addition is lost
+//! cargo run --example explore_with_sim     # prints a run that loses an addition
 //! cargo test --example explore_with_sim
 //! ```
 
@@ -16,7 +16,7 @@ use leasehold::api::{LockBackend as _, Runtime};
 use leasehold::sim::{Exploration, SimServer, Troubles};
 use leasehold::{Error, FencingToken, LockClient};
 
-/// A row of the database: what is in it, and the highest token that wrote it.
+/// A row of the database: the balance, and the highest token that wrote it.
 #[derive(Debug)]
 struct Account {
     row: Mutex<(u32, FencingToken)>,
@@ -29,19 +29,19 @@ impl Account {
     }
 
     fn balance(&self) -> u32 {
-        self.row.lock().expect("nobody panics inside").0
+        self.row.lock().expect("no panic while locked").0
     }
 
-    /// `UPDATE account SET balance = …`, which takes some time to get there.
+    /// `UPDATE account SET balance = …`, which arrives after 50 ms.
     async fn write(&self, runtime: &dyn Runtime, balance: u32) {
         runtime.sleep(Duration::from_millis(50)).await;
-        self.row.lock().expect("nobody panics inside").0 = balance;
+        self.row.lock().expect("no panic while locked").0 = balance;
     }
 
-    /// `UPDATE account SET balance = …, fence = … WHERE fence <= …`; whether a row was changed.
+    /// `UPDATE account SET balance = …, fence = … WHERE fence <= …`. Returns whether a row changed.
     async fn write_fenced(&self, runtime: &dyn Runtime, balance: u32, token: FencingToken) -> bool {
         runtime.sleep(Duration::from_millis(50)).await;
-        let mut row = self.row.lock().expect("nobody panics inside");
+        let mut row = self.row.lock().expect("no panic while locked");
         let accepted = row.1 <= token;
         if accepted {
             *row = (balance, token);
@@ -50,7 +50,7 @@ impl Account {
     }
 }
 
-/// Takes the lock and adds 1; returns once it is added.
+/// Takes the lock and adds 1. Retries until the addition is written.
 async fn add(
     locks: &LockClient,
     runtime: &dyn Runtime,
@@ -61,25 +61,25 @@ async fn add(
         let lease = Duration::from_secs(3);
         let guard = locks.mutex("account:7")?.lease(lease).lock().await?;
         let balance = account.balance();
-        runtime.sleep(Duration::from_millis(100)).await; // computes
+        runtime.sleep(Duration::from_millis(100)).await; // computes the new balance
         let written = if !guard.is_valid() {
             false
         } else if fenced {
             let token = guard.fencing_token()?;
             account.write_fenced(runtime, balance + 1, token).await
         } else {
-            // The guard was valid just now. Is it still when the write arrives?
+            // The bug: the guard is valid now, but it may expire before the write arrives.
             account.write(runtime, balance + 1).await;
             true
         };
-        drop(guard); // its release goes on in the background, whatever the network does
+        drop(guard); // releases in the background, even if the network fails
         if written {
             return Ok(());
         }
     }
 }
 
-/// Two machines add 1 each; then the balance must be 2.
+/// Two machines add 1 each, so the balance must be 2.
 async fn scenario(sim: SimServer, fenced: bool) -> Result<(), String> {
     let account = Arc::new(Account::new());
     let workers = ["ann", "bob"].map(|name| {
@@ -87,10 +87,10 @@ async fn scenario(sim: SimServer, fenced: bool) -> Result<(), String> {
         let account = Arc::clone(&account);
         sim.spawn(async move {
             let (locks, runtime) = (LockClient::new(machine.clone()), machine.runtime());
-            // The worker's code stands still when its machine is paused.
+            // `run` pauses the worker's code together with its machine.
             let work = machine.run(add(&locks, &*runtime, &account, fenced));
             let added = work.await.map_err(|error| error.to_string());
-            machine.note(format!("is done; the balance is {}", account.balance()));
+            machine.note(format!("finishes; the balance is {}", account.balance()));
             added
         })
     });
@@ -105,7 +105,7 @@ async fn scenario(sim: SimServer, fenced: bool) -> Result<(), String> {
     }
 }
 
-/// How many runs the mistake may hide from.
+/// The number of runs to explore.
 const SEEDS: u64 = 5_000;
 
 fn exploration() -> Exploration {
@@ -117,14 +117,14 @@ fn exploration() -> Exploration {
 fn main() {
     let failure = exploration()
         .find(|sim| scenario(sim, false))
-        .expect("forgetting the token is found");
+        .expect("the bug is found");
     println!("{failure}");
     match failure.save() {
-        Ok(page) => println!("as a picture: {}", page.display()),
-        Err(error) => println!("no picture: {error}"),
+        Ok(page) => println!("as a page: {}", page.display()),
+        Err(error) => println!("could not save the page: {error}"),
     }
     exploration().check(|sim| scenario(sim, true));
-    println!("\nwith the token, {SEEDS} runs are right");
+    println!("\nwith the token, all {SEEDS} runs are correct");
 }
 
 #[cfg(test)]
@@ -132,9 +132,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_forgotten_token_is_found() {
+    fn the_missing_token_is_found() {
         let failure = exploration().find(|sim| scenario(sim, false));
-        let failure = failure.expect("it is found");
+        let failure = failure.expect("the bug is found");
         assert!(failure.why.contains("an addition is lost"), "{failure}");
     }
 
@@ -143,9 +143,9 @@ mod tests {
         exploration().check(|sim| scenario(sim, true));
     }
 
-    /// Every order there is, of a small scope: two workers that try once.
+    /// Checks every possible order of a small scenario: two workers that try once.
     #[test]
-    fn one_of_two_that_try_at_once_gets_it() {
+    fn exactly_one_of_two_concurrent_tries_succeeds() {
         let runs = Exploration::new().check_all(|sim| async move {
             let tries = ["ann", "bob"].map(|name| {
                 let locks = LockClient::new(sim.client(name));
@@ -158,7 +158,7 @@ mod tests {
             for attempt in tries {
                 guards.extend(attempt.await.expect("the server answers"));
             }
-            assert_eq!(guards.len(), 1, "one, and only one");
+            assert_eq!(guards.len(), 1, "exactly one worker gets the lock");
         });
         println!("{runs} runs");
     }

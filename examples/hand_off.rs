@@ -1,5 +1,5 @@
-//! A request takes the lock and answers at once; a worker in another process does the long part
-//! under the same lock, which is never let go in between.
+//! A web request takes a lock and answers at once. A worker in another process does the long part
+//! under the same lock, which stays held in between.
 
 mod common;
 
@@ -10,25 +10,27 @@ use leasehold::{Handoff, LockClient, MutexGuard, Outcome};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-/// What goes through the queue of jobs. The hand-off is a secret: this queue must be a private one.
+/// An entry of the job queue. The hand-off is a secret, so the queue must be private.
 struct Job {
     report: u32,
     handoff: String,
 }
 
-/// The web server: checks what must be checked under the lock, and passes the rest on.
+/// The web server: takes the lock, then hands it off to the worker together with the job.
 async fn request(locks: &LockClient, jobs: &mpsc::Sender<Job>) -> Result<&'static str> {
     let guard = match locks.mutex("report")?.try_lock().await? {
         Outcome::Acquired(guard) => guard,
-        Outcome::Held(_) | Outcome::TimedOut(_) => return Ok("409: it is being made already"),
+        Outcome::Held(_) | Outcome::TimedOut(_) => {
+            return Ok("409: the report is already being made");
+        }
     };
-    // If that fails the guard comes back with the error; dropping it releases the lock.
+    // On failure, the error contains the guard; dropping it releases the lock.
     let handoff = guard.into_handoff().await?.to_secret_text();
     jobs.send(Job { report: 7, handoff }).await?;
-    Ok("202: it is being made")
+    Ok("202: the report is being made")
 }
 
-/// The worker, in a process of its own.
+/// The worker, in another process.
 async fn work(locks: LockClient, mut jobs: mpsc::Receiver<Job>) -> Result<u32> {
     let mut made = 0;
     while let Some(Job { report, handoff }) = jobs.recv().await {
@@ -36,7 +38,7 @@ async fn work(locks: LockClient, mut jobs: mpsc::Receiver<Job>) -> Result<u32> {
         let guard: MutexGuard = match locks.adopt(handoff).await {
             Ok(guard) => guard,
             Err(failed) => {
-                println!("report {report} is not made: {failed}");
+                println!("report {report} is skipped: {failed}");
                 continue;
             }
         };
@@ -60,7 +62,7 @@ fn main() -> Result<()> {
         println!("{answers:?}");
         assert!(answers[0].starts_with("202") && answers[1].starts_with("409"));
 
-        // A job that was delivered twice is done once.
+        // The queue delivers the next job twice, but the worker runs it once.
         sleep(Duration::from_millis(600)).await;
         let guard = web.mutex("report")?.lock().await?;
         let handoff = guard.into_handoff().await?.to_secret_text();

@@ -1,7 +1,7 @@
-//! Leader election: whoever holds the lock leads, for as long as it can keep it.
+//! Leader election: the process that holds the lock is the leader.
 //!
-//! Candidates queue, so the next leader is known and takes over at once when the leader resigns, or
-//! a lease later when it dies. `with` stops a leader that has lost its lock.
+//! Candidates wait in a queue. The first one takes over immediately when the leader resigns, or after
+//! one lease when the leader crashes. `with` stops a leader that has lost its lock.
 
 mod common;
 
@@ -13,7 +13,11 @@ use common::Result;
 use leasehold::{Error, FencingToken, LockClient};
 use tokio::time::sleep;
 
-async fn stand(locks: LockClient, name: &'static str, leaders: Arc<AtomicU32>) -> Result<()> {
+async fn run_for_leader(
+    locks: LockClient,
+    name: &'static str,
+    leaders: Arc<AtomicU32>,
+) -> Result<()> {
     let election = locks
         .mutex("election:scheduler")?
         .lease(Duration::from_secs(10));
@@ -22,15 +26,15 @@ async fn stand(locks: LockClient, name: &'static str, leaders: Arc<AtomicU32>) -
         .await;
     match led {
         Ok(Ok(())) => println!("{name} resigns"),
-        // Not an emergency: somebody else leads now, and our commands carry an older term.
-        Err(Error::Lost { reason, .. }) => println!("{name} is deposed: {reason}"),
+        // Not an emergency: another process leads now, and commands of this one carry an older term.
+        Err(Error::Lost { reason, .. }) => println!("{name} loses the leadership: {reason}"),
         Ok(Err(other)) | Err(other) => return Err(other.into()),
     }
     locks.shutdown().await?;
     Ok(())
 }
 
-/// The token is the leader's term: whoever obeys it ignores commands of a lower one.
+/// Leads for a while. The token is the leader's term: followers ignore commands of a lower term.
 async fn lead(name: &str, term: FencingToken, leaders: &AtomicU32) -> Result<(), Error> {
     println!("{name} leads, term {term}");
     assert_eq!(
@@ -49,7 +53,11 @@ fn main() -> Result<()> {
         let mut candidates = Vec::new();
         for name in ["ann", "bob", "eve"] {
             let locks = service.client(name).await?;
-            candidates.push(tokio::spawn(stand(locks, name, Arc::clone(&leaders))));
+            candidates.push(tokio::spawn(run_for_leader(
+                locks,
+                name,
+                Arc::clone(&leaders),
+            )));
         }
         for candidate in candidates {
             candidate.await??;

@@ -1,5 +1,7 @@
-//! Money goes from account to account, on many machines at once: both accounts are held together,
-//! in whatever order they are named, and each refuses a write that comes too late.
+//! Transfers between accounts on many machines at once.
+//!
+//! Each transfer locks both accounts. The order in which you name them doesn't matter: it cannot cause
+//! a deadlock. The accounts refuse late writes by their fencing tokens.
 
 mod common;
 
@@ -16,11 +18,11 @@ const ACCOUNTS: [&str; 3] = ["account:ann", "account:bob", "account:cleo"];
 #[derive(Clone, Copy, Debug)]
 struct Account {
     balance: i64,
-    /// The greatest token that has written.
+    /// The highest token that has written.
     fence: FencingToken,
 }
 
-/// The database. Both rows are compared and written in one transaction, as in SQL.
+/// The database. It checks and writes both rows in one transaction, as in SQL.
 #[derive(Debug)]
 struct Bank(Mutex<BTreeMap<&'static str, Account>>);
 
@@ -64,7 +66,7 @@ impl Bank {
     }
 }
 
-/// One machine: ten transfers around the circle, to the left or to the right.
+/// One machine makes ten transfers between neighbouring accounts, in one of two directions.
 async fn machine(locks: LockClient, bank: Arc<Bank>, left: bool) -> Result<u32, Error> {
     let mut done = 0;
     for n in 0..10 {
@@ -72,7 +74,7 @@ async fn machine(locks: LockClient, bank: Arc<Bank>, left: bool) -> Result<u32, 
         let (from, to) = if left { (to, from) } else { (from, to) };
         let both = locks.many().mutex(from)?.mutex(to)?;
         let written = both.with(async |guard| {
-            sleep(Duration::from_millis(20)).await; // looks at this and that
+            sleep(Duration::from_millis(20)).await; // checks the transfer
             bank.transfer(from, to, 5, guard)
         });
         done += u32::from(written.await??);
@@ -95,7 +97,7 @@ fn main() -> Result<()> {
             done += machine.await??;
         }
         let total = bank.total();
-        println!("{done} transfers by 6 machines, {total} in all accounts together");
+        println!("{done} transfers by 6 machines; the accounts total {total}");
         assert_eq!((done, total), (60, 300));
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! A partner allows four requests at a time, from all our machines together.
+//! A rate limit across machines: a partner allows four requests at a time in total.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 const ALLOWED: u32 = 4;
 
-/// Requests under way now, and the most that ever were.
+/// The number of requests in flight, and its maximum so far.
 #[derive(Debug, Default)]
 struct Partner {
     now: AtomicU32,

@@ -1,4 +1,4 @@
-//! How to test a program that takes locks: on the simulator, in virtual time.
+//! Tests code that takes locks on the simulator, in virtual time.
 //!
 //! ```sh
 //! cargo test --example unit_test_with_sim
@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::sim::SimServer;
 use leasehold::{Error, FencingToken, LockClient};
 
-/// The code under test: charges each order once, whoever is told to.
+/// The code under test: charges each order once, even if several machines process it.
 #[derive(Debug, Default)]
 struct Shop {
     charges: Mutex<Vec<(u32, FencingToken)>>,
@@ -65,7 +65,7 @@ mod tests {
         server.assert_idle();
     }
 
-    /// The server executes the acquire, but its reply is lost: the worst time for it.
+    /// The server executes the acquire, but its reply is lost. This is the worst moment for a failure.
     #[tokio::test(start_paused = true)]
     async fn a_lost_reply_leaves_no_lock_behind() {
         let server = SimServer::new(1);
@@ -75,12 +75,12 @@ mod tests {
         Shop::default()
             .charge(&locks, 7)
             .await
-            .expect("rides it out");
-        assert_eq!(backend.pending_faults(), 0, "the fault did happen");
+            .expect("the client retries");
+        assert_eq!(backend.pending_faults(), 0, "the fault was injected");
         server.assert_idle();
     }
 
-    /// The first machine hangs with the lock in its hand.
+    /// The first machine hangs while it holds the lock.
     #[tokio::test(start_paused = true)]
     async fn the_lock_of_a_machine_that_hangs_is_free_after_its_lease() {
         let server = SimServer::new(1);

@@ -1,6 +1,6 @@
-//! A worker that is paused for longer than its lease wakes up and writes. The database refuses.
+//! A worker pauses for longer than its lease, wakes up and writes. The database refuses the write.
 //!
-//! The database here is a struct; in SQL it is one statement:
+//! The database here is a struct. In SQL it would be one statement:
 //!
 //! ```sql
 //! UPDATE account SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2
@@ -21,7 +21,7 @@ struct Row {
 }
 
 impl Row {
-    /// The statement above; how many rows it changed.
+    /// Runs the statement above. Returns the number of changed rows.
     fn update(&mut self, balance: i64, token: FencingToken) -> u32 {
         if self.fence > token {
             return 0;
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
             fence: FencingToken::new(0),
         };
 
-        // Without renewal, as if all of Ann's process stood still.
+        // `fixed_lease` turns renewal off, as if all of Ann's process were paused.
         let lease = Duration::from_secs(1);
         let anns = ann
             .mutex("account:7")?
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
             seen + 10
         );
         assert_eq!(changed, 0, "a lower token than bob's is refused");
-        assert_eq!(row.balance, 150, "bob's money is still there");
+        assert_eq!(row.balance, 150, "bob's write is kept");
         println!("ann asks her guard: {:?}", anns.renew().await.err());
 
         ann.shutdown().await?;

@@ -1,6 +1,6 @@
 //! A unit test of a worker that must stop when its lock is lost.
 //!
-//! The worker is ordinary code on tokio. The test gives it a simulated machine, and pauses that.
+//! The worker is ordinary tokio code. The test runs it on a simulated machine and pauses the machine.
 //!
 //! ```sh
 //! cargo test --example worker_test_with_sim
@@ -12,16 +12,16 @@ use std::time::Duration;
 use leasehold::sim::SimServer;
 use leasehold::{Error, LockClient};
 
-/// What a worker did, for whoever checks it.
+/// The letters that were sent: the sender and the number of each.
 type Sent = Mutex<Vec<(String, u32)>>;
 
-/// The code under test: sends the letters of a queue, one a second, as long as it has the lock.
-/// Returns how many it sent.
+/// The code under test: sends one letter per second while it holds the lock. Returns the number of
+/// letters that it sent.
 async fn send_letters(locks: &LockClient, name: &str, sent: &Sent) -> Result<u32, Error> {
     let guard = locks.mutex("letters")?.lock().await?;
     let mut mine = 0;
     loop {
-        let next = sent.lock().expect("nobody panics inside").len();
+        let next = sent.lock().expect("no panic while locked").len();
         let Ok(letter) = u32::try_from(next) else {
             break;
         };
@@ -29,10 +29,10 @@ async fn send_letters(locks: &LockClient, name: &str, sent: &Sent) -> Result<u32
             break;
         }
         tokio::select! {
-            biased; // without it, tokio polls in a random order of its own
+            biased; // without `biased`, tokio polls in random order
             _ = guard.lost() => break,
             () = tokio::time::sleep(Duration::from_secs(1)) => {
-                let mut sent = sent.lock().expect("nobody panics inside");
+                let mut sent = sent.lock().expect("no panic while locked");
                 sent.push((name.to_owned(), letter));
                 mine += 1;
             }
@@ -70,7 +70,7 @@ mod tests {
             server.advance(Duration::from_secs(60)).await; // her lease is 30 s
             machines[0].resume();
         };
-        // `run` makes the worker's own code stand still with its machine.
+        // `run` pauses the worker's code together with its machine.
         let (anns, bobs, ()) = tokio::join!(
             machines[0].run(send_letters(&ann, "ann", &sent)),
             machines[1].run(send_letters(&bob, "bob", &sent)),
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(anns.expect("no failure"), 9, "{}", server.timeline());
         assert_eq!(bobs.expect("no failure"), 41);
         let sent = sent.lock().expect("unpoisoned");
-        // Every letter once, and none by Ann after Bob's first.
+        // Each letter was sent once, and none by Ann after Bob's first.
         assert!(sent.iter().map(|(_, letter)| *letter).eq(0..50), "{sent:?}");
         assert!(sent.is_sorted_by_key(|(name, _)| name.as_str()), "{sent:?}");
     }

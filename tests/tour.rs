@@ -1,13 +1,13 @@
-//! The tour, on the simulator and through both client libraries: every claim in it is asserted.
+//! Runs the tour on the simulator and through both client libraries. The tour itself asserts its checks.
 
-#[path = "../examples/tour/cable.rs"]
-mod cable;
-#[path = "../examples/tour/scenes/mod.rs"]
-mod scenes;
+#[path = "../examples/tour/connection.rs"]
+mod connection;
+#[path = "../examples/tour/sections/mod.rs"]
+mod sections;
 #[path = "../examples/tour/server.rs"]
 mod server;
-#[path = "../examples/tour/stage.rs"]
-mod stage;
+#[path = "../examples/tour/tour.rs"]
+mod tour;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,9 +16,9 @@ use leasehold::sim::SimServer;
 use leasehold_test_servers::RedisServer;
 
 use server::{Client, OnServer, OnSimulator};
-use stage::{Connect, Stage};
+use tour::{Connect, Tour};
 
-/// What was printed, in memory.
+/// A writer that keeps its output in memory.
 #[derive(Clone, Debug, Default)]
 struct Page(Arc<Mutex<Vec<u8>>>);
 
@@ -42,11 +42,11 @@ impl Write for Page {
     }
 }
 
-async fn play(connect: impl Connect + 'static) -> String {
+async fn run(connect: impl Connect + 'static) -> String {
     let page = Page::default();
-    let mut stage = Stage::new(Box::new(connect), Box::new(page.clone()));
-    let played = scenes::play(&mut stage).await;
-    if let Err(error) = played {
+    let mut tour = Tour::new(Box::new(connect), Box::new(page.clone()));
+    let finished = sections::run(&mut tour).await;
+    if let Err(error) = finished {
         panic!("the tour ends early: {error}\n{}", page.text());
     }
     page.text()
@@ -55,15 +55,15 @@ async fn play(connect: impl Connect + 'static) -> String {
 #[tokio::test(start_paused = true)]
 async fn on_the_simulator() {
     let server = SimServer::new(1);
-    let text = play(OnSimulator(server.clone())).await;
+    let text = run(OnSimulator(server.clone())).await;
     server.assert_idle();
     insta::assert_snapshot!(text);
 }
 
 async fn on_redis(client: Client) {
     let server = RedisServer::start();
-    let text = play(OnServer::new(server.url(), client)).await;
-    assert!(text.ends_with("claims hold.\n"), "{text}");
+    let text = run(OnServer::new(server.url(), client)).await;
+    assert!(text.ends_with("checks passed.\n"), "{text}");
 }
 
 #[tokio::test]

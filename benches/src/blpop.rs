@@ -1,15 +1,15 @@
 //! Locks that wait with `BLPOP`, to compare hand-overs with.
 //!
-//! [`SignalLock`] is python-redis-lock's protocol. A release leaves a signal in a list, and the
-//! waiter that pops it tries `SET NX PX` again; so a hand-over is two trips, and a newcomer may
-//! come in between.
+//! [`SignalLock`] uses python-redis-lock's protocol. A release pushes a signal to a list, and the
+//! waiter that pops it tries `SET NX PX` again. A hand-over takes two round trips, and another
+//! client may acquire the lock in between.
 //!
-//! [`TokenLock`] is the fastest that we know to do with `BLPOP`. The release itself makes the next
-//! holder's token and puts it into the list, with its lease running, so that who pops it has the
-//! lock: a hand-over is one trip. Neither has fencing tokens, reentrancy, renewal, or a release
-//! that survives a lost reply.
+//! [`TokenLock`] is the fastest lock on `BLPOP` that we know. The release creates the next holder's
+//! token, starts its lease, and pushes it to the list. The waiter that pops the token holds the
+//! lock, so a hand-over takes one round trip.
 //!
-//! Each lock has a connection of its own, which it blocks while it waits.
+//! Neither has fencing tokens, reentrancy, renewal, or a release that survives a lost reply. Each
+//! lock has a connection, which it blocks while it waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,10 +19,12 @@ use fred::prelude::{
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue};
 
+use crate::floor::set_if_free;
+use crate::library::Library;
 use crate::lock::Lock;
 use crate::{LEASE_MS, Result};
 
-/// Deletes the lock and leaves one signal, if the lock is the caller's.
+/// Deletes the lock and pushes one signal, if the caller holds the lock.
 const SIGNAL: &str = "\
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[2])
@@ -31,7 +33,7 @@ redis.call('PEXPIRE', KEYS[2], ARGV[2])
 redis.call('DEL', KEYS[1])
 return 1";
 
-/// Takes the lock if it was never held, has expired, or if its token lies there.
+/// Acquires the lock if its token is in the list, or if nobody holds it.
 const TRY: &str = "\
 if redis.call('LPOP', KEYS[2]) then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -40,8 +42,8 @@ end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
 return 0";
 
-/// Makes the next token the holder, if the lock is the caller's. What lies there for half a lease
-/// is gone, so that who pops it has at least the other half.
+/// Makes the next token the holder, if the caller holds the lock. A token expires from the list
+/// after half a lease, so the waiter that pops it has at least the other half.
 const PASS: &str = "\
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
@@ -49,20 +51,20 @@ redis.call('RPUSH', KEYS[2], ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[3] / 2)
 return 1";
 
-/// How long one `BLPOP` waits, in seconds.
-const PATIENCE: f64 = 1.0;
+/// The timeout of one `BLPOP`, in seconds.
+const BLPOP_TIMEOUT: f64 = 1.0;
 
-/// A connection that may be blocked.
+/// A connection that `BLPOP` may block.
 #[derive(Clone, Debug)]
-pub enum Line {
-    /// Of the `redis` crate.
+pub enum Connection {
+    /// From the `redis` crate.
     RedisRs(MultiplexedConnection),
-    /// Of the `fred` crate.
+    /// From the `fred` crate.
     Fred(Client),
 }
 
-impl Line {
-    /// Through the `redis` crate.
+impl Connection {
+    /// Connects through the `redis` crate.
     ///
     /// # Errors
     /// Those of the client library.
@@ -73,7 +75,7 @@ impl Line {
         Ok(Self::RedisRs(connection.await?))
     }
 
-    /// Through `fred`.
+    /// Connects through `fred`.
     ///
     /// # Errors
     /// Those of the client library.
@@ -112,14 +114,8 @@ impl Line {
     async fn set_if_free(&self, key: &str, owner: &str) -> Result<bool> {
         Ok(match self {
             Self::RedisRs(connection) => {
-                let mut command = redis::cmd("SET");
-                command
-                    .arg(key)
-                    .arg(owner)
-                    .arg("NX")
-                    .arg("PX")
-                    .arg(LEASE_MS);
-                command.query_async(&mut connection.clone()).await?
+                let set = set_if_free(key, owner);
+                set.query_async(&mut connection.clone()).await?
             }
             Self::Fred(client) => {
                 let lease = Some(Expiration::PX(LEASE_MS));
@@ -129,34 +125,34 @@ impl Line {
         })
     }
 
-    /// What was popped; nothing if nothing came in time.
+    /// Pops an element, or returns `None` after the timeout.
     async fn pop(&self, list: &str) -> Result<Option<String>> {
         let popped: Option<(String, String)> = match self {
             Self::RedisRs(connection) => {
                 let mut command = redis::cmd("BLPOP");
-                command.arg(list).arg(PATIENCE);
+                command.arg(list).arg(BLPOP_TIMEOUT);
                 let value: redis::Value = command.query_async(&mut connection.clone()).await?;
                 FromRedisValue::from_redis_value(value)?
             }
-            Self::Fred(client) => client.blpop(list, PATIENCE).await?,
+            Self::Fred(client) => client.blpop(list, BLPOP_TIMEOUT).await?,
         };
         Ok(popped.map(|(_, token)| token))
     }
 }
 
-/// What both kinds of lock have.
+/// The state that both kinds of lock share.
 #[derive(Debug)]
 struct Names {
-    line: Line,
+    connection: Connection,
     key: String,
     list: String,
     owner: String,
 }
 
 impl Names {
-    fn new(line: Line, key: &str, number: usize) -> Self {
+    fn new(connection: Connection, key: &str, number: usize) -> Self {
         Self {
-            line,
+            connection,
             key: key.to_owned(),
             list: format!("{key}:list"),
             owner: format!("owner-{number}"),
@@ -168,7 +164,7 @@ impl Names {
     }
 }
 
-/// A release leaves a signal, and who finds it tries again.
+/// A lock whose release pushes a signal; the waiter that pops it tries again.
 #[derive(Debug)]
 pub struct SignalLock {
     names: Names,
@@ -176,13 +172,13 @@ pub struct SignalLock {
 }
 
 impl SignalLock {
-    /// The way of contender `number` to the lock `key`.
+    /// Creates the handle of client `number` to the lock `key`.
     ///
     /// # Errors
     /// Those of the client library.
-    pub async fn new(line: Line, key: &str, number: usize) -> Result<Self> {
-        let signal = line.load(SIGNAL).await?;
-        let names = Names::new(line, key, number);
+    pub async fn new(connection: Connection, key: &str, number: usize) -> Result<Self> {
+        let signal = connection.load(SIGNAL).await?;
+        let names = Names::new(connection, key, number);
         Ok(Self { names, signal })
     }
 }
@@ -190,54 +186,54 @@ impl SignalLock {
 impl Lock for SignalLock {
     type Held = ();
 
-    async fn take(&self) -> Result<()> {
+    async fn acquire(&self) -> Result<()> {
         let Names {
-            line,
+            connection,
             key,
             list,
             owner,
         } = &self.names;
-        while !line.set_if_free(key, owner).await? {
-            line.pop(list).await?;
+        while !connection.set_if_free(key, owner).await? {
+            connection.pop(list).await?;
         }
         Ok(())
     }
 
-    async fn give_back(&self, (): ()) -> Result<()> {
+    async fn release(&self, (): ()) -> Result<()> {
         let arguments = [self.names.owner.as_str(), &LEASE_MS.to_string()];
         let own = self
             .names
-            .line
+            .connection
             .run(&self.signal, self.names.keys(), &arguments);
         match own.await? {
             true => Ok(()),
-            false => Err("the lock was not held any more".into()),
+            false => Err("the lock was lost".into()),
         }
     }
 }
 
-/// A release makes the next holder's token, and who finds it holds.
+/// A lock whose release creates the next holder's token; the waiter that pops it holds the lock.
 #[derive(Debug)]
 pub struct TokenLock {
     names: Names,
     attempt: String,
     pass: String,
     next: AtomicU64,
-    /// Whether the last acquisition had to wait. Then the next one does not try first: what
-    /// comes of it if nobody holds the lock is a second lost when the token has expired.
+    /// Whether the last acquisition had to wait. If so, the next one pops without trying first. That
+    /// costs one timeout if the token has expired.
     waited: AtomicBool,
 }
 
 impl TokenLock {
-    /// The way of contender `number` to the lock `key`.
+    /// Creates the handle of client `number` to the lock `key`.
     ///
     /// # Errors
     /// Those of the client library.
-    pub async fn new(line: Line, key: &str, number: usize) -> Result<Self> {
+    pub async fn new(connection: Connection, key: &str, number: usize) -> Result<Self> {
         Ok(Self {
-            attempt: line.load(TRY).await?,
-            pass: line.load(PASS).await?,
-            names: Names::new(line, key, number),
+            attempt: connection.load(TRY).await?,
+            pass: connection.load(PASS).await?,
+            names: Names::new(connection, key, number),
             next: AtomicU64::new(0),
             waited: AtomicBool::new(false),
         })
@@ -252,17 +248,17 @@ impl TokenLock {
 impl Lock for TokenLock {
     type Held = String;
 
-    async fn take(&self) -> Result<String> {
-        let (line, keys) = (&self.names.line, self.names.keys());
+    async fn acquire(&self) -> Result<String> {
+        let (connection, keys) = (&self.names.connection, self.names.keys());
         let mut try_first = !self.waited.load(Ordering::Relaxed);
         loop {
             let own = self.fresh();
             let arguments = [own.as_str(), &LEASE_MS.to_string()];
-            if try_first && line.run(&self.attempt, keys, &arguments).await? {
+            if try_first && connection.run(&self.attempt, keys, &arguments).await? {
                 self.waited.store(false, Ordering::Relaxed);
                 return Ok(own);
             }
-            if let Some(token) = line.pop(&self.names.list).await? {
+            if let Some(token) = connection.pop(&self.names.list).await? {
                 self.waited.store(true, Ordering::Relaxed);
                 return Ok(token);
             }
@@ -270,16 +266,38 @@ impl Lock for TokenLock {
         }
     }
 
-    async fn give_back(&self, held: String) -> Result<()> {
+    async fn release(&self, held: String) -> Result<()> {
         let (next, lease) = (self.fresh(), LEASE_MS.to_string());
         let arguments = [held.as_str(), &next, &lease];
         let own = self
             .names
-            .line
+            .connection
             .run(&self.pass, self.names.keys(), &arguments);
         match own.await? {
             true => Ok(()),
-            false => Err("the lock was not held any more".into()),
+            false => Err("the lock was lost".into()),
         }
     }
+}
+
+/// Connects `count` clients, and creates with `new` each one's handle to the lock `key`.
+///
+/// # Errors
+/// Those of connecting.
+pub async fn locks<L>(
+    library: Library,
+    url: &str,
+    key: &str,
+    count: usize,
+    new: impl AsyncFn(Connection, &str, usize) -> Result<L>,
+) -> Result<Vec<L>> {
+    let mut locks = Vec::new();
+    for number in 0..count {
+        let connection = match library {
+            Library::RedisRs => Connection::through_redis_rs(url).await?,
+            Library::Fred => Connection::through_fred(url).await?,
+        };
+        locks.push(new(connection, key, number).await?);
+    }
+    Ok(locks)
 }

@@ -1,4 +1,4 @@
-//! Several clients that want one lock, again and again.
+//! Several clients that repeatedly contend for one lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,44 +8,44 @@ use crate::Result;
 use crate::lock::Lock;
 use crate::samples::Samples;
 
-/// Time for all to get into the queue before anything is measured.
+/// Time for all clients to enter the queue before the measurement starts.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// How long each keeps the lock, and stays away from it.
+/// How long each client holds the lock, and pauses before the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
-    /// From having it to giving it back.
+    /// From the grant to the release.
     pub hold: Duration,
-    /// From having given it back to asking again.
-    pub away: Duration,
+    /// From the release to the next attempt.
+    pub pause: Duration,
 }
 
-/// What was measured.
+/// The measured times and counts.
 #[derive(Debug, Default)]
 pub struct Contention {
-    /// From the beginning of a release to the other client's having the lock, for those who
-    /// waited when the release began.
+    /// From the start of a release to the next client's grant, for clients that were waiting when
+    /// the release started.
     pub hand_over: Samples,
-    /// From asking to having.
+    /// From the attempt to the grant.
     pub wait: Samples,
-    /// From having to the beginning of the release.
+    /// From the grant to the start of the release.
     pub hold: Samples,
-    /// How often each client had the lock.
+    /// The number of acquisitions of each client.
     pub by_client: Vec<usize>,
-    /// For how long it was measured.
+    /// The length of the measurement.
     pub time: Duration,
-    /// How often the lock was had by anybody, the warm-up and the end included.
+    /// All acquisitions, including those before and after the measurement.
     pub all: usize,
 }
 
 impl Contention {
-    /// How often the lock was had while it was measured.
+    /// The number of acquisitions during the measurement.
     #[must_use]
     pub const fn acquisitions(&self) -> usize {
         self.wait.count()
     }
 
-    /// The same, for each second.
+    /// Acquisitions per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         self.acquisitions() as f64 / self.time.as_secs_f64()
@@ -60,81 +60,81 @@ impl Contention {
     }
 }
 
-/// What the contenders share.
+/// The state that the tasks share.
 #[derive(Debug, Default)]
-struct Arena {
-    /// Who began to release last, and when.
+struct Shared {
+    /// The client that last started a release, and when.
     released: Mutex<Option<(usize, Instant)>>,
     counts: AtomicBool,
     over: AtomicBool,
 }
 
-/// Lets contenders, one for each way to the same lock, contend for so long.
+/// Contends for one lock for `time`, with one task per handle to the lock.
 ///
 /// # Errors
 /// The first of any of them.
 pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Result<Contention> {
-    let arena = Arc::new(Arena::default());
+    let shared = Arc::new(Shared::default());
     let mut tasks = Vec::new();
     for (number, lock) in locks.into_iter().enumerate() {
-        let arena = Arc::clone(&arena);
+        let shared = Arc::clone(&shared);
         tasks.push(tokio::spawn(async move {
-            contender(number, &lock, &arena, pace).await
+            run_client(number, &lock, &shared, pace).await
         }));
     }
     tokio::time::sleep(WARM_UP).await;
     let begun = Instant::now();
-    arena.counts.store(true, Ordering::Relaxed);
+    shared.counts.store(true, Ordering::Relaxed);
     tokio::time::sleep(time).await;
-    arena.counts.store(false, Ordering::Relaxed);
+    shared.counts.store(false, Ordering::Relaxed);
     let mut all = Contention {
         time: begun.elapsed(),
         ..Contention::default()
     };
-    arena.over.store(true, Ordering::Relaxed);
+    shared.over.store(true, Ordering::Relaxed);
     for task in tasks {
         all.merge(task.await??);
     }
     Ok(all)
 }
 
-async fn contender<L: Lock>(
+async fn run_client<L: Lock>(
     number: usize,
     lock: &L,
-    arena: &Arena,
+    shared: &Shared,
     pace: Pace,
 ) -> Result<Contention> {
     let mut seen = Contention::default();
     let last = || {
-        arena
+        shared
             .released
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     };
-    while !arena.over.load(Ordering::Relaxed) {
+    while !shared.over.load(Ordering::Relaxed) {
         let asked = Instant::now();
-        let held = lock.take().await?;
-        let had = Instant::now();
+        let held = lock.acquire().await?;
+        let granted = Instant::now();
         let released = *last();
         if !pace.hold.is_zero() {
             tokio::time::sleep(pace.hold).await;
         }
         let releasing = Instant::now();
         *last() = Some((number, releasing));
-        lock.give_back(held).await?;
+        lock.release(held).await?;
         seen.all += 1;
-        if arena.counts.load(Ordering::Relaxed) {
-            seen.wait.add(had - asked);
-            seen.hold.add(releasing - had);
+        if shared.counts.load(Ordering::Relaxed) {
+            seen.wait.add(granted - asked);
+            seen.hold.add(releasing - granted);
             if let Some((by, at)) = released
                 && by != number
                 && at > asked
             {
-                seen.hand_over.add(had.saturating_duration_since(at));
+                seen.hand_over.add(granted.saturating_duration_since(at));
             }
         }
-        if !pace.away.is_zero() {
-            tokio::time::sleep(pace.away).await;
+        if !pace.pause.is_zero() {
+            tokio::time::sleep(pace.pause).await;
         }
     }
     Ok(seen)

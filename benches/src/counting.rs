@@ -1,11 +1,11 @@
-//! A backend that counts what is asked of the one below it.
+//! A backend that counts the calls to the backend that it wraps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold_api::{LockBackend, forward_lock_backend};
 
-/// Calls by what they are for.
+/// Counters of calls, by purpose.
 #[derive(Debug, Default)]
 pub struct Counts {
     acquires: AtomicU64,
@@ -14,16 +14,16 @@ pub struct Counts {
     ends: AtomicU64,
 }
 
-/// [`Counts`] at one moment, or between two.
+/// The values of [`Counts`] at one moment, or their difference between two.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Snapshot {
     /// Calls that acquire.
     pub acquires: u64,
-    /// Calls that poll any number of places.
+    /// Calls that poll for one or more waiters.
     pub polls: u64,
-    /// Calls that renew any number of tenures.
+    /// Calls that renew one or more leases.
     pub renewals: u64,
-    /// Calls that end any number of operations.
+    /// Calls that release one or more operations.
     pub ends: u64,
 }
 
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// A backend around another, which counts its calls.
+/// Wraps a backend and counts its calls.
 #[derive(Debug)]
 pub struct Counting<B> {
     inner: B,
@@ -61,7 +61,7 @@ pub struct Counting<B> {
 }
 
 impl<B> Counting<B> {
-    /// Counts the calls to `inner` in `counts`, which others may share.
+    /// Counts the calls to `inner` in `counts`.
     pub const fn new(inner: B, counts: Arc<Counts>) -> Self {
         Self { inner, counts }
     }

@@ -1,4 +1,4 @@
-//! A queue of parked waiters, each of which has the lock once.
+//! Times how fast a queue of parked waiters drains. Each waiter acquires the lock once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use crate::Result;
 use crate::lock::Lock;
 use crate::server_stats::ServerStats;
 
-/// For everything that follows a waiter's parking to come to rest.
+/// Time for the last waiter to finish parking.
 const SETTLE: Duration = Duration::from_millis(5);
 const PARKED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How it is known how many wait.
+/// How to count the parked waiters.
 #[derive(Debug)]
 pub enum Parked<'a> {
-    /// By the queue of leasehold's lock under this key.
+    /// Inspects the queue of leasehold's lock under this key.
     OnLeasehold(&'a LockClient, &'a str),
-    /// By the number of blocked clients of a server where nobody else blocks.
+    /// Counts the blocked clients of a server that nothing else uses.
     OnBlpop(&'a mut ServerStats),
 }
 
@@ -31,25 +31,25 @@ impl Parked<'_> {
     }
 }
 
-/// Lets the waiters queue up behind `gate`, then gives the lock back. How long it takes from there
-/// until the last one has it.
+/// Acquires the lock with `first`, parks all waiters, and releases it. Returns the time from that
+/// release to the last waiter's grant.
 ///
 /// # Errors
-/// The first of any of them, or if they are not parked in time.
+/// The first error of any waiter, or if the waiters are not parked in time.
 pub async fn drain<L: Lock>(
-    gate: &L,
+    first: &L,
     waiters: &Arc<Vec<L>>,
     mut parked: Parked<'_>,
 ) -> Result<Duration> {
-    let held = gate.take().await?;
+    let held = first.acquire().await?;
     let tasks: Vec<_> = (0..waiters.len())
         .map(|number| {
             let waiters = Arc::clone(waiters);
             tokio::spawn(async move {
-                let held = waiters[number].take().await?;
-                let had = Instant::now();
-                waiters[number].give_back(held).await?;
-                Result::Ok(had)
+                let held = waiters[number].acquire().await?;
+                let granted = Instant::now();
+                waiters[number].release(held).await?;
+                Result::Ok(granted)
             })
         })
         .collect();
@@ -62,7 +62,7 @@ pub async fn drain<L: Lock>(
     }
     tokio::time::sleep(SETTLE).await;
     let begun = Instant::now();
-    gate.give_back(held).await?;
+    first.release(held).await?;
     let mut last = begun;
     for task in tasks {
         last = last.max(task.await??);

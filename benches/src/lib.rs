@@ -1,24 +1,21 @@
-//! What the benches measure, and what they measure it against.
+//! Measurements of leasehold, next to the minimum cost of a lock on the same client library.
 //!
-//! A **floor** is the least that a lock on the same client library costs: a pair of commands,
-//! `SET key value NX PX lease` and a compare-and-delete script. It has no queue, no fencing token,
-//! no reentrancy, no renewal, and it forgets a lock whose reply was lost. Whatever leasehold costs
-//! above its floor is the price of those. The floor of a hand-over is one message from a
-//! connection to another; what a queue costs elsewhere is shown by a lock on `BLPOP`.
+//! That minimum is called the **floor**: a pair of commands, `SET key value NX PX lease` and a
+//! compare-and-delete script. The floor has no queue, no fencing token, no reentrancy and no
+//! renewal, and it forgets a lock whose reply was lost. The difference between leasehold and its
+//! floor is the price of those features. The floor of a hand-over is one message from one
+//! connection to another. A lock on `BLPOP` shows what a queue costs elsewhere.
 //!
-//! [`figures`] has the measurements, [`report`] what is made of them.
+//! [`figures`] has the measurements. [`report`] turns them into a page and plots.
 
 use std::error::Error;
 
 pub mod blpop;
 pub mod contend;
-pub mod contenders;
 pub mod counting;
 pub mod drain;
 pub mod figures;
 pub mod floor;
-pub mod fred_floor;
-pub mod harness;
 pub mod instructions;
 pub mod library;
 pub mod load;
@@ -26,23 +23,21 @@ pub mod lock;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod processor;
-pub mod push_floor;
-pub mod redis_rs_floor;
 pub mod report;
 pub mod samples;
 pub mod server_stats;
 pub mod single;
 
-/// What ends a measurement early.
+/// The error that ends a measurement early.
 pub type Fault = Box<dyn Error + Send + Sync>;
 
-/// What a measurement yields.
+/// The result of a measurement.
 pub type Result<T> = std::result::Result<T, Fault>;
 
-/// The lease of every lock here that is not leasehold's.
+/// The lease of every lock here except leasehold's.
 pub const LEASE_MS: i64 = 30_000;
 
-/// Deletes the key if it still holds the caller's value; 1 if it did.
+/// Deletes the key if it still holds the caller's value. Returns 1 if it did.
 pub const COMPARE_AND_DELETE: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0";

@@ -1,20 +1,17 @@
-//! The client libraries that leasehold works on.
+//! The client libraries that leasehold supports.
 
 use std::sync::Arc;
 
 use leasehold::fred::FredBackend;
 use leasehold::redis_rs::RedisBackend;
-use leasehold::{LockBackend, LockClient};
+use leasehold::{LockBackend, LockClient, Mutex};
 
 use crate::Result;
 use crate::counting::{Counting, Counts};
-use crate::floor::Floor;
-use crate::fred_floor::FredFloor;
-use crate::push_floor;
-use crate::redis_rs_floor::RedisRsFloor;
+use crate::floor::{self, Floor};
 use crate::samples::Samples;
 
-/// A client library.
+/// A Redis client library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Library {
     /// The `redis` crate.
@@ -24,10 +21,10 @@ pub enum Library {
 }
 
 impl Library {
-    /// All of them.
+    /// Both libraries.
     pub const ALL: [Self; 2] = [Self::RedisRs, Self::Fred];
 
-    /// As it is called in reports.
+    /// Its name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,7 +33,7 @@ impl Library {
         }
     }
 
-    /// A client of leasehold with connections of its own.
+    /// Connects a new leasehold client.
     ///
     /// # Errors
     /// Those of connecting.
@@ -44,7 +41,7 @@ impl Library {
         Ok(LockClient::new(self.backend(url).await?))
     }
 
-    /// The same, its calls counted.
+    /// Connects a new leasehold client that counts its calls in `counts`.
     ///
     /// # Errors
     /// Those of connecting.
@@ -53,7 +50,7 @@ impl Library {
         Ok(LockClient::new(backend))
     }
 
-    /// leasehold's backend on this library.
+    /// Connects leasehold's backend.
     ///
     /// # Errors
     /// Those of connecting.
@@ -64,25 +61,44 @@ impl Library {
         })
     }
 
-    /// The least that a lock costs on this library, over a connection of its own.
+    /// Connects the floor of a lock.
     ///
     /// # Errors
     /// Those of connecting.
     pub async fn floor(self, url: &str) -> Result<Floor> {
         Ok(match self {
-            Self::RedisRs => Floor::RedisRs(RedisRsFloor::connect(url).await?),
-            Self::Fred => Floor::Fred(FredFloor::connect(url).await?),
+            Self::RedisRs => Floor::through_redis_rs(url).await?,
+            Self::Fred => Floor::through_fred(url).await?,
         })
     }
 
-    /// From `PUBLISH` on one connection to the message on another, so many times.
+    /// Times `messages` messages, from `PUBLISH` on one connection to the message on another.
     ///
     /// # Errors
     /// Those of the client library.
-    pub async fn push_floor(self, url: &str, messages: usize) -> Result<Samples> {
+    pub async fn message_floor(self, url: &str, messages: usize) -> Result<Samples> {
         match self {
-            Self::RedisRs => push_floor::through_redis_rs(url, messages).await,
-            Self::Fred => push_floor::through_fred(url, messages).await,
+            Self::RedisRs => floor::message_through_redis_rs(url, messages).await,
+            Self::Fred => floor::message_through_fred(url, messages).await,
         }
     }
+}
+
+/// Connects `count` clients and makes each a handle to the mutex `key`.
+///
+/// # Errors
+/// Those of connecting.
+pub async fn mutexes(
+    library: Library,
+    url: &str,
+    key: &str,
+    count: usize,
+) -> Result<(Vec<LockClient>, Vec<Mutex>)> {
+    let (mut clients, mut mutexes) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let locks = library.connect(url).await?;
+        mutexes.push(locks.mutex(key)?);
+        clients.push(locks);
+    }
+    Ok((clients, mutexes))
 }

@@ -1,4 +1,4 @@
-//! Locks that nobody else wants, one after the other or side by side.
+//! Pairs on uncontended locks, one at a time or concurrently.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,27 +8,27 @@ use crate::Result;
 use crate::lock::Pair;
 use crate::samples::Samples;
 
-/// What tasks side by side came to.
+/// The result of concurrent tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Pairs of all tasks.
+    /// The pairs of all tasks.
     pub pairs: f64,
-    /// For how long.
+    /// The length of the measurement.
     pub time: Duration,
 }
 
 impl Load {
-    /// Pairs a second.
+    /// Pairs per second.
     #[must_use]
     pub fn per_second(self) -> f64 {
         self.pairs / self.time.as_secs_f64()
     }
 }
 
-/// Takes and gives back so many times, one after the other; the time of each.
+/// Runs `count` pairs, one at a time. Returns the time of each.
 ///
 /// # Errors
-/// The first of the lock.
+/// The first error of the lock.
 pub async fn one_by_one(lock: &impl Pair, count: usize) -> Result<Samples> {
     let mut samples = Samples::default();
     for _ in 0..count {
@@ -39,10 +39,10 @@ pub async fn one_by_one(lock: &impl Pair, count: usize) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Each lock is taken and given back by a task of its own, again and again for so long.
+/// Runs pairs for `time`, with one task per lock.
 ///
 /// # Errors
-/// The first of any lock.
+/// The first error of any lock.
 pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Result<Load> {
     let over = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();
@@ -71,10 +71,10 @@ pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Resul
     })
 }
 
-/// Each lock is taken and given back by a task of its own, so many times.
+/// Runs `times` pairs per lock, with one task per lock.
 ///
 /// # Errors
-/// The first of any lock.
+/// The first error of any lock.
 pub async fn side_by_side_times<L: Pair>(locks: &Arc<Vec<L>>, times: usize) -> Result<()> {
     let tasks: Vec<_> = (0..locks.len())
         .map(|number| {

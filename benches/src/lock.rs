@@ -1,4 +1,4 @@
-//! What is measured, seen as one thing: something to take and to give back.
+//! One trait for everything that the benches acquire and release.
 
 use std::future::Future;
 
@@ -9,102 +9,102 @@ use leasehold::{
 use crate::Result;
 use crate::floor::Floor;
 
-/// One contender's way to a lock.
+/// A client's handle to a lock.
 pub trait Lock: Send + Sync + 'static {
-    /// What shows that it is held.
+    /// The guard.
     type Held: Send;
 
-    /// Waits for the lock and takes it.
-    fn take(&self) -> impl Future<Output = Result<Self::Held>> + Send;
+    /// Waits for the lock and acquires it.
+    fn acquire(&self) -> impl Future<Output = Result<Self::Held>> + Send;
 
-    /// Gives it back.
+    /// Releases the lock.
     ///
     /// # Errors
-    /// If it was not held any more, among others.
-    fn give_back(&self, held: Self::Held) -> impl Future<Output = Result<()>> + Send;
+    /// If the lock was lost, or the backend fails.
+    fn release(&self, held: Self::Held) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Something that can be taken and given back in one go.
+/// A pair: one acquire and one release.
 pub trait Pair: Send + Sync + 'static {
-    /// Takes it and gives it back at once.
+    /// Acquires and releases once.
     fn pair(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
 impl<L: Lock> Pair for L {
     async fn pair(&self) -> Result<()> {
-        let held = self.take().await?;
-        self.give_back(held).await
+        let held = self.acquire().await?;
+        self.release(held).await
     }
 }
 
-fn still_held(release: Release) -> Result<()> {
+fn expect_released(release: Release) -> Result<()> {
     match release {
         Release::Released { .. } => Ok(()),
-        Release::NotHeld(_) => Err("the lock was not held any more".into()),
+        Release::NotHeld(_) => Err("the lock was lost".into()),
     }
 }
 
 impl Lock for Mutex {
     type Held = MutexGuard;
 
-    async fn take(&self) -> Result<MutexGuard> {
+    async fn acquire(&self) -> Result<MutexGuard> {
         Ok(self.lock().await?)
     }
 
-    async fn give_back(&self, held: MutexGuard) -> Result<()> {
-        still_held(held.release().await?)
+    async fn release(&self, held: MutexGuard) -> Result<()> {
+        expect_released(held.release().await?)
     }
 }
 
-/// Reads, again and again.
+/// Acquires a read lock.
 #[derive(Clone, Debug)]
 pub struct Reader(pub RwLock);
 
 impl Lock for Reader {
     type Held = ReadGuard;
 
-    async fn take(&self) -> Result<ReadGuard> {
+    async fn acquire(&self) -> Result<ReadGuard> {
         Ok(self.0.read().await?)
     }
 
-    async fn give_back(&self, held: ReadGuard) -> Result<()> {
-        still_held(held.release().await?)
+    async fn release(&self, held: ReadGuard) -> Result<()> {
+        expect_released(held.release().await?)
     }
 }
 
-/// Writes, again and again.
+/// Acquires a write lock.
 #[derive(Clone, Debug)]
 pub struct Writer(pub RwLock);
 
 impl Lock for Writer {
     type Held = WriteGuard;
 
-    async fn take(&self) -> Result<WriteGuard> {
+    async fn acquire(&self) -> Result<WriteGuard> {
         Ok(self.0.write().await?)
     }
 
-    async fn give_back(&self, held: WriteGuard) -> Result<()> {
-        still_held(held.release().await?)
+    async fn release(&self, held: WriteGuard) -> Result<()> {
+        expect_released(held.release().await?)
     }
 }
 
-/// Takes one permit, again and again.
+/// Acquires one permit.
 #[derive(Clone, Debug)]
 pub struct Permit(pub Semaphore);
 
 impl Lock for Permit {
     type Held = PermitGuard;
 
-    async fn take(&self) -> Result<PermitGuard> {
+    async fn acquire(&self) -> Result<PermitGuard> {
         Ok(self.0.acquire(1).await?)
     }
 
-    async fn give_back(&self, held: PermitGuard) -> Result<()> {
-        still_held(held.release().await?)
+    async fn release(&self, held: PermitGuard) -> Result<()> {
+        expect_released(held.release().await?)
     }
 }
 
-/// The floor, with a key of its own that nobody else wants.
+/// The floor, on a key that nothing else uses.
 #[derive(Clone, Debug)]
 pub struct FloorLock {
     floor: Floor,
@@ -112,7 +112,7 @@ pub struct FloorLock {
 }
 
 impl FloorLock {
-    /// On this key.
+    /// Creates a lock on this key.
     #[must_use]
     pub fn new(floor: &Floor, key: impl Into<String>) -> Self {
         Self {
@@ -122,23 +122,23 @@ impl FloorLock {
     }
 }
 
-/// Whose lock it is; there is only one owner here.
+/// The only owner of the floor's locks.
 const OWNER: u64 = 42;
 
 impl Lock for FloorLock {
     type Held = ();
 
-    async fn take(&self) -> Result<()> {
-        match self.floor.take(&self.key, OWNER).await? {
+    async fn acquire(&self) -> Result<()> {
+        match self.floor.acquire(&self.key, OWNER).await? {
             true => Ok(()),
             false => Err("the floor's key was not free".into()),
         }
     }
 
-    async fn give_back(&self, (): ()) -> Result<()> {
-        match self.floor.give_back(&self.key, OWNER).await? {
+    async fn release(&self, (): ()) -> Result<()> {
+        match self.floor.release(&self.key, OWNER).await? {
             true => Ok(()),
-            false => Err("the floor's key was not held any more".into()),
+            false => Err("the floor's lock was lost".into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Other lock libraries for Rust, used as their documentation shows.
+//! Other lock libraries for Rust, used as their documentation recommends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use redis_of_redis_lock::aio::MultiplexedConnection;
 use rslock::LockManager;
 use tokio::sync::Mutex;
 
-use crate::figures::{Place, Reading, median};
+use crate::figures::{Fixture, Reading, median};
 use crate::library::Library;
 use crate::load::{one_by_one, side_by_side};
 use crate::lock::{FloorLock, Pair};
@@ -35,7 +35,7 @@ impl Pair for Rslock {
     }
 }
 
-/// A lock of `redis-lock`, which asks each task for a connection of its own.
+/// A lock of `redis-lock`, which needs one connection per task.
 #[derive(Debug)]
 pub struct RedisLock {
     connections: [Arc<Mutex<MultiplexedConnection>>; 1],
@@ -64,21 +64,21 @@ impl Pair for DistributedLockRedis {
     }
 }
 
-/// Locks of all peers, so many of each, over as few connections as each allows.
+/// Locks of all peers, over as few connections as each library allows.
 ///
 /// # Errors
 /// Those of connecting.
 pub struct Peers {
-    /// Of `rslock`.
+    /// Locks of `rslock`.
     pub rslock: Arc<Vec<Rslock>>,
-    /// Of `redis-lock`.
+    /// Locks of `redis-lock`.
     pub redis_lock: Arc<Vec<RedisLock>>,
-    /// Of `distributed-lock-redis`.
+    /// Locks of `distributed-lock-redis`.
     pub distributed_lock_redis: Arc<Vec<DistributedLockRedis>>,
 }
 
 impl Peers {
-    /// Connects.
+    /// Connects and creates `count` locks of each library.
     ///
     /// # Errors
     /// Those of the libraries.
@@ -108,21 +108,21 @@ impl Peers {
     }
 }
 
-/// Pairs one by one and side by side, beside the floor on the `redis` crate.
-pub(crate) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    let mut readings = sequential(place).await?;
+/// Measures sequential and concurrent pairs, next to the floor on the `redis` crate.
+pub(crate) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let mut readings = sequential(fixture).await?;
     for tasks in TASKS {
-        readings.extend(distinct_keys(place, tasks).await?);
+        readings.extend(distinct_keys(fixture, tasks).await?);
     }
     Ok(readings)
 }
 
-async fn sequential(place: &Place) -> Result<Vec<Reading>> {
-    let peers = Peers::connect(&place.url(), 1).await?;
-    let floor = FloorLock::new(&Library::RedisRs.floor(&place.url()).await?, "floor");
-    let block = place.effort.of(10, 250);
+async fn sequential(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let peers = Peers::connect(&fixture.url(), 1).await?;
+    let floor = FloorLock::new(&Library::RedisRs.floor(&fixture.url()).await?, "floor");
+    let block = fixture.effort.of(10, 250);
     let mut seen: [Samples; 4] = Default::default();
-    for _ in 0..place.effort.of(1, 8) {
+    for _ in 0..fixture.effort.of(1, 8) {
         seen[0].merge(one_by_one(&floor, block).await?);
         seen[1].merge(one_by_one(&peers.rslock[0], block).await?);
         seen[2].merge(one_by_one(&peers.redis_lock[0], block).await?);
@@ -136,14 +136,14 @@ async fn sequential(place: &Place) -> Result<Vec<Reading>> {
     Ok(names.into_iter().zip(&seen[1..]).map(reading).collect())
 }
 
-async fn distinct_keys(place: &Place, tasks: usize) -> Result<Vec<Reading>> {
-    let peers = Peers::connect(&place.url(), tasks).await?;
-    let floor = Library::RedisRs.floor(&place.url()).await?;
+async fn distinct_keys(fixture: &Fixture, tasks: usize) -> Result<Vec<Reading>> {
+    let peers = Peers::connect(&fixture.url(), tasks).await?;
+    let floor = Library::RedisRs.floor(&fixture.url()).await?;
     let floors = (0..tasks).map(|number| FloorLock::new(&floor, format!("floor-{number}")));
     let floors = Arc::new(floors.collect::<Vec<_>>());
-    let time = Duration::from_millis(place.effort.of(20, 200));
+    let time = Duration::from_millis(fixture.effort.of(20, 200));
     let mut rates: [Vec<f64>; 4] = Default::default();
-    for _ in 0..place.effort.of(1, 3) {
+    for _ in 0..fixture.effort.of(1, 3) {
         rates[0].push(side_by_side(&floors, time).await?.per_second());
         rates[1].push(side_by_side(&peers.rslock, time).await?.per_second());
         rates[2].push(side_by_side(&peers.redis_lock, time).await?.per_second());

@@ -1,27 +1,27 @@
-//! Processor time that this program has used, from `/proc`; Linux only.
+//! The processor time of this program, from `/proc`. Linux only.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::Result;
 
-/// The name of the thread that renews, cut to what the system keeps of it.
-const GUARDIAN: &str = "leasehold-guard";
+/// The name of the renewal thread, truncated as the kernel does.
+const RENEWAL_THREAD: &str = "leasehold-guard";
 
-/// Processor time of threads that have not ended.
+/// The processor time of all threads that are still running.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Processor {
     /// Of all threads.
     pub all: Duration,
-    /// Of those that renew locks.
-    pub guardians: Duration,
+    /// Of the renewal threads.
+    pub renewal_threads: Duration,
 }
 
 impl Processor {
-    /// What was used so far.
+    /// Reads the processor time used so far.
     ///
     /// # Errors
-    /// If `/proc` does not say.
+    /// If `/proc` cannot be read.
     pub fn now() -> Result<Self> {
         let mut used = Self::default();
         for task in fs::read_dir("/proc/self/task")? {
@@ -30,25 +30,25 @@ impl Processor {
                 fs::read_to_string(task.join("comm")),
                 fs::read_to_string(task.join("schedstat")),
             ) else {
-                // It has ended meanwhile.
+                // The thread has ended in the meantime.
                 continue;
             };
             let running = stat.split_whitespace().next().unwrap_or_default();
             let running = Duration::from_nanos(running.parse()?);
             used.all += running;
-            if name.trim_end() == GUARDIAN {
-                used.guardians += running;
+            if name.trim_end() == RENEWAL_THREAD {
+                used.renewal_threads += running;
             }
         }
         Ok(used)
     }
 
-    /// What was used since. A thread that has ended meanwhile counts for nothing.
+    /// The processor time since `earlier`. Threads that have ended in the meantime are not counted.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
             all: self.all.saturating_sub(earlier.all),
-            guardians: self.guardians.saturating_sub(earlier.guardians),
+            renewal_threads: self.renewal_threads.saturating_sub(earlier.renewal_threads),
         }
     }
 }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_seen() {
+    fn busy_time_is_counted() {
         let (begun, before) = (Instant::now(), Processor::now().expect("Linux"));
         let mut used = Duration::ZERO;
         while used < Duration::from_millis(20) {

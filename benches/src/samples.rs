@@ -1,4 +1,4 @@
-//! Durations that were measured, and what is said of them.
+//! Measured durations and their statistics.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use std::time::Duration;
 pub struct Samples(Vec<Duration>);
 
 impl Samples {
-    /// Takes one in.
+    /// Adds a sample.
     pub fn add(&mut self, sample: Duration) {
         self.0.push(sample);
     }
 
-    /// Takes all of another in.
+    /// Adds all samples of `other`.
     pub fn merge(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// How many there are.
+    /// The number of samples.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The smallest that is not smaller than so many per cent of them; zero if there are none.
+    /// The given percentile by the nearest-rank method; zero without samples.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> Duration {
         let mut sorted = self.0.clone();
@@ -33,7 +33,7 @@ impl Samples {
         sorted.get(rank - 1).copied().unwrap_or_default()
     }
 
-    /// The arithmetic mean; zero if there are none.
+    /// The arithmetic mean; zero without samples.
     #[must_use]
     pub fn mean(&self) -> Duration {
         let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX).max(1);

@@ -1,4 +1,4 @@
-//! What the server counts and measures by itself.
+//! The server's own counters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use redis::aio::MultiplexedConnection;
 
 use crate::Result;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection for asking, apart from those that are measured.
+/// A connection for queries, separate from the measured ones.
 #[derive(Debug)]
 pub struct ServerStats(MultiplexedConnection);
 
-/// Calls of a command, and the server's time for all of them.
+/// The calls of a command and the server's time for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// How many calls.
+    /// The number of calls.
     pub calls: u64,
-    /// The time of all of them, in microseconds.
+    /// The total time, in microseconds.
     pub micros: u64,
 }
 
 impl Usage {
-    /// The time of one call, in microseconds; not a number without calls.
+    /// The mean time of a call, in microseconds; NaN without calls.
     #[must_use]
     pub fn micros_each(self) -> f64 {
         self.micros as f64 / self.calls as f64
@@ -45,25 +45,25 @@ impl Usage {
     }
 }
 
-/// The usage of all commands, at one moment or between two. A command that a script calls counts
-/// by itself too, and its time also as the script's.
+/// The usage of all commands, at one moment or between two. A command that a script calls is counted
+/// too, and its time is part of the script's time.
 #[derive(Clone, Debug, Default)]
 pub struct Commands(BTreeMap<String, Usage>);
 
 impl Commands {
-    /// Of one command.
+    /// The usage of one command.
     #[must_use]
     pub fn of(&self, command: &str) -> Usage {
         self.0.get(command).copied().unwrap_or_default()
     }
 
-    /// Of scripts, however they are called.
+    /// The usage of `EVAL` and `EVALSHA`.
     #[must_use]
     pub fn scripts(&self) -> Usage {
         self.of("evalsha").and(self.of("eval"))
     }
 
-    /// Of commands that look at a whole collection, or at the whole keyspace.
+    /// The calls of commands that scan a whole collection or the keyspace.
     #[must_use]
     pub fn scans(&self) -> u64 {
         let scans = [
@@ -72,7 +72,7 @@ impl Commands {
         scans.map(|command| self.of(command).calls).iter().sum()
     }
 
-    /// What was used since.
+    /// The usage since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let used = |(name, usage): (&String, &Usage)| (name.clone(), usage.since(earlier.of(name)));
@@ -86,8 +86,8 @@ impl ServerStats {
     /// # Errors
     /// Those of the client library.
     pub async fn connect(url: &str) -> Result<Self> {
-        // What it asks for may be long, and the server busy.
-        let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        // Replies may be long and the server busy.
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_TIMEOUT));
         let client = redis::Client::open(url)?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         Ok(Self(connection.await?))
@@ -98,7 +98,7 @@ impl ServerStats {
         Ok(command.arg(section).query_async(&mut self.0).await?)
     }
 
-    /// The usage of all commands so far.
+    /// Reads the usage of all commands so far.
     ///
     /// # Errors
     /// Those of the client library.
@@ -106,17 +106,17 @@ impl ServerStats {
         Ok(parse_commands(&self.info("commandstats").await?))
     }
 
-    /// One number of `INFO`.
+    /// Reads one number of `INFO`.
     ///
     /// # Errors
-    /// Those of the client library, or if it is not there.
+    /// Those of the client library, or if `INFO` has no such number.
     pub async fn number(&mut self, section: &str, name: &str) -> Result<f64> {
         let text = self.info(section).await?;
         let value = line(&text, name).ok_or_else(|| format!("INFO {section} has no {name}"))?;
         Ok(value.parse()?)
     }
 
-    /// Processor time of the thread that executes commands, in seconds.
+    /// Reads the processor time of the main thread, in seconds.
     ///
     /// # Errors
     /// Those of the client library.
@@ -125,21 +125,21 @@ impl ServerStats {
         Ok(user + self.number("cpu", "used_cpu_sys_main_thread").await?)
     }
 
-    /// The server's version.
+    /// Reads the server's version.
     ///
     /// # Errors
-    /// Those of the client library, or if it does not say.
+    /// Those of the client library, or if `INFO` has no version.
     pub async fn version(&mut self) -> Result<String> {
         let text = self.info("server").await?;
         let version = line(&text, "redis_version").ok_or("INFO has no version")?;
         Ok(version.to_owned())
     }
 
-    /// Begins to note every command that takes a tenth of a millisecond or more.
+    /// Starts to log every command that takes 0.1 ms or longer.
     ///
     /// # Errors
     /// Those of the client library.
-    pub async fn note_slow_commands(&mut self) -> Result<()> {
+    pub async fn log_slow_commands(&mut self) -> Result<()> {
         for (name, value) in [
             ("slowlog-log-slower-than", 100),
             ("slowlog-max-len", 100_000),
@@ -152,7 +152,7 @@ impl ServerStats {
         Ok(command.arg("RESET").exec_async(&mut self.0).await?)
     }
 
-    /// The longest script that was noted, in microseconds; 0 if all were short.
+    /// The longest logged script, in microseconds; 0 if none was logged.
     ///
     /// # Errors
     /// Those of the client library.
@@ -160,8 +160,8 @@ impl ServerStats {
         type Bytes = Vec<u8>;
         type Entry = (u64, u64, u64, Vec<Bytes>, Bytes, Bytes);
         let mut command = redis::cmd("SLOWLOG");
-        let noted: Vec<Entry> = command.arg("GET").arg(-1).query_async(&mut self.0).await?;
-        let scripts = noted.iter().filter(|(_, _, _, words, ..)| {
+        let logged: Vec<Entry> = command.arg("GET").arg(-1).query_async(&mut self.0).await?;
+        let scripts = logged.iter().filter(|(_, _, _, words, ..)| {
             words.first().is_some_and(|word| word.starts_with(b"EVAL"))
         });
         Ok(scripts.map(|(_, _, micros, ..)| *micros).max().unwrap_or(0))
@@ -186,7 +186,7 @@ fn parse_commands(text: &str) -> Commands {
     Commands(text.lines().filter_map(usage).collect())
 }
 
-/// A number out of `name=1,other=2`.
+/// Reads a number from `name=1,other=2`.
 fn field(fields: &str, wanted: &str) -> Option<u64> {
     let mut named = fields.split(',').filter_map(|field| field.split_once('='));
     let (_, number) = named.find(|(name, _)| *name == wanted)?;

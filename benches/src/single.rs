@@ -1,8 +1,8 @@
-//! A backend that takes each acquire and each end in its own call.
+//! A backend that sends each acquire and each release in its own call.
 
 use leasehold_api::{Capabilities, LockBackend, forward_lock_backend};
 
-/// A backend around another, to whose calls nothing comes along.
+/// Wraps a backend and hides that it accepts batches.
 #[derive(Debug)]
 pub struct Single<B>(B);
 

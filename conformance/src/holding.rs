@@ -45,7 +45,7 @@ pub(crate) fn got<G: Debug>(
         outcome?,
         Outcome::Acquired(guard) => guard,
         rule,
-        "the lock that nobody else holds is taken"
+        "a free lock is acquired"
     ))
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn busy<G: Debug>(
         outcome?,
         Outcome::Held(held) => held,
         rule,
-        "contention is a value that says when it may change"
+        "contention is a value that says when to try again"
     ))
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn released<K>(guard: &Guard<K>, rule: &'static str) -> Verdict
         guard.release().await?,
         Release::Released { holds_left: 0 },
         rule,
-        "a release reports that the lock was held until then"
+        "a release reports that the lock was held"
     );
     Ok(())
 }

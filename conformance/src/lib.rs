@@ -35,7 +35,7 @@ mod failure;
 mod families;
 mod harness;
 mod holding;
-mod line;
+mod proxy;
 mod rules;
 mod runner;
 mod world;

@@ -457,7 +457,7 @@ impl Attempt {
             reply,
             RenewReply::Renewed { token, remaining } => (token, stamp.at.saturating_add(remaining)),
             rule,
-            "a tenure that stands is renewed"
+            "a valid lease is renewed"
         ))
     }
 
@@ -510,7 +510,7 @@ pub(crate) fn one<T: std::fmt::Debug>(
         count == 1,
         "trait contract",
         count,
-        "a batch is answered with one element for each request"
+        "a batch is answered with a batch has one reply per request"
     );
     Ok(answers.remove(0)?)
 }

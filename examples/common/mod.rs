@@ -1,4 +1,4 @@
-//! What the short examples share: they run on the simulator, or on a server with `--redis URL`.
+//! Shared by the short examples, which run on the simulator, or on a server with `--redis URL`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) type Result<T, E = Anything> = std::result::Result<T, E>;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// URL of a Redis server; without one the example runs on the simulator, in virtual time.
+    /// URL of a Redis server. The default is the simulator, in virtual time.
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
 }
@@ -26,7 +26,7 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    /// One more process, as it were, with a client of its own.
+    /// Connects a new client, as another process would.
     pub(crate) async fn client(&self, name: &str) -> Result<LockClient> {
         let backend: Arc<dyn LockBackend> = match self {
             Self::Simulator(server) => Arc::new(server.client(name)),
@@ -38,7 +38,7 @@ impl Service {
     }
 }
 
-/// Runs an example where the command line says.
+/// Runs an example on the service that the command line names.
 pub(crate) fn run(example: impl AsyncFnOnce(Service) -> Result<()>) -> Result<()> {
     let Arguments { redis } = Arguments::parse();
     let mut builder = tokio::runtime::Builder::new_current_thread();

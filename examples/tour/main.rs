@@ -1,4 +1,4 @@
-//! What leasehold does, scene by scene. Every claim that is printed is checked.
+//! A tour of leasehold in seven sections. Each line that starts with "ok" is checked.
 //!
 //! ```sh
 //! cargo run --example tour                                             # simulator, no server
@@ -6,24 +6,24 @@
 //! cargo run --example tour -- --redis redis://127.0.0.1:6379 --client fred
 //! ```
 
-mod cable;
-mod scenes;
+mod connection;
+mod sections;
 mod server;
-mod stage;
+mod tour;
 
 use clap::Parser;
 use leasehold::sim::SimServer;
 
 use server::{Client, OnServer, OnSimulator};
-use stage::{Result, Stage};
+use tour::{Result, Tour};
 
-/// A tour of leasehold, on the simulator unless a server is named.
+/// A tour of leasehold, on the simulator or on a Redis server.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// URL of a Redis server, such as redis://127.0.0.1:6379.
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// Client library to reach it with.
+    /// Client library for that server.
     #[arg(long, value_enum, default_value = "redis-rs", requires = "redis")]
     client: Client,
 }
@@ -31,7 +31,7 @@ struct Arguments {
 fn main() -> Result<()> {
     let Arguments { redis, client } = Arguments::parse();
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    // The simulator runs in virtual time, a server does not.
+    // The simulator runs in virtual time, a Redis server in real time.
     let runtime = builder.enable_all().start_paused(redis.is_none()).build()?;
     runtime.block_on(async {
         let out = Box::new(std::io::stdout());
@@ -39,15 +39,15 @@ fn main() -> Result<()> {
             None => {
                 println!("leasehold on the simulator, in virtual time");
                 let server = SimServer::new(1);
-                let mut stage = Stage::new(Box::new(OnSimulator(server.clone())), out);
-                scenes::play(&mut stage).await?;
+                let mut tour = Tour::new(Box::new(OnSimulator(server.clone())), out);
+                sections::run(&mut tour).await?;
                 server.assert_idle();
             }
             Some(url) => {
                 println!("leasehold on {client:?}");
                 let on_server = OnServer::new(url, client);
-                let mut stage = Stage::new(Box::new(on_server), out);
-                scenes::play(&mut stage).await?;
+                let mut tour = Tour::new(Box::new(on_server), out);
+                sections::run(&mut tour).await?;
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Where the actors' connections come from.
+//! The lock services that the tour can run on.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use leasehold::fred::FredBackend;
 use leasehold::redis_rs::RedisBackend;
 use leasehold::sim::SimServer;
 
-use crate::stage::{Connect, Result};
+use crate::tour::{Connect, Result};
 
-/// The simulator.
+/// Connects to the simulator.
 pub(crate) struct OnSimulator(pub(crate) SimServer);
 
 #[async_trait::async_trait]
@@ -19,14 +19,14 @@ impl Connect for OnSimulator {
     }
 }
 
-/// Client libraries.
+/// The client libraries.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Client {
     RedisRs,
     Fred,
 }
 
-/// A Redis server.
+/// Connects to a Redis server.
 pub(crate) struct OnServer {
     url: String,
     client: Client,
@@ -35,7 +35,7 @@ pub(crate) struct OnServer {
 
 impl OnServer {
     pub(crate) fn new(url: String, client: Client) -> Self {
-        // A prefix of its own: tours may run side by side.
+        // Each run has its own prefix, so that several tours can share a server.
         let prefix = format!("leasehold-tour-{}:", std::process::id());
         Self {
             url,

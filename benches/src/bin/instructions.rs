@@ -1,4 +1,4 @@
-//! Counts the instructions of what runs in every operation, and compares them with the kept ones.
+//! Counts the instructions of the hot paths and compares them with the baseline.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -9,18 +9,18 @@ use clap::Parser;
 use leasehold_benches::Result;
 use leasehold_benches::instructions::{Baseline, Callgrind, TOLERANCE, cases};
 
-/// Counts instructions with valgrind's callgrind, beside the baseline.
+/// Counts instructions with valgrind's callgrind and compares them with the baseline.
 ///
-/// Fails if a count has moved by more than its tolerance, up or down.
+/// Fails if a count moved by more than its tolerance, up or down.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Where the kept counts are.
+    /// The file with the baseline.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.json"))]
     baseline: PathBuf,
-    /// Keeps what is counted now.
+    /// Writes the new counts to the baseline.
     #[arg(long)]
     write: bool,
-    /// Takes turns of one case, to be counted from outside.
+    /// Runs one case, for callgrind to count.
     #[arg(
         long,
         value_name = "CASE",
@@ -28,7 +28,7 @@ struct Arguments {
         conflicts_with = "write"
     )]
     play: Option<String>,
-    /// How many turns.
+    /// The number of iterations.
     #[arg(long, requires = "play")]
     times: Option<u32>,
 }
@@ -63,7 +63,7 @@ fn count() -> Result<Baseline> {
     })
 }
 
-/// The compiler of this folder, which is the one that has compiled this.
+/// The compiler of this folder, which compiled this program.
 fn compiler() -> Result<String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -76,22 +76,22 @@ fn compiler() -> Result<String> {
 
 fn compare(kept: &Baseline, counted: &Baseline) -> Result<ExitCode> {
     let compared = kept.compare(counted);
-    println!("instructions a turn:");
+    println!("instructions per iteration:");
     for comparison in &compared {
         println!("{comparison}");
     }
     if compared.iter().all(|comparison| comparison.holds()) {
-        println!("all {} are where they were", compared.len());
+        println!("all {} counts are within their tolerance", compared.len());
         return Ok(ExitCode::SUCCESS);
     }
     println!(
-        "a count moved by more than {:.0} %, or is on one side only. Mend what made it grow, or keep \
-         the new counts with `--write` and say in the commit what moved them.",
+        "a count moved by more than {:.0} %, or is on one side only. Fix the cause, or run with \
+         `--write` and say in the commit what moved the counts.",
         100.0 * TOLERANCE
     );
     if kept.compiler != counted.compiler {
         println!(
-            "the kept counts are of {}, these of {}",
+            "the baseline was compiled by {}, this program by {}",
             kept.compiler, counted.compiler
         );
     }

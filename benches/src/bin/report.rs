@@ -1,7 +1,7 @@
-//! Measures everything, and writes a report.
+//! Measures everything and writes a report.
 //!
-//! It starts its own servers. On two cores that do nothing else it takes some minutes; only ratios
-//! within one run mean anything.
+//! It starts its own servers and takes some minutes on two idle cores. Only ratios within one run are
+//! meaningful.
 
 use std::alloc::System;
 use std::path::{Path, PathBuf};
@@ -14,23 +14,23 @@ use leasehold_benches::library::Library;
 use leasehold_benches::report::Plan;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// Allocations are figures too.
+/// Counts allocations, which are figures too.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Measures leasehold beside its floors and writes report.json, summary.md and plots.
+/// Measures leasehold next to its floors and writes report.json, summary.md and plots.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// One short round: shows that all measurements work, the figures mean nothing.
+    /// Runs one short round. It only shows that the measurements work; the figures mean nothing.
     #[arg(long)]
     quick: bool,
-    /// Only figures whose ids begin so; may be given several times.
+    /// Measures only figures whose ids start with this prefix. Repeatable.
     #[arg(long, value_name = "ID-PREFIX")]
     only: Vec<String>,
-    /// Rounds, in which the measurements take turns.
+    /// The number of rounds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
-    /// Client libraries to measure.
+    /// The client libraries to measure.
     #[arg(
         long,
         value_enum,
@@ -38,10 +38,10 @@ struct Arguments {
         default_value = "redis-rs,fred"
     )]
     library: Vec<Library>,
-    /// Where the report goes.
+    /// The folder for the report.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench-report"))]
     out: PathBuf,
-    /// Puts the summary and the plots into docs/ as well.
+    /// Also writes the summary and the plots to docs/.
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     docs: bool,
 }
@@ -49,7 +49,7 @@ struct Arguments {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     if cfg!(debug_assertions) && !arguments.quick {
-        return Err("measure with --release, or say --quick".into());
+        return Err("measure with --release, or pass --quick".into());
     }
     let plan = Plan {
         rounds: if arguments.quick {

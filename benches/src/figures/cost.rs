@@ -1,9 +1,9 @@
-//! What a pair costs the client above its floor: allocations and processor time.
+//! The client's cost of a pair above its floor: allocations and processor time.
 //!
-//! The floor is the client library's own work for two commands, so what is left is leasehold's:
-//! requests, scripts' arguments, replies, dynamic dispatch, guards and the schedule of renewals.
-//! Processor time is measured with many tasks side by side, where little of it goes into falling
-//! asleep and waking up.
+//! The floor is the client library's own work for two commands. The difference is leasehold's work:
+//! requests, script arguments, replies, dynamic dispatch, guards and the renewal schedule.
+//! Processor time is measured with many concurrent tasks, so that little of it is spent on sleeping
+//! and waking up.
 
 use std::alloc::System;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use crate::Result;
-use crate::figures::{Goal, Place, Reading, median, micros};
+use crate::figures::{Fixture, Goal, Reading, median, micros};
 use crate::load::{one_by_one, side_by_side_times};
 use crate::lock::{FloorLock, Pair};
 use crate::processor::Processor;
@@ -19,7 +19,7 @@ use crate::processor::Processor;
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const TASKS: usize = 64;
 
-/// A value and its floor, block by block.
+/// The values of leasehold and its floor, one per block.
 #[derive(Debug, Default)]
 struct Compared {
     own: Vec<f64>,
@@ -27,7 +27,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// The figure, and what it is above its floor.
+    /// The figure, and its difference from the floor.
     fn readings(self, name: &str, unit: &'static str, extra: Reading) -> [Reading; 2] {
         let (own, least) = (median(self.own), median(self.least));
         let whole = Reading::new(format!("client.{name}"), own, unit).over(least);
@@ -36,7 +36,7 @@ impl Compared {
     }
 }
 
-/// Allocations of a pair.
+/// Allocations per pair.
 async fn allocations(lock: &impl Pair, pairs: usize) -> Result<f64> {
     let region = Region::new(ALLOCATOR);
     one_by_one(lock, pairs).await?;
@@ -44,7 +44,7 @@ async fn allocations(lock: &impl Pair, pairs: usize) -> Result<f64> {
     Ok((change.allocations + change.reallocations) as f64 / pairs as f64)
 }
 
-/// Microseconds of this program's processor time for a pair.
+/// This program's processor time per pair, in microseconds.
 async fn processor<L: Pair>(locks: &Arc<Vec<L>>, pairs: usize) -> Result<f64> {
     let before = Processor::now()?;
     side_by_side_times(locks, pairs).await?;
@@ -52,17 +52,17 @@ async fn processor<L: Pair>(locks: &Arc<Vec<L>>, pairs: usize) -> Result<f64> {
     Ok(micros(used) / (pairs * locks.len()) as f64)
 }
 
-pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    let locks = place.library.connect(&place.url()).await?;
-    let floor = place.library.floor(&place.url()).await?;
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let locks = fixture.library.connect(&fixture.url()).await?;
+    let floor = fixture.library.floor(&fixture.url()).await?;
     let keys = || (0..TASKS).map(|task| format!("cost-{task}"));
     let ours: std::result::Result<Vec<_>, _> = keys().map(|key| locks.mutex(key)).collect();
     let floors: Vec<_> = keys().map(|key| FloorLock::new(&floor, key)).collect();
     let (ours, floors) = (Arc::new(ours?), Arc::new(floors));
-    let pairs = place.effort.of(2, 50);
+    let pairs = fixture.effort.of(2, 50);
     let (mut counted, mut timed) = (Compared::default(), Compared::default());
     side_by_side_times(&ours, pairs).await?;
-    for _ in 0..place.effort.of(1, 8) {
+    for _ in 0..fixture.effort.of(1, 8) {
         counted
             .least
             .push(allocations(&floors[0], 10 * pairs).await?);

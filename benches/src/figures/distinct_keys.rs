@@ -1,4 +1,4 @@
-//! Many tasks share one client, each with a lock that nobody else wants.
+//! Many tasks share one client. Each task has an uncontended lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,33 +6,37 @@ use std::time::Duration;
 use leasehold::{LockClient, Mutex};
 
 use crate::Result;
-use crate::figures::{Goal, Place, Reading, median};
+use crate::figures::{Fixture, Goal, Reading, median};
 use crate::load::side_by_side;
 use crate::lock::FloorLock;
 use crate::single::Single;
 
 const TASKS: [usize; 4] = [1, 16, 64, 256];
 
-pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    rates(place, ["distinct_keys", "distinct_keys_together"]).await
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
+    rates(fixture, ["distinct_keys", "distinct_keys_batched"]).await
 }
 
-pub(super) async fn measure_unix(place: &Place) -> Result<Vec<Reading>> {
-    rates(place, ["distinct_keys_unix", "distinct_keys_unix_together"]).await
+pub(super) async fn measure_unix(fixture: &Fixture) -> Result<Vec<Reading>> {
+    rates(
+        fixture,
+        ["distinct_keys_unix", "distinct_keys_unix_batched"],
+    )
+    .await
 }
 
-/// Each operation in its own call, and those that are ready at the same time together.
-async fn rates(place: &Place, names: [&str; 2]) -> Result<Vec<Reading>> {
-    let url = place.url();
-    let alone = LockClient::new(Single::new(place.library.backend(&url).await?));
-    let together = place.library.connect(&url).await?;
-    let floor = place.library.floor(&url).await?;
-    let time = Duration::from_millis(place.effort.of(20, 250));
+/// Measures each operation in its own call, and operations in batches.
+async fn rates(fixture: &Fixture, names: [&str; 2]) -> Result<Vec<Reading>> {
+    let url = fixture.url();
+    let alone = LockClient::new(Single::new(fixture.library.backend(&url).await?));
+    let batched = fixture.library.connect(&url).await?;
+    let floor = fixture.library.floor(&url).await?;
+    let time = Duration::from_millis(fixture.effort.of(20, 250));
     let mut readings = Vec::new();
     for tasks in TASKS {
         let keys = |name| (0..tasks).map(move |task| format!("distinct-{name}-{task}"));
-        // Keys of its own for each: a key remembers who used it last.
-        let own = [mutexes(&alone, keys("a"))?, mutexes(&together, keys("b"))?];
+        // Each client has its own keys, because a key remembers its last session.
+        let own = [mutexes(&alone, keys("a"))?, mutexes(&batched, keys("b"))?];
         let least: Vec<_> = keys("c").map(|key| FloorLock::new(&floor, key)).collect();
         let least = Arc::new(least);
         side_by_side(&least, time / 4).await?;
@@ -40,7 +44,7 @@ async fn rates(place: &Place, names: [&str; 2]) -> Result<Vec<Reading>> {
             side_by_side(own, time / 4).await?;
         }
         let (mut own_rates, mut rates) = ([Vec::new(), Vec::new()], Vec::new());
-        for _ in 0..place.effort.of(1, 3) {
+        for _ in 0..fixture.effort.of(1, 3) {
             rates.push(side_by_side(&least, time).await?.per_second());
             for (own, rates) in own.iter().zip(&mut own_rates) {
                 rates.push(side_by_side(own, time).await?.per_second());
@@ -57,7 +61,7 @@ async fn rates(place: &Place, names: [&str; 2]) -> Result<Vec<Reading>> {
         }
     }
     alone.shutdown().await?;
-    together.shutdown().await?;
+    batched.shutdown().await?;
     Ok(readings)
 }
 

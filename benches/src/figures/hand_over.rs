@@ -1,19 +1,20 @@
-//! A contended mutex that nobody keeps: how fast it goes from client to client.
+//! A contended mutex that each client holds for no time: how fast it passes from client to client.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::LockClient;
+use leasehold::{LockClient, Mutex};
 
 use crate::Result;
+use crate::blpop::{self, SignalLock, TokenLock};
 use crate::contend::{Contention, Pace, contend};
-use crate::contenders::{mutexes, signal_locks, token_locks};
 use crate::drain::{Parked, drain};
-use crate::figures::{Goal, Place, Reading, median, micros};
+use crate::figures::{Fixture, Goal, Reading, median, micros};
+use crate::library::mutexes;
 use crate::load::one_by_one;
 use crate::server_stats::ServerStats;
 
-const CONTENDERS: [usize; 3] = [2, 8, 32];
+const CLIENTS: [usize; 3] = [2, 8, 32];
 
 pub(super) async fn close(clients: Vec<LockClient>) -> Result<()> {
     for client in clients {
@@ -23,17 +24,20 @@ pub(super) async fn close(clients: Vec<LockClient>) -> Result<()> {
     Ok(())
 }
 
-fn time(place: &Place) -> Duration {
-    Duration::from_millis(place.effort.of(100, 800))
+fn time(fixture: &Fixture) -> Duration {
+    Duration::from_millis(fixture.effort.of(100, 800))
 }
 
-/// Hand-overs beside a bare message.
-pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    let messages = place.effort.of(50, 3_000);
+/// Hand-overs, next to a bare message.
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let messages = fixture.effort.of(50, 3_000);
     let mut readings = Vec::new();
-    for count in CONTENDERS {
-        let floor = place.library.push_floor(&place.url(), messages).await?;
-        let seen = ours(place, count).await?;
+    for count in CLIENTS {
+        let floor = fixture
+            .library
+            .message_floor(&fixture.url(), messages)
+            .await?;
+        let seen = ours(fixture, count).await?;
         let at = |percent| {
             let value = micros(seen.hand_over.percentile(percent));
             Reading::new(format!("hand_over.{count}.p{percent}"), value, "µs")
@@ -53,54 +57,42 @@ pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
     Ok(readings)
 }
 
-async fn ours(place: &Place, count: usize) -> Result<Contention> {
-    let (clients, mutexes) = mutexes(
-        place.library,
-        &place.url(),
-        &format!("contended-{count}"),
-        count,
-    )
-    .await?;
-    let seen = contend(mutexes, Pace::default(), time(place)).await?;
+async fn ours(fixture: &Fixture, count: usize) -> Result<Contention> {
+    let (clients, mutexes) = own(fixture, &format!("contended-{count}"), count).await?;
+    let seen = contend(mutexes, Pace::default(), time(fixture)).await?;
     close(clients).await?;
     Ok(seen)
 }
 
-/// Acquisitions a second without a hold, beside the locks on `BLPOP`.
-pub(super) async fn measure_rates(place: &Place) -> Result<Vec<Reading>> {
-    let mut server = ServerStats::connect(&place.url()).await?;
-    let (pace, time) = (Pace::default(), time(place));
+async fn own(fixture: &Fixture, key: &str, count: usize) -> Result<(Vec<LockClient>, Vec<Mutex>)> {
+    mutexes(fixture.library, &fixture.url(), key, count).await
+}
+
+async fn signal_locks(fixture: &Fixture, key: &str, count: usize) -> Result<Vec<SignalLock>> {
+    blpop::locks(fixture.library, &fixture.url(), key, count, SignalLock::new).await
+}
+
+async fn token_locks(fixture: &Fixture, key: &str, count: usize) -> Result<Vec<TokenLock>> {
+    blpop::locks(fixture.library, &fixture.url(), key, count, TokenLock::new).await
+}
+
+/// Acquisitions per second without a hold, next to the locks on `BLPOP`.
+pub(super) async fn measure_rates(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let mut server = ServerStats::connect(&fixture.url()).await?;
+    let (pace, time) = (Pace::default(), time(fixture));
     let mut readings = Vec::new();
-    for count in CONTENDERS {
-        let signals = signal_locks(
-            place.library,
-            &place.url(),
-            &format!("signal-{count}"),
-            count,
-        )
-        .await?;
+    for count in CLIENTS {
+        let signals = signal_locks(fixture, &format!("signal-{count}"), count).await?;
         let signal = contend(signals, pace, time).await?;
-        let (clients, mutexes) = mutexes(
-            place.library,
-            &place.url(),
-            &format!("contended-{count}"),
-            count,
-        )
-        .await?;
+        let (clients, mutexes) = own(fixture, &format!("contended-{count}"), count).await?;
         one_by_one(&mutexes[0], 1).await?;
         let before = server.commands().await?;
         let own = contend(mutexes, pace, time).await?;
         let scripts = server.commands().await?.since(&before).scripts();
         close(clients).await?;
-        let tokens = token_locks(
-            place.library,
-            &place.url(),
-            &format!("token-{count}"),
-            count,
-        )
-        .await?;
+        let tokens = token_locks(fixture, &format!("token-{count}"), count).await?;
         let token = contend(tokens, pace, time).await?;
-        readings.extend(beside_blpop(
+        readings.extend(over_blpop(
             &format!("zero_hold.{count}"),
             own.per_second(),
             [signal.per_second(), token.per_second()],
@@ -115,7 +107,7 @@ pub(super) async fn measure_rates(place: &Place) -> Result<Vec<Reading>> {
     Ok(readings)
 }
 
-fn beside_blpop(id: &str, own: f64, [signal, token]: [f64; 2], unit: &'static str) -> [Reading; 2] {
+fn over_blpop(id: &str, own: f64, [signal, token]: [f64; 2], unit: &'static str) -> [Reading; 2] {
     [
         Reading::new(id, own, unit)
             .over(signal)
@@ -124,20 +116,19 @@ fn beside_blpop(id: &str, own: f64, [signal, token]: [f64; 2], unit: &'static st
     ]
 }
 
-/// How fast a queue of parked waiters gets through, beside the locks on `BLPOP`.
-pub(super) async fn measure_drains(place: &Place) -> Result<Vec<Reading>> {
-    let mut server = ServerStats::connect(&place.url()).await?;
+/// How fast a queue of parked waiters drains, next to the locks on `BLPOP`.
+pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let mut server = ServerStats::connect(&fixture.url()).await?;
     let mut readings = Vec::new();
-    for count in CONTENDERS {
-        let drains = place.effort.of(1, 8 + 32 / count);
-        let (mut own, mut signal, mut token) = (Vec::new(), Vec::new(), Vec::new());
-        let (clients, mut mutexes) =
-            mutexes(place.library, &place.url(), "drained", count + 1).await?;
-        let mut signals = signal_locks(place.library, &place.url(), "signal", count + 1).await?;
-        let mut tokens = token_locks(place.library, &place.url(), "token", count + 1).await?;
+    for count in CLIENTS {
+        let drains = fixture.effort.of(1, 8 + 32 / count);
+        let (mut ours, mut signal, mut token) = (Vec::new(), Vec::new(), Vec::new());
+        let (clients, mut mutexes) = own(fixture, "drained", count + 1).await?;
+        let mut signals = signal_locks(fixture, "signal", count + 1).await?;
+        let mut tokens = token_locks(fixture, "token", count + 1).await?;
         let gates = (mutexes.pop(), signals.pop(), tokens.pop());
         let (Some(gate), Some(signal_gate), Some(token_gate)) = gates else {
-            return Err("there is one gate more than waiters".into());
+            return Err("there is one lock more than waiters".into());
         };
         let (mutexes, signals) = (Arc::new(mutexes), Arc::new(signals));
         let tokens = Arc::new(tokens);
@@ -145,12 +136,12 @@ pub(super) async fn measure_drains(place: &Place) -> Result<Vec<Reading>> {
             let parked = Parked::OnBlpop(&mut server);
             signal.push(drain(&signal_gate, &signals, parked).await?);
             let parked = Parked::OnLeasehold(&clients[0], "drained");
-            own.push(drain(&gate, &mutexes, parked).await?);
+            ours.push(drain(&gate, &mutexes, parked).await?);
             let parked = Parked::OnBlpop(&mut server);
             token.push(drain(&token_gate, &tokens, parked).await?);
         }
         close(clients).await?;
-        // The first of each made its connections ready.
+        // The first drain of each lock only warms its connections up.
         let rate = |times: &[Duration]| {
             let rates = times[1..].iter();
             median(
@@ -159,9 +150,9 @@ pub(super) async fn measure_drains(place: &Place) -> Result<Vec<Reading>> {
                     .collect(),
             )
         };
-        readings.extend(beside_blpop(
+        readings.extend(over_blpop(
             &format!("drain.{count}"),
-            rate(&own),
+            rate(&ours),
             [rate(&signal), rate(&token)],
             "hand-overs/s",
         ));

@@ -1,6 +1,6 @@
-//! Locks that are held: the memory that each takes, and what renewing them costs.
+//! The memory of held locks, and the cost of renewing them.
 //!
-//! A lease is renewed after each third of it, so ten seconds see every lock renewed about once.
+//! A lease of 30 s is renewed every 10 s, so each lock is renewed about once in ten seconds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,26 +11,26 @@ use leasehold_test_servers::RedisServer;
 
 use crate::Result;
 use crate::counting::Counts;
-use crate::figures::{Effort, Goal, Place, Reading};
+use crate::figures::{Effort, Fixture, Goal, Reading};
 use crate::load::one_by_one;
 use crate::processor::Processor;
 use crate::server_stats::{ServerStats, Usage};
 
-/// How many are asked for at the same time, while they are taken.
+/// The number of locks that are acquired at the same time.
 const AT_ONCE: usize = 200;
-/// When the first renewals of the default lease are near.
+/// Just before the first renewals of the default lease.
 const BEFORE_RENEWALS: Duration = Duration::from_millis(8_500);
 const ONE_THIRD: Duration = Duration::from_secs(10);
 
-/// A name of 24 bytes; the key on the server has a prefix of ten more.
+/// A name of 24 bytes. The key on the server has a prefix of 10 bytes.
 fn name(number: usize) -> String {
     format!("the-name-of-lock-{number:07}")
 }
 
-/// Takes so many locks.
+/// Acquires `count` locks.
 ///
 /// # Errors
-/// The first of any of them.
+/// The first error of any lock.
 pub async fn hold(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>> {
     let mut guards = Vec::with_capacity(count);
     for first in (0..count).step_by(AT_ONCE) {
@@ -43,65 +43,68 @@ pub async fn hold(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>> {
     Ok(guards)
 }
 
-/// Gives them back.
+/// Releases the locks.
 ///
 /// # Errors
-/// The first of any of them.
-pub async fn give_back(guards: Vec<MutexGuard>) -> Result<()> {
+/// The first error of any lock.
+pub async fn release(guards: Vec<MutexGuard>) -> Result<()> {
     for batch in guards.chunks(AT_ONCE) {
         try_join_all(batch.iter().map(MutexGuard::release)).await?;
     }
     Ok(())
 }
 
-/// One lock, and a thousand.
-pub(super) async fn measure_few(place: &Place) -> Result<Vec<Reading>> {
+/// Measures 1 and 1,000 locks.
+pub(super) async fn measure_few(fixture: &Fixture) -> Result<Vec<Reading>> {
     let mut readings = Vec::new();
     for count in [1, 1_000] {
-        readings.extend(measure_held(place, count).await?);
+        readings.extend(measure_held(fixture, count).await?);
     }
     Ok(readings)
 }
 
-/// A hundred thousand.
-pub(super) async fn measure_many(place: &Place) -> Result<Vec<Reading>> {
-    let mut readings = measure_held(place, 100_000).await?;
+/// Measures 100,000 locks.
+pub(super) async fn measure_many(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let mut readings = measure_held(fixture, 100_000).await?;
     let goals = [
         ("client_cpu", Goal::AtMost(10.0)),
         ("longest_script", Goal::AtMost(20.0)),
         ("memory", Goal::AtMost(350.0)),
         ("lost", Goal::AtMost(0.0)),
     ];
-    for (end, goal) in goals {
+    for (name, goal) in goals {
         let wanted = readings
             .iter_mut()
-            .find(|reading| reading.id.ends_with(end));
+            .find(|reading| reading.id.ends_with(name));
         wanted.ok_or("a figure with a goal is missing")?.goal = Some(goal);
     }
     Ok(readings)
 }
 
-async fn measure_held(place: &Place, count: usize) -> Result<Vec<Reading>> {
-    // A quick run sees no renewal and few locks: it shows that this works, and nothing else.
-    let locks_held = place.effort.of(count.min(2_000), count);
-    let mut server = ServerStats::connect(&place.url()).await?;
+async fn measure_held(fixture: &Fixture, count: usize) -> Result<Vec<Reading>> {
+    // A quick run has few locks and no renewals: it only shows that the measurement works.
+    let locks_held = fixture.effort.of(count.min(2_000), count);
+    let mut server = ServerStats::connect(&fixture.url()).await?;
     let counts = Arc::new(Counts::default());
-    let locks = place.library.connect_counted(&place.url(), &counts).await?;
+    let locks = fixture
+        .library
+        .connect_counted(&fixture.url(), &counts)
+        .await?;
     one_by_one(&locks.mutex("warm-up")?, 10).await?;
     let (begun, empty) = (Instant::now(), used_memory(&mut server).await?);
     let guards = hold(&locks, locks_held).await?;
     let memory = (used_memory(&mut server).await? - empty) / locks_held as f64;
-    if place.effort == Effort::Full {
+    if fixture.effort == Effort::Full {
         tokio::time::sleep(BEFORE_RENEWALS.saturating_sub(begun.elapsed())).await;
     }
-    let mut readings = renewals(place, &mut server, &counts, count).await?;
+    let mut readings = renewals(fixture, &mut server, &counts, count).await?;
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
-    give_back(guards).await?;
+    release(guards).await?;
     locks.shutdown().await?;
     let id = |name| format!("held.{count}.{name}");
     readings.push(Reading::new(id("lost"), lost as f64, "locks"));
     if count > 1 {
-        let floor = memory_of_floor(place, locks_held).await?;
+        let floor = memory_of_floor(fixture, locks_held).await?;
         readings.push(Reading::new(id("memory"), memory, "B a lock").over(floor));
     }
     Ok(readings)
@@ -111,32 +114,32 @@ async fn used_memory(server: &mut ServerStats) -> Result<f64> {
     server.number("memory", "used_memory").await
 }
 
-/// The same number of keys of the same length, made by `SET NX PX`.
-async fn memory_of_floor(place: &Place, count: usize) -> Result<f64> {
+/// The memory of the same number of keys, created by `SET NX PX`.
+async fn memory_of_floor(fixture: &Fixture, count: usize) -> Result<f64> {
     let server = RedisServer::start();
     let mut stats = ServerStats::connect(&server.url()).await?;
-    let floor = place.library.floor(&server.url()).await?;
+    let floor = fixture.library.floor(&server.url()).await?;
     let empty = used_memory(&mut stats).await?;
     for first in (0..count).step_by(AT_ONCE) {
         let keys = (first..count.min(first + AT_ONCE)).map(|n| format!("leasehold:{}", name(n)));
         let keys: Vec<_> = keys.collect();
-        try_join_all(keys.iter().map(|key| floor.take(key, 42))).await?;
+        try_join_all(keys.iter().map(|key| floor.acquire(key, 42))).await?;
     }
     Ok((used_memory(&mut stats).await? - empty) / count as f64)
 }
 
-/// What one third of a lease costs, in which each lock is renewed.
+/// The cost of one third of a lease, in which each lock is renewed once.
 async fn renewals(
-    place: &Place,
+    fixture: &Fixture,
     server: &mut ServerStats,
     counts: &Counts,
     count: usize,
 ) -> Result<Vec<Reading>> {
-    server.note_slow_commands().await?;
+    server.log_slow_commands().await?;
     let before = server.processor_seconds().await?;
     let commands = server.commands().await?;
     let (begun, used, calls) = (Instant::now(), Processor::now()?, counts.snapshot());
-    tokio::time::sleep(place.effort.of(Duration::from_millis(100), ONE_THIRD)).await;
+    tokio::time::sleep(fixture.effort.of(Duration::from_millis(100), ONE_THIRD)).await;
     let used = Processor::now()?.since(used);
     let (time, calls) = (begun.elapsed(), counts.snapshot().since(calls));
     let scripts: Usage = server.commands().await?.since(&commands).scripts();
@@ -149,8 +152,8 @@ async fn renewals(
     Ok(vec![
         reading("client_cpu", share(used.all.as_secs_f64()), "% of a core"),
         reading(
-            "guardian_cpu",
-            share(used.guardians.as_secs_f64()),
+            "renewal_cpu",
+            share(used.renewal_threads.as_secs_f64()),
             "% of a core",
         ),
         reading("server_cpu", share(busy), "% of a core"),

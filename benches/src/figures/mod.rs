@@ -1,5 +1,5 @@
-//! The measurements. Each takes a while on one client library and yields figures; the report runs
-//! all of them several times, in turn.
+//! The measurements. Each one runs on one client library and returns figures. The report runs all of
+//! them in several rounds.
 
 use std::fmt;
 use std::future::Future;
@@ -21,17 +21,17 @@ mod server_cpu;
 pub(crate) mod sim;
 mod steady;
 
-/// How much is measured.
+/// How long to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Just enough to see that everything works.
+    /// Just enough to show that everything works.
     Quick,
-    /// Enough for figures that mean something.
+    /// Enough for meaningful figures.
     Full,
 }
 
 impl Effort {
-    /// One of two.
+    /// Selects one of two values.
     pub fn of<T>(self, quick: T, full: T) -> T {
         match self {
             Self::Quick => quick,
@@ -49,20 +49,20 @@ pub enum Transport {
     Unix,
 }
 
-/// Where one measurement takes place: a server of its own, and a library.
+/// The server and the client library of one measurement.
 #[derive(Debug)]
-pub struct Place {
-    /// Through which library.
+pub struct Fixture {
+    /// The client library.
     pub library: Library,
-    /// What is measured on, and nothing else is on it.
+    /// A server that nothing else uses.
     pub server: RedisServer,
-    /// How it is reached.
+    /// How clients reach the server.
     pub transport: Transport,
-    /// How much is measured.
+    /// How long to measure.
     pub effort: Effort,
 }
 
-impl Place {
+impl Fixture {
     /// The server's address.
     #[must_use]
     pub fn url(&self) -> String {
@@ -73,19 +73,19 @@ impl Place {
     }
 }
 
-/// What a figure should be. Most goals are set on the ratio to the floor.
+/// The goal of a figure. Most goals limit the ratio to the floor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The ratio is not above this.
+    /// Maximum of the ratio.
     RatioAtMost(f64),
-    /// The ratio is not below this.
+    /// Minimum of the ratio.
     RatioAtLeast(f64),
-    /// The value is not above this.
+    /// Maximum of the value.
     AtMost(f64),
 }
 
 impl Goal {
-    /// Whether it is reached.
+    /// Whether the figure meets the goal.
     #[must_use]
     pub fn is_met(self, value: f64, ratio: Option<f64>) -> bool {
         match self {
@@ -95,7 +95,7 @@ impl Goal {
         }
     }
 
-    /// The number in it.
+    /// The limit.
     #[must_use]
     pub const fn limit(self) -> f64 {
         match self {
@@ -103,7 +103,7 @@ impl Goal {
         }
     }
 
-    /// Whether it is about the ratio.
+    /// Whether the goal limits the ratio.
     #[must_use]
     pub const fn is_on_ratio(self) -> bool {
         !matches!(self, Self::AtMost(_))
@@ -123,20 +123,20 @@ impl fmt::Display for Goal {
 /// One figure of one round.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// What it is, without the client: `distinct_keys.64`.
+    /// The id without the client, such as `distinct_keys.64`.
     pub id: String,
-    /// What was measured.
+    /// The measured value.
     pub value: f64,
-    /// In what.
+    /// The unit of the value and the floor.
     pub unit: &'static str,
-    /// What it is compared with, measured in the same round.
+    /// The floor, measured in the same round.
     pub floor: Option<f64>,
-    /// What it should be.
+    /// The goal, if there is one.
     pub goal: Option<Goal>,
 }
 
 impl Reading {
-    /// A figure with nothing to compare it with.
+    /// A figure without a floor and a goal.
     pub fn new(id: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self {
             id: id.into(),
@@ -147,14 +147,14 @@ impl Reading {
         }
     }
 
-    /// Compared with this.
+    /// Sets the floor.
     #[must_use]
     pub const fn over(mut self, floor: f64) -> Self {
         self.floor = Some(floor);
         self
     }
 
-    /// With a goal.
+    /// Sets the goal.
     #[must_use]
     pub const fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
@@ -164,28 +164,28 @@ impl Reading {
 
 type Measuring<'a> = Pin<Box<dyn Future<Output = Result<Vec<Reading>>> + Send + 'a>>;
 
-/// How often a measurement is made.
+/// How often a measurement runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Often {
     /// In each round, on each client library.
     EachRound,
-    /// In the first round, on each client library: it takes long and has no goal.
+    /// In the first round, on each client library. For long measurements without a goal.
     Once,
-    /// In each round, by itself: it is about no client library.
+    /// In each round, once. For measurements that use no client library.
     WithoutLibrary,
 }
 
 /// One measurement.
 #[derive(Clone, Copy)]
 pub struct Measurement {
-    /// What the ids of its figures begin with.
+    /// The prefix of the ids of its figures.
     pub name: &'static str,
-    /// How the server is reached.
+    /// How clients reach the server.
     pub transport: Transport,
-    /// How often it is made.
+    /// How often it runs.
     pub often: Often,
-    /// Makes it.
-    pub run: for<'a> fn(&'a Place) -> Measuring<'a>,
+    /// Runs it.
+    pub run: for<'a> fn(&'a Fixture) -> Measuring<'a>,
 }
 
 impl fmt::Debug for Measurement {
@@ -200,12 +200,12 @@ macro_rules! measurement {
             name: $name,
             transport: Transport::$transport,
             often: Often::$often,
-            run: |place| Box::pin($run(place)),
+            run: |fixture| Box::pin($run(fixture)),
         }
     };
 }
 
-/// All of them.
+/// All measurements.
 pub const ALL: &[Measurement] = &[
     measurement!("sequential", Tcp, EachRound, sequential::measure),
     measurement!("sequential_unix", Unix, EachRound, sequential::measure_unix),
@@ -222,7 +222,7 @@ pub const ALL: &[Measurement] = &[
     measurement!("zero_hold", Tcp, EachRound, hand_over::measure_rates),
     measurement!("drain", Tcp, EachRound, hand_over::measure_drains),
     measurement!("steady", Tcp, EachRound, steady::measure),
-    measurement!("rw_crowd", Tcp, EachRound, rw::measure_crowd),
+    measurement!("rw_many_readers", Tcp, EachRound, rw::measure_many_readers),
     measurement!("rw_mixed", Tcp, EachRound, rw::measure_mixed),
     measurement!("semaphore", Tcp, EachRound, semaphore::measure),
     measurement!("held", Tcp, Once, held::measure_few),
@@ -236,7 +236,7 @@ fn micros(duration: std::time::Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-/// The middle one, or the mean of the two in the middle; not a number if there are none.
+/// The median; NaN without values.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_judged_on_what_they_are_about() {
+    fn a_goal_limits_the_ratio_or_the_value() {
         assert!(Goal::RatioAtMost(1.2).is_met(99.0, Some(1.2)));
         assert!(!Goal::RatioAtMost(1.2).is_met(0.0, Some(1.3)));
         assert!(!Goal::RatioAtMost(1.2).is_met(0.0, None));

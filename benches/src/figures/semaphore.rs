@@ -1,11 +1,11 @@
-//! Semaphores: one permit alone, and sixteen tasks of four clients that share four permits.
+//! Semaphores: one uncontended permit, and sixteen tasks of four clients that share four permits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Result;
 use crate::figures::hand_over::close;
-use crate::figures::{Place, Reading, micros};
+use crate::figures::{Fixture, Reading, micros};
 use crate::load::{one_by_one, side_by_side};
 use crate::lock::{FloorLock, Permit};
 use crate::samples::Samples;
@@ -14,17 +14,17 @@ const CLIENTS: usize = 4;
 const TASKS: usize = 16;
 const PERMITS: u32 = 4;
 
-pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
-        clients.push(place.library.connect(&place.url()).await?);
+        clients.push(fixture.library.connect(&fixture.url()).await?);
     }
     let alone = Permit(clients[0].semaphore("alone", PERMITS)?);
-    let floor = FloorLock::new(&place.library.floor(&place.url()).await?, "floor");
-    let block = place.effort.of(20, 250);
+    let floor = FloorLock::new(&fixture.library.floor(&fixture.url()).await?, "floor");
+    let block = fixture.effort.of(20, 250);
     let (mut own, mut least) = (Samples::default(), Samples::default());
     one_by_one(&alone, block).await?;
-    for _ in 0..place.effort.of(1, 8) {
+    for _ in 0..fixture.effort.of(1, 8) {
         least.merge(one_by_one(&floor, block).await?);
         own.merge(one_by_one(&alone, block).await?);
     }
@@ -33,7 +33,7 @@ pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
         let semaphore = clients[task % CLIENTS].semaphore("shared", PERMITS)?;
         sharing.push(Permit(semaphore));
     }
-    let time = Duration::from_millis(place.effort.of(50, 1_000));
+    let time = Duration::from_millis(fixture.effort.of(50, 1_000));
     let rate = side_by_side(&Arc::new(sharing), time).await?.per_second();
     close(clients).await?;
     let pair = Reading::new("semaphore.p50", micros(own.percentile(50)), "µs");

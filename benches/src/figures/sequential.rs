@@ -1,9 +1,9 @@
-//! One task takes a free lock and gives it back, again and again.
+//! One task repeatedly acquires and releases a free lock.
 
 use std::time::Duration;
 
 use crate::Result;
-use crate::figures::{Goal, Place, Reading, micros};
+use crate::figures::{Fixture, Goal, Reading, micros};
 use crate::load::one_by_one;
 use crate::lock::FloorLock;
 use crate::samples::Samples;
@@ -11,26 +11,26 @@ use crate::server_stats::ServerStats;
 
 const KEY: &str = "sequential";
 
-pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    let mut readings = times(place, "sequential").await?;
-    readings.extend(commands(place).await?);
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let mut readings = times(fixture, "sequential").await?;
+    readings.extend(commands(fixture).await?);
     Ok(readings)
 }
 
-pub(super) async fn measure_unix(place: &Place) -> Result<Vec<Reading>> {
-    times(place, "sequential_unix").await
+pub(super) async fn measure_unix(fixture: &Fixture) -> Result<Vec<Reading>> {
+    times(fixture, "sequential_unix").await
 }
 
-async fn times(place: &Place, name: &str) -> Result<Vec<Reading>> {
-    let locks = place.library.connect(&place.url()).await?;
+async fn times(fixture: &Fixture, name: &str) -> Result<Vec<Reading>> {
+    let locks = fixture.library.connect(&fixture.url()).await?;
     let ours = locks.mutex(KEY)?;
-    let floor = FloorLock::new(&place.library.floor(&place.url()).await?, KEY);
-    let block = place.effort.of(20, 250);
+    let floor = FloorLock::new(&fixture.library.floor(&fixture.url()).await?, KEY);
+    let block = fixture.effort.of(20, 250);
     let (mut own, mut least) = (Samples::default(), Samples::default());
     one_by_one(&ours, block).await?;
     one_by_one(&floor, block).await?;
-    // In short turns, so that both see the same machine.
-    for _ in 0..place.effort.of(1, 16) {
+    // In short turns, so that noise on the machine affects both.
+    for _ in 0..fixture.effort.of(1, 16) {
         least.merge(one_by_one(&floor, block).await?);
         own.merge(one_by_one(&ours, block).await?);
     }
@@ -43,14 +43,14 @@ async fn times(place: &Place, name: &str) -> Result<Vec<Reading>> {
     Ok(vec![at(50).goal(Goal::RatioAtMost(1.15)), at(99)])
 }
 
-/// Counted by the server: script calls, and new connections.
-async fn commands(place: &Place) -> Result<Vec<Reading>> {
+/// Script calls and new connections, as the server counts them.
+async fn commands(fixture: &Fixture) -> Result<Vec<Reading>> {
     const PAIRS: usize = 100;
-    let mut server = ServerStats::connect(&place.url()).await?;
-    let locks = place.library.connect(&place.url()).await?;
+    let mut server = ServerStats::connect(&fixture.url()).await?;
+    let locks = fixture.library.connect(&fixture.url()).await?;
     let ours = locks.mutex(KEY)?;
     one_by_one(&ours, 10).await?;
-    // The connection for renewals is made in the background.
+    // The client connects for renewals in the background.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let scripts = server.commands().await?;
     let before = server.number("stats", "total_connections_received").await?;

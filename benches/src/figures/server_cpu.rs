@@ -1,13 +1,14 @@
-//! What an uncontended acquire and its end cost the server, beside `SET NX PX` and a
+//! The server's cost of an uncontended acquire and release, next to `SET NX PX` and a
 //! compare-and-delete script.
 //!
-//! Two measures. The processor time of the thread that executes commands is what an operation takes
-//! of the server: reading it from the socket, parsing, executing, answering. It is taken one
-//! operation after the other, each in a round trip of its own, as a lone caller's are. Apart from
-//! that, and without a goal, stands what the server says that the command itself took. That is the
-//! time by the clock between two points in the middle of it all: `SET` is a tenth of the work that a
-//! `SET` causes, a script most of its own. Those commands come close behind each other, in short
-//! blocks whose median counts, so that the server does not wake up for each, with cold caches.
+//! There are two measures. The first is the processor time of the server's main thread: reading from
+//! the socket, parsing, executing, and replying. Operations run one at a time, each in its own round
+//! trip, like those of a single caller.
+//!
+//! The second has no goal. It is the execution time that the server reports for the command itself,
+//! which is a tenth of the work of a `SET` but most of the work of a script. These commands are sent
+//! close together in short blocks, so that the server does not wake up with cold caches for each
+//! one. The median of the blocks counts.
 
 use std::sync::Arc;
 
@@ -15,27 +16,27 @@ use futures_util::future::try_join_all;
 use leasehold::{LockClient, Mutex};
 
 use crate::Result;
-use crate::figures::{Goal, Place, Reading, median};
+use crate::figures::{Fixture, Goal, Reading, median};
 use crate::load::{one_by_one, side_by_side_times};
 use crate::lock::{FloorLock, Lock};
 use crate::server_stats::ServerStats;
 use crate::single::Single;
 
-/// Microseconds of an operation, block by block.
+/// Microseconds per operation, one value per block.
 #[derive(Debug, Default)]
 struct Blocks {
-    /// Keys that were never used.
+    /// Acquires of keys that were never used.
     fresh: Vec<f64>,
-    /// Keys that were used a moment ago.
+    /// Acquires of keys that were just used.
     again: Vec<f64>,
-    ends: Vec<f64>,
+    releases: Vec<f64>,
 }
 
-pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    let mut server = ServerStats::connect(&place.url()).await?;
-    // Each operation in a call of its own: the server counts time by calls.
-    let locks = LockClient::new(Single::new(place.library.backend(&place.url()).await?));
-    let floor = place.library.floor(&place.url()).await?;
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let mut server = ServerStats::connect(&fixture.url()).await?;
+    // Each operation is one call, because the server counts time by call.
+    let locks = LockClient::new(Single::new(fixture.library.backend(&fixture.url()).await?));
+    let floor = fixture.library.floor(&fixture.url()).await?;
     one_by_one(&locks.mutex("warm-up")?, 10).await?;
     one_by_one(&FloorLock::new(&floor, "warm-up"), 10).await?;
     let keys = |what: &str, block: usize, size: usize| {
@@ -50,14 +51,14 @@ pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
             .map(|mutexes| (floors, mutexes))
     };
     let (mut own, mut least) = (Blocks::default(), Blocks::default());
-    for block in 0..place.effort.of(1, 6) {
-        let (floors, mutexes) = keys("processor", block, place.effort.of(20, 1_000))?;
+    for block in 0..fixture.effort.of(1, 6) {
+        let (floors, mutexes) = keys("processor", block, fixture.effort.of(20, 1_000))?;
         least.measure_processor(&mut server, &floors).await?;
         own.measure_processor(&mut server, &mutexes).await?;
     }
     let (mut own_script, mut least_script) = (Blocks::default(), Blocks::default());
-    for block in 0..place.effort.of(1, 20) {
-        let (floors, mutexes) = keys("script", block, place.effort.of(20, 100))?;
+    for block in 0..fixture.effort.of(1, 20) {
+        let (floors, mutexes) = keys("script", block, fixture.effort.of(20, 100))?;
         least_script
             .measure_scripts(&mut server, "set", &floors)
             .await?;
@@ -65,20 +66,20 @@ pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
             .measure_scripts(&mut server, "evalsha", &mutexes)
             .await?;
     }
-    let whole = whole_pairs(place, &mut server).await?;
+    let whole = whole_pairs(fixture, &mut server).await?;
     locks.shutdown().await?;
-    let mut readings = own.beside(least, "", "µs of processor time");
+    let mut readings = own.over(least, "", "µs of processor time");
     readings[..2]
         .iter_mut()
         .for_each(|acquire| acquire.goal = Some(Goal::RatioAtMost(3.5)));
     readings[2].goal = Some(Goal::RatioAtMost(1.3));
-    readings.extend(own_script.beside(least_script, "_script", "µs of script time"));
+    readings.extend(own_script.over(least_script, "_script", "µs of script time"));
     readings.push(whole);
     Ok(readings)
 }
 
 impl Blocks {
-    /// Takes all locks one by one, gives all back, and once more.
+    /// Acquires all locks one at a time, releases them, and repeats.
     async fn measure_processor<L: Lock>(
         &mut self,
         server: &mut ServerStats,
@@ -88,69 +89,69 @@ impl Blocks {
             let mut all = Vec::with_capacity(locks.len());
             let before = server.processor_seconds().await?;
             for lock in locks {
-                all.push(lock.take().await?);
+                all.push(lock.acquire().await?);
             }
             let between = server.processor_seconds().await?;
             for (lock, held) in locks.iter().zip(all) {
-                lock.give_back(held).await?;
+                lock.release(held).await?;
             }
             let after = server.processor_seconds().await?;
             let each = |seconds: f64| 1e6 * seconds / locks.len() as f64;
             acquires.push(each(between - before));
-            self.ends.push(each(after - between));
+            self.releases.push(each(after - between));
         }
         Ok(())
     }
 
-    /// Takes all locks at once, gives all back, and once more. `taking`: the command that takes one.
+    /// Acquires all locks at once, releases them, and repeats. `acquiring` is the command that acquires.
     async fn measure_scripts<L: Lock>(
         &mut self,
         server: &mut ServerStats,
-        taking: &str,
+        acquiring: &str,
         locks: &[L],
     ) -> Result<()> {
         for acquires in [&mut self.fresh, &mut self.again] {
             let before = server.commands().await?;
-            let held = try_join_all(locks.iter().map(Lock::take)).await?;
+            let held = try_join_all(locks.iter().map(Lock::acquire)).await?;
             let between = server.commands().await?;
-            let ends = locks.iter().zip(held);
-            try_join_all(ends.map(|(lock, held)| lock.give_back(held))).await?;
+            let releases = locks.iter().zip(held);
+            try_join_all(releases.map(|(lock, held)| lock.release(held))).await?;
             let after = server.commands().await?;
-            acquires.push(between.since(&before).of(taking).micros_each());
-            self.ends
+            acquires.push(between.since(&before).of(acquiring).micros_each());
+            self.releases
                 .push(after.since(&between).scripts().micros_each());
         }
         Ok(())
     }
 
-    /// The readings over those of the floor: an acquire, one of a new key, an end.
-    fn beside(self, least: Self, suffix: &str, unit: &'static str) -> Vec<Reading> {
-        let taking = median(least.again);
+    /// The readings over those of the floor: an acquire, an acquire of a new key, a release.
+    fn over(self, least: Self, suffix: &str, unit: &'static str) -> Vec<Reading> {
+        let acquiring = median(least.again);
         let reading = |id: &str, own: Vec<f64>, least: f64| {
             Reading::new(format!("server_cpu.{id}{suffix}"), median(own), unit).over(least)
         };
         vec![
-            reading("acquire", self.again, taking),
-            reading("acquire_new_key", self.fresh, taking),
-            reading("end", self.ends, median(least.ends)),
+            reading("acquire", self.again, acquiring),
+            reading("acquire_new_key", self.fresh, acquiring),
+            reading("release", self.releases, median(least.releases)),
         ]
     }
 }
 
-/// All that the server's main thread does for a pair: with the network, the parsing, the replies.
-async fn whole_pairs(place: &Place, server: &mut ServerStats) -> Result<Reading> {
+/// The processor time of the server's main thread per pair, including network, parsing and replies.
+async fn whole_pairs(fixture: &Fixture, server: &mut ServerStats) -> Result<Reading> {
     const TASKS: usize = 64;
-    let locks = place.library.connect(&place.url()).await?;
-    let floor = place.library.floor(&place.url()).await?;
+    let locks = fixture.library.connect(&fixture.url()).await?;
+    let floor = fixture.library.floor(&fixture.url()).await?;
     let keys = || (0..TASKS).map(|task| format!("whole-{task}"));
     let ours: std::result::Result<Vec<_>, _> = keys().map(|key| locks.mutex(key)).collect();
     let ours = Arc::new(ours?);
     let floors: Vec<_> = keys().map(|key| FloorLock::new(&floor, key)).collect();
     let floors = Arc::new(floors);
-    let pairs = place.effort.of(2, 50);
+    let pairs = fixture.effort.of(2, 50);
     side_by_side_times(&ours, pairs).await?;
     let (mut own, mut least) = (Vec::new(), Vec::new());
-    for _ in 0..place.effort.of(1, 4) {
+    for _ in 0..fixture.effort.of(1, 4) {
         let begun = server.processor_seconds().await?;
         side_by_side_times(&floors, pairs).await?;
         let between = server.processor_seconds().await?;

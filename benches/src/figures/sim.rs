@@ -1,4 +1,4 @@
-//! The simulator: what a pair and a whole run cost, without a server and without a network.
+//! The simulator: the cost of a pair and of a whole run, without a server and a network.
 
 use std::time::Instant;
 
@@ -6,10 +6,10 @@ use leasehold::LockClient;
 use leasehold::sim::{Ending, SimOptions, SimServer, Simulation};
 
 use crate::Result;
-use crate::figures::{Place, Reading, micros};
+use crate::figures::{Fixture, Reading, micros};
 
-pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    let effort = place.effort;
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let effort = fixture.effort;
     let measured = tokio::task::spawn_blocking(move || {
         let pairs = effort.of(10, 2_000);
         let alone = time_of(1, pairs)? / f64::from(pairs);
@@ -30,14 +30,14 @@ pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
     ])
 }
 
-/// Microseconds of real time in which so many clients take one lock so many times each.
+/// The real time of [`play`], in microseconds.
 fn time_of(clients: u32, rounds: u32) -> Result<f64> {
     let begun = Instant::now();
     play(clients, rounds)?;
     Ok(micros(begun.elapsed()))
 }
 
-/// So many clients take one lock so many times each.
+/// Runs `clients` clients that acquire and release one lock `rounds` times each.
 pub(crate) fn play(clients: u32, rounds: u32) -> Result<()> {
     let options = SimOptions::new(1).with_log_limit(0).with_recording(false);
     let report = Simulation::new(options)
@@ -46,7 +46,7 @@ pub(crate) fn play(clients: u32, rounds: u32) -> Result<()> {
     match report.ending {
         Ending::Completed(Ok(())) => Ok(()),
         Ending::Completed(Err(error)) => Err(error.into()),
-        other => Err(format!("the simulation ended otherwise: {other:?}").into()),
+        other => Err(format!("the simulation did not complete: {other:?}").into()),
     }
 }
 

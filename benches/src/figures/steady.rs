@@ -1,7 +1,7 @@
-//! Eight clients want one mutex, keep it for 5 ms and then stay away for 20 ms, as in real work.
+//! Eight clients contend for one mutex, hold it for 5 ms and then pause for 20 ms, as in real work.
 //!
-//! The most that is possible is a hold and a bare message after the other. The hold is taken as
-//! measured: a timer of 5 ms takes longer than that.
+//! The maximum rate alternates holds and bare messages. The hold counts as measured: a timer of
+//! 5 ms takes longer than that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,32 +10,38 @@ use crate::Result;
 use crate::contend::{Pace, contend};
 use crate::counting::Counts;
 use crate::figures::hand_over::close;
-use crate::figures::{Goal, Place, Reading, micros};
+use crate::figures::{Fixture, Goal, Reading, micros};
 use crate::server_stats::ServerStats;
 
 const CLIENTS: usize = 8;
 const PACE: Pace = Pace {
     hold: Duration::from_millis(5),
-    away: Duration::from_millis(20),
+    pause: Duration::from_millis(20),
 };
 const WARM_UP: Duration = Duration::from_millis(300);
 
-pub(super) async fn measure(place: &Place) -> Result<Vec<Reading>> {
-    let messages = place.effort.of(50, 3_000);
-    let floor = place.library.push_floor(&place.url(), messages).await?;
-    let mut server = ServerStats::connect(&place.url()).await?;
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let messages = fixture.effort.of(50, 3_000);
+    let floor = fixture
+        .library
+        .message_floor(&fixture.url(), messages)
+        .await?;
+    let mut server = ServerStats::connect(&fixture.url()).await?;
     let counts = Arc::new(Counts::default());
     let (mut clients, mut mutexes) = (Vec::new(), Vec::new());
     for _ in 0..CLIENTS {
-        let locks = place.library.connect_counted(&place.url(), &counts).await?;
+        let locks = fixture
+            .library
+            .connect_counted(&fixture.url(), &counts)
+            .await?;
         mutexes.push(locks.mutex("steady")?);
         clients.push(locks);
     }
-    // The first time that a client waits it subscribes and asks once more; its first hold makes the
-    // connection for renewals ready. Neither is what an acquisition costs.
+    // A client subscribes and polls when it waits for the first time, and it connects for renewals at
+    // its first hold. Neither is part of the cost of an acquisition.
     contend(mutexes.clone(), PACE, WARM_UP).await?;
     let (calls, before) = (counts.snapshot(), server.commands().await?);
-    let time = Duration::from_millis(place.effort.of(200, 4_000));
+    let time = Duration::from_millis(fixture.effort.of(200, 4_000));
     let seen = contend(mutexes, PACE, time).await?;
     let renewals = counts.snapshot().since(calls).renewals;
     let scripts = server.commands().await?.since(&before).scripts();

@@ -1,4 +1,4 @@
-//! The kept counts, and what has become of them.
+//! The baseline, and the comparison with it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,31 +9,31 @@ use serde_json::{Value, json};
 
 use crate::Result;
 
-/// By how much of itself a count may move.
+/// The relative change that a count may have.
 pub const TOLERANCE: f64 = 0.03;
 
-/// Instructions of one turn, by case.
+/// Instructions per iteration, by case.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
-    /// What compiled the program; another compiler gives other counts.
+    /// The compiler of the program. Another compiler gives other counts.
     pub compiler: String,
-    /// By the name of the case.
+    /// The counts, by the name of the case.
     pub counts: BTreeMap<String, f64>,
 }
 
-/// A count beside the kept one.
+/// A count next to the one of the baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The case.
     pub name: String,
-    /// What is kept, if it is.
+    /// The count of the baseline, if there is one.
     pub kept: Option<f64>,
-    /// What was counted, if it was.
+    /// The new count, if there is one.
     pub counted: Option<f64>,
 }
 
 impl Comparison {
-    /// Whether the count is where it was.
+    /// Whether the count is within its tolerance.
     #[must_use]
     pub fn holds(&self) -> bool {
         let moved = self.kept.zip(self.counted);
@@ -46,7 +46,7 @@ impl fmt::Display for Comparison {
         let name = &self.name;
         match (self.kept, self.counted) {
             (Some(kept), Some(counted)) => {
-                // No "-0.0 %".
+                // Avoids "-0.0 %".
                 let moved = (1000.0 * (counted / kept - 1.0)).round() / 10.0 + 0.0;
                 let verdict = if self.holds() { "" } else { "  MOVED" };
                 write!(
@@ -64,10 +64,10 @@ impl fmt::Display for Comparison {
 }
 
 impl Baseline {
-    /// Reads a kept one.
+    /// Reads a baseline.
     ///
     /// # Errors
-    /// If there is none, or it is not what [`write`](Self::write) writes.
+    /// If there is no such file, or [`write`](Self::write) did not write it.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path)
             .map_err(|error| format!("no baseline in {}: {error}", path.display()))?;
@@ -85,7 +85,7 @@ impl Baseline {
         })
     }
 
-    /// Keeps it.
+    /// Writes the baseline.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -98,7 +98,7 @@ impl Baseline {
         Ok(())
     }
 
-    /// Every case that is in either.
+    /// Compares every case that is in either.
     #[must_use]
     pub fn compare(&self, counted: &Self) -> Vec<Comparison> {
         let mut names: Vec<_> = self.counts.keys().chain(counted.counts.keys()).collect();

@@ -1,4 +1,4 @@
-//! Counting with valgrind's callgrind.
+//! Counts instructions with valgrind's callgrind.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::Command;
 use crate::Result;
 use crate::instructions::Case;
 
-/// Names the program; it is looked for in `PATH` otherwise.
+/// The variable that names the valgrind program; the default is the one in `PATH`.
 const VARIABLE: &str = "LEASEHOLD_VALGRIND";
 
-/// Runs this program again, in a process of its own for each count.
+/// Runs this program again, in one process per count.
 #[derive(Debug)]
 pub struct Callgrind {
     valgrind: PathBuf,
@@ -18,7 +18,7 @@ pub struct Callgrind {
 }
 
 impl Callgrind {
-    /// Counts in `program`, which plays a case when it is called with `--play NAME --times N`.
+    /// Counts in `program`, which runs a case when called with `--play NAME --times N`.
     #[must_use]
     pub fn new(program: &Path) -> Self {
         let valgrind = env::var_os(VARIABLE).map_or_else(|| "valgrind".into(), PathBuf::from);
@@ -28,11 +28,11 @@ impl Callgrind {
         }
     }
 
-    /// Instructions of one turn of `case`: what twice as many turns take more, so that the start
-    /// of the program and of the case do not count.
+    /// The instructions of one iteration of `case`. It takes the difference between N and 2 N
+    /// iterations, so that the start of the program does not count.
     ///
     /// # Errors
-    /// Without valgrind, or if the case fails.
+    /// If there is no valgrind, or the case fails.
     pub fn count(&self, case: &Case) -> Result<f64> {
         let once = self.whole(case, case.times)?;
         let twice = self.whole(case, 2 * case.times)?;
@@ -62,7 +62,7 @@ impl Callgrind {
     }
 }
 
-/// The number in the line `==PID== Collected : NUMBER`.
+/// Reads the number in the line `==PID== Collected : NUMBER`.
 fn collected(told: &str) -> Option<u64> {
     let mut lines = told.lines();
     let (_, number) = lines.find_map(|line| line.split_once("Collected :"))?;

@@ -1,4 +1,4 @@
-//! What is counted.
+//! The cases to count.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -16,26 +16,26 @@ use crate::figures::sim;
 const LEASE: Duration = Duration::from_secs(30);
 /// Of 24 bytes, as a service would name a customer's record.
 const NAME: &str = "customers/0123456789abcd";
-/// The most that one call may carry.
+/// The maximum batch size.
 const BATCH: usize = leasehold_api::bounds::MAX_BATCH;
-/// Clients in a queue.
+/// The number of clients in the queue.
 const QUEUE: u64 = 8;
 
-/// A part of leasehold that runs without a server, and as often as is asked.
+/// A part of leasehold that runs without a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What it is called in the baseline.
+    /// The name in the baseline.
     pub name: &'static str,
-    /// How many turns make a measurement.
+    /// The number of iterations per measurement.
     pub times: u32,
     play: fn(u32) -> Result<()>,
 }
 
 impl Case {
-    /// Takes so many turns.
+    /// Runs `times` iterations.
     ///
     /// # Errors
-    /// If a turn does not end as it must: then its count would mean nothing.
+    /// If an iteration does not have the expected result, because its count would be meaningless.
     pub fn play(&self, times: u32) -> Result<()> {
         (self.play)(times)
     }
@@ -51,12 +51,12 @@ pub const fn cases() -> [Case; 12] {
         case("machine.hand_over", 10_000, machine_hand_overs),
         case("protocol.key", 100_000, keys),
         case("protocol.acquire", 20_000, acquires),
-        case("protocol.end", 20_000, ends),
+        case("protocol.release", 20_000, releases),
         case("protocol.renewals", 500, renewals),
         case("protocol.acquire_reply", 50_000, acquire_replies),
-        case("protocol.end_reply", 50_000, end_replies),
+        case("protocol.release_reply", 50_000, release_replies),
         case("protocol.renewal_replies", 1_000, renewal_replies),
-        case("protocol.notice", 50_000, notices),
+        case("protocol.notification", 50_000, notifications),
     ]
 }
 
@@ -66,7 +66,7 @@ const fn case(name: &'static str, times: u32, play: fn(u32) -> Result<()>) -> Ca
 
 // The state machine --------------------------------------------------------------------------
 
-/// The state of one lock, and a clock that goes on by a millisecond with each command.
+/// The state of one lock, and a clock that advances by 1 ms with each command.
 struct Machine {
     state: State,
     now: ServerTime,
@@ -113,7 +113,7 @@ fn operation(client: u64, sequence: u64) -> Operation {
     }
 }
 
-/// A client takes a free lock and gives it back.
+/// One client acquires and releases a free lock.
 fn machine_pairs(times: u32) -> Result<()> {
     let mut machine = Machine::new();
     for sequence in 1..=u64::from(times) {
@@ -132,7 +132,7 @@ const fn released(reply: &Reply) -> bool {
     matches!(reply, Reply::End(EndReply::Released { .. }))
 }
 
-/// Clients in a queue: the holder gives back, the next one is told, and the first joins the end.
+/// Clients in a queue: the holder releases, the next one is notified, and the first one queues again.
 fn machine_hand_overs(times: u32) -> Result<()> {
     let mut machine = Machine::new();
     for client in 0..QUEUE {
@@ -190,7 +190,7 @@ fn acquires(times: u32) -> Result<()> {
     Ok(())
 }
 
-fn ends(times: u32) -> Result<()> {
+fn releases(times: u32) -> Result<()> {
     let protocol = protocol()?;
     let request = [End::new(Key::new(NAME)?, operation(1, 1))];
     for _ in 0..times {
@@ -233,7 +233,7 @@ impl Packed {
     }
 }
 
-/// The beginning of each element: it was executed, and when.
+/// The start of each element: executed, and when.
 fn done() -> Packed {
     Packed::default().text("=").number(1e15)
 }
@@ -248,7 +248,7 @@ fn acquire_replies(times: u32) -> Result<()> {
     Ok(())
 }
 
-fn end_replies(times: u32) -> Result<()> {
+fn release_replies(times: u32) -> Result<()> {
     let Packed(bytes) = done().text("R").count(0);
     for _ in 0..times {
         for answer in reply::ends(black_box(&bytes), 1, CLOCK) {
@@ -269,7 +269,7 @@ fn renewal_replies(times: u32) -> Result<()> {
     Ok(())
 }
 
-fn notices(times: u32) -> Result<()> {
+fn notifications(times: u32) -> Result<()> {
     let granted = Packed::default().number(1e15).text("G").number(7.0);
     let Packed(bytes) = granted.number(1e15).number(5e6);
     for _ in 0..times {
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_takes_its_turns() -> Result<()> {
+    fn every_case_runs() -> Result<()> {
         for case in cases() {
             case.play(16)
                 .map_err(|error| format!("{}: {error}", case.name))?;

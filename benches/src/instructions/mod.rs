@@ -1,12 +1,12 @@
-//! Instructions of what runs in every operation, counted by callgrind, beside a kept baseline.
+//! Counts the instructions of the hot paths with callgrind and compares them with a baseline.
 //!
-//! A count of instructions hardly depends on what else the machine does, so a change of a few
-//! percent is seen where a measurement of time would be lost in noise. It is no time: what waits
-//! for memory or for the network costs nothing here.
+//! Instruction counts hardly depend on the load of the machine, so they show a change of a few
+//! percent that a measurement of time would lose in noise. They are not times: waiting for memory or
+//! for the network counts as nothing.
 //!
-//! The baseline is a file of the repository. A count that has moved by more than its tolerance, up
-//! or down, is a failure: either it is mended, or the new counts are written, reviewed and kept with
-//! the change that moved them.
+//! The baseline is a file in the repository. A count that moves by more than its tolerance, up or
+//! down, is a failure. Fix the cause, or write the new counts and commit them with the change that
+//! moved them.
 
 mod baseline;
 mod callgrind;

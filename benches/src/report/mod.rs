@@ -1,7 +1,7 @@
-//! All measurements, several times in turn, and what is made of them.
+//! Runs all measurements in several rounds and writes the report.
 //!
-//! A figure of the report is the median of its rounds, and its ratio the median of the rounds'
-//! ratios: what was measured is compared with the floor of the same minute only.
+//! A figure is the median of its rounds. Its ratio is the median of the rounds' ratios, because each
+//! value is only compared with the floor of the same round.
 
 mod plots;
 mod summary;
@@ -15,34 +15,34 @@ use leasehold_test_servers::RedisServer;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
-use crate::figures::{self, Effort, Goal, Measurement, Often, Place, Reading, median};
+use crate::figures::{self, Effort, Fixture, Goal, Measurement, Often, Reading, median};
 use crate::library::Library;
 use crate::server_stats::ServerStats;
 use crate::{Fault, Result};
 
-/// What is to be measured.
+/// The measurements to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How often.
+    /// The number of rounds.
     pub rounds: usize,
-    /// How much each time.
+    /// The effort of each measurement.
     pub effort: Effort,
-    /// On which client libraries.
+    /// The client libraries.
     pub libraries: Vec<Library>,
-    /// Figures whose ids begin with one of these; all if there are none.
+    /// Measures only figures whose ids start with one of these; all figures if empty.
     pub only: Vec<String>,
 }
 
-/// What was measured.
+/// The results.
 #[derive(Debug)]
 pub struct Report {
     /// The server's version.
     pub server: String,
     /// The machine.
     pub machine: String,
-    /// How it was made.
+    /// The plan that it was measured with.
     pub plan: Plan,
-    /// In the order in which they were measured, those of one id one behind the other.
+    /// In the order of measurement; figures of the same id are adjacent.
     pub figures: Vec<Figure>,
     /// Measurements that failed.
     pub faults: Vec<String>,
@@ -51,21 +51,21 @@ pub struct Report {
 /// One figure of one client.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What it is, without the client.
+    /// The id without the client, such as `distinct_keys.64`.
     pub name: String,
-    /// On which client: a client library, or `sim`, or a peer's base.
+    /// A client library, `sim` or `peer`.
     pub client: &'static str,
     /// Median of the rounds.
     pub value: f64,
-    /// Of the value and the floor.
+    /// The unit of the value and the floor.
     pub unit: &'static str,
     /// Median of the rounds.
     pub floor: Option<f64>,
     /// Median of the rounds' ratios.
     pub ratio: Option<f64>,
-    /// The least and the greatest of the rounds: of the ratio if there is one, else of the value.
+    /// The minimum and maximum of the rounds: of the ratio if there is one, else of the value.
     pub spread: Option<[f64; 2]>,
-    /// What it should be.
+    /// The goal, if there is one.
     pub goal: Option<Goal>,
 }
 
@@ -76,7 +76,7 @@ impl Figure {
         format!("{}.{}", self.name, self.client)
     }
 
-    /// Whether its goal is reached, if it has one.
+    /// Whether the goal is met; `None` without a goal.
     #[must_use]
     pub fn met(&self) -> Option<bool> {
         let goal = self.goal?;
@@ -120,7 +120,7 @@ impl Figure {
     }
 }
 
-/// One measurement to be made: which, where, and in which round.
+/// One measurement of one round on one library.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     round: usize,
@@ -138,10 +138,10 @@ impl Turn {
 }
 
 impl Plan {
-    /// Measures, and tells on the standard error what it is at.
+    /// Runs the measurements and prints progress to standard error.
     ///
     /// # Errors
-    /// If there is nothing to measure, or no server. A measurement that fails is in the report.
+    /// If there is nothing to measure, or no server. The report lists measurements that failed.
     pub fn run(self) -> Result<Report> {
         let turns = self.turns();
         if turns.is_empty() {
@@ -160,8 +160,8 @@ impl Plan {
             let own = Instant::now();
             match self.measure(turn) {
                 Ok(all) => {
-                    let place = figures::ALL.iter().position(|own| own.name == name);
-                    let key = (place.unwrap_or_default(), client);
+                    let position = figures::ALL.iter().position(|own| own.name == name);
+                    let key = (position.unwrap_or_default(), client);
                     readings.entry(key).or_default().push(all);
                 }
                 Err(fault) => {
@@ -192,7 +192,7 @@ impl Plan {
                 match measurement.often {
                     Often::Once if round > 1 => libraries.clear(),
                     Often::WithoutLibrary => libraries.truncate(1),
-                    // Neither of them is always the first.
+                    // Neither library is always first.
                     _ if round % 2 == 0 => libraries.reverse(),
                     _ => {}
                 }
@@ -212,19 +212,19 @@ impl Plan {
         self.only.is_empty() || self.only.iter().any(begins)
     }
 
-    /// On a server and a runtime of its own, so that nothing is left of one for the next.
+    /// Each measurement has a new server and a new runtime, so that it cannot affect the next one.
     fn measure(&self, turn: &Turn) -> Result<Vec<Reading>> {
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build()?;
         let (run, library) = (turn.measurement.run, turn.library);
-        let place = Place {
+        let fixture = Fixture {
             library,
             server: RedisServer::start(),
             transport: turn.measurement.transport,
             effort: self.effort,
         };
-        // In a task, as in a program that uses leasehold, not on the thread that waits for it.
-        let measured = runtime.spawn(async move { run(&place).await });
+        // In a task, as in a program that uses leasehold; not on the thread that calls `block_on`.
+        let measured = runtime.spawn(async move { run(&fixture).await });
         runtime.block_on(measured).map_err(Fault::from)?
     }
 
@@ -265,18 +265,18 @@ impl Report {
         plots::draw(self, folder)
     }
 
-    /// Puts the summary into a page, between two marks, and the plots into a folder.
+    /// Writes the summary to a page, between two markers, and the plots to a folder.
     ///
     /// # Errors
-    /// Those of reading and writing, and if the page has no marks.
+    /// Those of reading and writing, and if the page has no markers.
     pub fn write_docs(&self, page: &Path, folder: &Path) -> Result<()> {
         let text = fs::read_to_string(page)?;
-        fs::write(page, summary::between_marks(&text, &self.summary())?)?;
+        fs::write(page, summary::between_markers(&text, &self.summary())?)?;
         fs::create_dir_all(folder)?;
         plots::draw(self, folder)
     }
 
-    /// In Markdown.
+    /// The summary, in Markdown.
     #[must_use]
     pub fn summary(&self) -> String {
         summary::of(self)
@@ -294,7 +294,7 @@ impl Report {
         })
     }
 
-    /// A figure of a client, if it was measured.
+    /// The figure of a client, if it was measured.
     #[must_use]
     pub fn figure(&self, name: &str, client: &str) -> Option<&Figure> {
         let mut figures = self.figures.iter();

@@ -16,7 +16,7 @@ const INK: RGBColor = RGBColor(40, 44, 52);
 const GREY: RGBColor = RGBColor(150, 156, 166);
 const LIGHT: RGBColor = RGBColor(226, 229, 234);
 const GREEN: RGBColor = RGBColor(46, 139, 87);
-/// The client libraries, and then whatever else is compared.
+/// The client libraries first, then other series.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(31, 98, 176),
     RGBColor(222, 112, 26),
@@ -32,7 +32,7 @@ const TEXT: u32 = 14;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// Draws whatever the report has figures for.
+/// Draws each plot that the report has figures for.
 pub(super) fn draw(report: &Report, folder: &Path) -> Result<()> {
     draw_goals(report, &folder.join("goals.svg"))?;
     draw_pairs(report, &folder.join("sequential.svg"))?;
@@ -51,7 +51,7 @@ fn text(size: u32, colour: &RGBColor, horizontal: HPos, vertical: VPos) -> TextS
         .pos(Pos::new(horizontal, vertical))
 }
 
-/// A white area with a title and a line below it.
+/// A white page with a title and a subtitle.
 fn page<'a>(path: &'a Path, size: (u32, u32), title: &str, below: &str) -> Result<Area<'a>> {
     let area = SVGBackend::new(path, size).into_drawing_area();
     area.fill(&WHITE).map_err(fault)?;
@@ -62,7 +62,7 @@ fn page<'a>(path: &'a Path, size: (u32, u32), title: &str, below: &str) -> Resul
     Ok(area.margin(64, 8, 8, 16))
 }
 
-/// Names and their colours along the top, in as many rows as they need; what is left below them.
+/// Draws a legend along the top. Returns the area below it.
 fn legend<'a>(area: &Area<'a>, names: &[(String, RGBColor)]) -> Result<Area<'a>> {
     const ROW: i32 = 20;
     let right = i32::try_from(area.dim_in_pixel().0)?;
@@ -82,7 +82,7 @@ fn legend<'a>(area: &Area<'a>, names: &[(String, RGBColor)]) -> Result<Area<'a>>
     Ok(area.clone().margin(y + ROW + 8, 0, 0, 0))
 }
 
-/// How much of its limit each figure with a goal takes: what is left of the line is reached.
+/// Plots each figure as a fraction of its goal; a figure left of the line meets its goal.
 fn draw_goals(report: &Report, path: &Path) -> Result<()> {
     const LEAST: f64 = 0.1;
     const MOST: f64 = 10.0;
@@ -99,8 +99,13 @@ fn draw_goals(report: &Report, path: &Path) -> Result<()> {
     }
     let rows = names.len() as f64;
     let height = 140 + 22 * u32::try_from(names.len())?;
-    let below = "1 is the goal; left of it is better (logarithmic)";
-    let area = page(path, (860, height), "How much of each limit is used", below)?;
+    let below = "1 is the goal; further left is better (logarithmic)";
+    let area = page(
+        path,
+        (860, height),
+        "Figures as a fraction of their goals",
+        below,
+    )?;
     let rest = legend(&area, &clients(report))?;
     let x = LEAST.ln()..MOST.ln();
     let mut chart = ChartBuilder::on(&rest.margin(0, 0, 260, 0))
@@ -134,7 +139,7 @@ fn draw_goals(report: &Report, path: &Path) -> Result<()> {
     area.present().map_err(fault)
 }
 
-/// 0.5: half of what the goal allows; 2: twice as much.
+/// The fraction of the goal: 0.5 is half of what the goal allows, 2 is twice as much.
 fn used(figure: &Figure) -> Option<f64> {
     let goal = figure.goal?;
     let judged = if goal.is_on_ratio() {
@@ -146,7 +151,7 @@ fn used(figure: &Figure) -> Option<f64> {
         Goal::RatioAtLeast(limit) => limit / judged,
         Goal::RatioAtMost(limit) | Goal::AtMost(limit) => judged / limit,
     };
-    // Of a limit of nothing no part can be used.
+    // A limit of zero has no fractions.
     (goal.limit() > 0.0 && used.is_finite()).then_some(used)
 }
 
@@ -159,7 +164,7 @@ fn clients(report: &Report) -> Vec<(String, RGBColor)> {
     names.zip(COLOURS).collect()
 }
 
-/// Text at a pixel of the whole picture.
+/// Draws text at a pixel of the whole picture.
 fn put(chart: &Chart<'_, '_>, words: &str, style: &TextStyle<'_>, at: (i32, i32)) -> Result<()> {
     let area = chart.plotting_area().strip_coord_spec();
     let (origin_x, origin_y) = area.get_base_pixel();
@@ -167,18 +172,18 @@ fn put(chart: &Chart<'_, '_>, words: &str, style: &TextStyle<'_>, at: (i32, i32)
     area.draw_text(words, style, at).map_err(fault)
 }
 
-/// A name, and a value for each of the series that it has one of.
+/// A name and one optional value per series.
 type Group = (String, Vec<Option<f64>>);
 
-/// Bars beside each other, in groups, from zero, with their numbers above them.
+/// A bar chart in groups, with a number above each bar.
 struct Bars<'a> {
     title: &'a str,
     below: &'a str,
-    /// What each bar of a group is.
+    /// The name and colour of each bar of a group.
     series: Vec<(String, RGBColor)>,
-    /// One below the other, on the same scale, each with its heading.
+    /// Charts one above the other, on the same scale, each with a heading.
     panels: Vec<(String, Vec<Group>)>,
-    /// Where to draw a line: the floor or the goal.
+    /// Draws a line at the floor or the goal.
     line: Option<f64>,
 }
 
@@ -220,8 +225,8 @@ impl Bars<'_> {
             .build_cartesian_2d(0.0..right, 0.0..most * 1.12)
             .map_err(fault)?;
         scale(&mut chart, &number)?;
-        for (place, group) in groups.iter().enumerate() {
-            self.draw_group(&mut chart, place as f64, group)?;
+        for (index, group) in groups.iter().enumerate() {
+            self.draw_group(&mut chart, index as f64, group)?;
         }
         if let Some(at) = self.line {
             let line = PathElement::new([(0.0, at), (right, at)], INK.stroke_width(1));
@@ -239,7 +244,7 @@ impl Bars<'_> {
         let bars = values.iter().zip(&self.series);
         let bars = bars.filter_map(|(value, (_, colour))| Some(((*value)?, colour)));
         let bars: Vec<_> = bars.collect();
-        // One alone does not fill the place of two.
+        // A single bar is as wide as one of two.
         let width = 0.86 / bars.len().max(2) as f64;
         let from = left + 0.5 - width * bars.len() as f64 / 2.0;
         for (at, (value, colour)) in bars.into_iter().enumerate() {
@@ -258,7 +263,7 @@ impl Bars<'_> {
     }
 }
 
-/// The scale on the left, and its lines.
+/// Draws the scale on the left and its lines.
 fn scale(chart: &mut Chart<'_, '_>, label: &dyn Fn(f64) -> String) -> Result<()> {
     chart
         .configure_mesh()
@@ -293,8 +298,8 @@ fn draw_pairs(report: &Report, path: &Path) -> Result<()> {
     let mut series = clients(report);
     series.push(("another library".into(), GREY));
     Bars {
-        title: "Taking a free lock and giving it back, one after the other",
-        below: "median time ÷ that of SET NX PX and a compare-and-delete script on the same client; less is better",
+        title: "Acquiring and releasing a free lock, one pair at a time",
+        below: "median time ÷ that of SET NX PX and a compare-and-delete script on the same client; lower is better",
         series,
         panels: vec![(String::new(), groups)],
         line: Some(1.0),
@@ -319,8 +324,8 @@ fn draw_hand_overs(report: &Report, path: &Path) -> Result<()> {
         groups.push((format!("{contenders} clients"), values));
     }
     Bars {
-        title: "From the release of one client to the next one's having the lock",
-        below: "median in µs, beside a bare PUBLISH from one connection to another; less is better",
+        title: "Hand-over: from the release of one client to the grant of the next",
+        below: "median in µs, next to a bare PUBLISH from one connection to another; lower is better",
         series,
         panels: vec![(String::new(), groups)],
         line: None,
@@ -347,8 +352,8 @@ fn draw_rates(report: &Report, path: &Path) -> Result<()> {
     let names = ["leasehold", "BLPOP, a signal", "BLPOP, a token"];
     let names = names.map(str::to_owned);
     Bars {
-        title: "One lock from hand to hand between 2, 8 or 32 clients, times a second",
-        below: "held for no time, or a queue that drains; more is better",
+        title: "Acquisitions of one lock by 2, 8 or 32 clients, per second",
+        below: "held for no time, or a queue that drains; higher is better",
         series: names.into_iter().zip([COLOURS[0], LIGHT, GREY]).collect(),
         panels,
         line: None,
@@ -356,15 +361,15 @@ fn draw_rates(report: &Report, path: &Path) -> Result<()> {
     .draw(path)
 }
 
-/// How many tasks there are in the plot of pairs side by side.
+/// The numbers of tasks in the plot of concurrent pairs.
 const TASKS: [f64; 4] = [1.0, 16.0, 64.0, 256.0];
 
-/// Pairs a second ÷ floor, over the number of tasks.
+/// Plots pairs/s ÷ floor against the number of tasks.
 fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
     let mut lines: Vec<(String, String, String)> = Vec::new();
     for (kind, id) in [
-        ("each in its own call", "distinct_keys"),
-        ("together", "distinct_keys_together"),
+        ("one call each", "distinct_keys"),
+        ("batched", "distinct_keys_batched"),
     ] {
         for (client, _) in clients(report) {
             lines.push((format!("{client}, {kind}"), id.into(), client));
@@ -378,11 +383,11 @@ fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
     if drawn.is_empty() {
         return Ok(());
     }
-    let below = "pairs a second ÷ those of SET NX PX and compare-and-delete; more is better";
+    let below = "pairs/s ÷ those of SET NX PX and compare-and-delete; higher is better";
     let area = page(
         path,
         (860, 420),
-        "Locks that nobody else wants, by tasks of one client",
+        "Uncontended locks, by tasks of one client",
         below,
     )?;
     let names: Vec<_> = drawn
@@ -420,10 +425,10 @@ fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
     area.present().map_err(fault)
 }
 
-/// A line's name, colour and points.
+/// The name, colour and points of a line.
 type DrawnLine = (String, RGBColor, Vec<(f64, f64)>);
 
-/// The lines that the report has points of.
+/// The lines that have at least one point.
 fn drawn_lines(report: &Report, lines: Vec<(String, String, String)>) -> Vec<DrawnLine> {
     let mut drawn = Vec::new();
     for ((name, id, client), colour) in lines.into_iter().zip(COLOURS) {

@@ -14,15 +14,14 @@ pub(super) fn of(report: &Report) -> String {
     let mut out = String::new();
     let clients: Vec<&str> = report.plan.libraries.iter().map(|one| one.name()).collect();
     let rounds = report.plan.rounds;
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
-        "{}; {}; medians of {rounds} rounds, in brackets the least and the greatest of them.\n",
+        "{}; {}; medians of {rounds} rounds, in brackets the minimum and the maximum.\n",
         report.machine, report.server,
     );
     if report.plan.effort == Effort::Quick {
-        out +=
-            "**A quick run: it shows that the measurements work; its figures mean nothing.**\n\n";
+        out += "**A quick run: it only shows that the measurements work; its figures mean nothing.**\n\n";
     }
     for fault in &report.faults {
         let _ = writeln!(out, "**Failed:** {fault}\n");
@@ -46,7 +45,7 @@ pub(super) fn of(report: &Report) -> String {
     out
 }
 
-/// Figures of the same name, in the order of the report.
+/// Groups the figures by name, in the order of the report.
 fn rows(report: &Report) -> Vec<Vec<&Figure>> {
     let mut rows: Vec<Vec<&Figure>> = Vec::new();
     for figure in &report.figures {
@@ -69,7 +68,7 @@ fn table(out: &mut String, rows: &[Vec<&Figure>], clients: &[&str]) {
         let _ = write!(out, "| `{}` | {} | {goal} |", row[0].name, row[0].unit);
         for client in clients {
             let own = row.iter().find(|figure| figure.client == *client);
-            // What is about no client library stands in the first column.
+            // A figure without a client library goes to the first column.
             let own = own.or_else(|| row.iter().find(|_| clients.first() == Some(client)));
             let other =
                 own.is_some_and(|own| own.client != *client && clients.contains(&own.client));
@@ -98,7 +97,7 @@ fn cell(figure: &Figure) -> String {
     text
 }
 
-/// Three digits that say something.
+/// Rounds to about three significant digits.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 || size >= 100.0 {
@@ -112,8 +111,8 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// The page with what is between its two marks replaced.
-pub(super) fn between_marks(page: &str, summary: &str) -> Result<String> {
+/// Replaces the text between the two markers of the page.
+pub(super) fn between_markers(page: &str, summary: &str) -> Result<String> {
     let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
         let (_, after) = rest.split_once(END)?;
         Some((before, after))
@@ -133,11 +132,11 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_between_the_marks_changes() {
+    fn only_the_text_between_the_markers_changes() {
         let page = format!("# Speed\n{BEGIN}\nold\n{END}\nmore\n");
-        let changed = between_marks(&page, "new\n").expect("both marks");
+        let changed = between_markers(&page, "new\n").expect("both markers");
         assert_eq!(changed, format!("# Speed\n{BEGIN}\n\nnew\n\n{END}\nmore\n"));
-        assert_eq!(between_marks(&changed, "new\n").expect("again"), changed);
-        assert!(between_marks("# Speed\n", "new\n").is_err());
+        assert_eq!(between_markers(&changed, "new\n").expect("again"), changed);
+        assert!(between_markers("# Speed\n", "new\n").is_err());
     }
 }

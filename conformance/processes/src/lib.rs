@@ -4,7 +4,7 @@
 //! The program `contender` is one process that takes a lock again and again. The tests start
 //! many of them and tell from what they print in which order they were served.
 
-mod watched;
+mod recording;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use leasehold_api::LockBackend;
 use leasehold_fred::FredBackend;
 use leasehold_redis_rs::{Options, RedisBackend};
 
-pub use watched::{Phase, Watched};
+pub use recording::{Phase, RecordingBackend};
 
 /// A machine that is busy with other tests may stall a process; a call that is cut short for it
 /// would be sent again, which is not what these tests are about.

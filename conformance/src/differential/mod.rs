@@ -10,10 +10,10 @@
 //! fails if one came too seldom to say that it was compared. A sequence that fails is shrunk by
 //! proptest; time is real, so a failure that hangs on microseconds may shrink less than it could.
 
-mod ears;
 mod moves;
 mod outcomes;
 mod play;
+mod subscribers;
 
 use std::cell::RefCell;
 use std::env;
@@ -31,7 +31,7 @@ pub const COMMANDS_VARIABLE: &str = "LEASEHOLD_DIFFERENTIAL_COMMANDS";
 const COMMANDS: u64 = 10_000;
 /// A run goes on until every outcome was seen often enough, up to so many times the commands asked
 /// for, or the usual number of them: a short run must not fail because what is rare did not come.
-const PATIENCE: u64 = 6;
+const TIMEOUT: u64 = 6;
 /// Sequences tried while shrinking one that fails, and the longest time for it, in ms: a notice
 /// that does not come is waited for each time.
 const SHRINK: u32 = 500;
@@ -62,7 +62,7 @@ pub fn check(
     backend: Arc<dyn LockBackend>,
     commands: u64,
 ) -> Result<Counts, String> {
-    let stage = RefCell::new(runtime.block_on(play::Stage::new(backend))?);
+    let fixture = RefCell::new(runtime.block_on(play::Fixture::new(backend))?);
     let config = Config {
         failure_persistence: None,
         max_shrink_iters: SHRINK,
@@ -71,17 +71,17 @@ pub fn check(
     };
     let mut runner = TestRunner::new(config);
     let scripts = moves::scripts();
-    let most = commands.max(COMMANDS).saturating_mul(PATIENCE);
+    let most = commands.max(COMMANDS).saturating_mul(TIMEOUT);
     let goes_on = |counts: &Counts| {
         let done = counts.commands();
         done < commands || (done < most && !counts.gaps().is_empty())
     };
-    while goes_on(&stage.borrow().counts) {
+    while goes_on(&fixture.borrow().counts) {
         let tree = scripts.new_tree(&mut runner);
         let tree = tree.map_err(|reason| reason.to_string())?;
         let played = runner.run_one(tree, |script| {
-            let mut stage = stage.borrow_mut();
-            let played = runtime.block_on(stage.play(&script));
+            let mut fixture = fixture.borrow_mut();
+            let played = runtime.block_on(fixture.play(&script));
             played.map_err(TestCaseError::fail)
         });
         match played {
@@ -90,7 +90,7 @@ pub fn check(
             Err(TestError::Abort(reason)) => return Err(reason.to_string()),
         }
     }
-    let counts = stage.into_inner().counts;
+    let counts = fixture.into_inner().counts;
     let gaps = counts.gaps();
     if gaps.is_empty() {
         Ok(counts)

@@ -11,14 +11,14 @@ use leasehold_api::{
     LockSpec, Mode, Operation, OwnerId, Poll, Renew, ServerTime, SessionId, Stamped, Wait, bounds,
 };
 
-use super::ears::Ear;
 use super::moves::{Ask, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mode};
 use super::outcomes::{Counts, Outcome};
+use super::subscribers::Subscriber;
 
 /// What lasts longer than one sequence.
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) backend: Arc<dyn LockBackend>,
-    pub(super) ears: [Ear; SESSIONS],
+    pub(super) subscribers: [Subscriber; SESSIONS],
     pub(super) counts: Counts,
     /// Keys used so far.
     keys: u64,
@@ -49,7 +49,7 @@ struct Sent {
 
 /// One sequence being played.
 struct Play<'a> {
-    stage: &'a mut Stage,
+    fixture: &'a mut Fixture,
     locks: BTreeMap<u64, Lock>,
     /// The lock in each slot.
     slots: [u64; KEYS],
@@ -61,15 +61,15 @@ struct Play<'a> {
     trace: String,
 }
 
-impl Stage {
+impl Fixture {
     pub(super) async fn new(backend: Arc<dyn LockBackend>) -> Result<Self, String> {
-        let ears = [(); SESSIONS].map(|()| Ear::new(&backend));
+        let subscribers = [(); SESSIONS].map(|()| Subscriber::new(&backend));
         let unit = measure(&*backend)
             .await
             .map_err(|error| error.to_string())?;
         Ok(Self {
             backend,
-            ears,
+            subscribers,
             counts: Counts::new(),
             keys: 0,
             unit,
@@ -79,12 +79,16 @@ impl Stage {
     /// Plays a sequence from fresh keys on; the error tells all that was sent.
     pub(super) async fn play(&mut self, script: &Script) -> Result<(), String> {
         let backend = Arc::clone(&self.backend);
-        for (ear, listens) in self.ears.iter_mut().zip([true, script.listening, false]) {
-            ear.set_listening(&backend, listens).await?;
+        for (subscriber, listens) in
+            self.subscribers
+                .iter_mut()
+                .zip([true, script.listening, false])
+        {
+            subscriber.set_listening(&backend, listens).await?;
         }
         let now = backend.hello().await.map_err(|error| error.to_string())?.at;
         let mut play = Play {
-            stage: self,
+            fixture: self,
             locks: BTreeMap::new(),
             slots: [0; KEYS],
             specs: script.specs,
@@ -109,7 +113,7 @@ impl Stage {
         let trace = std::mem::take(&mut play.trace);
         result.map_err(|what| {
             // What this sequence left unheard must not be heard by the next.
-            self.ears = [(); SESSIONS].map(|()| Ear::new(&backend));
+            self.subscribers = [(); SESSIONS].map(|()| Subscriber::new(&backend));
             format!("{what}\nWhat was sent, and what came back:\n{trace}")
         })
     }
@@ -132,9 +136,9 @@ async fn measure(backend: &dyn LockBackend) -> Result<Duration, BackendError> {
 
 impl Play<'_> {
     fn fresh(&mut self, slot: usize) {
-        self.stage.keys += 1;
-        let number = self.stage.keys;
-        let session = self.stage.ears[0].session;
+        self.fixture.keys += 1;
+        let number = self.fixture.keys;
+        let session = self.fixture.subscribers[0].session;
         let bytes = session.as_bytes();
         let name = format!("differential {:02x}{:02x} {number}", bytes[0], bytes[1]);
         let lock = Lock {
@@ -148,12 +152,14 @@ impl Play<'_> {
     }
 
     async fn play(&mut self, next: Move) -> Result<(), String> {
-        let backend = Arc::clone(&self.stage.backend);
+        let backend = Arc::clone(&self.fixture.backend);
         match next {
             Move::Sleep(time) => self.sleep(time).await,
-            Move::SleepUnit => self.sleep(self.stage.unit + A_LITTLE).await,
+            Move::SleepUnit => self.sleep(self.fixture.unit + A_LITTLE).await,
             Move::Listen(listen) => {
-                self.stage.ears[1].set_listening(&backend, listen).await?;
+                self.fixture.subscribers[1]
+                    .set_listening(&backend, listen)
+                    .await?;
                 let _ = writeln!(self.trace, "  the second session listens: {listen}");
             }
             Move::Fresh { key } => self.fresh(key),
@@ -166,13 +172,13 @@ impl Play<'_> {
     }
 
     async fn sleep(&mut self, time: Duration) {
-        self.stage.backend.runtime().sleep(time).await;
+        self.fixture.backend.runtime().sleep(time).await;
         let _ = writeln!(self.trace, "  sleep {time:?}");
     }
 
     const fn lease(&self, lease: Lease) -> Duration {
         match lease {
-            Lease::Short => self.stage.unit,
+            Lease::Short => self.fixture.unit,
             Lease::Millis(millis) => Duration::from_millis(millis),
         }
     }
@@ -248,10 +254,10 @@ impl Play<'_> {
 
     fn acquire(&mut self, ask: Ask) -> Sent {
         let lock = self.slots[ask.key];
-        let ear = &mut self.stage.ears[ask.session];
-        let newest = ear.next_sequence();
+        let subscriber = &mut self.fixture.subscribers[ask.session];
+        let newest = subscriber.next_sequence();
         let operation = Operation {
-            session: ear.session,
+            session: subscriber.session,
             // Left out so far, and lower than the one before.
             sequence: if ask.old {
                 newest.saturating_sub(3).max(1)
@@ -268,7 +274,7 @@ impl Play<'_> {
         };
         let by = match ask.deliver {
             Deliver::In(micros) => shifted(self.now, micros),
-            Deliver::Early => self.now.saturating_add(bounds::HORIZON + self.stage.unit),
+            Deliver::Early => self.now.saturating_add(bounds::HORIZON + self.fixture.unit),
         };
         let lease = self.lease(ask.lease);
         let mode = mode(spec.kind(), ask.weight);
@@ -303,7 +309,7 @@ impl Play<'_> {
         if batch.is_empty() {
             return Ok(());
         }
-        let replies = send(&*self.stage.backend, &self.locks, batch).await;
+        let replies = send(&*self.fixture.backend, &self.locks, batch).await;
         if replies.len() != batch.len() {
             return Err(format!("{} replies to {}", replies.len(), batch.len()));
         }
@@ -328,11 +334,11 @@ impl Play<'_> {
         };
         self.now = answered.stamp.at;
         let listening: Vec<SessionId> = self
-            .stage
-            .ears
+            .fixture
+            .subscribers
             .iter()
-            .filter(|ear| ear.listens())
-            .map(|ear| ear.session)
+            .filter(|subscriber| subscriber.listens())
+            .map(|subscriber| subscriber.session)
             .collect();
         let reachable = |session| {
             if listening.contains(&session) {
@@ -359,7 +365,7 @@ impl Play<'_> {
         let again = self.sent.contains(sent);
         self.sent.push(sent.clone());
         match Outcome::of(&sent.command, &answered.reply) {
-            Some(outcome) => self.stage.counts.count(outcome, again),
+            Some(outcome) => self.fixture.counts.count(outcome, again),
             None => return Err("a reply to another command".to_owned()),
         }
         for message in messages {
@@ -372,15 +378,20 @@ impl Play<'_> {
     /// Each session hears what it was told, in that order; what it should not hear shows here or
     /// at the end.
     async fn compare_notices(&mut self, told: &[(Message, ServerTime)]) -> Result<(), String> {
-        let backend = Arc::clone(&self.stage.backend);
-        for ear in self.stage.ears.iter_mut().filter(|ear| ear.listens()) {
-            let session = ear.session;
+        let backend = Arc::clone(&self.fixture.backend);
+        for subscriber in self
+            .fixture
+            .subscribers
+            .iter_mut()
+            .filter(|subscriber| subscriber.listens())
+        {
+            let session = subscriber.session;
             let mine = told.iter().filter(|(message, _)| message.to == session);
             for (message, at) in mine {
-                ear.expect(&backend, message, *at).await?;
-                self.stage.counts.count_notices(1);
+                subscriber.expect(&backend, message, *at).await?;
+                self.fixture.counts.count_notices(1);
             }
-            let heard = ear.leftovers();
+            let heard = subscriber.leftovers();
             if !heard.is_empty() {
                 return Err(format!("heard unexpectedly: {heard:?}"));
             }
@@ -389,9 +400,9 @@ impl Play<'_> {
     }
 
     async fn end(&mut self) -> Result<(), String> {
-        let backend = Arc::clone(&self.stage.backend);
-        for ear in &mut self.stage.ears {
-            ear.barrier(&backend).await?;
+        let backend = Arc::clone(&self.fixture.backend);
+        for subscriber in &mut self.fixture.subscribers {
+            subscriber.barrier(&backend).await?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Many steps in one call: each by itself.
+//! Batches: many commands in one call, each executed independently.
 
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, EndReply, PollReply, Refused, RenewReply, ServerTime,
@@ -12,7 +12,7 @@ use crate::world::{Attempt, Lock, Session, World};
 pub(super) const CASES: &[Case] = cases!("batches";
     empty_batches_are_answered_empty: ["trait contract"], [];
     each_renewal_by_itself: ["trait contract", "S3"], [];
-    each_end_by_itself: ["trait contract", "S3"], [];
+    each_release_by_itself: ["trait contract", "S3"], [];
     same_attempt_twice_in_a_batch: ["rule 12"], [];
     each_poll_by_itself: ["trait contract", "rule 7"], [Queue];
     ends_of_one_key_in_order: ["rule 7", "rule 8"], [Queue];
@@ -31,12 +31,12 @@ async fn empty_batches_are_answered_empty(world: &World) -> Verdict {
         sizes,
         (0, 0),
         "trait contract",
-        "one element for each request, so none"
+        "an empty batch has an empty reply"
     );
     Ok(())
 }
 
-/// Holds on `k0`, `k1`, …
+/// Acquires `k0`, `k1`, …
 async fn holds(world: &World, n: usize) -> Result<Vec<Attempt>, Failure> {
     let session = world.session().await?;
     let mut all = Vec::new();
@@ -59,7 +59,7 @@ async fn each_renewal_by_itself(world: &World) -> Verdict {
         answers.len(),
         4,
         "trait contract",
-        "one element for each request"
+        "a batch has one reply per request"
     );
     for (n, answer) in answers.into_iter().enumerate() {
         match answer?.reply {
@@ -68,7 +68,7 @@ async fn each_renewal_by_itself(world: &World) -> Verdict {
                     token,
                     held[n].token(),
                     "trait contract",
-                    "in the order asked"
+                    "the replies are in the order of the requests"
                 );
             }
             RenewReply::Lost(_) if n == 1 => {}
@@ -76,14 +76,14 @@ async fn each_renewal_by_itself(world: &World) -> Verdict {
                 other,
                 RenewReply::Renewed { .. },
                 "trait contract",
-                "element {n} answers request {n}; only request 1 had been released"
+                "reply {n} answers request {n}; only request 1 had been released"
             ),
         }
     }
     Ok(())
 }
 
-async fn each_end_by_itself(world: &World) -> Verdict {
+async fn each_release_by_itself(world: &World) -> Verdict {
     let held = holds(world, 4).await?;
     held[2].released("S3").await?;
     let batch: Vec<_> = held.iter().map(Attempt::end_request).collect();
@@ -92,7 +92,7 @@ async fn each_end_by_itself(world: &World) -> Verdict {
         answers.len(),
         4,
         "trait contract",
-        "one element for each request"
+        "a batch has one reply per request"
     );
     for (n, answer) in answers.into_iter().enumerate() {
         let reply = answer?.reply;
@@ -105,7 +105,7 @@ async fn each_end_by_itself(world: &World) -> Verdict {
             right,
             "trait contract",
             (n, reply),
-            "only request 2 had been released before; all others are now"
+            "only request 2 had been released before; the batch releases all others"
         );
     }
     for hold in &held {
@@ -129,7 +129,7 @@ async fn same_attempt_twice_in_a_batch(world: &World) -> Verdict {
             EndReply::NotHeld(_)
         ],
         "rule 12",
-        "a batch is many steps: the second end finds what the first has done"
+        "a batch is executed in order: the second release sees the effect of the first"
     );
     Ok(())
 }
@@ -157,7 +157,7 @@ async fn each_poll_by_itself(world: &World) -> Verdict {
             PollReply::Gone(_)
         ],
         "trait contract",
-        "each poll is answered for its own key and attempt, in the order asked"
+        "each poll is answered for its own key and attempt, in order"
     );
     Ok(())
 }
@@ -168,14 +168,14 @@ async fn ends_of_one_key_in_order(world: &World) -> Verdict {
     let session = &held[0].session;
     let (first, _) = session.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = session.ask(&lock).wait().queued("rule 7").await?;
-    // The second request finds the claim that the first has made.
+    // The second request finds the offer that the first one made.
     let batch = [held[0].end_request(), first.end_request()];
     for answer in session.backend.end(&batch).await {
         want!(
             answer?.reply,
             EndReply::Released { .. },
             "rule 8",
-            "each element settles by itself, in the order of the batch"
+            "each request is executed by itself, in the order of the batch"
         );
     }
     second.poll_granted("rule 8").await?;
@@ -190,14 +190,14 @@ async fn largest_batch(world: &World) -> Verdict {
         answers.len(),
         batch.len(),
         "trait contract",
-        "one element for each request"
+        "a batch has one reply per request"
     );
     for answer in answers {
         want!(
             answer?.reply,
             EndReply::Released { .. },
             "trait contract",
-            "each was held"
+            "each key was held"
         );
     }
     Ok(())
@@ -218,20 +218,20 @@ async fn one_error_touches_no_other(world: &World) -> Verdict {
                 stamped.reply,
                 EndReply::Released { .. },
                 "trait contract",
-                "an error on one key touches no other"
+                "an error on one key doesn't affect the others"
             ),
             other => want!(
                 other,
                 Some(Err(BackendError::ForeignValue { .. })) if expected_error,
                 "rule 14",
-                "the error of an element is its own"
+                "an error belongs to one request only"
             ),
         }
     }
     Ok(())
 }
 
-/// The answers to acquires in one batch.
+/// Sends acquires in one batch and returns the replies.
 async fn acquire_all(
     session: &Session,
     batch: &[Acquire],
@@ -241,7 +241,7 @@ async fn acquire_all(
         answers.len(),
         batch.len(),
         "trait contract",
-        "one element for each request"
+        "a batch has one reply per request"
     );
     let reply = |answer: Result<leasehold_api::Stamped<_>, _>| answer.map(|it| it.reply);
     Ok(answers.into_iter().map(reply).collect())
@@ -270,9 +270,9 @@ async fn each_acquire_by_itself(world: &World) -> Verdict {
             Ok(AcquireReply::Acquired(_))
         ],
         "trait contract",
-        "each acquire is answered for its own key, in the order asked"
+        "each acquire is answered for its own key, in order"
     );
-    // Delivered once more, each only reports.
+    // A second delivery only reports the holds.
     let again = acquire_all(&session, &batch).await?;
     for (first, second) in answers.iter().zip(&again) {
         if let Ok(AcquireReply::Acquired(first)) = first {
@@ -280,7 +280,7 @@ async fn each_acquire_by_itself(world: &World) -> Verdict {
                 second,
                 Ok(AcquireReply::Acquired(second)) if (second.token, second.holds) == (first.token, 1),
                 "rule 12",
-                "an acquire that is delivered twice holds once"
+                "an acquire that is delivered twice has one hold"
             );
         }
     }
@@ -311,7 +311,7 @@ async fn acquires_of_one_key_in_order(world: &World) -> Verdict {
             Ok(AcquireReply::Queued(second))
         ] if (first.ahead, second.ahead) == (0, 1),
         "rule 7",
-        "a batch is many steps, in its order: the first takes the key, the others line up"
+        "a batch is executed in order: the first request acquires the key, the others queue"
     );
     Ok(())
 }
@@ -332,7 +332,7 @@ async fn largest_batch_of_acquires(world: &World) -> Verdict {
             answer,
             Ok(AcquireReply::Acquired(_)),
             "trait contract",
-            "each was free"
+            "each key was free"
         );
     }
     let last = Lock::mutex(&format!("k{}", bounds::MAX_BATCH - 1));
@@ -358,7 +358,7 @@ async fn acquire_of_a_foreign_key_touches_no_other(world: &World) -> Verdict {
             Ok(AcquireReply::Acquired(_))
         ],
         "rule 14",
-        "the error of an element is its own"
+        "an error belongs to one request only"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Futures that are dropped, at every point and in every state: nothing is left behind.
+//! Dropped futures leave nothing behind, whenever they are dropped.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -22,10 +22,10 @@ pub(super) const CASES: &[Case] = cases!("client_cancel";
     dropped_handoff_leaves_nothing: ["S3", "L1"], [Reentrancy, Inspect];
 );
 
-/// Drops are tried after each of so many polls of the future.
+/// The maximum number of polls after which a future is dropped.
 const POLLS: u32 = 8;
 
-/// Polls a future at most so often, and then drops it; whether it ended before.
+/// Polls a future at most `polls` times, then drops it. Returns whether it completed.
 async fn dropped_after(polls: u32, future: impl Future) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -43,7 +43,7 @@ async fn dropped_after(polls: u32, future: impl Future) -> bool {
     .await
 }
 
-/// Insists that within ten units the key has so many holders, and nobody waits.
+/// Expects that within ten units the key has `holders` holders and no waiters.
 async fn left(world: &World, locks: &LockClient, holders: u32, when: &str) -> Verdict {
     let mut came = (u32::MAX, u32::MAX);
     for _ in 0..40 {
@@ -58,7 +58,7 @@ async fn left(world: &World, locks: &LockClient, holders: u32, when: &str) -> Ve
         came,
         (holders, 0),
         "rule 11",
-        "what was dropped is given up in the background: {when}"
+        "a dropped operation is released in the background: {when}"
     );
     Ok(())
 }
@@ -68,7 +68,7 @@ async fn dropped_wait_leaves_nothing(world: &World) -> Verdict {
     let _held = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
     for polls in 0..POLLS {
-        // A wait is polled anew only when something happens; the last ones may not come about.
+        // A wait is only polled again when something happens, so the last counts may not occur.
         let dropped = dropped_after(polls, mutex.lock());
         let _ended = world.within(12, dropped).await;
         left(world, &a, 1, &format!("a wait after {polls} polls")).await?;
@@ -117,15 +117,15 @@ async fn dropped_release_goes_on(world: &World) -> Verdict {
     Ok(())
 }
 
-/// The lock was taken, and its taker does not know.
+/// The server granted the lock, but the client doesn't know.
 async fn dropped_without_an_answer_leaves_nothing(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = world.client_on_line().await?;
+    let (b, proxy) = world.client_on_proxy().await?;
     let mutex = b.mutex("k")?;
-    line.keep_replies(true);
+    proxy.keep_replies(true);
     for units in 1..4 {
         let waited = world.within(units, mutex.lock()).await;
-        want_eq!(waited.is_none(), true, "rule 11", "no reply came through");
+        want_eq!(waited.is_none(), true, "rule 11", "no reply arrived");
         left(world, &a, 0, "an attempt without an answer").await?;
     }
     Ok(())
@@ -149,7 +149,7 @@ async fn dropped_handoff_leaves_nothing(world: &World) -> Verdict {
     for polls in 0..POLLS {
         let guard = b.mutex("k")?.lock().await?;
         if dropped_after(polls, guard.into_handoff()).await {
-            // It came about, and only its lease ends it.
+            // The hand-off completed, so only its lease can end the hold.
             return Ok(());
         }
         left(world, &a, 0, &format!("a hand-off after {polls} polls")).await?;

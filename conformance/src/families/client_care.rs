@@ -1,4 +1,4 @@
-//! Shutting down, and input that is refused before any I/O.
+//! Shutdown, and input that is refused before any I/O.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn shutdown_releases_everything(world: &World) -> Verdict {
     for key in ["k1", "k2", "k3"] {
         guards.push(a.mutex(key)?.lock().await?);
     }
-    // One of them is dropped just before, and not released yet.
+    // One guard was just dropped, and its release hasn't been sent yet.
     guards.pop();
     a.shutdown().await?;
     for key in ["k1", "k2", "k3"] {
@@ -61,7 +61,7 @@ async fn shutdown_leaves_nothing_behind(world: &World) -> Verdict {
         left,
         [(1, 0), (0, 0)],
         "S3",
-        "after a shutdown nothing of the client is left"
+        "after a shutdown, nothing of the client is left"
     );
     drop((held, mine));
     Ok(())
@@ -81,7 +81,7 @@ async fn shutdown_ends_waits(world: &World) -> Verdict {
         waited,
         Err(Error::Closed),
         "L4",
-        "a wait ends when its client is shut down"
+        "a wait ends when the client shuts down"
     );
     Ok(())
 }
@@ -95,14 +95,14 @@ async fn shutdown_loses_guards(world: &World) -> Verdict {
         !guard.is_valid(),
         "S2",
         guard,
-        "a guard does not outlive its client's shutdown"
+        "a guard is not valid after its client's shutdown"
     );
     let told = world.within(10, lost).await;
     want_eq!(
         told,
         Some(Loss::ClientClosed),
         "S2",
-        "and its holder is told"
+        "`lost` completes with the reason"
     );
     Ok(())
 }
@@ -115,19 +115,19 @@ async fn closed_client_says_so(world: &World) -> Verdict {
         mutex.lock().await,
         Err(Error::Closed),
         "L4",
-        "no lock after a shutdown"
+        "a lock after a shutdown is refused"
     );
     want!(
         mutex.try_lock().await,
         Err(Error::Closed),
         "L4",
-        "no lock after a shutdown"
+        "a lock after a shutdown is refused"
     );
     want!(
         a.mutex("k").map(|_| ()),
         Err(Error::Closed),
         "L4",
-        "no handle after a shutdown"
+        "a handle after a shutdown is refused"
     );
     Ok(())
 }
@@ -141,15 +141,20 @@ async fn dropped_client_lets_its_guards_be(world: &World) -> Verdict {
         guard.is_valid(),
         "rule 2",
         guard,
-        "a guard keeps what renews it alive"
+        "a guard keeps the tasks that renew it alive"
     );
     drop(guard);
     let next = b.mutex("k")?.lock_within(world.units(50)).await?;
-    want!(next, Outcome::Acquired(_), "S3", "and what releases it");
+    want!(
+        next,
+        Outcome::Acquired(_),
+        "S3",
+        "a guard keeps the tasks that release it alive"
+    );
     Ok(())
 }
 
-/// A backend that panics whatever is asked of it: who reaches it has done I/O.
+/// A backend that panics on every call, to detect I/O.
 #[derive(Debug)]
 struct Untouchable {
     runtime: Arc<dyn Runtime>,
@@ -190,7 +195,7 @@ impl LockBackend for Untouchable {
     }
 }
 
-/// A client that no call may get through.
+/// Creates a client that must not do any I/O.
 async fn untouchable(world: &World, capabilities: Capabilities) -> Result<LockClient, Failure> {
     let runtime = world.backend().await?.runtime();
     Ok(LockClient::new(Untouchable {
@@ -216,7 +221,7 @@ async fn making_handles_does_no_io(world: &World) -> Verdict {
     drop(a.rw_lock("k")?.policy(Policy::WriterPreference));
     a.reentrant_rw_lock("k")?;
     a.semaphore("k", 5)?;
-    // A future that is not polled does nothing either.
+    // A future that isn't polled does nothing.
     drop(a.mutex("k")?.lock());
     Ok(())
 }
@@ -307,25 +312,22 @@ async fn bad_settings(world: &World) -> Verdict {
             capabilities: Capabilities::full(),
         })
     };
-    invalid(
-        builder().lease(Duration::ZERO).build(),
-        "a lease of nothing",
-    )?;
+    invalid(builder().lease(Duration::ZERO).build(), "a lease of zero")?;
     invalid(
         builder().waiter_lease(Duration::ZERO).build(),
-        "a waiter lease of nothing",
+        "a waiter lease of zero",
     )?;
     invalid(
         builder().call_timeout(Duration::ZERO).build(),
-        "a call time-out of nothing",
+        "a call timeout of zero",
     )?;
     let none = Limits {
         holds: 0,
         ..Limits::default()
     };
-    invalid(builder().limits(none).build(), "a limit of nothing")?;
+    invalid(builder().limits(none).build(), "a limit of zero")?;
     let mutex = builder().build()?.mutex("k")?.max_hold(Duration::ZERO);
-    invalid(mutex.lock().await, "a longest hold of nothing")
+    invalid(mutex.lock().await, "a maximum hold of zero")
 }
 
 async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
@@ -340,7 +342,7 @@ async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
             answer,
             Err(Error::Unsupported { .. }),
             "trait contract",
-            "what the backend cannot do is said when the handle is made"
+            "creating a handle fails if the backend can't support it"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Holds that travel from one client to another.
+//! Hand-offs of a hold from one client to another.
 
 use futures_util::future::join_all;
 use leasehold_api::{
@@ -13,16 +13,16 @@ use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_handoff";
     hold_is_adopted_elsewhere: ["S1", "L1"], [Reentrancy];
-    sender_ends_nothing: ["S3"], [Reentrancy];
+    sender_releases_nothing: ["S3"], [Reentrancy];
     sender_renews_nothing: ["L1"], [Reentrancy];
     copied_text_is_adopted_once: ["S1"], [Reentrancy];
     spent_handoff_is_refused: ["S1", "S3"], [Reentrancy];
     late_copy_spares_the_next_holder: ["S3"], [Reentrancy];
     revoked_handoff_is_refused: ["S1"], [Reentrancy, ForceRelease, Inspect];
-    readers_and_writers_travel: ["S1", "rule 6"], [Reentrancy, RwLocks];
+    readers_and_writers_are_handed_off: ["S1", "rule 6"], [Reentrancy, RwLocks];
     other_kind_is_refused_before_any_io: ["trait contract"], [Reentrancy];
     secret_is_not_shown: ["S3"], [Reentrancy];
-    guard_that_cannot_travel_is_given_back: ["trait contract"], [];
+    guard_that_cannot_be_handed_off_is_returned: ["trait contract"], [];
 );
 
 async fn send(world: &World, locks: &LockClient) -> Result<Handoff, Failure> {
@@ -72,24 +72,24 @@ async fn hold_is_adopted_elsewhere(world: &World) -> Verdict {
         guard.fencing_token().ok(),
         token,
         "rule 15",
-        "sender and adopter are one period"
+        "the sender and the adopter are in one epoch"
     );
     world.pass(25).await;
-    ensure!(guard.is_valid(), "L4", guard, "the adopter renews it");
+    ensure!(guard.is_valid(), "L4", guard, "the adopter renews the lock");
     busy(a.mutex("k")?.try_lock().await, "S1")?;
     released(&guard, "S3").await?;
     drop(got(a.mutex("k")?.try_lock().await, "S3")?);
     Ok(())
 }
 
-async fn sender_ends_nothing(world: &World) -> Verdict {
+async fn sender_releases_nothing(world: &World) -> Verdict {
     let (a, b, c) = (
         world.client().await?,
         world.client().await?,
         world.client().await?,
     );
     let handoff = send(world, &a).await?;
-    // Other locks of the sender come and go, and then the sender itself.
+    // The sender uses other locks, then shuts down.
     drop(a.mutex("other")?.lock().await?);
     a.shutdown().await?;
     drop(a);
@@ -97,7 +97,12 @@ async fn sender_ends_nothing(world: &World) -> Verdict {
     busy(c.mutex("k")?.try_lock().await, "S3")?;
     let guard = adopted(adopt(&b, handoff).await)?;
     world.pass(3).await;
-    ensure!(guard.is_valid(), "S3", guard, "nothing ends it");
+    ensure!(
+        guard.is_valid(),
+        "S3",
+        guard,
+        "the adopted lock stays valid"
+    );
     busy(c.mutex("k")?.try_lock().await, "S3")?;
     released(&guard, "S3").await
 }
@@ -113,7 +118,7 @@ async fn sender_renews_nothing(world: &World) -> Verdict {
         next.is_valid(),
         "S3",
         next,
-        "the next holder is not touched"
+        "the next holder is not affected"
     );
     released(&next, "S3").await
 }
@@ -134,20 +139,21 @@ async fn copied_text_is_adopted_once(world: &World) -> Verdict {
         for result in join_all(attempts).await {
             match result {
                 Ok(guard) => guards.push(guard),
-                other => spent(other, "S1", "to all but one")?,
+                other => spent(other, "S1", "for all copies but one")?,
             }
         }
-        want_eq!(guards.len(), 1, "S1", "one of many copies is adopted");
-        spent(
-            adopt(&a, copy(&handoff)?).await,
+        want_eq!(
+            guards.len(),
+            1,
             "S1",
-            "once it was adopted",
-        )?;
+            "exactly one of many copies is adopted"
+        );
+        spent(adopt(&a, copy(&handoff)?).await, "S1", "after an adoption")?;
         ensure!(
             guards[0].is_valid(),
             "S3",
             guards,
-            "other copies change nothing"
+            "the other copies change nothing"
         );
         released(&guards[0], "S3").await?;
     }
@@ -168,9 +174,9 @@ async fn late_copy_spares_the_next_holder(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let handoff = send(world, &a).await?;
     released(&adopted(adopt(&b, copy(&handoff)?).await)?, "S3").await?;
-    // The client that handed it off holds the key once more.
+    // The client that handed it off acquires the key again.
     let next = a.mutex("k")?.lock().await?;
-    spent(adopt(&b, handoff).await, "S1", "in a later tenure")?;
+    spent(adopt(&b, handoff).await, "S1", "under a later holder")?;
     world.pass(2).await;
     busy(b.mutex("k")?.try_lock().await, "S3")?;
     released(&next, "S3").await
@@ -190,7 +196,7 @@ async fn revoked_handoff_is_refused(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn readers_and_writers_travel(world: &World) -> Verdict {
+async fn readers_and_writers_are_handed_off(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let (mine, other) = (a.rw_lock("k")?, b.rw_lock("k")?);
     let beside = other.read().await?;
@@ -215,10 +221,10 @@ async fn readers_and_writers_travel(world: &World) -> Verdict {
 
 async fn other_kind_is_refused_before_any_io(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = world.client_on_line().await?;
+    let (b, proxy) = world.client_on_proxy().await?;
     let handoff = send(world, &a).await?;
     let Err(refused) = b.adopt::<kind::Read>(handoff).await else {
-        let promise = "a mutex is not adopted as a read guard";
+        let promise = "a mutex can't be adopted as a read guard";
         return Err(Failure::new("trait contract", promise, "an error", "none"));
     };
     let (error, handoff) = refused.into_parts();
@@ -226,9 +232,9 @@ async fn other_kind_is_refused_before_any_io(world: &World) -> Verdict {
         error,
         Error::InvalidInput(InvalidInput::HandoffKind { .. }),
         "trait contract",
-        "a mutex is not adopted as a read guard"
+        "a mutex can't be adopted as a read guard"
     );
-    want_eq!(line.calls(), 0, "trait contract", "nothing was sent");
+    want_eq!(proxy.calls(), 0, "trait contract", "nothing was sent");
     released(&adopted(adopt(&b, handoff).await)?, "S3").await
 }
 
@@ -246,41 +252,51 @@ async fn secret_is_not_shown(world: &World) -> Verdict {
         }
         Ok(guard) => format!("{guard:?}"),
     };
-    // The token is no secret, and as long as one.
+    // The token isn't a secret, but it is as long as one.
     let fields = text.split(':').skip(1).filter(|field| *field != token);
     let secrets: Vec<&str> = fields.filter(|field| field.len() > 15).collect();
-    ensure!(secrets.len() > 1, "set-up", secrets, "there are secrets");
+    ensure!(
+        secrets.len() > 1,
+        "set-up",
+        secrets,
+        "a hand-off contains secrets"
+    );
     for secret in secrets {
         ensure!(
             !shown.contains(secret),
             "S3",
             shown,
-            "what authorises is not shown"
+            "`Debug` doesn't print the secrets"
         );
     }
     Ok(())
 }
 
-async fn guard_that_cannot_travel_is_given_back(world: &World) -> Verdict {
-    let (a, line) = world.client_on_line().await?;
+async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
+    let (a, proxy) = world.client_on_proxy().await?;
     let guard = if world.capabilities().reentrancy {
         a.reentrant_mutex("k")?.lock().await?
     } else {
         a.mutex("k")?.lock().await?
     };
-    let before = line.calls();
+    let before = proxy.calls();
     let Err(refused) = guard.into_handoff().await else {
-        let promise = "what cannot be handed off is not";
+        let promise = "a guard that can't be handed off is refused";
         return Err(Failure::new("trait contract", promise, "an error", "none"));
     };
-    want_eq!(line.calls(), before, "trait contract", "nothing was sent");
+    want_eq!(proxy.calls(), before, "trait contract", "nothing was sent");
     let (error, guard) = refused.into_parts();
     want!(
         error,
         Error::Unsupported { .. },
         "trait contract",
-        "what cannot be handed off is said"
+        "the error says why the guard can't be handed off"
     );
-    ensure!(guard.is_valid(), "S3", guard, "and the guard is as before");
+    ensure!(
+        guard.is_valid(),
+        "S3",
+        guard,
+        "the returned guard is still valid"
+    );
     released(&guard, "S3").await
 }

@@ -1,4 +1,4 @@
-//! Taking and releasing, as a user sees it.
+//! Acquiring and releasing through the client.
 
 use futures_util::future::{ready, select};
 use leasehold_api::{Outcome, Release};
@@ -44,7 +44,7 @@ async fn contention_is_a_value(world: &World) -> Verdict {
         !held.change_in.is_zero(),
         "rule 3",
         held,
-        "it says when that may change"
+        "the outcome says when to try again"
     );
     Ok(())
 }
@@ -69,13 +69,13 @@ async fn release_twice_reports_the_same(world: &World) -> Verdict {
         !guard.is_valid(),
         "S3",
         guard,
-        "what was released is not valid any more"
+        "a released guard is not valid"
     );
     want_eq!(
         guard.valid_for().as_micros(),
         0,
         "S3",
-        "and not valid for any time"
+        "a released guard is valid for no time"
     );
     drop(guard);
     world.pass(2).await;
@@ -87,7 +87,7 @@ async fn drop_releases(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lock().await?;
     drop(guard);
-    // The default lease of 30 s has no part in this.
+    // The key becomes free long before the default lease of 30 s ends.
     let got = b.mutex("k")?.lock_within(world.units(50)).await?;
     want!(
         got,
@@ -121,14 +121,14 @@ async fn drop_outside_of_a_runtime_releases(world: &World) -> Verdict {
 async fn dropped_release_goes_on(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lock().await?;
-    // Polled once, and dropped before it can have an answer.
+    // The release is polled once, then dropped before its reply arrives.
     drop(select(Box::pin(guard.release()), ready(())).await);
     let got = b.mutex("k")?.lock_within(world.units(50)).await?;
     want!(
         got,
         Outcome::Acquired(_),
         "rule 12",
-        "a release that was begun goes on"
+        "a release continues after its future is dropped"
     );
     Ok(())
 }
@@ -144,7 +144,7 @@ async fn guard_tells_its_validity(world: &World) -> Verdict {
         !first.is_zero() && first < lease,
         "S2",
         first,
-        "it is valid for less than its lease of {lease:?}: the drift allowance is taken off"
+        "a guard is valid for less than its lease of {lease:?}, by the drift allowance"
     );
     released(&guard, "S3").await?;
     ensure!(
@@ -161,7 +161,7 @@ async fn deadline_lies_before_the_lease(world: &World) -> Verdict {
     let lease = world.units(300);
     let guard = a.mutex("k")?.lease(lease).lock().await?;
     for _ in 0..3 {
-        // Asked first, so that what the server says afterwards is less rather than more.
+        // The guard is read first, so that the server's time is later rather than earlier.
         let local = guard.valid_for();
         let view = a.inspect("k").await?;
         let server = want!(
@@ -175,7 +175,7 @@ async fn deadline_lies_before_the_lease(world: &World) -> Verdict {
             later <= local && later < server,
             "S2",
             (local, server, later),
-            "a guard's deadline lies before the server's, and does not move by looking"
+            "a guard's deadline is before the end of the server's lease, and reading it doesn't move it"
         );
         world.pass(3).await;
     }
@@ -193,7 +193,7 @@ async fn tokens_of_guards_increase(world: &World) -> Verdict {
             token > last,
             "S4",
             token,
-            "the period after {last:?} has a higher token"
+            "the epoch after {last:?} has a higher token"
         );
         last = token;
         released(&guard, "S3").await?;
@@ -201,7 +201,7 @@ async fn tokens_of_guards_increase(world: &World) -> Verdict {
             Some(guard.fencing_token()?),
             last,
             "S4",
-            "the token stays readable"
+            "the token is readable after the release"
         );
     }
     Ok(())
@@ -219,11 +219,16 @@ async fn label_is_what_others_see(world: &World) -> Verdict {
         held.by,
         Some(label.clone()),
         "rule 4",
-        "who is told `Held` sees the label"
+        "contention names the holder's label"
     );
     let view = b.inspect("k").await?;
     let labels: Vec<_> = view.holders().iter().map(|h| h.label.clone()).collect();
-    want_eq!(labels, [label], "rule 4", "so does who inspects");
+    want_eq!(
+        labels,
+        [label],
+        "rule 4",
+        "an inspection shows the holder's label"
+    );
     Ok(())
 }
 
@@ -242,7 +247,7 @@ async fn inspection_answers_is_it_held(world: &World) -> Verdict {
         states(&idle),
         (false, false, false),
         "rule 4",
-        "nobody holds it"
+        "an inspection of a free key shows no holder"
     );
     let reading = lock.read().await?;
     let view = b.inspect("k").await?;
@@ -250,13 +255,13 @@ async fn inspection_answers_is_it_held(world: &World) -> Verdict {
         states(&view),
         (true, true, false),
         "rule 4",
-        "somebody reads"
+        "an inspection shows the reader"
     );
     want!(
         reading.release().await?,
         Release::Released { .. },
         "S3",
-        "the reader is done"
+        "the reader released the key"
     );
     let writing = lock.write().await?;
     let view = b.inspect("k").await?;
@@ -264,13 +269,13 @@ async fn inspection_answers_is_it_held(world: &World) -> Verdict {
         states(&view),
         (true, false, true),
         "rule 4",
-        "somebody writes"
+        "an inspection shows the writer"
     );
     want_eq!(
         view.held_tokens(),
         [writing.fencing_token()?],
         "rule 15",
-        "under its token"
+        "an inspection shows the writer's token"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Several keys at once: in order, all or nothing, one guard.
+//! Several keys under one guard: acquired in order, all or none.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -36,11 +36,11 @@ fn all(outcome: Result<ManyOutcome, Error>, rule: &'static str) -> Result<ManyGu
         outcome?,
         ManyOutcome::Acquired(guard) => guard,
         rule,
-        "keys that nobody else holds are taken together"
+        "free keys are acquired together"
     ))
 }
 
-/// Insists that every key is free by now, or soon: what is given up ends in the background.
+/// Expects that every key becomes free soon; keys are released in the background.
 async fn free_soon(world: &World, locks: &LockClient, keys: &[&str]) -> Verdict {
     for key in keys {
         let within = locks.mutex(key)?.lock_within(world.units(5)).await;
@@ -55,25 +55,25 @@ async fn released_all(guard: &ManyGuard) -> Verdict {
             release?,
             Release::Released { holds_left: 0 },
             "S3",
-            "the release of {key} reports that it was held until then"
+            "the release of {key} reports that it was held"
         );
     }
     Ok(())
 }
 
 async fn keys_are_taken_in_order(world: &World) -> Verdict {
-    let (a, line) = world.client_on_line().await?;
+    let (a, proxy) = world.client_on_proxy().await?;
     let guard = mutexes(&a, &["c", "a", "ü", "B", "aa"])?.lock().await?;
     let order = ["B", "a", "aa", "c", "ü"];
-    let sent: Vec<String> = line.acquired().iter().map(ToString::to_string).collect();
+    let sent: Vec<String> = proxy.acquired().iter().map(ToString::to_string).collect();
     want_eq!(
         sent,
         order,
         "L4",
-        "keys are taken one by one, in the order of their bytes"
+        "keys are acquired one at a time, in the order of their bytes"
     );
     let held: Vec<String> = guard.keys().map(ToString::to_string).collect();
-    want_eq!(held, order, "L4", "and the guard names them in that order");
+    want_eq!(held, order, "L4", "the guard lists its keys in that order");
     released_all(&guard).await
 }
 
@@ -92,7 +92,7 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
             guard.fencing_token("k4"),
             Err(Error::InvalidInput(_)),
             "rule 15",
-            "other keys have none"
+            "other keys have no token"
         );
     }
     ensure!(guard.is_valid(), "S2", guard, "all are held");
@@ -101,7 +101,7 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
         guard.renew().await,
         Err(Error::Released { .. }),
         "S3",
-        "after the release there is nothing to renew"
+        "a released guard can't be renewed"
     );
     for key in keys {
         drop(got(b.mutex(key)?.try_lock().await, "S3")?);
@@ -123,32 +123,32 @@ async fn kinds_may_be_mixed(world: &World) -> Verdict {
 }
 
 async fn bad_sets_of_keys(world: &World) -> Verdict {
-    let (a, line) = world.client_on_line().await?;
+    let (a, proxy) = world.client_on_proxy().await?;
     let none = a.many().lock().await;
     want!(
         none,
         Err(Error::InvalidInput(InvalidInput::KeyCount { asked: 0 })),
         "trait contract",
-        "no key is no set of keys"
+        "an empty set of keys is refused"
     );
     want!(
         mutexes(&a, &["k", "j"])?.mutex("k").map(|_| ()),
         Err(Error::InvalidInput(InvalidInput::RepeatedKey { .. })),
         "trait contract",
-        "a key is named once"
+        "a duplicate key is refused"
     );
     let names: Vec<String> = (0..65).map(|n| format!("k{n}")).collect();
     want!(
         a.many().mutexes(&names).map(|_| ()),
         Err(Error::InvalidInput(InvalidInput::KeyCount { asked: 65 })),
         "trait contract",
-        "there is a limit to the number of keys"
+        "too many keys are refused"
     );
     want_eq!(
-        line.calls(),
+        proxy.calls(),
         0,
         "trait contract",
-        "bad input is found before any I/O"
+        "invalid input is refused before any I/O"
     );
     Ok(())
 }
@@ -161,7 +161,7 @@ async fn held_key_is_named_and_the_rest_given_back(world: &World) -> Verdict {
         tried,
         ManyOutcome::Held { key, .. } if key.as_str() == "k2",
         "S1",
-        "a try says which of the keys is held"
+        "a try names the key that is held"
     );
     free_soon(world, &b, &["k1", "k3"]).await?;
     drop(guard);
@@ -182,13 +182,13 @@ async fn one_budget_for_all(world: &World) -> Verdict {
         outcome?,
         ManyOutcome::TimedOut { timed_out, .. } => timed_out,
         "L4",
-        "the budget is for all keys together"
+        "one time limit applies to all keys together"
     );
     ensure!(
         timed_out.waited < world.units(12),
         "L4",
         timed_out,
-        "the budget is for all keys together"
+        "one time limit applies to all keys together"
     );
     free_soon(world, &b, &["k1"]).await?;
     drop(second);
@@ -219,13 +219,13 @@ async fn dropped_midway_gives_back(world: &World) -> Verdict {
     let held = b.mutex("k3")?.lock().await?;
     let many = mutexes(&a, &["k1", "k2", "k3"])?;
     let waited = world.within(4, many.lock()).await;
-    ensure!(waited.is_none(), "S1", waited, "one of them is held");
+    ensure!(waited.is_none(), "S1", waited, "one of the keys is held");
     free_soon(world, &b, &["k1", "k2"]).await?;
     held.release().await?;
     free_soon(world, &b, &["k3"]).await
 }
 
-/// Clients that name the same keys in opposite order all come through, one after the other.
+/// Clients that name the same keys in opposite order acquire them one after the other.
 async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
     let inside = AtomicU32::new(0);
     let orders = [["k1", "k2", "k3"], ["k3", "k2", "k1"], ["k2", "k3", "k1"]];
@@ -237,7 +237,7 @@ async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
             for _ in 0..4 {
                 let guard = many.lock().await?;
                 let others = inside.fetch_add(1, Ordering::SeqCst);
-                want_eq!(others, 0, "S1", "one at a time holds all keys");
+                want_eq!(others, 0, "S1", "one client at a time holds all keys");
                 world.pass_for(world.units(1) / 20).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 released_all(&guard).await?;
@@ -248,9 +248,9 @@ async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
     let Some(ended) = world.within(250, join_all(workers)).await else {
         return Err(Failure::new(
             "L4",
-            "clients that name the same keys in opposite order never block each other for ever",
-            "all to come through",
-            "none did, or not all",
+            "clients that name the same keys in opposite order never deadlock",
+            "all clients to finish",
+            "not all clients finished",
         ));
     };
     ended.into_iter().collect()
@@ -275,30 +275,30 @@ async fn loss_of_one_is_the_loss_of_all(world: &World) -> Verdict {
     let Some(((stopped, (key, loss)), forced)) = ended.await else {
         return Err(Failure::new(
             "S2",
-            "the loss of one key is told",
-            "its holder to be told",
+            "`lost` completes when one key is lost",
+            "`lost` to complete",
             "nothing",
         ));
     };
     forced?;
-    want_eq!(key.as_str(), "k2", "S2", "the key that was lost is named");
+    want_eq!(key.as_str(), "k2", "S2", "the lost key is named");
     ensure!(
         matches!(loss, Loss::Forced | Loss::Unknown),
         "S2",
         loss,
-        "with the reason"
+        "the loss has a reason"
     );
     want!(
         stopped,
         Err(Error::Lost { key, .. }) if key.as_str() == "k2",
         "S2",
-        "what ran under the guard is stopped"
+        "`with` stops the body"
     );
     ensure!(
         !guard.is_valid(),
         "S2",
         guard,
-        "the loss of one is the loss of all"
+        "the loss of one key ends the whole guard"
     );
     drop(guard);
     free_soon(world, &b, &["k1", "k2"]).await
@@ -315,14 +315,14 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
         let thief = got(thief, "S3")?;
         world.pass(15).await;
         last.release().await?;
-        // Had the loss not been noticed, all would count as held now.
+        // If the loss were not noticed, all keys would count as held now.
         world.pass(3).await;
         let view = b.inspect("k2").await?;
         want_eq!(
             view.holder_count(),
             0,
             "S2",
-            "whoever lost one key while waiting for another begins anew"
+            "a client that loses one key while it waits for another starts over"
         );
         thief.release().await?;
         Ok::<_, Failure>(thief.fencing_token().ok())
@@ -332,7 +332,12 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
     let stolen = stolen?;
     if world.capabilities().fencing_tokens {
         let token = guard.fencing_token("k1")?;
-        ensure!(Some(token) > stolen, "S4", token, "it was taken anew");
+        ensure!(
+            Some(token) > stolen,
+            "S4",
+            token,
+            "the key was acquired again"
+        );
     }
     for key in ["k1", "k2"] {
         busy(b.mutex(key)?.try_lock().await, "S1")?;
@@ -346,7 +351,7 @@ async fn drop_gives_all_back(world: &World) -> Verdict {
     free_soon(world, &b, &["k3", "k2", "k1"]).await?;
     let many = mutexes(&a, &["k1", "k2"])?;
     let keys = many.with(async |guard| guard.keys().len()).await?;
-    want_eq!(keys, 2, "S3", "a body runs under all keys");
+    want_eq!(keys, 2, "S3", "the body runs while all keys are held");
     for key in ["k1", "k2"] {
         drop(got(b.mutex(key)?.try_lock().await, "S3")?);
     }

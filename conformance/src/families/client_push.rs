@@ -1,4 +1,4 @@
-//! What a push does for those who wait: it is the grant, and nobody depends on it.
+//! Pushed grants: a push hands the lock over, and no waiter depends on it.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use leasehold_api::{LockClient, MutexGuard, Notice};
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want_eq};
 use crate::holding::{got, released};
-use crate::line::{Line, Pushes};
+use crate::proxy::{ProxyBackend, Pushes};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_push";
@@ -19,15 +19,15 @@ pub(super) const CASES: &[Case] = cases!("client_push";
     push_may_come_after_a_poll: ["rule 11"], [Queue, Push];
     doubled_push_changes_nothing: ["rule 11"], [Queue, Push];
     lost_subscription_makes_everyone_poll: ["rule 11", "L2"], [Queue, Push];
-    places_outlive_a_lost_subscription: ["rule 11", "rule 7"], [Queue, Push];
-    unheard_client_keeps_its_turn: ["rule 9", "L2"], [Queue, Push];
+    waiters_outlive_a_lost_subscription: ["rule 11", "rule 7"], [Queue, Push];
+    unreachable_client_keeps_its_turn: ["rule 9", "L2"], [Queue, Push];
 );
 
-/// How often a hand-over is tried of which one must go as it should: a poll may always happen to
-/// come at the same moment.
+/// The number of hand-overs of which at least one must come by push: a poll may always happen at the
+/// same time.
 const ROUNDS: u32 = 5;
 
-/// Lets time pass until something has come about, for at most so many units.
+/// Lets time pass until `done`, for at most `units` units.
 async fn until(world: &World, units: u32, mut done: impl FnMut() -> bool) -> bool {
     for _ in 0..units * 4 {
         if done() {
@@ -38,15 +38,15 @@ async fn until(world: &World, units: u32, mut done: impl FnMut() -> bool) -> boo
     done()
 }
 
-/// A client with a line, whose subscription stands.
-async fn listening(world: &World) -> Result<(LockClient, Line), Failure> {
+/// Connects a client through a proxy and waits for its subscription.
+async fn listening(world: &World) -> Result<(LockClient, ProxyBackend), Failure> {
     let holder = world.client().await?;
-    let (locks, line) = world.client_on_line().await?;
+    let (locks, proxy) = world.client_on_proxy().await?;
     let held = holder.mutex("warm-up")?.lock().await?;
     let mutex = locks.mutex("warm-up")?;
     let waits = pin!(mutex.lock());
-    // A poll that comes after the subscription says that it stands.
-    let subscribed = until(world, 40, || line.listens() > 0 && line.polled() > 1);
+    // A poll after the subscription reports that the session listens.
+    let subscribed = until(world, 40, || proxy.listens() > 0 && proxy.polled() > 1);
     let (guard, ready) = join(waits, async {
         let ready = subscribed.await;
         released(&held, "S3").await?;
@@ -56,14 +56,14 @@ async fn listening(world: &World) -> Result<(LockClient, Line), Failure> {
     ensure!(
         ready?,
         "rule 11",
-        line,
-        "a client whose subscription stands says so by a poll"
+        proxy,
+        "a client that has subscribed reports it with a poll"
     );
     released(&guard?, "S3").await?;
-    Ok((locks, line))
+    Ok((locks, proxy))
 }
 
-/// `waits` beside what happens two units after its beginning.
+/// Runs `waits`, and `then` two units after its start.
 async fn meanwhile<T>(
     world: &World,
     waits: impl Future<Output = T>,
@@ -85,7 +85,7 @@ async fn taken(world: &World, locks: &LockClient, key: &str) -> Result<MutexGuar
 
 async fn one_subscription_carries_all_waiters(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = world.client_on_line().await?;
+    let (b, proxy) = world.client_on_proxy().await?;
     let keys = ["k1", "k2", "k3", "k4", "k5"];
     let mut held = Vec::new();
     for key in keys {
@@ -102,27 +102,27 @@ async fn one_subscription_carries_all_waiters(world: &World) -> Verdict {
         released(&guard?, "S3").await?;
     }
     want_eq!(
-        line.listens(),
+        proxy.listens(),
         1,
         "rule 8",
-        "one subscription carries all waiters of a client"
+        "one subscription serves all waiters of a client"
     );
     Ok(())
 }
 
 async fn grant_comes_without_another_call(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = listening(world).await?;
+    let (b, proxy) = listening(world).await?;
     let mut without = 0;
     for _ in 0..ROUNDS {
         let held = taken(world, &a, "k").await?;
         let mut before = 0;
         let waits = async {
             let guard = taken(world, &b, "k").await;
-            (guard, line.asked())
+            (guard, proxy.asked())
         };
         let (guard, after) = meanwhile(world, waits, async || {
-            before = line.asked();
+            before = proxy.asked();
             released(&held, "S3").await
         })
         .await?;
@@ -133,86 +133,81 @@ async fn grant_comes_without_another_call(world: &World) -> Verdict {
         without > 0,
         "rule 8",
         without,
-        "a pushed grant is handed over without asking the server again"
+        "a pushed grant hands the lock over without another call"
     );
     Ok(())
 }
 
 async fn push_may_come_before_the_reply(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = listening(world).await?;
+    let (b, proxy) = listening(world).await?;
     let mut without = 0;
     for _ in 0..ROUNDS {
         let held = taken(world, &a, "k").await?;
-        let before = line.polled();
-        line.keep_replies(true);
+        let before = proxy.polled();
+        proxy.keep_replies(true);
         let waits = async {
             let guard = taken(world, &b, "k").await;
-            (guard, line.polled())
+            (guard, proxy.polled())
         };
         let (guard, after) = meanwhile(world, waits, async || {
             released(&held, "S3").await?;
             world.pass(2).await;
-            line.keep_replies(false);
+            proxy.keep_replies(false);
             Ok(())
         })
         .await?;
         without += u32::from(before == after);
         let guard = guard?;
-        ensure!(guard.is_valid(), "S2", guard, "it is handed out valid");
+        ensure!(guard.is_valid(), "S2", guard, "the guard is valid");
         released(&guard, "rule 11").await?;
     }
     ensure!(
         without > 0,
         "rule 11",
         without,
-        "a push that comes before the reply is found when the reply has come"
+        "a push that arrives before the reply is used when the reply arrives"
     );
     Ok(())
 }
 
 async fn push_may_come_after_a_poll(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = listening(world).await?;
+    let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
-    line.set_pushes(Pushes::Keep);
+    proxy.set_pushes(Pushes::Keep);
     let guard = meanwhile(world, taken(world, &b, "k"), async || {
         released(&held, "S3").await
     });
     let guard = guard.await??;
-    line.let_pushes_through();
+    proxy.let_pushes_through();
     stays_held(world, &a, &guard).await
 }
 
 async fn doubled_push_changes_nothing(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = listening(world).await?;
+    let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
-    line.set_pushes(Pushes::Double);
+    proxy.set_pushes(Pushes::Double);
     let guard = meanwhile(world, taken(world, &b, "k"), async || {
         released(&held, "S3").await
     });
     let guard = guard.await??;
-    line.let_pushes_through();
+    proxy.let_pushes_through();
     stays_held(world, &a, &guard).await
 }
 
-/// Insists that a push which comes too late, or again, leaves the hold as it is.
+/// Expects that a late or duplicate push doesn't change the hold.
 async fn stays_held(world: &World, others: &LockClient, guard: &MutexGuard) -> Verdict {
     world.pass(3).await;
     ensure!(
         guard.is_valid(),
         "rule 11",
         guard,
-        "what is told again changes nothing"
+        "a duplicate push changes nothing"
     );
     let tried = others.mutex("k")?.try_lock().await?;
-    ensure!(
-        !tried.is_acquired(),
-        "S1",
-        tried,
-        "and the lock is held once"
-    );
+    ensure!(!tried.is_acquired(), "S1", tried, "the lock has one hold");
     released(guard, "rule 11").await?;
     drop(taken(world, others, "k").await?);
     Ok(())
@@ -220,21 +215,21 @@ async fn stays_held(world: &World, others: &LockClient, guard: &MutexGuard) -> V
 
 async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = listening(world).await?;
+    let (b, proxy) = listening(world).await?;
     let (one, two) = (a.mutex("k1")?.lock().await?, a.mutex("k2")?.lock().await?);
     let waits = join(taken(world, &b, "k1"), taken(world, &b, "k2"));
     let guards = meanwhile(world, waits, async || {
         for standing in [false, true] {
-            let before = line.polled();
-            line.push(Notice::Gap {
+            let before = proxy.polled();
+            proxy.push(Notice::Gap {
                 listening: standing,
             });
-            let polled = until(world, 4, || line.polled() >= before + 2).await;
+            let polled = until(world, 4, || proxy.polled() >= before + 2).await;
             ensure!(
                 polled,
                 "rule 11",
-                line,
-                "when the subscription was lost, or stands again, every waiter polls at once"
+                proxy,
+                "every waiter polls at once when the subscription is lost or restored"
             );
         }
         released(&one, "S3").await?;
@@ -245,9 +240,9 @@ async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
     released(&two?, "S3").await
 }
 
-async fn places_outlive_a_lost_subscription(world: &World) -> Verdict {
+async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
     let (a, c) = (world.client().await?, world.client().await?);
-    let (b, line) = listening(world).await?;
+    let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
     let first = async {
         let guard = taken(world, &b, "k").await?;
@@ -263,7 +258,7 @@ async fn places_outlive_a_lost_subscription(world: &World) -> Verdict {
     };
     let tokens = meanwhile(world, join(first, second), async || {
         world.pass(2).await;
-        line.push(Notice::Gap { listening: false });
+        proxy.push(Notice::Gap { listening: false });
         world.pass(1).await;
         released(&held, "S3").await
     });
@@ -274,16 +269,16 @@ async fn places_outlive_a_lost_subscription(world: &World) -> Verdict {
             first < second,
             "rule 7",
             (first, second),
-            "a lost subscription costs nobody its place"
+            "no waiter loses its turn by a lost subscription"
         );
     }
     Ok(())
 }
 
-async fn unheard_client_keeps_its_turn(world: &World) -> Verdict {
+async fn unreachable_client_keeps_its_turn(world: &World) -> Verdict {
     let a = world.client().await?;
-    let (b, line) = world.client_on_line().await?;
-    line.be_deaf();
+    let (b, proxy) = world.client_on_proxy().await?;
+    proxy.be_deaf();
     let (c, _) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
     let unheard = async {
@@ -291,9 +286,9 @@ async fn unheard_client_keeps_its_turn(world: &World) -> Verdict {
         released(&guard, "S3").await
     };
     let heard = async {
-        // Behind the other, which has said by then that it listens.
-        let polled = until(world, 30, || line.polled() > 1).await;
-        ensure!(polled, "rule 3", line, "a waiter polls");
+        // It queues behind the other waiter, which has reported by then that it listens.
+        let polled = until(world, 30, || proxy.polled() > 1).await;
+        ensure!(polled, "rule 3", proxy, "a waiter polls");
         let behind = taken(world, &c, "k");
         let guard = meanwhile(world, behind, async || released(&held, "S3").await);
         let guard = guard.await??;

@@ -1,4 +1,4 @@
-//! What keeps a lock, and how its holder learns that it is lost.
+//! Renewal, and how a holder learns that its lock is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     renewal_keeps_a_lock: ["L4", "rule 2"], [];
     fixed_lease_ends: ["S2", "L1"], [];
     renewing_by_hand_keeps_a_fixed_lease: ["rule 2", "S2"], [];
-    release_ends_renewal: ["S3", "L1"], [];
+    release_stops_renewal: ["S3", "L1"], [];
     late_release_spares_the_next_holder: ["S3"], [];
     lost_guard_cannot_be_renewed: ["S2", "S3"], [];
     lost_tells_of_the_deadline: ["S2"], [];
@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     with_stops_its_body: ["S2"], [];
     forced_now_is_noticed: ["S3"], [ForceRelease];
     revoked_guard_is_lost: ["S1", "S3"], [ForceRelease];
-    force_spares_who_came_later: ["S3"], [ForceRelease, Inspect, FencingTokens];
+    force_spares_later_holders: ["S3"], [ForceRelease, Inspect, FencingTokens];
     forced_end_stops_a_body: ["S2", "S3"], [ForceRelease];
 );
 
@@ -37,7 +37,7 @@ async fn renewal_keeps_a_lock(world: &World) -> Verdict {
             guard.is_valid(),
             "rule 2",
             guard,
-            "renewal keeps the lock past its lease"
+            "renewal keeps the lock for longer than its lease"
         );
         busy(b.mutex("k")?.try_lock().await, "S1")?;
     }
@@ -45,12 +45,12 @@ async fn renewal_keeps_a_lock(world: &World) -> Verdict {
         guard.fencing_token().ok(),
         token,
         "S4",
-        "renewals stay in the period"
+        "renewals don't start an epoch"
     );
     released(&guard, "S3").await
 }
 
-/// A guard with a lease of so many units that nobody renews.
+/// Acquires a guard with a fixed lease of `units` units.
 async fn fixed(world: &World, client: &LockClient, units: u32) -> Result<MutexGuard, Failure> {
     Ok(client
         .mutex("k")?
@@ -74,7 +74,7 @@ async fn fixed_lease_ends(world: &World) -> Verdict {
         guard.valid_for().as_micros(),
         0,
         "S2",
-        "nothing is left of it"
+        "an expired guard is valid for no time"
     );
     drop(got(b.mutex("k")?.try_lock().await, "L1")?);
     Ok(())
@@ -91,21 +91,21 @@ async fn renewing_by_hand_keeps_a_fixed_lease(world: &World) -> Verdict {
             renewed > left && renewed < world.units(20),
             "rule 2",
             (left, renewed),
-            "a renewal gives a whole lease again, less the drift allowance"
+            "a renewal extends the validity to a full lease, less the drift allowance"
         );
     }
     busy(b.mutex("k")?.try_lock().await, "S1")?;
     released(&guard, "S3").await
 }
 
-async fn release_ends_renewal(world: &World) -> Verdict {
+async fn release_stops_renewal(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.session().await?);
     let guard = a.mutex("k")?.lease(world.units(9)).lock().await?;
     world.pass(4).await;
     released(&guard, "S3").await?;
     let lock = crate::world::Lock::mutex("k");
     b.ask(&lock).lease(world.units(5)).acquired("S3").await?;
-    // If the renewal outlived the release it might prolong somebody's hold.
+    // A renewal that continued after the release might extend another hold.
     world.pass(6).await;
     drop(got(a.mutex("k")?.try_lock().await, "L1")?);
     Ok(())
@@ -120,13 +120,13 @@ async fn late_release_spares_the_next_holder(world: &World) -> Verdict {
         late.release().await?,
         Release::NotHeld(_),
         "S3",
-        "a release that comes too late says that there was nothing to release"
+        "a late release reports that the lock was no longer held"
     );
     ensure!(
         next.is_valid(),
         "S3",
         next,
-        "the next holder is not touched"
+        "the next holder is not affected"
     );
     busy(a.mutex("k")?.try_lock().await, "S3")?;
     released(&next, "S3").await
@@ -140,9 +140,14 @@ async fn lost_guard_cannot_be_renewed(world: &World) -> Verdict {
         guard.renew().await,
         Err(Error::Lost { .. }),
         "S2",
-        "a deadline that has passed never moves again"
+        "a deadline in the past never moves again"
     );
-    ensure!(!guard.is_valid(), "S2", guard, "lost is for good");
+    ensure!(
+        !guard.is_valid(),
+        "S2",
+        guard,
+        "a lost guard never becomes valid again"
+    );
     Ok(())
 }
 
@@ -150,13 +155,18 @@ async fn lost_tells_of_the_deadline(world: &World) -> Verdict {
     let a = world.client().await?;
     let guard = fixed(world, &a, 5).await?;
     let early = world.within(2, guard.lost()).await;
-    want_eq!(early, None, "S2", "a guard that is valid is not lost");
+    want_eq!(
+        early,
+        None,
+        "S2",
+        "`lost` doesn't complete while the guard is valid"
+    );
     let late = world.within(20, guard.lost()).await;
     want!(
         late,
         Some(Loss::Deadline | Loss::Expired),
         "S2",
-        "a guard is lost by its deadline, with no word from the server"
+        "a guard is lost at its deadline, without a reply from the server"
     );
     Ok(())
 }
@@ -167,7 +177,7 @@ async fn lost_is_silent_after_a_release(world: &World) -> Verdict {
     let lost = guard.lost();
     released(&guard, "S3").await?;
     let told = world.within(10, lost).await;
-    want_eq!(told, None, "S3", "what was released is not lost");
+    want_eq!(told, None, "S3", "`lost` doesn't complete after a release");
     Ok(())
 }
 
@@ -183,21 +193,21 @@ async fn longest_hold_ends(world: &World) -> Verdict {
         guard.is_valid(),
         "S2",
         guard,
-        "it is held for less than it may be"
+        "the lock is valid until the maximum hold"
     );
     let lost = world.within(20, guard.lost()).await;
     want_eq!(
         lost,
         Some(Loss::MaxHold),
         "S2",
-        "a stuck holder loses the lock"
+        "a holder loses the lock after the maximum hold"
     );
     let next = b.mutex("k")?.lock_within(world.units(30)).await?;
     want!(
         next,
         Outcome::Acquired(_),
         "L1",
-        "and with its lease the key is free"
+        "the key is free when the lease ends"
     );
     Ok(())
 }
@@ -226,14 +236,14 @@ async fn with_stops_its_body(world: &World) -> Verdict {
         came,
         Err(Error::Lost { .. }),
         "S2",
-        "a body does not outlive its lock"
+        "`with` ends its body when the lock is lost"
     );
     let ended = ended.load(Ordering::SeqCst);
-    ensure!(!ended, "S2", ended, "it is stopped where it stands");
+    ensure!(!ended, "S2", ended, "the body doesn't complete");
     Ok(())
 }
 
-/// What the guard is lost by, once it is forced away by another client.
+/// Forces the release of `guard` by another client. Returns the reason of the loss.
 async fn forced(
     world: &World,
     how: ForceHow,
@@ -242,7 +252,7 @@ async fn forced(
     let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
     b.force_release("k", vec![guard.fencing_token()?], how)
         .await?;
-    // At the latest the next renewal learns of it.
+    // The next renewal notices it at the latest.
     let lost = world.within(14, guard.lost()).await;
     Ok((guard, lost, b))
 }
@@ -253,9 +263,9 @@ async fn forced_now_is_noticed(world: &World) -> Verdict {
         lost,
         Some(Loss::Forced | Loss::Unknown),
         "S3",
-        "a holder learns that its lock was taken away"
+        "a holder learns of a forced release"
     );
-    ensure!(!guard.is_valid(), "S3", guard, "its guard is lost");
+    ensure!(!guard.is_valid(), "S3", guard, "the guard is not valid");
     drop(got(b.mutex("k")?.try_lock().await, "S3")?);
     Ok(())
 }
@@ -266,20 +276,20 @@ async fn revoked_guard_is_lost(world: &World) -> Verdict {
         lost,
         Some(Loss::Forced),
         "S3",
-        "a revoked holder is told why"
+        "a revoked holder learns the reason"
     );
-    ensure!(!guard.is_valid(), "S3", guard, "its guard is lost");
+    ensure!(!guard.is_valid(), "S3", guard, "the guard is not valid");
     let next = b.mutex("k")?.lock_within(world.units(40)).await?;
     want!(
         next,
         Outcome::Acquired(_),
         "L1",
-        "its lease ends, and the key is free"
+        "the key is free when the lease ends"
     );
     Ok(())
 }
 
-async fn force_spares_who_came_later(world: &World) -> Verdict {
+async fn force_spares_later_holders(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let seen = a.mutex("k")?.lock().await?;
     let tokens = b.inspect("k").await?.held_tokens();
@@ -289,7 +299,7 @@ async fn force_spares_who_came_later(world: &World) -> Verdict {
         b.force_release("k", tokens, ForceHow::Now).await?,
         leasehold_api::ForceReply::WrongPeriod,
         "S3",
-        "what was seen is over, and a later tenure is not touched"
+        "a forced release of a past token doesn't affect a later holder"
     );
     guard.renew().await?;
     released(&guard, "S3").await
@@ -310,7 +320,7 @@ async fn forced_end_stops_a_body(world: &World) -> Verdict {
         came,
         Err(Error::Lost { .. }),
         "S3",
-        "a body does not outlive its lock"
+        "`with` ends its body when the lock is lost"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Reader/writer locks, semaphores and nested holds, as a user sees them.
+//! Reader/writer locks, semaphores and nested holds through the client.
 
 use leasehold_api::{Error, Outcome, Refused, Release, Upgrade};
 
@@ -31,7 +31,7 @@ async fn readers_share_and_writers_do_not(world: &World) -> Verdict {
         second.fencing_token().ok(),
         first.fencing_token().ok(),
         "rule 15",
-        "overlapping readers share one period"
+        "overlapping readers share one epoch"
     );
     busy(of_a.try_write().await, "S1")?;
     released(&first, "S3").await?;
@@ -52,7 +52,7 @@ async fn downgrade_never_lets_go(world: &World) -> Verdict {
         reader.fencing_token().ok() > before,
         "rule 6",
         reader.fencing_token().ok(),
-        "a downgrade starts the period after {before:?}"
+        "a downgrade starts the epoch after {before:?}"
     );
     busy(b.rw_lock("k")?.try_write().await, "S1")?;
     let other = got(b.rw_lock("k")?.try_read().await, "rule 6")?;
@@ -68,13 +68,13 @@ async fn upgrade_of_the_sole_reader(world: &World) -> Verdict {
         reader.try_upgrade().await?,
         Upgrade::Upgraded(writer) => writer,
         "rule 6",
-        "the sole reader may become a writer"
+        "the only reader can upgrade"
     );
     ensure!(
         writer.fencing_token().ok() > before,
         "S4",
         writer.fencing_token().ok(),
-        "an upgrade starts the period after {before:?}"
+        "an upgrade starts the epoch after {before:?}"
     );
     busy(b.rw_lock("k")?.try_read().await, "S1")?;
     released(&writer, "S3").await
@@ -88,9 +88,14 @@ async fn refused_upgrade_keeps_reading(world: &World) -> Verdict {
         reader.try_upgrade().await?,
         Upgrade::NotSole(reader) => reader,
         "rule 6",
-        "beside another reader there is no upgrade"
+        "a reader can't upgrade while another one reads"
     );
-    ensure!(reader.is_valid(), "rule 6", reader, "it still reads");
+    ensure!(
+        reader.is_valid(),
+        "rule 6",
+        reader,
+        "the read guard is still valid"
+    );
     released(&other, "S3").await?;
     busy(b.rw_lock("k")?.try_write().await, "S1")?;
     released(&reader, "S3").await
@@ -108,7 +113,7 @@ async fn reentrant_guards_are_counted(world: &World) -> Verdict {
             guard.release().await?,
             Release::Released { holds_left: left },
             "rule 5",
-            "guards of one owner are released in any order"
+            "guards of one owner can be released in any order"
         );
     }
     let next = got(b.mutex("k")?.try_lock().await, "rule 5")?;
@@ -125,7 +130,7 @@ async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
         inner.fencing_token().ok(),
         outer.fencing_token().ok(),
         "rule 5",
-        "one tenure, one token"
+        "nested guards share one token"
     );
     inner.renew().await?;
     let (one, other) = (outer.valid_for(), inner.valid_for());
@@ -133,7 +138,7 @@ async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
         one.abs_diff(other) <= world.units(1),
         "rule 6",
         (one, other),
-        "all guards of a tenure share one deadline"
+        "nested guards share one deadline"
     );
     want!(
         inner.release().await?,
@@ -141,7 +146,12 @@ async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
         "rule 5",
         "inner"
     );
-    ensure!(outer.is_valid(), "rule 5", outer, "the outer guard stands");
+    ensure!(
+        outer.is_valid(),
+        "rule 5",
+        outer,
+        "the outer guard is still valid"
+    );
     released(&outer, "S3").await
 }
 
@@ -169,7 +179,7 @@ async fn writing_over_reading_is_refused(world: &World) -> Verdict {
                 ..
             }),
             "rule 5",
-            "an owner that reads would wait for itself"
+            "a write by an owner that reads would wait for itself"
         );
     }
     want!(
@@ -179,7 +189,7 @@ async fn writing_over_reading_is_refused(world: &World) -> Verdict {
             ..
         }),
         "rule 5",
-        "however long it is ready to wait"
+        "a write by an owner that reads is refused, whatever its time limit"
     );
     released(&reader, "S3").await
 }
@@ -201,14 +211,14 @@ async fn nested_writer_downgrades_by_dropping(world: &World) -> Verdict {
         reader.is_valid() && reader.fencing_token().ok() > before,
         "rule 6",
         reader,
-        "the read guard stands, with the token of the period after {before:?}"
+        "the read guard stays valid, with the token of the epoch after {before:?}"
     );
     let other = got(b.rw_lock("k")?.try_read().await, "rule 6")?;
     want_eq!(
         other.fencing_token().ok(),
         reader.fencing_token().ok(),
         "rule 15",
-        "they read together"
+        "other readers can acquire the lock"
     );
     released(&other, "S3").await?;
     released(&reader, "S3").await
@@ -223,7 +233,7 @@ async fn permits_are_shared(world: &World) -> Verdict {
     busy(of_a.try_acquire(1).await, "S1")?;
     released(&two, "S3").await?;
     let again = of_b.acquire_within(2, world.units(50)).await?;
-    let again = want!(again, Outcome::Acquired(guard) => guard, "S1", "two came back");
+    let again = want!(again, Outcome::Acquired(guard) => guard, "S1", "two permits were returned");
     released(&one, "S3").await?;
     released(&again, "S3").await
 }
@@ -238,7 +248,7 @@ async fn other_terms_are_refused(world: &World) -> Verdict {
             ..
         }),
         "rule 13",
-        "a key in use as something else is an error that says so"
+        "the error says what the key is in use as"
     );
     want!(
         b.semaphore("k", 4)?.acquire(1).await,
@@ -247,7 +257,7 @@ async fn other_terms_are_refused(world: &World) -> Verdict {
             ..
         }),
         "rule 13",
-        "however long one would wait"
+        "a waiting attempt is refused too"
     );
     released(&permit, "S3").await?;
     let guard = got(b.mutex("k")?.try_lock().await, "rule 13")?;
@@ -278,20 +288,20 @@ async fn store_fences_a_sleeper(world: &World) -> Verdict {
         write(next.fencing_token().ok()),
         "S5",
         next,
-        "nor is the next one"
+        "the next holder is not refused"
     );
     let late = write(sleeper.fencing_token().ok());
     ensure!(
         !late,
         "S5",
         sleeper,
-        "the write of a holder that slept past its lease is refused"
+        "the write of a holder that slept longer than its lease is refused"
     );
     ensure!(
         !sleeper.is_valid(),
         "S2",
         sleeper,
-        "and it could have known"
+        "its guard was not valid"
     );
     Ok(())
 }

@@ -20,8 +20,8 @@ pub(super) const CASES: &[Case] = cases!("client_waiting";
     crashed_holder_is_waited_out: ["L1"], [];
     counter_under_contention: ["S1", "S3"], [];
     waiters_are_served_in_order: ["rule 7", "L3"], [Queue];
-    given_up_wait_leaves_no_place: ["rule 10", "S3"], [Queue, Inspect];
-    dropped_wait_leaves_no_place: ["rule 11", "S3"], [Queue, Inspect];
+    abandoned_wait_leaves_no_waiter: ["rule 10", "S3"], [Queue, Inspect];
+    dropped_wait_leaves_no_waiter: ["rule 11", "S3"], [Queue, Inspect];
     dropped_anywhere_leaves_nothing: ["rule 11", "rule 12", "S3"], [Inspect];
     writer_is_not_starved_by_readers: ["rule 7", "L3"], [RwLocks, Queue];
     reader_is_not_starved_by_writers: ["rule 7", "L3"], [RwLocks, Queue];
@@ -38,7 +38,7 @@ async fn lock_waits_for_the_release(world: &World) -> Verdict {
             turn,
             1,
             "S1",
-            "the waiter gets it after the release was begun"
+            "the waiter acquires the lock after the release has started"
         );
         released(&guard, "S3").await
     };
@@ -51,7 +51,7 @@ async fn lock_waits_for_the_release(world: &World) -> Verdict {
     done.and(waited)
 }
 
-/// How long a call took on the client's own clock, and what it came to.
+/// Runs a call. Returns its time on the client's clock, and its output.
 async fn timed<T>(client: &LockClient, call: impl Future<Output = T>) -> (Duration, T) {
     let clock = client.backend().runtime();
     let began = clock.now();
@@ -68,19 +68,19 @@ async fn budget_bounds_the_wait(world: &World) -> Verdict {
         outcome?,
         Outcome::TimedOut(timed_out) => timed_out,
         "L4",
-        "a wait whose budget is over is a value"
+        "a wait that reaches its time limit is a value, not an error"
     );
     ensure!(
         took >= budget && took <= budget + bounds::CALL_TIMEOUT,
         "L4",
         took,
-        "the wait ends with its budget of {budget:?}, or at most one call later"
+        "a wait ends at its time limit of {budget:?}, or at most one call later"
     );
     ensure!(
         timed_out.waited >= budget,
         "L4",
         timed_out,
-        "it says how long it waited"
+        "the outcome reports how long it waited"
     );
     Ok(())
 }
@@ -96,13 +96,13 @@ async fn no_budget_is_a_try(world: &World) -> Verdict {
         !outcome?.is_acquired(),
         "S1",
         "Acquired",
-        "somebody else holds it"
+        "another client holds the lock"
     );
     ensure!(
         took <= bounds::CALL_TIMEOUT,
         "L4",
         took,
-        "no time to wait is one call"
+        "a time limit of zero makes one call"
     );
     Ok(())
 }
@@ -117,7 +117,7 @@ async fn try_ends_in_one_call(world: &World) -> Verdict {
         took <= bounds::CALL_TIMEOUT,
         "L4",
         took,
-        "a try ends within one call"
+        "a try makes one call"
     );
     Ok(())
 }
@@ -147,7 +147,7 @@ async fn turn_comes_within_the_budget(world: &World) -> Verdict {
 
 async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.client().await?);
-    // A holder that never renews and never releases: its program is gone.
+    // A holder that never renews and never releases, as after a crash.
     let lock = crate::world::Lock::mutex("k");
     a.ask(&lock).lease(world.units(8)).acquired("S1").await?;
     let mutex = b.mutex("k")?;
@@ -173,7 +173,12 @@ async fn counter_under_contention(world: &World) -> Verdict {
         for _ in 0..4 {
             let guard = client.mutex("k")?.lock().await?;
             let others = inside.fetch_add(1, Ordering::SeqCst);
-            ensure!(others == 0, "S1", others, "one at a time is inside");
+            ensure!(
+                others == 0,
+                "S1",
+                others,
+                "one client at a time holds the lock"
+            );
             let seen = count.load(Ordering::SeqCst);
             world.pass_for(Duration::from_millis(2)).await;
             count.store(seen + 1, Ordering::SeqCst);
@@ -216,7 +221,7 @@ async fn waiters_are_served_in_order(world: &World) -> Verdict {
     all.into_iter().collect()
 }
 
-/// Until so many have arrived one after the other: looked at, or else left well enough time.
+/// Waits until `count` waiters have queued: by inspection, or by time without it.
 async fn all_wait(world: &World, client: &LockClient, count: u32) -> Verdict {
     if !world.capabilities().inspect {
         world.pass(3 * (count + 1)).await;
@@ -230,12 +235,12 @@ async fn all_wait(world: &World, client: &LockClient, count: u32) -> Verdict {
         world.pass(1).await;
         waiting = client.inspect("k").await?.waiter_count();
     }
-    let promise = "whoever asks for what is held waits";
+    let promise = "an attempt on a held key waits";
     let expected = format!("{count} or more");
     Err(Failure::new("rule 7", promise, expected, waiting))
 }
 
-/// Insists that nobody waits any more, at the latest in a second.
+/// Expects that nobody waits any more, within a second.
 async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) -> Verdict {
     let mut waiting = 0;
     for _ in 0..20 {
@@ -247,24 +252,29 @@ async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) ->
     }
     Err(Failure::new(
         rule,
-        "a wait that is over leaves no place",
+        "a finished wait leaves no waiter in the queue",
         "no waiters",
         waiting,
     ))
 }
 
-async fn given_up_wait_leaves_no_place(world: &World) -> Verdict {
+async fn abandoned_wait_leaves_no_waiter(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lock().await?;
     let outcome = b.mutex("k")?.lock_within(world.units(4)).await?;
-    want!(outcome, Outcome::TimedOut(_), "L4", "the budget is over");
+    want!(
+        outcome,
+        Outcome::TimedOut(_),
+        "L4",
+        "the time limit is over"
+    );
     nobody_waits(world, &a, "rule 10").await?;
     released(&guard, "S3").await?;
     drop(got(a.mutex("k")?.try_lock().await, "rule 10")?);
     Ok(())
 }
 
-async fn dropped_wait_leaves_no_place(world: &World) -> Verdict {
+async fn dropped_wait_leaves_no_waiter(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
@@ -290,7 +300,7 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
             released(&guard, "S3").await
         };
         let gives_up = async {
-            // Whatever stands of the attempt is dropped here, a guard too.
+            // Drops the future, or the guard if there is one.
             drop(futures_util::future::select(patience, wait).await);
         };
         let (done, ()) = join(releases, gives_up).await;
@@ -305,13 +315,13 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
         left,
         (0, 0),
         "rule 11",
-        "attempts that were dropped leave nothing behind"
+        "dropped attempts leave nothing behind"
     );
     Ok(())
 }
 
-/// Overlapping holds of one class while somebody of the other waits; how many were begun until
-/// it had its turn.
+/// Runs overlapping holds of one class while an attempt of the other class waits. Returns how many
+/// started before its turn.
 async fn pestered(world: &World, readers: bool) -> Result<u32, Failure> {
     let clients = [world.client().await?, world.client().await?];
     let waiter = world.client().await?;
@@ -338,7 +348,7 @@ async fn pestered(world: &World, readers: bool) -> Result<u32, Failure> {
                     before < 60,
                     "rule 7",
                     before,
-                    "the other class is not starved"
+                    "the other class gets its turn"
                 );
             }
             Ok::<_, Failure>(())
@@ -363,12 +373,12 @@ async fn pestered(world: &World, readers: bool) -> Result<u32, Failure> {
 
 async fn writer_is_not_starved_by_readers(world: &World) -> Verdict {
     let ended = pestered(world, true).await?;
-    // Those who read when it came end, and one of them may have come back and be counted.
+    // Readers that were reading when it arrived finish, and one of them may have come back.
     ensure!(
         ended <= 4,
         "rule 7",
         ended,
-        "readers that come later wait behind the writer"
+        "later readers wait behind the writer"
     );
     Ok(())
 }
@@ -379,7 +389,7 @@ async fn reader_is_not_starved_by_writers(world: &World) -> Verdict {
         ended <= 4,
         "rule 7",
         ended,
-        "writers that come later wait behind the reader"
+        "later writers wait behind the reader"
     );
     Ok(())
 }

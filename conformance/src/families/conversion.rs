@@ -12,35 +12,35 @@ pub(super) const CASES: &[Case] = cases!("conversion";
     downgrade_with_a_writer_first_grants_none: ["rule 6", "rule 7"], [RwLocks, Convert, Queue];
     sole_reader_upgrades: ["rule 6"], [RwLocks, Convert];
     upgrade_is_refused_beside_a_reader: ["rule 6", "S1"], [RwLocks, Convert];
-    upgrade_counts_claims: ["rule 6", "S1"], [RwLocks, Convert, Queue];
+    upgrade_counts_offers: ["rule 6", "S1"], [RwLocks, Convert, Queue];
     upgrade_past_an_expired_reader: ["rule 6", "rule 4"], [RwLocks, Convert];
     upgrade_passes_the_queue_once: ["rule 6", "rule 7"], [RwLocks, Convert, Queue];
     conversion_keeps_the_lease: ["rule 6", "rule 2"], [RwLocks, Convert];
-    conversion_starts_a_period: ["rule 6", "S4"], [RwLocks, Convert, FencingTokens];
-    other_period_changes_nothing: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
+    conversion_starts_an_epoch: ["rule 6", "S4"], [RwLocks, Convert, FencingTokens];
+    other_epoch_changes_nothing: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
     expired_hold_does_not_convert: ["rule 6", "S3"], [RwLocks, Convert];
-    what_it_is_already: ["rule 6", "rule 12"], [RwLocks, Convert];
+    conversion_to_the_current_mode: ["rule 6", "rule 12"], [RwLocks, Convert];
     mutex_does_not_convert: ["rule 6"], [Convert];
     one_hold_of_several_converts: ["rule 6", "rule 5"], [RwLocks, Convert, Reentrancy, FencingTokens];
 );
 
-/// The token of the new period.
+/// Converts, and returns the token of the new epoch.
 async fn downgraded(held: &Attempt, expected: FencingToken) -> Result<FencingToken, Failure> {
     Ok(want!(
         held.downgrade(expected).await?.reply,
         ConvertReply::Converted { token, .. } => token,
         "rule 6",
-        "a writer may become a reader at any time"
+        "a writer can downgrade at any time"
     ))
 }
 
-/// The token of the new period.
+/// Converts, and returns the token of the new epoch.
 async fn upgraded(held: &Attempt, expected: FencingToken) -> Result<FencingToken, Failure> {
     Ok(want!(
         held.upgrade(expected).await?.reply,
         ConvertReply::Converted { token, .. } => token,
         "rule 6",
-        "the sole reader may become a writer"
+        "the only reader can upgrade"
     ))
 }
 
@@ -49,7 +49,7 @@ async fn not_sole(held: &Attempt, expected: FencingToken) -> Verdict {
         held.upgrade(expected).await?.reply,
         ConvertReply::NotSole,
         "rule 6",
-        "an upgrade is for the sole unexpired holder, claims counted"
+        "only the only unexpired holder can upgrade, and an offer counts as a holder"
     );
     Ok(())
 }
@@ -65,7 +65,7 @@ async fn downgrade_lets_readers_in(world: &World) -> Verdict {
     held.released("S3").await
 }
 
-/// Waiters behind a writer: `r` reads, `w` writes.
+/// Queues waiters behind a writer: `r` reads, `w` writes.
 async fn queue(world: &World, lock: &Lock, modes: &str) -> Result<Vec<Attempt>, Failure> {
     let mut all = Vec::new();
     for mode in modes.chars() {
@@ -130,12 +130,12 @@ async fn upgrade_is_refused_beside_a_reader(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn upgrade_counts_claims(world: &World) -> Verdict {
+async fn upgrade_counts_offers(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
     b.ask(&lock).shared().wait().queued("rule 7").await?;
-    // The downgrade grants to the waiting reader, who does not know it yet.
+    // The downgrade grants to the waiting reader, which doesn't know it yet.
     let reading = downgraded(&held, held.token()).await?;
     not_sole(&held, reading).await
 }
@@ -152,7 +152,7 @@ async fn upgrade_past_an_expired_reader(world: &World) -> Verdict {
         dead.renew(world.units(5)).await?.reply,
         RenewReply::Lost(_),
         "rule 4",
-        "the reader whose lease is over is no holder"
+        "a reader whose lease is over is not a holder"
     );
     Ok(())
 }
@@ -189,13 +189,13 @@ async fn conversion_keeps_the_lease(world: &World) -> Verdict {
         reply,
         ConvertReply::Converted { remaining, .. } => remaining,
         "rule 6",
-        "a writer may become a reader at any time"
+        "a writer can downgrade at any time"
     );
-    let promise = "a conversion neither extends nor shortens the tenure";
+    let promise = "a conversion neither extends nor shortens the lease";
     world.ends_at((stamp, remaining), held.end_time(), "rule 2", promise)
 }
 
-async fn conversion_starts_a_period(world: &World) -> Verdict {
+async fn conversion_starts_an_epoch(world: &World) -> Verdict {
     let a = world.session().await?;
     let held = a.ask(&Lock::rw("k")).acquired("S1").await?;
     let mut last = held.token();
@@ -205,22 +205,22 @@ async fn conversion_starts_a_period(world: &World) -> Verdict {
             reading > last,
             "S4",
             reading,
-            "a downgrade starts a period after {last:?}"
+            "a downgrade starts an epoch after {last:?}"
         );
         last = upgraded(&held, reading).await?;
         ensure!(
             last > reading,
             "S4",
             last,
-            "an upgrade starts a period after {reading:?}"
+            "an upgrade starts an epoch after {reading:?}"
         );
         let (token, _) = held.renewed(world.units(300), "rule 6").await?;
-        want_eq!(token, last, "rule 6", "a renewal tells the current period");
+        want_eq!(token, last, "rule 6", "a renewal reports the current token");
     }
     Ok(())
 }
 
-async fn other_period_changes_nothing(world: &World) -> Verdict {
+async fn other_epoch_changes_nothing(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -232,15 +232,20 @@ async fn other_period_changes_nothing(world: &World) -> Verdict {
             held.downgrade(wrong).await?.reply,
             ConvertReply::WrongPeriod(view) => view,
             "rule 6",
-            "a conversion of another period ({wrong:?}) changes nothing"
+            "a conversion of another epoch ({wrong:?}) changes nothing"
         );
         want_eq!(
             view.token,
             held.token(),
             "rule 6",
-            "it tells the current token"
+            "the reply has the current token"
         );
-        want_eq!(view.mode, Mode::Exclusive, "rule 6", "and the current mode");
+        want_eq!(
+            view.mode,
+            Mode::Exclusive,
+            "rule 6",
+            "the reply has the current mode"
+        );
     }
     b.ask(&lock).shared().held("S1").await?;
     Ok(())
@@ -260,13 +265,13 @@ async fn expired_hold_does_not_convert(world: &World) -> Verdict {
         held.upgrade(held.token()).await?.reply,
         ConvertReply::Lost(_),
         "rule 6",
-        "what has expired cannot be converted"
+        "an expired hold can't be converted"
     );
     b.ask(&lock).acquired("L1").await?;
     Ok(())
 }
 
-async fn what_it_is_already(world: &World) -> Verdict {
+async fn conversion_to_the_current_mode(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::rw("k");
     let held = a.ask(&lock).shared().acquired("S1").await?;
@@ -275,7 +280,7 @@ async fn what_it_is_already(world: &World) -> Verdict {
         held.downgrade(held.token()).await?.reply,
         ConvertReply::Converted { token, .. } if token == held.token(),
         "rule 6",
-        "becoming what it is already succeeds and starts no period"
+        "a conversion to the current mode succeeds and starts no epoch"
     );
     Ok(())
 }
@@ -306,25 +311,25 @@ async fn one_hold_of_several_converts(world: &World) -> Verdict {
         .await?;
     let writing = upgraded(&inner, inner.token()).await?;
     b.ask(&lock).shared().held("S1").await?;
-    // The other hold reads as before; the tenure is what its strongest hold is.
+    // The other hold still reads. The mode of a holder is that of its strongest hold.
     let view = want!(
         inner.end().await?,
         EndReply::Released { holds_left: 1, tenure: Some(view) } => view,
         "rule 5",
-        "the outer hold is left"
+        "the outer hold remains"
     );
     let TenureView { mode, token, .. } = view;
     want_eq!(
         mode,
         Mode::Shared,
         "rule 6",
-        "a conversion changes one hold"
+        "a conversion only changes one hold"
     );
     ensure!(
         token > writing,
         "rule 6",
         token,
-        "what is left is a new period"
+        "the remaining hold is in a new epoch"
     );
     b.ask(&lock).shared().acquired("rule 6").await?;
     outer.released("S3").await

@@ -1,4 +1,4 @@
-//! One holder at a time: the promise that no backend can leave out.
+//! Exclusion: one holder at a time. Every backend must pass these cases.
 
 use leasehold_api::{AcquireReply, LockSpec, Policy, bounds};
 
@@ -24,12 +24,12 @@ async fn free_key_is_granted(world: &World) -> Verdict {
     let a = world.session().await?;
     let lease = world.units(20);
     let held = a.ask(&Lock::mutex("k")).lease(lease).acquired("S1").await?;
-    want_eq!(held.holds(), 1, "rule 5", "a first hold counts one");
+    want_eq!(held.holds(), 1, "rule 5", "the first acquire has one hold");
     world.ends_at(
         (held.stamp, held.end_time().saturating_since(held.stamp.at)),
         held.stamp.at.saturating_add(lease),
         "rule 2",
-        "a grant says the time that is left, which is the lease",
+        "a grant reports the remaining time, which is the lease",
     )
 }
 
@@ -88,7 +88,7 @@ async fn one_of_many_at_once_wins(world: &World) -> Verdict {
                     other,
                     AcquireReply::Held(_),
                     "S1",
-                    "those who come too late are told that the key is held"
+                    "all other attempts learn that the key is held"
                 ),
             }
         }
@@ -96,7 +96,7 @@ async fn one_of_many_at_once_wins(world: &World) -> Verdict {
             won == 1,
             "S1",
             won,
-            "one of eight attempts at once is granted"
+            "exactly one of eight concurrent attempts is granted"
         );
     }
     Ok(())
@@ -134,7 +134,7 @@ async fn capabilities_are_as_declared(world: &World) -> Verdict {
             world.backend().await?.capabilities(),
             declared,
             "trait contract",
-            "a backend's capabilities are those that its harness declares, at every call"
+            "a backend has the capabilities that its harness declares, at every call"
         );
     }
     Ok(())
@@ -149,14 +149,14 @@ async fn stamps_advance_on_one_clock(world: &World) -> Verdict {
         after.clock,
         before.clock,
         "rule 1",
-        "the clients of one server read one clock"
+        "all clients of one server read the same clock"
     );
     let passed = after.at.saturating_since(before.at);
     ensure!(
         passed >= world.units(2),
         "rule 1",
         passed,
-        "the server's time advances with the time that passes"
+        "the server's clock advances"
     );
     Ok(())
 }
@@ -171,7 +171,7 @@ async fn calls_end_in_time(world: &World) -> Verdict {
         a.ask(&lock).held("S1").await?;
         held.renewed(world.units(5), "rule 2").await?;
         held.released("S3").await?;
-        // Six calls, with those that ask for the time.
+        // Six calls, including those that read the time.
         let took = clock.now().saturating_since(began);
         ensure!(
             took <= bounds::CALL_TIMEOUT * 6,

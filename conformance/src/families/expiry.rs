@@ -1,4 +1,4 @@
-//! What nobody renews ends by itself, at its time and not before.
+//! Expiry: a lease that nobody renews ends at its time, and not before.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Asks again and again around the edge, and judges each answer by its own stamp.
+/// Sends attempts around the end of the lease and checks each answer by its own stamp.
 async fn not_a_moment_early(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
@@ -65,14 +65,14 @@ async fn not_a_moment_early(world: &World) -> Verdict {
     }
     Err(Failure::new(
         "L1",
-        "the key is free once the lease is over",
+        "the key is free when the lease is over",
         "Acquired",
         "Held",
     ))
 }
 
-/// A volley across the end, a millisecond apart: the first that is executed at or after it gets
-/// the key, and none before.
+/// Sends attempts every millisecond across the end of the lease. The first one that is executed at
+/// or after the end is granted, and no earlier one.
 async fn free_at_the_very_end(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
@@ -125,7 +125,7 @@ async fn expired_holder_cannot_renew(world: &World) -> Verdict {
         held.renew(world.units(50)).await?.reply,
         RenewReply::Lost(Why::Expired | Why::Unknown),
         "rule 4",
-        "a renewal never resurrects what has expired"
+        "a renewal never revives an expired lease"
     );
     b.ask(&lock).acquired("L1").await?;
     Ok(())
@@ -143,7 +143,7 @@ async fn expired_holder_cannot_release(world: &World) -> Verdict {
         held.end().await?,
         EndReply::NotHeld(Why::Expired | Why::Unknown),
         "S3",
-        "what has expired cannot be released"
+        "an expired hold can't be released"
     );
     Ok(())
 }
@@ -154,13 +154,18 @@ async fn renewal_moves_the_end(world: &World) -> Verdict {
     let held = a.ask(&lock).lease(world.units(10)).acquired("S1").await?;
     world.pass(5).await;
     let (token, end) = held.renewed(world.units(10), "rule 2").await?;
-    want_eq!(token, held.token(), "S4", "a renewal stays in its period");
+    want_eq!(
+        token,
+        held.token(),
+        "S4",
+        "a renewal doesn't start an epoch"
+    );
     let moved = end.saturating_since(held.end_time());
     ensure!(
         moved >= world.units(5),
         "rule 2",
         moved,
-        "a renewal gives the whole lease anew from its own execution on"
+        "a renewal extends the lease to its full length from the renewal's execution"
     );
     world.pass(7).await;
     b.ask(&lock).held("S1").await?;
@@ -178,9 +183,9 @@ async fn renewal_never_shortens(world: &World) -> Verdict {
         renewed.reply,
         RenewReply::Renewed { remaining, .. } => remaining,
         "rule 2",
-        "a tenure that stands is renewed"
+        "a valid lease is renewed"
     );
-    let promise = "a renewal with a shorter lease leaves the end where it was";
+    let promise = "a renewal with a shorter lease doesn't move the end";
     world.ends_at(
         (renewed.stamp, remaining),
         held.end_time(),
@@ -192,7 +197,7 @@ async fn renewal_never_shortens(world: &World) -> Verdict {
     Ok(())
 }
 
-/// The bound of the earliest end must not outlive the tenure that it came from.
+/// A backend may cache the earliest end of a key. The cached value must not outlive its holder.
 async fn short_lease_after_a_long_one(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
@@ -213,7 +218,7 @@ async fn holder_expires_while_another_waits(world: &World) -> Verdict {
         queued.ahead,
         0,
         "rule 7",
-        "nobody is ahead of the first waiter"
+        "the first waiter has nobody ahead"
     );
     waiter.poll_queued("S1").await?;
     world.pass(5).await;
@@ -243,7 +248,7 @@ async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
                     other,
                     PollReply::Acquired(_),
                     "rule 3",
-                    "a first waiter that comes back when told gets the expired key"
+                    "a first waiter that polls when told to gets the expired key"
                 );
                 return Ok(());
             }
@@ -251,7 +256,7 @@ async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
     }
     Err(Failure::new(
         "rule 3",
-        "the advice leads to the earliest change",
+        "the advice names the time of the earliest change",
         "Acquired",
         "Queued",
     ))
@@ -276,7 +281,7 @@ async fn one_reader_of_several(world: &World) -> Verdict {
         all[1].renew(world.units(300)).await?.reply,
         RenewReply::Lost(_),
         "rule 4",
-        "the reader whose lease is over is gone"
+        "a reader whose lease is over is gone"
     );
     for long in [&all[0], &all[2]] {
         long.renewed(world.units(300), "rule 4").await?;
@@ -308,7 +313,7 @@ async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
         all[1].renew(world.units(300)).await?.reply,
         RenewReply::Lost(_),
         "rule 4",
-        "a reader that did not renew is gone, whoever else did"
+        "a reader that didn't renew is gone, even if others did"
     );
     all[0].released("S3").await?;
     world.session().await?.ask(&lock).acquired("L1").await?;

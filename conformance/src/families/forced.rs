@@ -1,4 +1,4 @@
-//! Taking a key away from those who were seen to hold it.
+//! Forced release: takes a key away from the holders that an inspection showed.
 
 use leasehold_api::{
     AcquireReply, EndReply, FencingToken, ForceHow, ForceRelease, ForceReply, RenewReply, Why,
@@ -10,15 +10,15 @@ use crate::world::{Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("forced";
     revoked_holder_cannot_renew: ["S1", "S3"], [ForceRelease];
-    revoked_tenure_keeps_its_lease: ["S1"], [ForceRelease];
+    revoked_holder_keeps_its_lease: ["S1"], [ForceRelease];
     revoked_holder_may_release: ["S3"], [ForceRelease];
     revoked_owner_cannot_nest_longer: ["S1", "rule 5"], [ForceRelease, Reentrancy];
     now_frees_at_once: ["S3"], [ForceRelease, FencingTokens];
     now_tells_its_holder: ["S3"], [ForceRelease];
     now_grants_to_the_waiter: ["rule 8"], [ForceRelease, Queue];
-    never_a_later_period: ["S3"], [ForceRelease, FencingTokens];
+    never_a_later_epoch: ["S3"], [ForceRelease, FencingTokens];
     idle_key_has_nothing_to_force: ["S3"], [ForceRelease];
-    all_readers_of_the_period: ["S3", "rule 15"], [ForceRelease, RwLocks];
+    all_readers_of_the_epoch: ["S3", "rule 15"], [ForceRelease, RwLocks];
     only_the_permit_that_was_named: ["S3"], [ForceRelease, Semaphores, FencingTokens];
 );
 
@@ -43,7 +43,7 @@ async fn forced(
         force(session, lock, token, how).await?,
         ForceReply::Forced { tenures },
         "S3",
-        "the tenures with the token that was seen are forced"
+        "the holders with the named token are released"
     );
     Ok(())
 }
@@ -57,25 +57,25 @@ async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
         held.renew(world.units(50)).await?.reply,
         RenewReply::Lost(Why::Forced),
         "S3",
-        "a revoked tenure is not renewed, and its holder is told why"
+        "a revoked holder can't renew, and the reply has the reason"
     );
     world.pass(6).await;
     b.ask(&lock).acquired("L1").await?;
     Ok(())
 }
 
-async fn revoked_tenure_keeps_its_lease(world: &World) -> Verdict {
+async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
-    // Its holder may rely on the deadline that it was given: nobody else gets in before.
+    // The holder may rely on its deadline, so nobody else is granted before.
     b.ask(&lock).held("S1").await?;
     want!(
         held.again().await?.reply,
         AcquireReply::Acquired(_),
         "S1",
-        "a revoked tenure lasts until its lease ends"
+        "a revoked holder keeps the key until its lease ends"
     );
     Ok(())
 }
@@ -120,7 +120,7 @@ async fn now_frees_at_once(world: &World) -> Verdict {
         next.token() > held.token(),
         "S4",
         next.token(),
-        "the next tenure is a new period"
+        "the next holder starts an epoch"
     );
     Ok(())
 }
@@ -134,13 +134,13 @@ async fn now_tells_its_holder(world: &World) -> Verdict {
         held.renew(world.units(50)).await?.reply,
         RenewReply::Lost(Why::Forced | Why::Unknown),
         "S3",
-        "what was ended by force is lost"
+        "a holder that was released by force has lost the key"
     );
     want!(
         held.end().await?,
         EndReply::NotHeld(_),
         "S3",
-        "what was ended by force cannot be released"
+        "a holder that was released by force can't release"
     );
     b.ask(&lock).acquired("S3").await?;
     Ok(())
@@ -161,7 +161,7 @@ async fn now_grants_to_the_waiter(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn never_a_later_period(world: &World) -> Verdict {
+async fn never_a_later_epoch(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let seen = a.ask(&lock).acquired("S1").await?;
@@ -172,7 +172,7 @@ async fn never_a_later_period(world: &World) -> Verdict {
             force(&b, &lock, seen.token(), how).await?,
             ForceReply::WrongPeriod,
             "S3",
-            "the tenure that was seen is over, and a later one is not touched"
+            "a forced release of a past token doesn't affect a later holder"
         );
     }
     held.renewed(world.units(300), "S3").await?;
@@ -197,12 +197,12 @@ async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
         force(&b, &lock, held.token(), how).await?,
         ForceReply::WrongPeriod,
         "S3",
-        "what has expired is not there to be forced"
+        "an expired holder can't be released by force"
     );
     Ok(())
 }
 
-async fn all_readers_of_the_period(world: &World) -> Verdict {
+async fn all_readers_of_the_epoch(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,
@@ -217,7 +217,7 @@ async fn all_readers_of_the_period(world: &World) -> Verdict {
             reader.renew(world.units(5)).await?.reply,
             RenewReply::Lost(_),
             "S3",
-            "overlapping readers share the period that was forced"
+            "overlapping readers share the epoch that was released by force"
         );
     }
     c.ask(&lock).acquired("S3").await?;

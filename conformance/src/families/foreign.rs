@@ -1,4 +1,4 @@
-//! Something else lives under the key: said so, and left alone.
+//! Foreign values: another program uses the key. Every command reports it and changes nothing.
 
 use leasehold_api::{BackendError, Convert, FencingToken, ForceHow, ForceRelease};
 
@@ -8,7 +8,7 @@ use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("foreign";
     acquire_says_so: ["rule 14"], [PlantForeign];
-    renew_and_end_say_so: ["rule 14"], [PlantForeign];
+    renew_and_release_say_so: ["rule 14"], [PlantForeign];
     poll_says_so: ["rule 14"], [PlantForeign, Queue];
     convert_says_so: ["rule 14"], [PlantForeign, RwLocks, Convert];
     inspect_says_so: ["rule 14"], [PlantForeign, Inspect];
@@ -27,8 +27,8 @@ async fn untouched(world: &World, lock: &Lock) -> Verdict {
     ensure!(
         intact,
         "rule 14",
-        "it was changed",
-        "a foreign value is left as it was"
+        "the value was changed",
+        "a foreign value stays unchanged"
     );
     Ok(())
 }
@@ -38,16 +38,16 @@ fn is_foreign<T: std::fmt::Debug>(answer: Result<T, BackendError>) -> Verdict {
         answer,
         Err(BackendError::ForeignValue { .. }),
         "rule 14",
-        "a foreign value under the key is a typed outcome of every command"
+        "every command reports a foreign value with a typed error"
     );
     Ok(())
 }
 
-/// An attempt that never was granted, on a key with a foreign value.
+/// Creates an attempt that was never granted, on a key with a foreign value.
 async fn attempt(world: &World, lock: &Lock) -> Result<Attempt, Failure> {
     plant(world, lock).await?;
     let a = world.session().await?;
-    // Something to name in commands: the hold is on another key.
+    // The commands need an operation, so it holds another key.
     let elsewhere = Lock::new("elsewhere", lock.spec);
     let mut attempt = a.ask(&elsewhere).acquired("S1").await?;
     attempt.request.key = lock.key.clone();
@@ -64,7 +64,7 @@ async fn acquire_says_so(world: &World) -> Verdict {
     untouched(world, &lock).await
 }
 
-async fn renew_and_end_say_so(world: &World) -> Verdict {
+async fn renew_and_release_say_so(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let attempt = attempt(world, &lock).await?;
     let backend = &attempt.session.backend;

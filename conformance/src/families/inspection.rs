@@ -1,4 +1,4 @@
-//! Looking without touching.
+//! Inspection shows a key and changes nothing.
 
 use leasehold_api::{InspectReply, Mode};
 
@@ -28,15 +28,15 @@ async fn unused_key_is_empty(world: &World) -> Verdict {
         view,
         InspectReply::default(),
         "rule 4",
-        "nothing was ever done with the key"
+        "an unused key is empty"
     );
-    // Looking creates nothing to be seen by the next look.
+    // The first inspection must not create anything that the second one sees.
     let view = a.inspect(&Lock::mutex("k")).await?.reply;
     want_eq!(
         view,
         InspectReply::default(),
         "rule 4",
-        "looking creates nothing"
+        "an inspection creates nothing"
     );
     Ok(())
 }
@@ -50,13 +50,13 @@ async fn holder_is_shown(world: &World) -> Verdict {
         view.spec,
         Some(lock.spec),
         "rule 13",
-        "what the key is in use as"
+        "an inspection shows what the key is in use as"
     );
     want_eq!(
         view.token,
         Some(held.token()),
         "rule 15",
-        "the last token granted"
+        "an inspection shows the last token"
     );
     want_eq!(
         (view.holder_count, view.waiter_count),
@@ -68,13 +68,33 @@ async fn holder_is_shown(world: &World) -> Verdict {
         &view.holders[..],
         [holder] => holder,
         "rule 4",
-        "the one holder is listed"
+        "an inspection lists the holder"
     );
     want_eq!(holder.label.as_str(), "alice", "rule 4", "by its label");
-    want_eq!(holder.mode, Mode::Exclusive, "rule 4", "with its mode");
-    want_eq!(holder.holds, 1, "rule 5", "and its holds");
-    want_eq!(holder.token, held.token(), "rule 15", "and its token");
-    ensure!(!holder.revoked, "rule 4", holder, "nobody revoked it");
+    want_eq!(
+        holder.mode,
+        Mode::Exclusive,
+        "rule 4",
+        "a holder is shown with its mode"
+    );
+    want_eq!(
+        holder.holds,
+        1,
+        "rule 5",
+        "a holder is shown with its holds"
+    );
+    want_eq!(
+        holder.token,
+        held.token(),
+        "rule 15",
+        "a holder is shown with its token"
+    );
+    ensure!(
+        !holder.revoked,
+        "rule 4",
+        holder,
+        "the holder is not revoked"
+    );
     Ok(())
 }
 
@@ -92,7 +112,7 @@ async fn released_key_keeps_only_its_token(world: &World) -> Verdict {
         view,
         expected,
         "rule 15",
-        "an idle key shows only the last token"
+        "a free key shows only the last token"
     );
     Ok(())
 }
@@ -116,27 +136,27 @@ async fn waiters_are_shown_in_order(world: &World) -> Verdict {
         labels,
         ["first", "second", "third"],
         "rule 7",
-        "waiters in the queue's order"
+        "waiters are listed in the order of the queue"
     );
     want_eq!(
         (view.holder_count, view.waiter_count),
         (1, 3),
         "rule 7",
-        "all are counted"
+        "all entries are counted"
     );
     for waiter in &view.waiters {
         ensure!(
             !waiter.away,
             "rule 9",
             waiter,
-            "who does not listen is never away"
+            "a waiter that doesn't listen is never unreachable"
         );
         let left = waiter.place_remaining;
         ensure!(
             !left.is_zero() && left <= lock.spec.waiter_lease(),
             "rule 10",
             left,
-            "a place lasts at most one waiter lease"
+            "a waiter lasts at most one waiter lease"
         );
     }
     Ok(())
@@ -155,9 +175,9 @@ async fn readers_are_counted(world: &World) -> Verdict {
         labels,
         ["soon", "between", "late"],
         "rule 4",
-        "holders are listed by time left"
+        "holders are listed by remaining time"
     );
-    want_eq!(view.holder_count, 3, "rule 4", "all are counted");
+    want_eq!(view.holder_count, 3, "rule 4", "all entries are counted");
     for holder in &view.holders {
         want_eq!(holder.mode, Mode::Shared, "rule 4", "each reads");
     }
@@ -186,7 +206,7 @@ async fn nested_holds_are_shown(world: &World) -> Verdict {
         a.ask(&lock).owner(owner).acquired("rule 5").await?;
         let view = a.inspect(&lock).await?.reply;
         let holds: Vec<_> = view.holders.iter().map(|h| h.holds).collect();
-        want_eq!(holds, [n], "rule 5", "one holder with {n} holds");
+        want_eq!(holds, [n], "rule 5", "there is one holder with {n} holds");
     }
     Ok(())
 }
@@ -210,12 +230,12 @@ async fn looking_settles_nothing(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(4).await;
     let view = a.inspect(&lock).await?.reply;
-    // The holder is gone by the clock, but no grant was made by looking.
+    // The holder has expired, but the inspection must not grant to the waiter.
     want_eq!(
         (view.holder_count, view.waiter_count),
         (0, 1),
         "rule 4",
-        "looking grants nothing"
+        "an inspection grants nothing"
     );
     waiter.poll_granted("L1").await?;
     Ok(())
@@ -235,7 +255,7 @@ async fn expired_is_not_shown(world: &World) -> Verdict {
         view,
         expected,
         "rule 1",
-        "what has expired is not there, though nobody settled"
+        "an expired holder is not listed, even before another command removes it"
     );
     Ok(())
 }
@@ -250,9 +270,9 @@ async fn time_left_is_shown(world: &World) -> Verdict {
         &view.reply.holders[..],
         [holder] => holder.remaining,
         "rule 4",
-        "the holder is listed"
+        "an inspection lists the holder"
     );
-    let promise = "the time left is computed in the inspection's own execution";
+    let promise = "the remaining time is computed when the inspection is executed";
     world.ends_at((view.stamp, left), held.end_time(), "rule 2", promise)
 }
 
@@ -274,7 +294,7 @@ async fn nothing_is_left_behind(world: &World) -> Verdict {
         (view.spec, view.holder_count, view.waiter_count),
         (None, 0, 0),
         "S3",
-        "after everyone ended, nothing is held and nobody waits"
+        "after all releases, the key has no holders and no waiters"
     );
     Ok(())
 }

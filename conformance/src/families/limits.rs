@@ -1,4 +1,4 @@
-//! How far one attempt may go, and what a key is in use as.
+//! Limits of an attempt, and attempts that use a key as another kind of lock.
 
 use leasehold_api::{AcquireReply, Limits, LockSpec, Policy, Refused, Stamped};
 
@@ -8,7 +8,7 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("limits";
     queue_full: ["rule 10", "rule 13"], [Queue];
-    dead_places_are_swept_before_the_queue_is_full: ["rule 10"], [Queue];
+    expired_waiters_are_removed_before_the_queue_is_full: ["rule 10"], [Queue];
     limits_bind_their_own_attempt_only: ["rule 10"], [Queue];
     holders_full: ["rule 13"], [RwLocks];
     expired_holders_leave_room: ["rule 4"], [RwLocks];
@@ -52,10 +52,10 @@ async fn queue_full(world: &World) -> Verdict {
                 .await?,
             Refused::QueueFull,
             "rule 10",
-            "two waiters are as many as a limit of {limit} allows"
+            "a limit of {limit} allows two waiters and no more"
         );
     }
-    // A try needs no place, so no limit of places concerns it.
+    // A try doesn't queue, so the limit of waiters doesn't apply.
     b.ask(&lock).limits(waiters(0)).held("rule 10").await?;
     first.end().await?;
     b.ask(&lock)
@@ -66,11 +66,11 @@ async fn queue_full(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn dead_places_are_swept_before_the_queue_is_full(world: &World) -> Verdict {
+async fn expired_waiters_are_removed_before_the_queue_is_full(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(8));
     world.session().await?.ask(&lock).acquired("S1").await?;
     let b = world.session().await?;
-    // The first lives on, the others behind it are dead.
+    // The first waiter polls, the others are dead.
     let (alive, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for _ in 0..3 {
         b.ask(&lock).wait().queued("rule 7").await?;
@@ -116,7 +116,7 @@ async fn holders_full(world: &World) -> Verdict {
             .await?,
         Refused::HoldersFull,
         "rule 13",
-        "two readers are as many as this attempt allows"
+        "the attempt allows two readers and no more"
     );
     first.released("S3").await?;
     let ask = a.ask(&lock).shared().limits(holders(2));
@@ -140,7 +140,7 @@ async fn expired_holders_leave_room(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Insists that `other` is told that the key lives as `lock` says.
+/// Expects that `other` is refused because the key is in use as `lock`.
 async fn mismatch(world: &World, lock: &Lock, other: LockSpec) -> Verdict {
     let b = world.session().await?;
     let other = Lock::new(lock.key.as_str(), other);
@@ -151,7 +151,7 @@ async fn mismatch(world: &World, lock: &Lock, other: LockSpec) -> Verdict {
                 lives_with: lock.spec
             },
             "rule 13",
-            "a key in use as something else says what it lives with"
+            "the refusal reports what the key is in use as"
         );
     }
     Ok(())
@@ -218,7 +218,7 @@ async fn idle_key_takes_the_newcomers_terms(world: &World) -> Verdict {
             token > last,
             true,
             "S4",
-            "tokens increase over the periods of a key, whatever it is used as"
+            "tokens increase over the epochs of a key, whatever kind of lock it is"
         );
         last = token;
         held.released("S3").await?;
@@ -270,7 +270,7 @@ async fn refused_attempt_changes_nothing(world: &World) -> Verdict {
         ),
         reading.end_time(),
         "rule 13",
-        "refused attempts leave the holder's time as it was",
+        "refused attempts don't change the holder's lease",
     )?;
     let counts = (
         reply.holder_count,
@@ -284,6 +284,11 @@ async fn refused_attempt_changes_nothing(world: &World) -> Verdict {
         expected.token,
         expected.spec,
     );
-    want_eq!(counts, before, "rule 13", "refused attempts leave no trace");
+    want_eq!(
+        counts,
+        before,
+        "rule 13",
+        "refused attempts leave nothing behind"
+    );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What takes minutes: for harnesses whose time is virtual.
+//! Cases that take minutes, for harnesses with virtual time.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("long_spans";
     token_is_remembered: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
-    token_outlives_an_expired_tenure: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
+    token_outlives_an_expired_holder: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
     longest_lease: ["L1", "rule 1"], [VirtualTime];
-    no_copy_outlives_its_mark: ["rule 12", "rule 14"], [VirtualTime];
+    no_copy_outlives_its_watermark: ["rule 12", "rule 14"], [VirtualTime];
 );
 
-/// Just less than the time for which a token is remembered.
+/// Slightly less than the time for which a token is remembered.
 const REMEMBERED: Duration = bounds::TOKEN_RETENTION.saturating_sub(Duration::from_secs(5));
 
-/// A token that the clock will not reach while the case runs.
+/// A token that the clock doesn't reach while the case runs.
 async fn lifted(world: &World) -> Result<FencingToken, crate::Failure> {
     let now = world.session().await?.now().await?.as_micros();
     Ok(FencingToken::new(now + 20 * 3_600_000_000))
@@ -39,13 +39,13 @@ async fn token_is_remembered(world: &World) -> Verdict {
         next.token() > last,
         "S4",
         next.token(),
-        "the last token, {last:?}, is remembered for {:?} after its tenure",
+        "the last token, {last:?}, is remembered for {:?} after its release",
         bounds::TOKEN_RETENTION
     );
     Ok(())
 }
 
-async fn token_outlives_an_expired_tenure(world: &World) -> Verdict {
+async fn token_outlives_an_expired_holder(world: &World) -> Verdict {
     let (a, lock) = (world.session().await?, Lock::mutex("k"));
     let lease = Duration::from_secs(60);
     let dead = a.ask(&lock).lease(lease).floor(lifted(world).await?);
@@ -76,8 +76,8 @@ async fn longest_lease(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Whenever a delayed copy of an acquire arrives: it is stale, or too late.
-async fn no_copy_outlives_its_mark(world: &World) -> Verdict {
+/// A delayed copy of an acquire is stale or too late, whenever it arrives.
+async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -88,7 +88,7 @@ async fn no_copy_outlives_its_mark(world: &World) -> Verdict {
             held.again().await?.reply,
             AcquireReply::Refused(Refused::Stale | Refused::TooLate),
             "rule 12",
-            "marks outlive the delivery window of every acquire"
+            "watermarks outlive the delivery window of every acquire"
         );
     }
     b.ask(&lock).acquired("rule 12").await?;

@@ -1,11 +1,9 @@
-//! The families of cases, a file each.
+//! The families of cases, one file each.
 
-mod away;
 mod batches;
-mod claims;
+mod client_batching;
 mod client_cancel;
 mod client_care;
-mod client_convoy;
 mod client_handoff;
 mod client_locks;
 mod client_many;
@@ -22,7 +20,8 @@ mod inspection;
 mod limits;
 mod long_spans;
 mod names;
-mod notices;
+mod notifications;
+mod offers;
 mod ownership;
 mod readers_writers;
 mod redelivery;
@@ -31,6 +30,7 @@ mod reentrancy;
 mod semaphores;
 mod starvation;
 mod tokens;
+mod unreachable;
 mod waiting;
 
 use crate::case::Case;
@@ -42,7 +42,7 @@ const FAMILIES: &[&[Case]] = &[
     redelivery::CASES,
     redelivery_queue::CASES,
     waiting::CASES,
-    claims::CASES,
+    offers::CASES,
     reentrancy::CASES,
     readers_writers::CASES,
     conversion::CASES,
@@ -54,8 +54,8 @@ const FAMILIES: &[&[Case]] = &[
     limits::CASES,
     inspection::CASES,
     forced::CASES,
-    notices::CASES,
-    away::CASES,
+    notifications::CASES,
+    unreachable::CASES,
     batches::CASES,
     long_spans::CASES,
     client_locks::CASES,
@@ -65,12 +65,12 @@ const FAMILIES: &[&[Case]] = &[
     client_care::CASES,
     client_push::CASES,
     client_cancel::CASES,
-    client_convoy::CASES,
+    client_batching::CASES,
     client_many::CASES,
     client_handoff::CASES,
 ];
 
-/// Every case of the suite.
+/// Iterates over every case of the suite.
 pub fn all() -> impl Iterator<Item = &'static Case> {
     FAMILIES.iter().copied().flatten()
 }

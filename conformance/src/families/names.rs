@@ -1,4 +1,4 @@
-//! Keys are any text: encoded, never trusted, never mixed up.
+//! Keys can be any text: a backend encodes them and never mixes them up.
 
 use leasehold_api::{AcquireReply, EndReply};
 
@@ -69,7 +69,7 @@ async fn any_text_is_a_key(world: &World) -> Verdict {
     Ok(())
 }
 
-/// All at once: if two were one key, the second would be held.
+/// Acquires all keys at once. If two names were one key, the second attempt would fail.
 async fn all_at_once(world: &World, names: &[String]) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let mut held = Vec::new();
@@ -181,12 +181,7 @@ async fn labels_are_any_text(world: &World) -> Verdict {
         a.ask(&lock).label(label).acquired("S1").await?;
         let view = a.inspect(&lock).await?.reply;
         let labels: Vec<_> = view.holders.iter().map(|h| h.label.as_str()).collect();
-        want_eq!(
-            labels,
-            [label],
-            "rule 13",
-            "a label comes back as it was given"
-        );
+        want_eq!(labels, [label], "rule 13", "a label is returned unchanged");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Only who holds can release, however late and however often it tries.
+//! Only the holder can release a lock, however late and often others try.
 
 use leasehold_api::{End, EndReply, Operation, RenewReply, Why};
 
@@ -11,14 +11,14 @@ pub(super) const CASES: &[Case] = cases!("ownership";
     another_session_cannot_renew: ["S3"], [];
     another_attempt_of_the_owner_cannot_release: ["S3", "rule 5"], [];
     another_key_is_not_released: ["S3"], [];
-    late_end_after_anothers_tenure: ["S3", "rule 12"], [];
-    late_renewal_after_anothers_tenure: ["S3", "rule 12"], [];
-    double_end_is_told_so: ["S3", "rule 12"], [];
-    double_end_spares_the_next_holder: ["S3", "rule 12"], [];
-    end_of_nothing: ["S3"], [];
+    late_release_after_another_holder: ["S3", "rule 12"], [];
+    late_renewal_after_another_holder: ["S3", "rule 12"], [];
+    second_release_reports_not_held: ["S3", "rule 12"], [];
+    second_release_spares_the_next_holder: ["S3", "rule 12"], [];
+    release_of_a_free_key: ["S3"], [];
     leaving_the_queue: ["S3", "rule 7"], [Queue];
     leaving_twice_spares_the_next_waiter: ["S3", "rule 12"], [Queue];
-    end_gives_up_a_claim: ["rule 8", "rule 10"], [Queue];
+    release_gives_up_an_offer: ["rule 8", "rule 10"], [Queue];
 );
 
 async fn another_session_cannot_release(world: &World) -> Verdict {
@@ -35,7 +35,7 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
         one(thief.backend.end(&batch).await)?.reply,
         EndReply::NotHeld(_),
         "S3",
-        "the same numbers in another session are another owner"
+        "the same sequence and owner in another session are another owner"
     );
     b.ask(&lock).held("S3").await?;
     held.released("S3").await
@@ -51,7 +51,7 @@ async fn another_session_cannot_renew(world: &World) -> Verdict {
         one(b.backend.renew(&[renewal]).await)?.reply,
         RenewReply::Lost(_),
         "S3",
-        "the same numbers in another session are another owner"
+        "the same sequence and owner in another session are another owner"
     );
     world.pass(5).await;
     b.ask(&lock).acquired("S3").await?;
@@ -70,7 +70,7 @@ async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
         one(a.backend.end(&batch).await)?.reply,
         EndReply::NotHeld(_),
         "S3",
-        "an attempt of the owner that does not hold releases nothing"
+        "an attempt that holds nothing releases nothing, even for the same owner"
     );
     b.ask(&lock).held("S3").await?;
     held.released("S3").await
@@ -94,7 +94,7 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
     held.released("S3").await
 }
 
-async fn late_end_after_anothers_tenure(world: &World) -> Verdict {
+async fn late_release_after_another_holder(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
@@ -104,14 +104,14 @@ async fn late_end_after_anothers_tenure(world: &World) -> Verdict {
         late.end().await?,
         EndReply::NotHeld(Why::Expired | Why::Unknown),
         "S3",
-        "a release that comes after the lease releases nothing"
+        "a release after the end of the lease releases nothing"
     );
     a.ask(&lock).held("S3").await?;
     held.renewed(world.units(10), "S3").await?;
     held.released("S3").await
 }
 
-async fn late_renewal_after_anothers_tenure(world: &World) -> Verdict {
+async fn late_renewal_after_another_holder(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
@@ -121,7 +121,7 @@ async fn late_renewal_after_anothers_tenure(world: &World) -> Verdict {
         late.renew(world.units(500)).await?.reply,
         RenewReply::Lost(_),
         "S3",
-        "a renewal that comes after the lease renews nothing"
+        "a renewal after the end of the lease renews nothing"
     );
     world.pass(7).await;
     a.ask(&lock).acquired("S3").await?;
@@ -129,12 +129,12 @@ async fn late_renewal_after_anothers_tenure(world: &World) -> Verdict {
         held.renew(world.units(5)).await?.reply,
         RenewReply::Lost(_),
         "S3",
-        "nor does it renew the tenure of the next holder"
+        "a late renewal doesn't renew the next holder's lease"
     );
     Ok(())
 }
 
-async fn double_end_is_told_so(world: &World) -> Verdict {
+async fn second_release_reports_not_held(world: &World) -> Verdict {
     let a = world.session().await?;
     let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
     held.released("S3").await?;
@@ -143,13 +143,13 @@ async fn double_end_is_told_so(world: &World) -> Verdict {
             held.end().await?,
             EndReply::NotHeld(Why::Ended | Why::Unknown),
             "rule 12",
-            "a second release finds that it was ended"
+            "a second release reports that the attempt was already released"
         );
     }
     Ok(())
 }
 
-async fn double_end_spares_the_next_holder(world: &World) -> Verdict {
+async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let first = a.ask(&lock).acquired("S1").await?;
@@ -159,9 +159,9 @@ async fn double_end_spares_the_next_holder(world: &World) -> Verdict {
         first.end().await?,
         EndReply::NotHeld(_),
         "S3",
-        "a doubled release touches only the tenure that it was sent for"
+        "a duplicate release only affects the holder that it was sent for"
     );
-    // The same session, too: its next attempt is another one.
+    // The same holds within one session, because its next attempt has another sequence.
     a.ask(&lock).held("S3").await?;
     second.released("S3").await?;
     let third = a.ask(&lock).acquired("S1").await?;
@@ -169,13 +169,13 @@ async fn double_end_spares_the_next_holder(world: &World) -> Verdict {
         first.end().await?,
         EndReply::NotHeld(_),
         "S3",
-        "a doubled release spares a later tenure of its own session"
+        "a duplicate release spares a later hold of the same session"
     );
     b.ask(&lock).held("S3").await?;
     third.released("S3").await
 }
 
-async fn end_of_nothing(world: &World) -> Verdict {
+async fn release_of_a_free_key(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let batch = [End::new(lock.key.clone(), a.operation(a.owner()))];
@@ -183,7 +183,7 @@ async fn end_of_nothing(world: &World) -> Verdict {
         one(a.backend.end(&batch).await)?.reply,
         EndReply::NotHeld(Why::Unknown | Why::Ended),
         "S3",
-        "the end of an attempt that was never seen finds nothing"
+        "a release of an unknown attempt reports that it holds nothing"
     );
     b.ask(&lock).acquired("S1").await?;
     Ok(())
@@ -198,10 +198,10 @@ async fn leaving_the_queue(world: &World) -> Verdict {
         waiter.end().await?,
         EndReply::Left,
         "S3",
-        "the end of a waiting attempt gives up its place"
+        "a release of a waiting attempt removes it from the queue"
     );
     held.released("S3").await?;
-    // Nobody waits, so nobody was granted.
+    // The queue is empty, so nobody was granted.
     a.ask(&lock).acquired("rule 8").await?;
     Ok(())
 }
@@ -212,26 +212,31 @@ async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
     let held = a.ask(&lock).acquired("S1").await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    want!(first.end().await?, EndReply::Left, "S3", "the first leaves");
+    want!(
+        first.end().await?,
+        EndReply::Left,
+        "S3",
+        "a release of a waiting attempt removes it from the queue"
+    );
     want!(
         first.end().await?,
         EndReply::NotHeld(_),
         "rule 12",
-        "a doubled leave finds nothing to leave"
+        "a duplicate release finds nothing to remove"
     );
     held.released("S3").await?;
     second.poll_granted("S3").await?;
     Ok(())
 }
 
-async fn end_gives_up_a_claim(world: &World) -> Verdict {
+async fn release_gives_up_an_offer(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
-    // Its waiter does not know of the grant, and gives up at this very time.
+    // The waiter doesn't know of the grant yet and gives up at the same time.
     first.released("rule 10").await?;
     second.poll_granted("rule 8").await?;
     Ok(())

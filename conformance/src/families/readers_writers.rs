@@ -1,4 +1,4 @@
-//! Readers together, a writer alone.
+//! Readers share a lock; a writer excludes everyone.
 
 use leasehold_api::EndReply;
 
@@ -35,7 +35,7 @@ async fn readers_share(world: &World) -> Verdict {
             reader.holds(),
             1,
             "rule 5",
-            "each reader has a tenure of its own"
+            "each reader is a separate holder"
         );
         reader.renewed(world.units(300), "rule 4").await?;
     }
@@ -93,7 +93,7 @@ async fn readers_are_out(world: &World, lock: &Lock) -> Verdict {
     Ok(())
 }
 
-/// A writer that holds, and behind it readers, a writer and another reader.
+/// Sets up a writer that holds, and behind it readers, a writer and another reader.
 async fn queue_behind_a_writer(
     world: &World,
     lock: &Lock,
@@ -154,9 +154,9 @@ async fn writer_that_leaves_frees_the_readers(world: &World) -> Verdict {
         writer.end().await?,
         EndReply::Left,
         "S3",
-        "the writer gives up"
+        "a release of a waiting attempt removes it from the queue"
     );
-    // Leaving freed something, so the same step granted to who can have it.
+    // The step that removes the writer also grants to the readers behind it.
     reader.renewed(world.units(300), "rule 8").await?;
     reading[0].renewed(world.units(300), "S1").await?;
     Ok(())
@@ -186,7 +186,7 @@ async fn readers_release_in_any_order(world: &World) -> Verdict {
             all[n].end().await?,
             EndReply::NotHeld(_),
             "S3",
-            "a doubled release does not release another reader"
+            "a duplicate release doesn't release another reader"
         );
     }
     writer.ask(&lock).acquired("S1").await?;

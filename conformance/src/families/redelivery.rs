@@ -1,4 +1,4 @@
-//! Every command may arrive twice, and late: one effect, and a reply that is true now.
+//! A command that arrives twice or late has one effect, and its reply describes the current state.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ pub(super) const CASES: &[Case] = cases!("redelivery";
     acquire_twice_holds_once: ["rule 12"], [];
     acquire_again_says_the_time_left: ["rule 2"], [];
     acquire_again_extends_nothing: ["rule 2", "rule 12"], [];
-    acquire_after_its_end_is_stale: ["rule 12"], [];
-    end_before_acquire_makes_it_stale: ["rule 12"], [];
+    acquire_after_its_release_is_stale: ["rule 12"], [];
+    release_before_acquire_makes_it_stale: ["rule 12"], [];
     older_sequence_is_stale: ["rule 12"], [];
     each_session_has_its_own_sequences: ["rule 12"], [];
     expired_acquire_is_stale: ["rule 12", "S3"], [];
@@ -21,8 +21,8 @@ pub(super) const CASES: &[Case] = cases!("redelivery";
     acquire_too_far_ahead_is_too_late: ["rule 12"], [];
     too_late_changes_nothing: ["rule 12", "rule 13"], [];
     renewal_twice_is_true_now: ["rule 2", "rule 12"], [];
-    renewal_after_the_end_revives_nothing: ["S3", "rule 12"], [];
-    late_end_of_a_retried_acquire: ["rule 12", "S3"], [];
+    renewal_after_the_release_revives_nothing: ["S3", "rule 12"], [];
+    late_release_of_a_retried_acquire: ["rule 12", "S3"], [];
     try_again_after_held_is_stale: ["rule 12"], [];
 );
 
@@ -32,12 +32,12 @@ async fn reported(attempt: &Attempt) -> Result<(leasehold_api::Acquired, Stamped
         reply,
         AcquireReply::Acquired(acquired) => acquired,
         "rule 12",
-        "a second delivery of an acquire that holds reports the hold"
+        "a second delivery of a granted acquire reports the hold"
     );
     Ok((acquired, Stamped { stamp, reply: () }))
 }
 
-/// Insists that a redelivered acquire is stale.
+/// Expects that a redelivered acquire is stale.
 pub(super) async fn stale(attempt: &Attempt) -> Verdict {
     want!(
         attempt.again().await?.reply,
@@ -59,7 +59,7 @@ async fn acquire_twice_holds_once(world: &World) -> Verdict {
             acquired.token,
             held.token(),
             "rule 12",
-            "nor do they start a period"
+            "a redelivery starts no epoch"
         );
     }
     held.released("rule 12").await?;
@@ -77,7 +77,7 @@ async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
     for _ in 0..3 {
         world.pass(3).await;
         let (acquired, Stamped { stamp, .. }) = reported(&held).await?;
-        let promise = "a redelivery is answered with the time left now, not with the first reply";
+        let promise = "a redelivery reports the time that is left now, not that of the first reply";
         world.ends_at(
             (stamp, acquired.remaining),
             held.end_time(),
@@ -99,7 +99,7 @@ async fn acquire_again_extends_nothing(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn acquire_after_its_end_is_stale(world: &World) -> Verdict {
+async fn acquire_after_its_release_is_stale(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -109,7 +109,7 @@ async fn acquire_after_its_end_is_stale(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn end_before_acquire_makes_it_stale(world: &World) -> Verdict {
+async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let ask = a.ask(&lock);
@@ -119,14 +119,14 @@ async fn end_before_acquire_makes_it_stale(world: &World) -> Verdict {
         crate::world::one(a.backend.end(&[end]).await)?.reply,
         EndReply::NotHeld(_),
         "rule 12",
-        "an end that overtakes its acquire finds nothing"
+        "a release that overtakes its acquire finds nothing"
     );
     let (_, reply) = Attempt::send(a, request).await?;
     want!(
         reply,
         AcquireReply::Refused(Refused::Stale),
         "rule 12",
-        "an acquire that arrives after its end is stale"
+        "an acquire that arrives after its release is stale"
     );
     b.ask(&lock).acquired("rule 12").await?;
     Ok(())
@@ -142,7 +142,7 @@ async fn older_sequence_is_stale(world: &World) -> Verdict {
         reply,
         AcquireReply::Refused(Refused::Stale),
         "rule 12",
-        "an older attempt of the session than one already seen is stale"
+        "an attempt is stale if the session has already sent a later one"
     );
     b.ask(&lock).acquired("rule 12").await?;
     Ok(())
@@ -164,7 +164,7 @@ async fn expired_acquire_is_stale(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
-    // A copy that was delayed must not take the key a second time.
+    // A delayed copy must not acquire the key a second time.
     stale(&late).await?;
     let held = b.ask(&lock).acquired("rule 12").await?;
     stale(&late).await?;
@@ -213,7 +213,7 @@ async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
             sent_for(world, &lock, ahead, Duration::ZERO).await?,
             AcquireReply::Refused(Refused::TooLate),
             "rule 12",
-            "marks outlive only acquires that are deliverable for 10 s, not for {ahead:?}"
+            "an acquire may be deliverable for at most 10 s, not for {ahead:?}, because watermarks expire"
         );
     }
     world
@@ -237,7 +237,7 @@ async fn too_late_changes_nothing(world: &World) -> Verdict {
         "rule 12",
         "an acquire is not executed after its deliver-before"
     );
-    // The client takes the stamp and tries again: the attempt itself is not used up.
+    // The client corrects its clock by the stamp and retries: the attempt is still usable.
     ask.acquired("rule 13").await?;
     Ok(())
 }
@@ -252,9 +252,9 @@ async fn renewal_twice_is_true_now(world: &World) -> Verdict {
             reply,
             RenewReply::Renewed { remaining, .. } => remaining,
             "rule 12",
-            "a doubled renewal is answered like the first"
+            "a duplicate renewal has the same result as the first"
         );
-        let promise = "each delivery of a renewal gives the lease from its own execution on";
+        let promise = "each delivery of a renewal extends the lease from its own execution";
         world.ends_at(
             (stamp, remaining),
             stamp.at.saturating_add(lease),
@@ -266,7 +266,7 @@ async fn renewal_twice_is_true_now(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn renewal_after_the_end_revives_nothing(world: &World) -> Verdict {
+async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -281,10 +281,10 @@ async fn renewal_after_the_end_revives_nothing(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn late_end_of_a_retried_acquire(world: &World) -> Verdict {
+async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
-    // The caller gave up the first attempt and made another; the first one's end comes late.
+    // The caller gave up its first attempt and made another. The release of the first one comes late.
     let first = a.ask(&lock).acquired("S1").await?;
     first.released("S3").await?;
     let second = a.ask(&lock).acquired("S1").await?;
@@ -292,14 +292,14 @@ async fn late_end_of_a_retried_acquire(world: &World) -> Verdict {
         first.end().await?,
         EndReply::NotHeld(_),
         "S3",
-        "the end of one attempt does not end the next"
+        "the release of one attempt doesn't release the next"
     );
     let (acquired, _) = reported(&second).await?;
     want_eq!(
         acquired.holds,
         1,
         "rule 12",
-        "the later attempt holds as before"
+        "the later attempt still holds the key"
     );
     b.ask(&lock).held("S3").await?;
     Ok(())
@@ -312,7 +312,7 @@ async fn try_again_after_held_is_stale(world: &World) -> Verdict {
     let (tried, reply) = b.ask(&lock).send().await?;
     want!(reply, AcquireReply::Held(_), "S1", "the key is held");
     held.released("S3").await?;
-    // A copy of the attempt that was delayed on the way must not take the key unasked.
+    // A delayed copy of the attempt must not acquire the key, because the caller has given up.
     stale(&tried).await?;
     b.ask(&lock).acquired("rule 12").await?;
     Ok(())

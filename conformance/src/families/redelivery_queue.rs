@@ -1,4 +1,4 @@
-//! Late and doubled commands of those who wait, nest, convert and force.
+//! Late and duplicate commands of waiters, nested holds, conversions and forced releases.
 
 use leasehold_api::{
     AcquireReply, ConvertReply, EndReply, ForceHow, ForceRelease, ForceReply, PollReply, Stamped,
@@ -11,17 +11,17 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("redelivery_queue";
     queued_acquire_again_only_reports: ["rule 12"], [Queue];
-    granted_acquire_again_reports_the_claim: ["rule 12", "rule 10"], [Queue];
+    granted_acquire_again_reports_the_offer: ["rule 12", "rule 10"], [Queue];
     acquire_after_leaving_is_stale: ["rule 12"], [Queue];
-    poll_after_the_end_creates_nothing: ["rule 12"], [Queue];
+    poll_after_the_release_creates_nothing: ["rule 12"], [Queue];
     poll_of_the_unknown_creates_nothing: ["rule 12"], [Queue];
     poll_twice_is_granted_once: ["rule 12", "rule 10"], [Queue];
     permit_acquired_twice_is_taken_once: ["rule 12"], [Semaphores];
     inner_hold_acquired_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
-    inner_hold_ended_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
+    inner_hold_released_twice_counts_once: ["rule 12", "rule 5"], [Reentrancy];
     doubled_downgrade_undoes_no_upgrade: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
     doubled_upgrade_undoes_no_downgrade: ["rule 6", "S3"], [RwLocks, Convert, FencingTokens];
-    late_conversion_after_the_end: ["rule 6", "S3"], [RwLocks, Convert];
+    late_conversion_after_the_release: ["rule 6", "S3"], [RwLocks, Convert];
     doubled_force_spares_the_next_holder: ["S3", "rule 12"], [ForceRelease, FencingTokens];
 );
 
@@ -37,19 +37,19 @@ async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
         reply,
         AcquireReply::Queued(queued) => queued,
         "rule 12",
-        "a second delivery of an acquire that waits reports the place"
+        "a second delivery of a waiting acquire reports the waiter"
     );
-    let promise = "an acquire of an attempt that is queued refreshes nothing";
+    let promise = "a redelivered acquire doesn't refresh its waiter";
     world.ends_at((stamp, again.place_remaining), end, "rule 12", promise)?;
     let (next, queued) = a.ask(&lock).wait().queued("rule 7").await?;
-    want_eq!(queued.ahead, 1, "rule 12", "one attempt has one place");
+    want_eq!(queued.ahead, 1, "rule 12", "one attempt has one waiter");
     held.released("S3").await?;
     waiter.released("rule 8").await?;
     next.poll_granted("rule 12").await?;
     Ok(())
 }
 
-async fn granted_acquire_again_reports_the_claim(world: &World) -> Verdict {
+async fn granted_acquire_again_reports_the_offer(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
     let held = a.ask(&lock).acquired("S1").await?;
@@ -62,10 +62,10 @@ async fn granted_acquire_again_reports_the_claim(world: &World) -> Verdict {
         reply,
         AcquireReply::Acquired(acquired) => acquired,
         "rule 12",
-        "a redelivered acquire reports a grant that came meanwhile"
+        "a redelivered acquire reports a grant that came in the meantime"
     );
-    want_eq!(acquired.holds, 1, "rule 12", "and counts nothing twice");
-    let promise = "a claim ends where its place would have";
+    want_eq!(acquired.holds, 1, "rule 12", "a redelivery adds no hold");
+    let promise = "an offer expires when its waiter would have";
     world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
 }
 
@@ -78,7 +78,7 @@ async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
         waiter.end().await?,
         EndReply::Left,
         "S3",
-        "the waiter leaves"
+        "a release of a waiting attempt removes it from the queue"
     );
     stale(&waiter).await?;
     held.released("S3").await?;
@@ -87,7 +87,7 @@ async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn poll_after_the_end_creates_nothing(world: &World) -> Verdict {
+async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -96,20 +96,20 @@ async fn poll_after_the_end_creates_nothing(world: &World) -> Verdict {
         waiter.end().await?,
         EndReply::Left,
         "S3",
-        "the waiter leaves"
+        "a release of a waiting attempt removes it from the queue"
     );
     want!(
         waiter.poll().await?.reply,
         PollReply::Gone(_),
         "rule 12",
-        "a poll that comes after the end finds nothing"
+        "a poll after the release finds nothing"
     );
     held.released("S3").await?;
     want!(
         waiter.poll().await?.reply,
         PollReply::Gone(_),
         "rule 12",
-        "a poll never creates a place, nor a hold"
+        "a poll never creates a waiter or a hold"
     );
     a.ask(&lock).acquired("rule 12").await?;
     Ok(())
@@ -124,7 +124,7 @@ async fn poll_of_the_unknown_creates_nothing(world: &World) -> Verdict {
         held.poll().await?.reply,
         PollReply::Gone(_),
         "rule 12",
-        "a poll of an attempt that was ended finds nothing"
+        "a poll of a released attempt finds nothing"
     );
     b.ask(&lock).acquired("rule 12").await?;
     Ok(())
@@ -142,9 +142,9 @@ async fn poll_twice_is_granted_once(world: &World) -> Verdict {
         second.token,
         first.token,
         "rule 12",
-        "a doubled poll reports the same period"
+        "a duplicate poll reports the same epoch"
     );
-    want_eq!(second.holds, 1, "rule 12", "and the same hold");
+    want_eq!(second.holds, 1, "rule 12", "a duplicate poll adds no hold");
     waiter.released("rule 12").await?;
     a.ask(&lock).acquired("rule 12").await?;
     Ok(())
@@ -171,20 +171,20 @@ async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
         inner.again().await?.reply,
         AcquireReply::Acquired(acquired) if acquired.holds == 2,
         "rule 12",
-        "two attempts are two holds, however often they are delivered"
+        "two attempts are two holds, however often each is delivered"
     );
     want!(
         inner.end().await?,
         EndReply::Released { holds_left: 1, .. },
         "rule 12",
-        "one end takes back all deliveries of one attempt"
+        "one release undoes all deliveries of its attempt"
     );
     outer.released("rule 12").await?;
     b.ask(&lock).acquired("rule 12").await?;
     Ok(())
 }
 
-async fn inner_hold_ended_twice_counts_once(world: &World) -> Verdict {
+async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
@@ -193,13 +193,13 @@ async fn inner_hold_ended_twice_counts_once(world: &World) -> Verdict {
         inner.end().await?,
         EndReply::Released { holds_left: 1, .. },
         "rule 5",
-        "the end of one of two holds leaves one"
+        "a release of one of two holds leaves one"
     );
     want!(
         inner.end().await?,
         EndReply::NotHeld(_),
         "rule 12",
-        "a doubled end does not take the other hold"
+        "a duplicate release doesn't release the other hold"
     );
     b.ask(&lock).held("S3").await?;
     outer.released("S3").await
@@ -213,19 +213,19 @@ async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
         held.downgrade(held.token()).await?.reply,
         ConvertReply::Converted { token, .. } => token,
         "rule 6",
-        "a writer may become a reader"
+        "a writer can downgrade"
     );
     let writing = want!(
         held.upgrade(reading).await?.reply,
         ConvertReply::Converted { token, .. } => token,
         "rule 6",
-        "the sole reader may become a writer"
+        "the only reader can upgrade"
     );
     want!(
         held.downgrade(held.token()).await?.reply,
         ConvertReply::WrongPeriod(view) if view.token == writing,
         "rule 6",
-        "a late copy of the downgrade names a period that is over, and changes nothing"
+        "a late copy of the downgrade names a past epoch and changes nothing"
     );
     b.ask(&lock).shared().held("S1").await?;
     Ok(())
@@ -239,25 +239,25 @@ async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
         held.upgrade(held.token()).await?.reply,
         ConvertReply::Converted { token, .. } => token,
         "rule 6",
-        "the sole reader may become a writer"
+        "the only reader can upgrade"
     );
     want!(
         held.downgrade(writing).await?.reply,
         ConvertReply::Converted { .. },
         "rule 6",
-        "a writer may become a reader"
+        "a writer can downgrade"
     );
     want!(
         held.upgrade(held.token()).await?.reply,
         ConvertReply::WrongPeriod(_),
         "rule 6",
-        "a late copy of the upgrade names a period that is over, and changes nothing"
+        "a late copy of the upgrade names a past epoch and changes nothing"
     );
     b.ask(&lock).shared().acquired("rule 6").await?;
     Ok(())
 }
 
-async fn late_conversion_after_the_end(world: &World) -> Verdict {
+async fn late_conversion_after_the_release(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
@@ -284,14 +284,14 @@ async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
         b.force(&request).await?,
         ForceReply::Forced { tenures: 1 },
         "S3",
-        "the tenure that was seen is ended"
+        "the forced release removes the holder that was seen"
     );
     let next = b.ask(&lock).acquired("S1").await?;
     want!(
         b.force(&request).await?,
         ForceReply::WrongPeriod,
         "S3",
-        "a doubled forced release never touches a later period"
+        "a duplicate forced release never affects a later epoch"
     );
     a.ask(&lock).held("S3").await?;
     next.released("S3").await

@@ -1,4 +1,4 @@
-//! One owner, several holds.
+//! Reentrancy: one owner has several holds.
 
 use leasehold_api::{
     AcquireReply, Acquired, EndReply, Limits, Mode, Refused, RenewReply, TenureView,
@@ -10,7 +10,7 @@ use crate::world::{Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("reentrancy";
     nested_holds_are_counted: ["rule 5"], [Reentrancy];
-    holds_end_in_any_order: ["rule 5"], [Reentrancy];
+    holds_are_released_in_any_order: ["rule 5"], [Reentrancy];
     hold_limit: ["rule 5", "rule 13"], [Reentrancy];
     inner_lease_never_shortens: ["rule 5"], [Reentrancy];
     inner_lease_may_lengthen: ["rule 5"], [Reentrancy];
@@ -19,7 +19,7 @@ pub(super) const CASES: &[Case] = cases!("reentrancy";
     never_across_sessions: ["rule 5", "S1"], [Reentrancy];
     never_across_owners: ["rule 5", "S1"], [Reentrancy];
     nested_hold_passes_the_queue: ["rule 5", "rule 7"], [Reentrancy, Queue];
-    nested_hold_stays_in_the_period: ["rule 5", "rule 15"], [Reentrancy, FencingTokens];
+    nested_hold_stays_in_the_epoch: ["rule 5", "rule 15"], [Reentrancy, FencingTokens];
     reader_reenters_past_a_waiting_writer: ["rule 5"], [Reentrancy, RwLocks, Queue];
     writer_may_read: ["rule 5"], [Reentrancy, RwLocks];
     dropping_the_write_hold_downgrades: ["rule 5", "rule 6"], [Reentrancy, RwLocks, FencingTokens];
@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = cases!("reentrancy";
     permits_do_not_nest: ["rule 5"], [Semaphores];
 );
 
-/// So many nested holds of one owner.
+/// Acquires `count` nested holds of one owner.
 async fn nest(session: &Session, lock: &Lock, depth: u32) -> Result<Vec<Attempt>, Failure> {
     let owner = session.owner();
     let mut holds = Vec::new();
@@ -38,7 +38,7 @@ async fn nest(session: &Session, lock: &Lock, depth: u32) -> Result<Vec<Attempt>
             hold.holds(),
             n,
             "rule 5",
-            "each nested acquisition is one more hold"
+            "each nested acquire adds one hold"
         );
         holds.push(hold);
     }
@@ -57,14 +57,14 @@ async fn nested_holds_are_counted(world: &World) -> Verdict {
             EndReply::Released { holds_left, tenure } if holds_left == left
                 && tenure.is_some() == (left > 0),
             "rule 5",
-            "the end of one hold leaves the other {left}"
+            "the release of one hold leaves the other {left}"
         );
     }
     b.ask(&lock).acquired("rule 5").await?;
     Ok(())
 }
 
-async fn holds_end_in_any_order(world: &World) -> Verdict {
+async fn holds_are_released_in_any_order(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
     let holds = nest(&a, &lock, 3).await?;
@@ -73,7 +73,7 @@ async fn holds_end_in_any_order(world: &World) -> Verdict {
             holds[n].end().await?,
             EndReply::Released { holds_left, .. } if holds_left == left,
             "rule 5",
-            "holds end in any order, the outermost first as well"
+            "holds can be released in any order, even the outermost first"
         );
         b.ask(&lock).held("rule 5").await?;
         holds[1].renewed(world.units(300), "rule 5").await?;
@@ -97,15 +97,15 @@ async fn hold_limit(world: &World) -> Verdict {
         ask.refused("rule 5").await?,
         Refused::HoldLimit,
         "rule 5",
-        "an owner nests no more holds than the attempt allows"
+        "an owner has no more holds than the attempt allows"
     );
     want!(
         holds[0].again().await?.reply,
         AcquireReply::Acquired(Acquired { holds: 3, .. }),
         "rule 13",
-        "what is refused changes nothing"
+        "a refused command changes nothing"
     );
-    // The limit bound only the attempt that brought it.
+    // A limit only applies to the attempt that carries it.
     a.ask(&lock).owner(owner).acquired("rule 5").await?;
     Ok(())
 }
@@ -118,7 +118,7 @@ async fn inner_lease_never_shortens(world: &World) -> Verdict {
     let inner = a.ask(&lock).owner(owner).lease(world.units(2));
     let inner = inner.acquired("rule 5").await?;
     let remaining = inner.end_time().saturating_since(inner.stamp.at);
-    let promise = "an inner hold with a shorter lease leaves the tenure's end where it was";
+    let promise = "an inner hold with a shorter lease doesn't shorten the holder's lease";
     world.ends_at(
         (inner.stamp, remaining),
         outer.end_time(),
@@ -131,7 +131,7 @@ async fn inner_lease_never_shortens(world: &World) -> Verdict {
         inner.end().await?,
         EndReply::Released { holds_left: 1, .. },
         "rule 5",
-        "the inner hold lives as long as its tenure"
+        "an inner hold lives as long as its holder"
     );
     outer.released("rule 5").await
 }
@@ -150,7 +150,7 @@ async fn inner_lease_may_lengthen(world: &World) -> Verdict {
         inner.end().await?,
         EndReply::Released { holds_left: 1, .. },
         "rule 5",
-        "the inner hold ends"
+        "the release of an inner hold leaves the outer one"
     );
     world.pass(4).await;
     b.ask(&lock).held("rule 5").await?;
@@ -182,7 +182,7 @@ async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
         outer.end().await?,
         EndReply::Released { holds_left: 1, .. },
         "rule 4",
-        "a tenure has one lease, whichever of its holds was renewed"
+        "a holder has one lease, whichever hold is renewed"
     );
     Ok(())
 }
@@ -202,13 +202,13 @@ async fn all_holds_expire_at_once(world: &World) -> Verdict {
             hold.renew(world.units(5)).await?.reply,
             RenewReply::Lost(_),
             "rule 4",
-            "expiry takes all holds of an owner together"
+            "all holds of an owner expire together"
         );
         want!(
             hold.end().await?,
             EndReply::NotHeld(_),
             "rule 4",
-            "expiry takes all holds of an owner together"
+            "all holds of an owner expire together"
         );
     }
     let again = a.ask(&lock).owner(owner);
@@ -242,7 +242,7 @@ async fn nested_hold_passes_the_queue(world: &World) -> Verdict {
         outer.end().await?,
         EndReply::Released { holds_left: 1, .. },
         "rule 5",
-        "the outer hold ends first"
+        "the outer hold can be released first"
     );
     waiter.poll_queued("rule 5").await?;
     inner.released("rule 5").await?;
@@ -250,7 +250,7 @@ async fn nested_hold_passes_the_queue(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn nested_hold_stays_in_the_period(world: &World) -> Verdict {
+async fn nested_hold_stays_in_the_epoch(world: &World) -> Verdict {
     let a = world.session().await?;
     let holds = nest(&a, &Lock::mutex("k"), 3).await?;
     for hold in &holds {
@@ -258,7 +258,7 @@ async fn nested_hold_stays_in_the_period(world: &World) -> Verdict {
             hold.token(),
             holds[0].token(),
             "rule 15",
-            "a tenure is one period: its holds share the token"
+            "all holds of a holder are in one epoch and share its token"
         );
     }
     Ok(())
@@ -273,7 +273,7 @@ async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    // A newcomer has to wait behind the writer, a reader that reads already has not.
+    // A new reader waits behind the writer, but an owner that already reads doesn't.
     c.ask(&lock).shared().held("rule 7").await?;
     let inner = a
         .ask(&lock)
@@ -285,7 +285,7 @@ async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
         inner.end().await?,
         EndReply::Released { holds_left: 1, .. },
         "rule 5",
-        "the inner hold ends"
+        "the release of an inner hold leaves the outer one"
     );
     writer.poll_queued("S1").await?;
     outer.released("S3").await?;
@@ -307,7 +307,7 @@ async fn writer_may_read(world: &World) -> Verdict {
         reading.holds(),
         2,
         "rule 5",
-        "a read hold of a writer is one more hold"
+        "a read hold of a writer adds one hold"
     );
     b.ask(&lock).shared().held("S1").await?;
     want!(
@@ -320,7 +320,7 @@ async fn writer_may_read(world: &World) -> Verdict {
             })
         },
         "rule 5",
-        "without its read hold it is still a writer"
+        "without its read hold, the owner is still a writer"
     );
     b.ask(&lock).shared().held("S1").await?;
     Ok(())
@@ -340,19 +340,19 @@ async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
         writing.end().await?,
         EndReply::Released { holds_left: 1, tenure: Some(view) } => view,
         "rule 5",
-        "the read hold is left"
+        "the read hold remains"
     );
     want_eq!(
         view.mode,
         Mode::Shared,
         "rule 5",
-        "what is left is a reader"
+        "the remaining hold is a reader"
     );
     ensure!(
         view.token > writing.token(),
         "rule 6",
         view.token,
-        "a downgrade starts a new period"
+        "a downgrade starts an epoch"
     );
     b.ask(&lock).shared().acquired("rule 5").await?;
     let (token, _) = reading.renewed(world.units(300), "rule 5").await?;
@@ -374,14 +374,14 @@ async fn writing_over_reading_would_deadlock(world: &World) -> Verdict {
             ask.refused("rule 5").await?,
             Refused::WouldDeadlock,
             "rule 5",
-            "an owner that reads would wait for itself"
+            "a write by an owner that reads would wait for itself"
         );
     }
     want!(
         reading.again().await?.reply,
         AcquireReply::Acquired(Acquired { holds: 1, .. }),
         "rule 13",
-        "what is refused changes nothing"
+        "a refused command changes nothing"
     );
     reading.released("S3").await
 }
@@ -401,7 +401,7 @@ async fn nested_readers_weigh_one(world: &World) -> Verdict {
             hold.end().await?,
             EndReply::Released { .. },
             "S3",
-            "a read hold ends"
+            "a read hold can be released"
         );
     }
     other.released("S3").await?;
@@ -419,7 +419,7 @@ async fn permits_do_not_nest(world: &World) -> Verdict {
             hold.holds(),
             1,
             "rule 5",
-            "each acquisition of a semaphore is its own tenure"
+            "each acquire of a semaphore is a separate holder"
         );
     }
     a.ask(&lock).owner(owner).held("rule 5").await?;

@@ -1,4 +1,4 @@
-//! Permits.
+//! Semaphores.
 
 use leasehold_api::EndReply;
 
@@ -59,7 +59,7 @@ async fn release_gives_back_what_it_took(world: &World) -> Verdict {
         one.end().await?,
         EndReply::NotHeld(_),
         "S3",
-        "permits come back once, however often they are released"
+        "permits are returned once, however often they are released"
     );
     let session = world.session().await?;
     session.ask(&lock).permits(2).held("S1").await?;
@@ -80,7 +80,7 @@ async fn one_permit_excludes(world: &World) -> Verdict {
         next.token() >= held.token(),
         "S4",
         next.token(),
-        "tokens do not fall"
+        "tokens never decrease"
     );
     Ok(())
 }
@@ -90,7 +90,7 @@ async fn large_demand_at_the_head_blocks_smaller(world: &World) -> Verdict {
     let held = take(world, &lock, 2).await?;
     let (b, c) = (world.session().await?, world.session().await?);
     let (large, _) = b.ask(&lock).permits(3).wait().queued("rule 7").await?;
-    // One permit is free, and is kept for the large demand that came first.
+    // One permit is free, but it is reserved for the larger request that came first.
     let (small, _) = c.ask(&lock).wait().queued("rule 7").await?;
     c.ask(&lock).held("rule 7").await?;
     held.released("S3").await?;
@@ -133,7 +133,7 @@ async fn tokens_are_unique(world: &World) -> Verdict {
         tokens.len(),
         given,
         "rule 15",
-        "each acquisition of a semaphore has a token of its own"
+        "each acquire of a semaphore has a different token"
     );
     Ok(())
 }

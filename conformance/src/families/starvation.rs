@@ -1,5 +1,5 @@
-//! Who can be kept waiting for how long: bounded in fair mode, and shown to be unbounded where a
-//! policy says so.
+//! Starvation: waiting is bounded under the fair policy, and unbounded under the policies that
+//! document it.
 
 use leasehold_api::{EndReply, Policy, PollReply};
 
@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = cases!("starvation";
     preference_serves_the_other_class_too: ["rule 7", "L3"], [RwLocks, Queue];
 );
 
-/// Rounds that stand for "endless".
+/// The number of rounds that counts as endless.
 const ROUNDS: u32 = 15;
 
 async fn waits(waiter: &Attempt) -> Result<bool, Failure> {
@@ -26,7 +26,7 @@ async fn waits(waiter: &Attempt) -> Result<bool, Failure> {
         PollReply::Acquired(_) => Ok(false),
         gone => Err(Failure::new(
             "rule 7",
-            "a waiter that polls keeps its place",
+            "a waiter that polls stays in the queue",
             "Queued or Acquired",
             gone,
         )),
@@ -43,11 +43,11 @@ async fn writer_against_endless_readers(world: &World) -> Verdict {
         queued.ahead == 0,
         "rule 7",
         queued,
-        "the writer is the first in the queue"
+        "the writer is first in the queue"
     );
     let mut passed = 0;
     for round in 1..=ROUNDS {
-        // The next reader comes before the last one goes, as in any busy program.
+        // The next reader arrives before the last one releases, as in a busy program.
         let next = sessions[round as usize % 2].ask(&lock).shared().wait();
         let (next, _) = next.send().await?;
         let _ = reading.end().await?;
@@ -61,7 +61,7 @@ async fn writer_against_endless_readers(world: &World) -> Verdict {
         passed == 0,
         "rule 7",
         passed,
-        "no reader that came later is granted before a waiting writer"
+        "no later reader is granted before a waiting writer"
     );
     Ok(())
 }
@@ -85,12 +85,12 @@ async fn readers_against_endless_writers(world: &World) -> Verdict {
         passed == 0,
         "rule 7",
         passed,
-        "no writer that came later is granted before a waiting reader"
+        "no later writer is granted before a waiting reader"
     );
     Ok(())
 }
 
-/// Contenders that ask again as soon as they have released, and one that asks once.
+/// Runs contenders that try again right after each release, and one that tries once.
 async fn fair_bound_of_overtaking(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let mut queue = vec![world.session().await?.ask(&lock).acquired("S1").await?];
@@ -120,14 +120,14 @@ async fn fair_bound_of_overtaking(world: &World) -> Verdict {
         granted <= queued.ahead,
         "rule 7",
         granted,
-        "at most as many tenures are granted before it as waited when it came ({})",
+        "at most as many waiters are served before it as were waiting when it arrived ({})",
         queued.ahead
     );
     Ok(())
 }
 
-/// Keeps the key busy with overlapping attempts while `waiter` waits; whether it waited all the
-/// time.
+/// Keeps the key busy with overlapping attempts while `waiter` waits. Returns whether it waited the
+/// whole time.
 async fn kept_waiting(
     waiter: &Attempt,
     sessions: &[Session; 2],
@@ -163,7 +163,7 @@ async fn reader_preference_starves_a_writer(world: &World) -> Verdict {
         starved,
         "rule 7",
         starved,
-        "under reader preference, readers pass a waiting writer for as long as they come"
+        "under reader preference, readers overtake a waiting writer without bound"
     );
     last.released("S3").await?;
     writer.poll_granted("rule 7").await?;
@@ -182,7 +182,7 @@ async fn writer_preference_starves_a_reader(world: &World) -> Verdict {
         starved,
         "rule 7",
         starved,
-        "under writer preference, writers pass a waiting reader for as long as they come"
+        "under writer preference, writers overtake a waiting reader without bound"
     );
     last.released("S3").await?;
     reader.poll_granted("rule 7").await?;
@@ -196,7 +196,7 @@ async fn barging_overtakes_a_waiter(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for _ in 0..ROUNDS {
         held.released("S3").await?;
-        // Who asks first gets it, and the last holder is always faster.
+        // The first attempt wins, and the last holder is always faster.
         held = a.ask(&lock).acquired("rule 7").await?;
         waiter.poll_queued("rule 7").await?;
     }

@@ -7,18 +7,18 @@ use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("tokens";
-    tokens_increase_over_periods: ["rule 15", "S4"], [FencingTokens];
+    tokens_increase_over_epochs: ["rule 15", "S4"], [FencingTokens];
     tokens_increase_over_expiry: ["rule 15", "S4"], [FencingTokens];
-    tokens_increase_over_claims: ["rule 15", "S4"], [FencingTokens, Queue];
+    tokens_increase_over_offers: ["rule 15", "S4"], [FencingTokens, Queue];
     token_is_at_least_the_servers_time: ["rule 15"], [FencingTokens];
-    token_stays_with_its_period: ["rule 15"], [FencingTokens];
+    token_stays_with_its_epoch: ["rule 15"], [FencingTokens];
     overlapping_readers_share_one: ["rule 15"], [FencingTokens, RwLocks];
     next_readers_have_another: ["rule 15", "S4"], [FencingTokens, RwLocks];
     floor_lifts_the_token: ["rule 15", "S4"], [FencingTokens];
     low_floor_changes_nothing: ["rule 15"], [FencingTokens];
     implausible_floor_is_refused: ["rule 15", "rule 13"], [FencingTokens];
-    reader_that_saw_more_starts_a_period: ["rule 15", "S4"], [FencingTokens, RwLocks];
-    reader_that_saw_this_period_shares_it: ["rule 15"], [FencingTokens, RwLocks];
+    reader_that_saw_more_starts_an_epoch: ["rule 15", "S4"], [FencingTokens, RwLocks];
+    reader_that_saw_this_epoch_shares_it: ["rule 15"], [FencingTokens, RwLocks];
     store_refuses_the_late_writer: ["S5"], [FencingTokens];
     store_takes_readers_then_a_writer: ["S5", "rule 15"], [FencingTokens, RwLocks];
     store_follows_conversions: ["S5", "rule 6"], [FencingTokens, RwLocks, Convert];
@@ -46,7 +46,7 @@ impl Store {
             self.write(token),
             "S5",
             (token, highest),
-            "no valid holder is refused: the write of {who} is accepted"
+            "a valid holder is never refused: the write of {who} is accepted"
         );
         Ok(())
     }
@@ -57,13 +57,13 @@ impl Store {
             !self.write(token),
             "S5",
             (token, highest),
-            "no write of a period takes effect after one of a later period: {who} is refused"
+            "no write of an epoch takes effect after one of a later epoch: {who} is refused"
         );
         Ok(())
     }
 }
 
-async fn tokens_increase_over_periods(world: &World) -> Verdict {
+async fn tokens_increase_over_epochs(world: &World) -> Verdict {
     let sessions = [world.session().await?, world.session().await?];
     let lock = Lock::mutex("k");
     let mut last = FencingToken::new(0);
@@ -73,7 +73,7 @@ async fn tokens_increase_over_periods(world: &World) -> Verdict {
             held.token() > last,
             "S4",
             held.token(),
-            "the period after {last:?} is higher"
+            "the token of the epoch after {last:?} is higher"
         );
         last = held.token();
         held.released("S3").await?;
@@ -92,12 +92,12 @@ async fn tokens_increase_over_expiry(world: &World) -> Verdict {
         next.token() > last,
         "S4",
         next.token(),
-        "the period after {last:?} is higher"
+        "the token of the epoch after {last:?} is higher"
     );
     Ok(())
 }
 
-async fn tokens_increase_over_claims(world: &World) -> Verdict {
+async fn tokens_increase_over_offers(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let mut held = world.session().await?.ask(&lock).acquired("S1").await?;
     let mut last = held.token();
@@ -115,7 +115,7 @@ async fn tokens_increase_over_claims(world: &World) -> Verdict {
             token > last,
             "S4",
             token,
-            "a claim is the period after {last:?}"
+            "an offer starts the epoch after {last:?}"
         );
         (held, last) = (waiter, token);
     }
@@ -138,7 +138,7 @@ async fn token_is_at_least_the_servers_time(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn token_stays_with_its_period(world: &World) -> Verdict {
+async fn token_stays_with_its_epoch(world: &World) -> Verdict {
     let a = world.session().await?;
     let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
     for _ in 0..3 {
@@ -148,19 +148,19 @@ async fn token_stays_with_its_period(world: &World) -> Verdict {
             token,
             held.token(),
             "rule 15",
-            "a renewal stays in its period"
+            "a renewal doesn't start an epoch"
         );
         want!(
             held.again().await?.reply,
             AcquireReply::Acquired(acquired) if acquired.token == held.token(),
             "rule 15",
-            "so does a redelivered acquire"
+            "a redelivered acquire doesn't start an epoch"
         );
     }
     Ok(())
 }
 
-/// Readers at one time, one unit apart.
+/// Acquires several readers, one unit apart.
 async fn readers(world: &World, lock: &Lock, n: u32) -> Result<Vec<Attempt>, Failure> {
     let mut all = Vec::new();
     for _ in 0..n {
@@ -175,14 +175,14 @@ async fn overlapping_readers_share_one(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let first = readers(world, &lock, 2).await?;
     first[0].released("S3").await?;
-    // The first is gone; those who overlap with whom is left are still one period.
+    // The first reader is gone. Readers that overlap with the remaining ones are still in one epoch.
     let later = readers(world, &lock, 2).await?;
     for reader in [&first[1], &later[0], &later[1]] {
         want_eq!(
             reader.token(),
             first[0].token(),
             "rule 15",
-            "overlapping readers are one period and share its token"
+            "overlapping readers are in one epoch and share its token"
         );
     }
     Ok(())
@@ -198,7 +198,7 @@ async fn next_readers_have_another(world: &World) -> Verdict {
             token > last,
             "S4",
             token,
-            "readers after nobody read start a period"
+            "the first reader of a free key starts an epoch"
         );
         reading[0].released("S3").await?;
         last = token;
@@ -209,7 +209,7 @@ async fn next_readers_have_another(world: &World) -> Verdict {
 async fn floor_lifts_the_token(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k");
-    // An hour ahead, as a client knows it that has seen a token which the server lost.
+    // One hour ahead: a client has seen a token that the server has lost.
     let seen = FencingToken::new(a.now().await?.as_micros() + 3_600_000_000);
     let held = a.ask(&lock).floor(seen).acquired("S1").await?;
     ensure!(
@@ -225,7 +225,7 @@ async fn floor_lifts_the_token(world: &World) -> Verdict {
         next.token() > last,
         "S4",
         next.token(),
-        "the period after {last:?} is higher"
+        "the token of the epoch after {last:?} is higher"
     );
     Ok(())
 }
@@ -249,7 +249,7 @@ async fn low_floor_changes_nothing(world: &World) -> Verdict {
         held.token() < day,
         "rule 15",
         held.token(),
-        "nor lifts it without need"
+        "a low floor doesn't raise a token"
     );
     Ok(())
 }
@@ -271,12 +271,12 @@ async fn implausible_floor_is_refused(world: &World) -> Verdict {
         held.token() < days,
         "rule 13",
         held.token(),
-        "what is refused changes nothing"
+        "a refused command changes nothing"
     );
     Ok(())
 }
 
-async fn reader_that_saw_more_starts_a_period(world: &World) -> Verdict {
+async fn reader_that_saw_more_starts_an_epoch(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let reading = readers(world, &lock, 1).await?;
     let seen = FencingToken::new(reading[0].token().get() + 60_000_000);
@@ -286,19 +286,19 @@ async fn reader_that_saw_more_starts_a_period(world: &World) -> Verdict {
         other.token() > seen,
         "rule 15",
         other.token(),
-        "a reader that saw {seen:?} proves a loss, and starts a period above it"
+        "a reader that saw {seen:?} proves a loss, and starts an epoch above it"
     );
     let (adopted, _) = reading[0].renewed(world.units(300), "rule 15").await?;
     want_eq!(
         adopted,
         other.token(),
         "rule 15",
-        "older readers adopt the new token at their next renewal"
+        "earlier readers adopt the new token at their next renewal"
     );
     Ok(())
 }
 
-async fn reader_that_saw_this_period_shares_it(world: &World) -> Verdict {
+async fn reader_that_saw_this_epoch_shares_it(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let reading = readers(world, &lock, 1).await?;
     let b = world.session().await?;
@@ -308,7 +308,7 @@ async fn reader_that_saw_this_period_shares_it(world: &World) -> Verdict {
         other.token(),
         floor,
         "rule 15",
-        "a floor equal to the period's token proves no loss: the reader shares the period"
+        "a floor equal to the current token proves no loss: the reader joins the epoch"
     );
     Ok(())
 }
@@ -321,14 +321,14 @@ async fn store_refuses_the_late_writer(world: &World) -> Verdict {
     world.pass(3).await;
     let held = b.ask(&lock).acquired("L1").await?;
     store.accepts(held.token(), "the next holder")?;
-    store.refuses(late.token(), "the holder that slept past its lease")?;
+    store.refuses(late.token(), "the holder that slept longer than its lease")?;
     store.accepts(held.token(), "the next holder, again")
 }
 
 async fn store_takes_readers_then_a_writer(world: &World) -> Verdict {
     let (lock, mut store) = (Lock::rw("k"), Store::default());
     let reading = readers(world, &lock, 2).await?;
-    // In either order: they are one period.
+    // In any order, because both are in one epoch.
     for n in [1, 0, 1] {
         store.accepts(reading[n].token(), "one of two readers")?;
     }
@@ -337,11 +337,11 @@ async fn store_takes_readers_then_a_writer(world: &World) -> Verdict {
     }
     let writer = world.session().await?.ask(&lock).acquired("S1").await?;
     store.accepts(writer.token(), "the writer after them")?;
-    store.refuses(reading[0].token(), "a reader of before")?;
+    store.refuses(reading[0].token(), "an earlier reader")?;
     writer.released("S3").await?;
     let next = readers(world, &lock, 1).await?;
     store.accepts(next[0].token(), "a reader after the writer")?;
-    store.refuses(writer.token(), "the writer of before")
+    store.refuses(writer.token(), "the earlier writer")
 }
 
 async fn store_follows_conversions(world: &World) -> Verdict {
@@ -353,10 +353,10 @@ async fn store_follows_conversions(world: &World) -> Verdict {
         held.downgrade(held.token()).await?.reply,
         ConvertReply::Converted { token, .. } => token,
         "rule 6",
-        "a writer may become a reader"
+        "a writer can downgrade"
     );
     let other = b.ask(&lock).shared().acquired("rule 6").await?;
-    store.accepts(other.token(), "a reader beside the downgraded writer")?;
+    store.accepts(other.token(), "a reader next to the downgraded writer")?;
     store.accepts(reading, "the downgraded writer")?;
     store.refuses(held.token(), "the writer's old token")?;
     other.released("S3").await?;
@@ -364,10 +364,10 @@ async fn store_follows_conversions(world: &World) -> Verdict {
         held.upgrade(reading).await?.reply,
         ConvertReply::Converted { token, .. } => token,
         "rule 6",
-        "the sole reader may become a writer"
+        "the only reader can upgrade"
     );
     store.accepts(writing, "the upgraded reader")?;
-    store.refuses(other.token(), "the reader of before")
+    store.refuses(other.token(), "the earlier reader")
 }
 
 async fn read_guard_kept_over_its_write_hold(world: &World) -> Verdict {
@@ -384,12 +384,9 @@ async fn read_guard_kept_over_its_write_hold(world: &World) -> Verdict {
         writing.end().await?,
         EndReply::Released { tenure: Some(view), .. } => view,
         "rule 5",
-        "the read hold is left, and the reply says as what"
+        "the read hold remains, and the reply reports its mode and token"
     );
     let other = b.ask(&lock).shared().acquired("rule 5").await?;
-    store.accepts(other.token(), "a reader that came then")?;
-    store.accepts(
-        view.token,
-        "the read guard, with the token from that reply on",
-    )
+    store.accepts(other.token(), "a reader that came afterwards")?;
+    store.accepts(view.token, "the read guard, with the token of that reply")
 }

@@ -1,4 +1,4 @@
-//! The queue: places, their order, their end, and whose turn it is.
+//! The queue: the order of waiters, their expiry, and their turn.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("waiting";
     free_key_is_not_waited_for: ["rule 7"], [Queue];
-    places_count_who_is_ahead: ["rule 7"], [Queue];
-    place_lasts_one_waiter_lease: ["rule 10"], [Queue];
+    waiters_know_their_position: ["rule 7"], [Queue];
+    waiter_expires_after_one_waiter_lease: ["rule 10"], [Queue];
     first_come_first_served: ["rule 7", "L3"], [Queue];
-    crowd_is_served_in_order: ["rule 7", "L3"], [Queue];
+    many_waiters_are_served_in_order: ["rule 7", "L3"], [Queue];
     nobody_overtakes_a_waiter: ["rule 7", "L3"], [Queue];
     release_grants_in_the_same_step: ["rule 8"], [Queue, FencingTokens];
     polls_alone_bring_the_turn: ["L2", "rule 3"], [Queue];
-    try_takes_no_place: ["rule 7"], [Queue];
-    poll_refreshes_the_place: ["rule 10"], [Queue];
-    place_without_polls_ends: ["rule 10", "L1"], [Queue];
-    place_ends_at_the_waiters_own_deadline: ["rule 10"], [Queue];
-    deadline_bounds_the_claim_too: ["rule 10"], [Queue];
+    try_does_not_queue: ["rule 7"], [Queue];
+    poll_refreshes_the_waiter: ["rule 10"], [Queue];
+    waiter_without_polls_expires: ["rule 10", "L1"], [Queue];
+    waiter_expires_at_its_own_deadline: ["rule 10"], [Queue];
+    deadline_bounds_the_offer_too: ["rule 10"], [Queue];
     deadline_in_the_past_is_a_try: ["rule 10"], [Queue];
     leaving_lets_the_next_move_up: ["rule 7"], [Queue];
     advice_stays_within_the_poll_interval: ["rule 3"], [Queue];
@@ -34,7 +34,7 @@ async fn free_key_is_not_waited_for(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn places_count_who_is_ahead(world: &World) -> Verdict {
+async fn waiters_know_their_position(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     world.session().await?.ask(&lock).acquired("S1").await?;
     for ahead in 0..5 {
@@ -44,13 +44,13 @@ async fn places_count_who_is_ahead(world: &World) -> Verdict {
             queued.ahead,
             ahead,
             "rule 7",
-            "each arrival goes to the end of the queue"
+            "each new waiter joins the end of the queue"
         );
     }
     Ok(())
 }
 
-async fn place_lasts_one_waiter_lease(world: &World) -> Verdict {
+async fn waiter_expires_after_one_waiter_lease(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k").waiter_lease(world.units(20));
     a.ask(&lock).acquired("S1").await?;
@@ -59,15 +59,15 @@ async fn place_lasts_one_waiter_lease(world: &World) -> Verdict {
         queued.place_remaining,
         world.units(20),
         "rule 10",
-        "a place lasts one waiter lease from the acquire on"
+        "a waiter lasts for one waiter lease from its acquire"
     );
     Ok(())
 }
 
-/// More than a backend may want to keep together with the key.
+/// More waiters than a backend may store inline with the key.
 const CROWD: usize = 80;
 
-async fn crowd_is_served_in_order(world: &World) -> Verdict {
+async fn many_waiters_are_served_in_order(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(Duration::from_secs(60));
     let (a, b) = (world.session().await?, world.session().await?);
     let mut holder = a.ask(&lock).acquired("S1").await?;
@@ -76,7 +76,7 @@ async fn crowd_is_served_in_order(world: &World) -> Verdict {
         let session = if n % 2 == 0 { &a } else { &b };
         let (waiter, queued) = session.ask(&lock).wait().queued("rule 7").await?;
         let ahead = usize::try_from(queued.ahead).unwrap_or(usize::MAX);
-        want_eq!(ahead, n, "rule 7", "everyone before is ahead");
+        want_eq!(ahead, n, "rule 7", "every earlier waiter is ahead");
         crowd.push(waiter);
     }
     for waiter in crowd {
@@ -105,7 +105,7 @@ async fn first_come_first_served(world: &World) -> Verdict {
             "S3",
             "the holder releases"
         );
-        // The last one asks first, and is still not served first.
+        // The last waiter polls first and still isn't served first.
         for waiter in waiters.iter().skip(1).rev() {
             waiter.poll_queued("rule 7").await?;
         }
@@ -125,7 +125,7 @@ async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
     let held = a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(5).await;
-    // The key is free, but it is the waiter's turn: neither a try nor the last holder gets it.
+    // The key is free, but it's the waiter's turn: neither a try nor the last holder gets it.
     c.ask(&lock).held("rule 7").await?;
     a.ask(&lock).held("rule 7").await?;
     want!(
@@ -144,14 +144,9 @@ async fn release_grants_in_the_same_step(world: &World) -> Verdict {
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
-    // Nothing came from the waiter since; a renewal would not create a hold.
+    // The waiter hasn't sent anything since. A renewal would not create a hold.
     let (token, _) = waiter.renewed(world.units(50), "rule 8").await?;
-    ensure!(
-        token > held.token(),
-        "S4",
-        token,
-        "the grant starts a period"
-    );
+    ensure!(token > held.token(), "S4", token, "a grant starts an epoch");
     a.ask(&lock).held("S1").await?;
     Ok(())
 }
@@ -173,14 +168,14 @@ async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
                 other,
                 PollReply::Acquired(_),
                 "L2",
-                "a waiter that only polls keeps its place, and gets its turn"
+                "a waiter that only polls stays in the queue and gets its turn"
             ),
         }
     }
     Ok(())
 }
 
-async fn try_takes_no_place(world: &World) -> Verdict {
+async fn try_does_not_queue(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,
@@ -194,14 +189,14 @@ async fn try_takes_no_place(world: &World) -> Verdict {
         tried.poll().await?.reply,
         PollReply::Gone(_),
         "rule 7",
-        "an attempt that did not ask to wait has no place"
+        "an attempt that doesn't wait has no waiter in the queue"
     );
     held.released("S3").await?;
     c.ask(&lock).acquired("rule 7").await?;
     Ok(())
 }
 
-async fn poll_refreshes_the_place(world: &World) -> Verdict {
+async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     a.ask(&lock).acquired("S1").await?;
@@ -213,13 +208,13 @@ async fn poll_refreshes_the_place(world: &World) -> Verdict {
             queued.place_remaining,
             world.units(6),
             "rule 10",
-            "a poll refreshes the place for one waiter lease"
+            "a poll refreshes the waiter for one waiter lease"
         );
     }
     Ok(())
 }
 
-async fn place_without_polls_ends(world: &World) -> Verdict {
+async fn waiter_without_polls_expires(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,
@@ -233,14 +228,14 @@ async fn place_without_polls_ends(world: &World) -> Verdict {
         waiter.poll().await?.reply,
         PollReply::Gone(Why::Expired | Why::Unknown),
         "rule 10",
-        "a place that nobody polls ends with its waiter lease"
+        "a waiter without polls expires with its waiter lease"
     );
     held.released("S3").await?;
     c.ask(&lock).acquired("L1").await?;
     Ok(())
 }
 
-async fn place_ends_at_the_waiters_own_deadline(world: &World) -> Verdict {
+async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,
@@ -251,7 +246,7 @@ async fn place_ends_at_the_waiters_own_deadline(world: &World) -> Verdict {
     let until = b.now().await?.saturating_add(world.units(5));
     let wait = Wait::new(false).with_place_until(until);
     let (waiter, queued) = b.ask(&lock).wait_as(wait).queued("rule 7").await?;
-    let promise = "a place ends no later than its waiter's own deadline";
+    let promise = "a waiter expires no later than its own deadline";
     world.ends_at(
         (waiter.stamp, queued.place_remaining),
         until,
@@ -278,7 +273,7 @@ async fn place_ends_at_the_waiters_own_deadline(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn deadline_bounds_the_claim_too(world: &World) -> Verdict {
+async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
     let (a, b, c) = (
         world.session().await?,
         world.session().await?,
@@ -317,7 +312,12 @@ async fn leaving_lets_the_next_move_up(world: &World) -> Verdict {
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
     let (third, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    want!(second.end().await?, EndReply::Left, "S3", "a waiter leaves");
+    want!(
+        second.end().await?,
+        EndReply::Left,
+        "S3",
+        "a release of a waiting attempt removes it from the queue"
+    );
     held.released("S3").await?;
     first.poll_granted("rule 7").await?;
     third.poll_queued("S1").await?;
@@ -339,7 +339,7 @@ async fn advice_stays_within_the_poll_interval(world: &World) -> Verdict {
                 !check_in.is_zero() && check_in <= interval,
                 "rule 3",
                 check_in,
-                "wherever it stands, a waiter polls at most {interval:?} later"
+                "a waiter is told to poll within {interval:?}, wherever it is in the queue"
             );
         }
     }

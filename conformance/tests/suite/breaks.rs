@@ -32,7 +32,7 @@ breaks! {
     EndsNothing: "S3", "client_locks::drop_releases",
         "client_locks::lock_excludes_until_released",
         "client_care::shutdown_leaves_nothing_behind",
-        "client_waiting::dropped_wait_leaves_no_place",
+        "client_waiting::dropped_wait_leaves_no_waiter",
         "client_cancel::dropped_wait_leaves_nothing",
         "client_cancel::dropped_when_granted_leaves_nothing",
         "client_cancel::dropped_try_leaves_nothing",
@@ -47,7 +47,7 @@ breaks! {
         "client_locks::drop_outside_of_a_runtime_releases",
         "client_locks::dropped_release_goes_on",
         "client_care::shutdown_releases_everything",
-        "client_waiting::given_up_wait_leaves_no_place",
+        "client_waiting::abandoned_wait_leaves_no_waiter",
         "client_waiting::dropped_anywhere_leaves_nothing",
         "client_renewal::with_runs_and_releases",
         "client_locks::release_twice_reports_the_same";
@@ -69,7 +69,7 @@ breaks! {
         "client_sharing::handles_are_owners",
         "client_locks::label_is_what_others_see";
     TellsNobodyOfTheirTurn: "L2", "client_waiting::turn_comes_within_the_budget",
-        "client_push::unheard_client_keeps_its_turn";
+        "client_push::unreachable_client_keeps_its_turn";
     ForcesNothing: "S3", "client_renewal::forced_now_is_noticed",
         "client_many::loss_of_one_is_the_loss_of_all",
         "client_many::loss_while_waiting_takes_all_anew",
@@ -90,7 +90,7 @@ breaks! {
     OneReaderExpiresAll: "rule 4", "expiry::one_reader_of_several";
     OneEndFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted",
         "client_sharing::reentrant_guards_are_counted",
-        "client_handoff::sender_ends_nothing",
+        "client_handoff::sender_releases_nothing",
         "client_sharing::nested_writer_downgrades_by_dropping",
         "client_sharing::nested_guards_share_token_and_deadline";
     ConvertsInAnyPeriod: "rule 6", "redelivery_queue::doubled_downgrade_undoes_no_upgrade";
@@ -100,26 +100,26 @@ breaks! {
         "client_waiting::reader_is_not_starved_by_writers";
     Barges: "rule 7", "waiting::nobody_overtakes_a_waiter";
     FairWhateverAsked: "rule 7", "starvation::reader_preference_starves_a_writer";
-    PushesNothing: "rule 8", "notices::grant_is_pushed",
+    PushesNothing: "rule 8", "notifications::grant_is_pushed",
         "client_push::grant_comes_without_another_call",
         "client_push::push_may_come_before_the_reply";
-    DeafPollLosesThePlace: "rule 9", "client_push::places_outlive_a_lost_subscription";
-    EveryEndIsTheFirst: "S3", "ownership::double_end_is_told_so",
+    DeafPollLosesThePlace: "rule 9", "client_push::waiters_outlive_a_lost_subscription";
+    EveryEndIsTheFirst: "S3", "ownership::second_release_reports_not_held",
         "client_handoff::copied_text_is_adopted_once";
     SaysYesToAll: "S3", "client_handoff::spent_handoff_is_refused",
         "client_handoff::late_copy_spares_the_next_holder",
         "client_renewal::revoked_guard_is_lost";
-    NeverAway: "rule 9", "away::unheard_waiter_is_passed_over";
-    PollConfirms: "rule 10", "claims::poll_never_extends_a_claim";
-    PlacesLastForEver: "rule 10", "claims::dead_waiter_costs_at_most_its_place";
+    NeverAway: "rule 9", "unreachable::unreachable_waiter_is_passed_over";
+    PollConfirms: "rule 10", "offers::poll_never_extends_an_offer";
+    PlacesLastForEver: "rule 10", "offers::dead_waiter_costs_at_most_one_waiter_lease";
     LimitsIgnored: "rule 10", "limits::queue_full";
     CountsDeliveries: "rule 12", "redelivery::acquire_twice_holds_once";
-    ForgetsEarlyEnds: "rule 12", "redelivery::end_before_acquire_makes_it_stale";
+    ForgetsEarlyEnds: "rule 12", "redelivery::release_before_acquire_makes_it_stale";
     DeliversAnyTime: "rule 12", "redelivery::acquire_after_its_window_is_too_late";
-    PollCreates: "rule 12", "redelivery_queue::poll_after_the_end_creates_nothing";
+    PollCreates: "rule 12", "redelivery_queue::poll_after_the_release_creates_nothing";
     HoldsAndRefuses: "rule 13", "limits::holders_full";
     ForeignIsUnavailable: "rule 14", "foreign::acquire_says_so";
-    TokensFall: "S4", "tokens::tokens_increase_over_periods",
+    TokensFall: "S4", "tokens::tokens_increase_over_epochs",
         "client_locks::tokens_of_guards_increase",
         "client_sharing::store_fences_a_sleeper";
     TokensOfEachReader: "rule 15", "tokens::overlapping_readers_share_one";
@@ -130,15 +130,15 @@ breaks! {
         "client_sharing::permits_are_shared",
         "client_many::kinds_may_be_mixed";
     ReadersExclude: "S1", "readers_writers::readers_share",
-        "client_handoff::readers_and_writers_travel",
+        "client_handoff::readers_and_writers_are_handed_off",
         "client_many::kinds_may_be_mixed",
         "client_sharing::readers_share_and_writers_do_not",
         "client_sharing::downgrade_never_lets_go",
         "client_sharing::upgrade_of_the_sole_reader",
         "client_sharing::writing_over_reading_is_refused";
-    RevokesAtOnce: "S1", "forced::revoked_tenure_keeps_its_lease";
-    ForcesAnyPeriod: "S3", "forced::never_a_later_period",
-        "client_renewal::force_spares_who_came_later";
+    RevokesAtOnce: "S1", "forced::revoked_holder_keeps_its_lease";
+    ForcesAnyPeriod: "S3", "forced::never_a_later_epoch",
+        "client_renewal::force_spares_later_holders";
     LookingRenews: "L1", "inspection::looking_extends_nothing";
     AnswersBackwards: "trait contract", "batches::each_renewal_by_itself",
         "batches::each_acquire_by_itself";

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use leasehold_api::{Label, LockClient, Release};
-use leasehold_processes::{Library, Watched};
+use leasehold_processes::{Library, RecordingBackend};
 use tokio::sync::oneshot;
 
 /// Takes a lock again and again.
@@ -48,8 +48,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 async fn main() -> Result<(), Failure> {
     let arguments = Arguments::parse();
     let backend = arguments.client.connect(&arguments.url).await?;
-    let watched = Arc::new(Watched::new(backend));
-    let locks = LockClient::builder(Arc::clone(&watched))
+    let recording = Arc::new(RecordingBackend::new(backend));
+    let locks = LockClient::builder(Arc::clone(&recording))
         .label(Label::new(&arguments.label)?)
         .call_timeout(Duration::from_secs(5))
         .build()?;
@@ -60,7 +60,7 @@ async fn main() -> Result<(), Failure> {
     told_to_go().await?;
     for _ in 0..arguments.rounds {
         let guard = mutex.lock().await?;
-        let (_, ticket) = watched.ticket().ok_or("granted without an answer")?;
+        let (_, ticket) = recording.ticket().ok_or("granted without an answer")?;
         let token = guard.fencing_token().expect("tokens").get();
         say(&format!("granted {} {token}", ticket.as_micros()))?;
         if arguments.hold_ms > 0 {

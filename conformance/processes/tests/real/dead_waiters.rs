@@ -7,7 +7,7 @@ use leasehold_processes::Library;
 use leasehold_test_servers::RedisServer;
 use rustix::process::Signal;
 
-use crate::support::{Crowd, Habits, client, queue, run, until};
+use crate::support::{Behavior, Processes, client, queue, run, until};
 
 const PROCESSES: usize = 32;
 /// Places in the queue of those that die, apart from each other, so that a cost for each of them
@@ -63,21 +63,21 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
         .expect("a good key")
         .waiter_lease(WAITER_LEASE);
     let gate = mutex.lock().await.expect("acquired");
-    let habits = Habits {
+    let behavior = Behavior {
         rounds: 1,
         waiter_lease: WAITER_LEASE,
     };
-    let mut crowd = Crowd::start(library, &server.url(), KEY, PROCESSES, &habits).await;
-    crowd.go().await;
+    let mut processes = Processes::start(library, &server.url(), KEY, PROCESSES, &behavior).await;
+    processes.go().await;
     let waiting = all_wait(&locks).await;
     let victims = VICTIMS.map(|at| waiting[at].clone());
     for victim in &victims {
-        crowd.signal(victim, signal);
+        processes.signal(victim, signal);
     }
     let died = Instant::now();
     gate.release().await.expect("released");
 
-    let mut grants = crowd.grants(PROCESSES - VICTIMS.len()).await;
+    let mut grants = processes.grants(PROCESSES - VICTIMS.len()).await;
     let last = grants.iter().map(|grant| grant.seen).max();
     let delay = last.expect("some were served").duration_since(died);
     println!(
@@ -96,16 +96,16 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
     if signal == Signal::STOP {
         // Whoever comes back stands in line again.
         for victim in &victims {
-            crowd.signal(victim, Signal::CONT);
+            processes.signal(victim, Signal::CONT);
         }
-        crowd.grants(VICTIMS.len()).await;
+        processes.grants(VICTIMS.len()).await;
         well = PROCESSES;
     }
     until(&locks, KEY, "nothing is left", |seen| {
         seen.holder_count() == 0 && seen.waiter_count() == 0
     })
     .await;
-    assert_eq!(crowd.end().await, well, "all that live end well");
+    assert_eq!(processes.end().await, well, "all that live end well");
 }
 
 async fn all_wait(locks: &LockClient) -> Vec<String> {

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold_api::{Error, LockBackend, LockClient, Mutex, MutexGuard, Outcome};
-use leasehold_processes::{Library, Phase, Watched};
+use leasehold_processes::{Library, Phase, RecordingBackend};
 use leasehold_test_servers::RedisServer;
 use tokio::task::JoinSet;
 
@@ -47,9 +47,9 @@ async fn dropped_futures_leave_nothing(library: Library) {
     let mut droppers = Vec::new();
     for number in 0..CLIENTS {
         let backend = library.connect(&server.url()).await.expect("connected");
-        let watched = Arc::new(Watched::new(backend).holding_back(HELD_BACK));
-        let locks = client(Arc::clone(&watched) as _, &format!("client-{number}"));
-        droppers.push((watched, locks));
+        let recording = Arc::new(RecordingBackend::new(backend).holding_back(HELD_BACK));
+        let locks = client(Arc::clone(&recording) as _, &format!("client-{number}"));
+        droppers.push((recording, locks));
     }
     let mut total = Counts::default();
     let (mut keys, mut left_after_1_s, mut suspects) = (0, 0, Vec::new());
@@ -90,7 +90,7 @@ async fn dropped_futures_leave_nothing(library: Library) {
     }
 }
 
-type Dropper = (Arc<Watched>, LockClient);
+type Dropper = (Arc<RecordingBackend>, LockClient);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
@@ -121,8 +121,8 @@ async fn drop_some(droppers: &[Dropper], wanted: u32, keys: &mut u32) -> Counts 
     );
     let first_key = *keys;
     let mut tasks = JoinSet::new();
-    for (watched, locks) in droppers {
-        let (watched, locks) = (Arc::clone(watched), locks.clone());
+    for (recording, locks) in droppers {
+        let (recording, locks) = (Arc::clone(recording), locks.clone());
         let (left, attempts) = (Arc::clone(&left), Arc::clone(&attempts));
         tasks.spawn(async move {
             let mut counts = Counts::default();
@@ -133,7 +133,7 @@ async fn drop_some(droppers: &[Dropper], wanted: u32, keys: &mut u32) -> Counts 
                     let number = attempts.fetch_add(1, Ordering::Relaxed);
                     let key = name(first_key + number / ATTEMPTS_PER_KEY);
                     let mutex = locks.mutex(key).expect("a good key").lease(LEASE);
-                    drop_one(&watched, &mutex, &mut counts).await;
+                    drop_one(&recording, &mutex, &mut counts).await;
                 }
             }
             counts
@@ -160,9 +160,9 @@ fn name(key: u32) -> String {
 
 /// Takes the lock in one of the three forms and drops the future at some moment; if it is ready
 /// first, the guard is released, and that future dropped at some moment.
-async fn drop_one(watched: &Watched, mutex: &Mutex, counts: &mut Counts) {
-    let random = || watched.runtime().random_u64();
-    watched.take_phase();
+async fn drop_one(recording: &RecordingBackend, mutex: &Mutex, counts: &mut Counts) {
+    let random = || recording.runtime().random_u64();
+    recording.take_phase();
     let guard = match random() % 3 {
         0 => at_random(random(), mutex.lock())
             .await
@@ -173,7 +173,7 @@ async fn drop_one(watched: &Watched, mutex: &Mutex, counts: &mut Counts) {
             at_random(random(), within).await.map(acquired)
         }
     };
-    let phase = watched.take_phase();
+    let phase = recording.take_phase();
     match guard {
         None => {
             counts.dropped += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_processes::Library;
 use leasehold_test_servers::RedisServer;
 
-use crate::support::{Crowd, Grant, Habits, client, queue, run, until};
+use crate::support::{Behavior, Grant, Processes, client, queue, run, until};
 
 const PROCESSES: usize = 32;
 const ROUNDS: u32 = 4;
@@ -32,25 +32,25 @@ async fn fifo_across_processes(library: Library) {
     let mutex = locks.mutex(KEY).expect("a good key");
     let mutex = mutex.waiter_lease(WAITER_LEASE);
     let gate = mutex.lock().await.expect("acquired");
-    let habits = Habits {
+    let behavior = Behavior {
         rounds: ROUNDS,
         waiter_lease: WAITER_LEASE,
     };
-    let mut crowd = Crowd::start(library, &server.url(), KEY, PROCESSES, &habits).await;
-    crowd.go().await;
+    let mut processes = Processes::start(library, &server.url(), KEY, PROCESSES, &behavior).await;
+    processes.go().await;
     let all_wait = until(&locks, KEY, "all processes wait", |seen| {
         seen.waiter_count() as usize == PROCESSES
     });
     let first_round = queue(&all_wait.await);
     gate.release().await.expect("released");
 
-    let mut grants = crowd.grants(PROCESSES * ROUNDS as usize).await;
+    let mut grants = processes.grants(PROCESSES * ROUNDS as usize).await;
     // Tokens number the tenures in the order in which the server granted them.
     grants.sort_by_key(|grant| grant.token);
     let labels = grants.iter().map(|grant| grant.label.clone());
     assert_eq!(labels.take(PROCESSES).collect::<Vec<_>>(), first_round);
     assert_eq!(inversions(&grants), 0, "{grants:#?}");
-    assert_eq!(crowd.end().await, PROCESSES, "all end well");
+    assert_eq!(processes.end().await, PROCESSES, "all end well");
 }
 
 /// Pairs of grants in an order other than that of their tickets.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_api::LockClient;
-use leasehold_processes::{Library, Watched};
+use leasehold_processes::{Library, RecordingBackend};
 use leasehold_test_servers::RedisServer;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
@@ -38,9 +38,9 @@ async fn pubsub_killed_under_contention(library: Library) {
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
         let backend = library.connect(&server.url()).await.expect("connected");
-        let watched = Arc::new(Watched::new(backend));
-        let locks = client(Arc::clone(&watched) as _, &format!("client-{number}"));
-        clients.push((watched, locks));
+        let recording = Arc::new(RecordingBackend::new(backend));
+        let locks = client(Arc::clone(&recording) as _, &format!("client-{number}"));
+        clients.push((recording, locks));
     }
     // From then on all are subscribed.
     places_are_kept(&server, &clients).await;
@@ -63,17 +63,20 @@ async fn pubsub_killed_under_contention(library: Library) {
     // Twice, for a machine that has become busier since.
     let allowed = calm * 2 + LONGER + stalled;
     assert!(killed <= allowed, "{killed:?}, {calm:?} without");
-    for (watched, _) in &clients {
-        assert_eq!(watched.places_lost(), 0, "places are kept");
+    for (recording, _) in &clients {
+        assert_eq!(recording.places_lost(), 0, "places are kept");
     }
     // Each lock was taken by the attempt that first asked for it: nobody was sent to the end.
     assert_eq!(attempts(&clients) - before, CLIENTS * ROUNDS);
 }
 
-type Client = (Arc<Watched>, LockClient);
+type Client = (Arc<RecordingBackend>, LockClient);
 
 fn attempts(clients: &[Client]) -> usize {
-    clients.iter().map(|(watched, _)| watched.attempts()).sum()
+    clients
+        .iter()
+        .map(|(recording, _)| recording.attempts())
+        .sum()
 }
 
 /// All clients take the lock again and again; the longest that one waited for it.

@@ -105,26 +105,26 @@ enum Event {
     Ended,
 }
 
-/// How the processes of a crowd behave.
-pub(crate) struct Habits {
+/// How the processes of a group behave.
+pub(crate) struct Behavior {
     pub(crate) rounds: u32,
     pub(crate) waiter_lease: Duration,
 }
 
 /// Processes that take one lock. Dropping it kills them.
-pub(crate) struct Crowd {
+pub(crate) struct Processes {
     processes: Vec<(String, Child, ChildStdin)>,
     events: UnboundedReceiver<Event>,
 }
 
-impl Crowd {
+impl Processes {
     /// Starts processes and waits until all are connected.
     pub(crate) async fn start(
         library: Library,
         url: &str,
         key: &str,
         count: usize,
-        habits: &Habits,
+        behavior: &Behavior,
     ) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let mut processes = Vec::new();
@@ -133,9 +133,9 @@ impl Crowd {
             let mut child = Command::new(env!("CARGO_BIN_EXE_contender"))
                 .args(["--client", library.name(), "--url", url, "--key", key])
                 .args(["--label", &label])
-                .args(["--rounds", &habits.rounds.to_string()])
+                .args(["--rounds", &behavior.rounds.to_string()])
                 .arg("--waiter-lease-ms")
-                .arg(habits.waiter_lease.as_millis().to_string())
+                .arg(behavior.waiter_lease.as_millis().to_string())
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .kill_on_drop(true)
@@ -146,14 +146,14 @@ impl Crowd {
             tokio::spawn(read(label.clone(), output, sender.clone()));
             processes.push((label, child, input.expect("its input is piped")));
         }
-        let mut crowd = Self { processes, events };
+        let mut group = Self { processes, events };
         for _ in 0..count {
-            match crowd.next().await {
+            match group.next().await {
                 Event::Ready => {}
                 other => panic!("a process is ready first, not {other:?}"),
             }
         }
-        crowd
+        group
     }
 
     async fn next(&mut self) -> Event {

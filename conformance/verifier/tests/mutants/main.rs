@@ -66,19 +66,19 @@ const NOTICED_BY: &[(Mutant, &str)] = &[
     ),
     (
         Mutant::SenderEndsHandoff,
-        "client_handoff::sender_ends_nothing",
+        "client_handoff::sender_releases_nothing",
     ),
     (
         Mutant::ConvoyMixesAnswers,
-        "client_convoy::each_gets_its_own_outcome",
+        "client_batching::each_gets_its_own_outcome",
     ),
     (
         Mutant::ConvoyMixesAnswers,
-        "client_convoy::one_that_fails_harms_no_other",
+        "client_batching::failed_call_harms_no_other",
     ),
     (
         Mutant::ConvoySharesFailure,
-        "client_convoy::one_that_fails_harms_no_other",
+        "client_batching::failed_call_harms_no_other",
     ),
     (Mutant::RepeatedKey, "client_many::bad_sets_of_keys"),
     (
@@ -88,7 +88,7 @@ const NOTICED_BY: &[(Mutant, &str)] = &[
     (Mutant::HandoffShown, "client_handoff::secret_is_not_shown"),
     (
         Mutant::ReentrantHandoff,
-        "client_handoff::guard_that_cannot_travel_is_given_back",
+        "client_handoff::guard_that_cannot_be_handed_off_is_returned",
     ),
 ];
 

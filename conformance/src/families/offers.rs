@@ -1,4 +1,4 @@
-//! What a grant out of the queue is until its waiter takes it, and what the dead cost.
+//! Offers: a lock granted to a waiter that hasn't confirmed it yet. And the cost of dead waiters.
 
 use leasehold_api::{PollReply, RenewReply, Stamped};
 
@@ -6,18 +6,18 @@ use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, World};
 
-pub(super) const CASES: &[Case] = cases!("claims";
-    claim_ends_where_its_place_would: ["rule 10"], [Queue];
-    own_poll_makes_a_claim_too: ["rule 10"], [Queue];
-    poll_never_extends_a_claim: ["rule 10"], [Queue];
-    renewal_confirms_a_claim: ["rule 10"], [Queue];
-    claim_excludes_others: ["S1", "rule 8"], [Queue];
-    lost_claim_cannot_be_confirmed: ["rule 10", "S3"], [Queue];
-    dead_waiter_costs_at_most_its_place: ["rule 10", "L1"], [Queue];
-    many_dead_waiters_cost_one_place: ["rule 10", "L1"], [Queue];
+pub(super) const CASES: &[Case] = cases!("offers";
+    offer_expires_when_its_waiter_would: ["rule 10"], [Queue];
+    own_poll_makes_an_offer_too: ["rule 10"], [Queue];
+    poll_never_extends_an_offer: ["rule 10"], [Queue];
+    renewal_confirms_an_offer: ["rule 10"], [Queue];
+    offer_excludes_others: ["S1", "rule 8"], [Queue];
+    expired_offer_cannot_be_confirmed: ["rule 10", "S3"], [Queue];
+    dead_waiter_costs_at_most_one_waiter_lease: ["rule 10", "L1"], [Queue];
+    many_dead_waiters_cost_one_waiter_lease: ["rule 10", "L1"], [Queue];
 );
 
-/// A waiter behind a holder that releases two units later; and when its place ends.
+/// Queues a waiter behind a holder that releases two units later. Returns the waiter and its expiry.
 async fn granted(
     world: &World,
     lock: &Lock,
@@ -31,7 +31,7 @@ async fn granted(
     Ok((waiter, end))
 }
 
-async fn claim_ends_where_its_place_would(world: &World) -> Verdict {
+async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (waiter, end) = granted(world, &lock).await?;
     let Stamped { stamp, reply } = waiter.poll().await?;
@@ -41,7 +41,7 @@ async fn claim_ends_where_its_place_would(world: &World) -> Verdict {
         "rule 8",
         "the release granted to the waiter"
     );
-    let promise = "a claim ends where its place would have: no lease yet";
+    let promise = "an offer expires when its waiter would have, because it has no lease yet";
     world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
     world.pass(6).await;
     let c = world.session().await?;
@@ -49,7 +49,7 @@ async fn claim_ends_where_its_place_would(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn own_poll_makes_a_claim_too(world: &World) -> Verdict {
+async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.session().await?);
     let lock = Lock::mutex("k").waiter_lease(world.units(8));
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
@@ -60,14 +60,14 @@ async fn own_poll_makes_a_claim_too(world: &World) -> Verdict {
         reply,
         PollReply::Acquired(acquired) => acquired,
         "L1",
-        "the holder's lease is over, and the waiter asks"
+        "a poll is granted when the holder's lease is over"
     );
     let end = stamp.at.saturating_add(world.units(8));
-    let promise = "a grant by the waiter's own poll is a claim: its place, just refreshed";
+    let promise = "a grant by the waiter's own poll is an offer, which lasts for one waiter lease from the poll";
     world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
 }
 
-async fn poll_never_extends_a_claim(world: &World) -> Verdict {
+async fn poll_never_extends_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(9));
     let (waiter, end) = granted(world, &lock).await?;
     for _ in 0..3 {
@@ -78,14 +78,14 @@ async fn poll_never_extends_a_claim(world: &World) -> Verdict {
             "rule 8",
             "the release granted to the waiter"
         );
-        let promise = "a poll never extends a claim";
+        let promise = "a poll never extends an offer";
         world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
         world.pass(2).await;
     }
     Ok(())
 }
 
-async fn renewal_confirms_a_claim(world: &World) -> Verdict {
+async fn renewal_confirms_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (waiter, end) = granted(world, &lock).await?;
     let claim = waiter.poll_granted("rule 8").await?;
@@ -94,13 +94,13 @@ async fn renewal_confirms_a_claim(world: &World) -> Verdict {
         token,
         claim.token,
         "rule 10",
-        "confirming stays in the period"
+        "a confirmation doesn't start an epoch"
     );
     ensure!(
         confirmed > end,
         "rule 10",
         confirmed,
-        "the first renewal turns the claim, which ends at {end:?}, into a hold with its lease"
+        "the first renewal turns the offer, which expires at {end:?}, into a hold with its full lease"
     );
     world.pass(6).await;
     let c = world.session().await?;
@@ -108,7 +108,7 @@ async fn renewal_confirms_a_claim(world: &World) -> Verdict {
     waiter.released("S3").await
 }
 
-async fn claim_excludes_others(world: &World) -> Verdict {
+async fn offer_excludes_others(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let (waiter, _) = granted(world, &lock).await?;
     let c = world.session().await?;
@@ -119,7 +119,7 @@ async fn claim_excludes_others(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn lost_claim_cannot_be_confirmed(world: &World) -> Verdict {
+async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(4));
     let (waiter, _) = granted(world, &lock).await?;
     world.pass(4).await;
@@ -129,13 +129,13 @@ async fn lost_claim_cannot_be_confirmed(world: &World) -> Verdict {
         waiter.renew(world.units(50)).await?.reply,
         RenewReply::Lost(_),
         "rule 10",
-        "a claim that ran out cannot be confirmed"
+        "an expired offer can't be confirmed"
     );
     held.released("S3").await
 }
 
-/// Lets a live waiter behind `dead` places that nobody polls wait for its turn; how long that
-/// took on the server's clock, from the last death on.
+/// Queues a live waiter behind `dead` waiters that never poll. Returns the time until its turn, on
+/// the server's clock.
 async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock), Failure> {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (a, b) = (world.session().await?, world.session().await?);
@@ -162,9 +162,9 @@ async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock
     ))
 }
 
-async fn dead_waiter_costs_at_most_its_place(world: &World) -> Verdict {
+async fn dead_waiter_costs_at_most_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 1).await?;
-    // One waiter lease, one poll, and a unit for the commands themselves.
+    // One waiter lease, one poll interval, and one unit for the commands themselves.
     let most = lock.spec.waiter_lease() + world.units(2);
     ensure!(
         took <= most,
@@ -175,14 +175,14 @@ async fn dead_waiter_costs_at_most_its_place(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn many_dead_waiters_cost_one_place(world: &World) -> Verdict {
+async fn many_dead_waiters_cost_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 12).await?;
     let most = lock.spec.waiter_lease() + world.units(3);
     ensure!(
         took <= most,
         "rule 10",
         took,
-        "the dead cost one waiter lease all together"
+        "any number of dead waiters cost one waiter lease together"
     );
     Ok(())
 }

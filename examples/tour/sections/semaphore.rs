@@ -1,17 +1,17 @@
-//! At most so many at a time.
+//! A semaphore limits how many workers run at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::stage::{Result, Stage};
+use crate::tour::{Result, Tour};
 
 const PERMITS: u32 = 3;
 const WORKERS: u32 = 8;
 
-pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
-    stage.scene("5. A semaphore: at most three downloads at a time")?;
-    let ann = stage.enter("ann").await?;
+pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+    tour.section("5. A semaphore: at most three downloads at a time")?;
+    let ann = tour.connect("ann").await?;
     let semaphore = ann.locks.semaphore("tour:downloads", PERMITS)?;
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
 
@@ -30,10 +30,10 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     for worker in workers {
         worker.await??;
     }
-    stage.tell(&ann, format_args!("has run {WORKERS} downloads"))?;
-    stage.claim(
+    tour.print(&ann, format_args!("has run {WORKERS} downloads"))?;
+    tour.check(
         most.load(Ordering::Relaxed) == PERMITS,
-        format_args!("there were never more than {PERMITS} at a time, and {PERMITS} were"),
+        format_args!("the maximum was {PERMITS} downloads at a time"),
     )?;
-    ann.leave().await
+    ann.disconnect().await
 }

@@ -1,4 +1,4 @@
-//! What is pushed to those who listen.
+//! Notifications that the server pushes to subscribed sessions.
 
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
@@ -10,29 +10,29 @@ use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, Session, World};
 
-pub(super) const CASES: &[Case] = cases!("notices";
+pub(super) const CASES: &[Case] = cases!("notifications";
     grant_is_pushed: ["rule 8"], [Queue, Push, FencingTokens];
-    pushed_grant_is_the_claim: ["rule 8", "rule 10", "S2"], [Queue, Push];
-    pushed_claim_ends_unless_confirmed: ["rule 10", "L1"], [Queue, Push];
+    pushed_grant_is_the_offer: ["rule 8", "rule 10", "S2"], [Queue, Push];
+    pushed_offer_expires_unless_confirmed: ["rule 10", "L1"], [Queue, Push];
     only_the_head_wakes: ["rule 8"], [Queue, Push];
-    group_is_told_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];
-    leaving_tells_the_next: ["rule 8"], [Queue, Push];
-    who_does_not_listen_is_not_told: ["rule 8", "L2"], [Queue, Push];
-    sessions_hear_only_their_own: ["rule 8"], [Queue, Push];
+    group_is_notified_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];
+    leaving_notifies_the_next: ["rule 8"], [Queue, Push];
+    sessions_that_do_not_listen_are_not_notified: ["rule 8", "L2"], [Queue, Push];
+    sessions_receive_only_their_own: ["rule 8"], [Queue, Push];
     two_subscriptions_are_harmless: ["rule 11"], [Queue, Push];
-    grant_after_the_end_is_not_pushed: ["rule 11", "S3"], [Queue, Push];
-    barging_hints: ["rule 7", "rule 8"], [Queue, Push];
+    grant_after_the_release_is_not_pushed: ["rule 11", "S3"], [Queue, Push];
+    barging_sends_wake_ups: ["rule 7", "rule 8"], [Queue, Push];
     revocation_is_pushed: ["S3"], [Push, ForceRelease];
 );
 
-/// A session that listens.
+/// Connects a session and subscribes it.
 pub(super) async fn listener(world: &World) -> Result<(Session, Notices), Failure> {
     let session = world.session().await?;
     let notices = session.backend.listen(session.id).await?;
     Ok((session, notices))
 }
 
-/// The next notice, if one comes within ten units.
+/// Returns the next notification, or `None` after ten units.
 pub(super) async fn heard(world: &World, notices: &mut Notices) -> Option<Notice> {
     let silence = std::pin::pin!(world.pass(10));
     match select(notices.next(), silence).await {
@@ -47,7 +47,7 @@ pub(super) async fn quiet(world: &World, notices: &mut Notices, why: &str) -> Ve
     Ok(())
 }
 
-/// Insists on the push of a grant of this attempt.
+/// Expects a pushed grant of this attempt.
 async fn granted(
     world: &World,
     notices: &mut Notices,
@@ -59,7 +59,7 @@ async fn granted(
         Some(Notice::Granted { sequence, token, remaining, stamp }) if sequence == expected
             => (token, (stamp, remaining)),
         "rule 8",
-        "a grant out of the queue is pushed to the waiter that listens (attempt {expected})"
+        "a grant from the queue is pushed to a waiter that listens (attempt {expected})"
     ))
 }
 
@@ -75,28 +75,23 @@ async fn grant_is_pushed(world: &World) -> Verdict {
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     let (token, _) = granted(world, &mut notices, &waiter).await?;
-    ensure!(
-        token > held.token(),
-        "S4",
-        token,
-        "the grant starts a period"
-    );
+    ensure!(token > held.token(), "S4", token, "a grant starts an epoch");
     let polled = want!(
         waiter.poll_as(true).await?.reply,
         PollReply::Acquired(acquired) => acquired,
         "rule 8",
-        "what was pushed is what a poll finds"
+        "a poll reports the grant that was pushed"
     );
     want_eq!(
         polled.token,
         token,
         "rule 8",
-        "push and poll tell the same period"
+        "the push and the poll report the same token"
     );
     Ok(())
 }
 
-async fn pushed_claim_ends_unless_confirmed(world: &World) -> Verdict {
+async fn pushed_offer_expires_unless_confirmed(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
@@ -109,7 +104,7 @@ async fn pushed_claim_ends_unless_confirmed(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn pushed_grant_is_the_claim(world: &World) -> Verdict {
+async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(50));
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
@@ -123,7 +118,7 @@ async fn pushed_grant_is_the_claim(world: &World) -> Verdict {
         left,
         end,
         "rule 10",
-        "a pushed claim ends where its place would have",
+        "a pushed offer expires when its waiter would have",
     )
 }
 
@@ -139,15 +134,20 @@ async fn only_the_head_wakes(world: &World) -> Verdict {
     quiet(
         world,
         &mut second_notices,
-        "a release wakes nobody but the head of the queue",
+        "a release notifies only the head of the queue",
     )
     .await?;
     first.released("S3").await?;
     granted(world, &mut second_notices, &second).await?;
-    quiet(world, &mut first_notices, "who holds nothing hears nothing").await
+    quiet(
+        world,
+        &mut first_notices,
+        "a session without locks receives nothing",
+    )
+    .await
 }
 
-async fn group_is_told_together(world: &World) -> Verdict {
+async fn group_is_notified_together(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut of_b) = listener(world).await?;
@@ -164,7 +164,7 @@ async fn group_is_told_together(world: &World) -> Verdict {
             heard(world, &mut of_b).await,
             Some(Notice::Granted { sequence, token, .. }) => heard_by_b.push((sequence, token)),
             "rule 8",
-            "each of the neighbouring readers is told of its grant"
+            "each of the adjacent readers is notified of its grant"
         );
     }
     heard_by_b.sort_unstable();
@@ -174,12 +174,12 @@ async fn group_is_told_together(world: &World) -> Verdict {
         heard_by_b,
         expected,
         "rule 15",
-        "readers granted together share the token"
+        "readers that are granted together share the token"
     );
     Ok(())
 }
 
-async fn leaving_tells_the_next(world: &World) -> Verdict {
+async fn leaving_notifies_the_next(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let a = world.session().await?;
     let held = a.ask(&lock).acquired("S1").await?;
@@ -187,18 +187,18 @@ async fn leaving_tells_the_next(world: &World) -> Verdict {
     let (b, mut notices) = listener(world).await?;
     let second = listening(&b, &lock).await?;
     held.released("S3").await?;
-    // The claim is given up by a client that did not want it any more.
+    // A client that no longer wants the lock gives up its offer.
     want!(
         first.end().await?,
         EndReply::Released { .. },
         "rule 10",
-        "the claim is given up"
+        "the release gives up the offer"
     );
     granted(world, &mut notices, &second).await?;
     Ok(())
 }
 
-async fn who_does_not_listen_is_not_told(world: &World) -> Verdict {
+async fn sessions_that_do_not_listen_are_not_notified(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
@@ -207,14 +207,14 @@ async fn who_does_not_listen_is_not_told(world: &World) -> Verdict {
     quiet(
         world,
         &mut notices,
-        "an attempt that did not say that it listens is not told",
+        "an attempt that doesn't listen is not notified",
     )
     .await?;
     waiter.poll_granted("L2").await?;
     Ok(())
 }
 
-async fn sessions_hear_only_their_own(world: &World) -> Verdict {
+async fn sessions_receive_only_their_own(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (_, mut others) = listener(world).await?;
@@ -225,7 +225,7 @@ async fn sessions_hear_only_their_own(world: &World) -> Verdict {
     quiet(
         world,
         &mut others,
-        "a session hears nothing of another's attempts",
+        "a session receives no notifications of other sessions",
     )
     .await
 }
@@ -239,18 +239,23 @@ async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
     held.released("S3").await?;
     let (token, _) = granted(world, &mut first, &waiter).await?;
     let (same, _) = granted(world, &mut second, &waiter).await?;
-    want_eq!(same, token, "rule 11", "both are told of one grant");
+    want_eq!(
+        same,
+        token,
+        "rule 11",
+        "both subscriptions receive the same grant"
+    );
     let acquired = waiter.poll_granted("rule 8").await?;
     want_eq!(
         acquired.holds,
         1,
         "rule 11",
-        "hearing of it twice holds it once"
+        "two notifications of one grant are one hold"
     );
     waiter.released("rule 11").await
 }
 
-async fn grant_after_the_end_is_not_pushed(world: &World) -> Verdict {
+async fn grant_after_the_release_is_not_pushed(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
@@ -259,18 +264,13 @@ async fn grant_after_the_end_is_not_pushed(world: &World) -> Verdict {
         waiter.end().await?,
         EndReply::Left,
         "S3",
-        "the waiter leaves"
+        "a release of a waiting attempt removes it from the queue"
     );
     held.released("S3").await?;
-    quiet(
-        world,
-        &mut notices,
-        "an attempt that was ended is not granted",
-    )
-    .await
+    quiet(world, &mut notices, "a released attempt is not granted").await
 }
 
-async fn barging_hints(world: &World) -> Verdict {
+async fn barging_sends_wake_ups(world: &World) -> Verdict {
     let lock = Lock::mutex("k").policy(Policy::Barging);
     let a = world.session().await?;
     let held = a.ask(&lock).acquired("S1").await?;
@@ -282,22 +282,22 @@ async fn barging_hints(world: &World) -> Verdict {
         heard(world, &mut notices).await,
         Some(Notice::Hint { sequence, .. }) if sequence == expected,
         "rule 7",
-        "under barging the head is told that it may try"
+        "under barging, the head of the queue is woken up to try"
     );
-    // A hint is no grant: whoever asks first has it.
+    // A wake-up is not a grant: the first attempt gets the key.
     let barged = a.ask(&lock).acquired("rule 7").await?;
     want!(
         waiter.poll_as(true).await?.reply,
         PollReply::Queued(_),
         "rule 7",
-        "the head was overtaken, and waits on"
+        "the head of the queue was overtaken, and waits"
     );
     barged.released("S3").await?;
     want!(
         waiter.poll_as(true).await?.reply,
         PollReply::Acquired(_),
         "rule 7",
-        "a free key goes to the waiter's own poll"
+        "the waiter's own poll acquires the free key"
     );
     Ok(())
 }
@@ -315,7 +315,7 @@ async fn revocation_is_pushed(world: &World) -> Verdict {
             heard(world, &mut notices).await,
             Some(Notice::Revoked { sequence, .. }) if sequence == expected,
             "S3",
-            "a holder that listens is told of a forced release ({how:?})"
+            "a holder that listens is notified of a forced release ({how:?})"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A client's line to its server, watched and meddled with by a case.
+//! A client's proxy to its server, watched and meddled with by a case.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -8,8 +8,9 @@ use std::task::{Context, Poll as Ready, Waker};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Key, LockBackend, LockClient, Notice, Notices, Poll,
-    PollReply, SessionId, Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
+    ForceRelease, ForceReply, InspectReply, Key, LockBackend, LockClient, Notice, Notices, Poll,
+    PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 
 use crate::failure::Failure;
@@ -20,15 +21,15 @@ use crate::world::World;
 pub(crate) enum Pushes {
     #[default]
     Pass,
-    /// They are heard twice, and once more at [`Line::let_pushes_through`].
+    /// They are heard twice, and once more at [`ProxyBackend::let_pushes_through`].
     Double,
-    /// They are kept until [`Line::let_pushes_through`].
+    /// They are kept until [`ProxyBackend::let_pushes_through`].
     Keep,
 }
 
 /// A backend that passes everything on, counts it, and can hold it up.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct ProxyBackend {
     inner: Arc<dyn LockBackend>,
     state: Arc<Mutex<State>>,
 }
@@ -63,17 +64,17 @@ impl State {
 }
 
 impl World {
-    /// One more client, and its line.
-    pub(crate) async fn client_on_line(&self) -> Result<(LockClient, Line), Failure> {
-        let line = Line {
+    /// One more client, and its proxy.
+    pub(crate) async fn client_on_proxy(&self) -> Result<(LockClient, ProxyBackend), Failure> {
+        let proxy = ProxyBackend {
             inner: self.backend().await?,
             state: Arc::default(),
         };
-        Ok((LockClient::new(line.clone()), line))
+        Ok((LockClient::new(proxy.clone()), proxy))
     }
 }
 
-impl Line {
+impl ProxyBackend {
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut state);
@@ -156,11 +157,18 @@ impl Line {
 
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
-impl LockBackend for Line {
-    forward_lock_backend!(|it| it.inner; capabilities runtime close);
-    forward_lock_backend! {
-        |it| { it.called(); &it.inner };
-        hello renew end convert inspect force_release
+impl LockBackend for ProxyBackend {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.inner.runtime()
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.called();
+        self.inner.hello().await
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
@@ -173,16 +181,16 @@ impl LockBackend for Line {
             return Ok(stream::pending().boxed());
         }
         let mut pushed = self.inner.listen(session).await?;
-        let line = self.clone();
+        let proxy = self.clone();
         Ok(Box::pin(stream::poll_fn(move |cx| {
             loop {
                 match pushed.poll_next_unpin(cx) {
-                    Ready::Ready(Some(notice)) => line.with(|state| state.take(notice)),
+                    Ready::Ready(Some(notice)) => proxy.with(|state| state.take(notice)),
                     Ready::Ready(None) => return Ready::Ready(None),
                     Ready::Pending => break,
                 }
             }
-            line.ready(cx, |state| state.heard.pop_front()).map(Some)
+            proxy.ready(cx, |state| state.heard.pop_front()).map(Some)
         })))
     }
 
@@ -216,5 +224,37 @@ impl LockBackend for Line {
             state.polled += u32::try_from(batch.len()).unwrap_or(u32::MAX);
         });
         self.inner.poll(batch).await
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        self.called();
+        self.inner.renew(batch).await
+    }
+
+    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+        self.called();
+        self.inner.end(batch).await
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        self.called();
+        self.inner.convert(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        self.called();
+        self.inner.inspect(key).await
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        self.called();
+        self.inner.force_release(request).await
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.inner.close().await
     }
 }

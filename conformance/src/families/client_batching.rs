@@ -1,4 +1,4 @@
-//! Calls of many tasks of one client, which may travel together: each keeps its own outcome.
+//! Calls of many tasks of one client, which the client may send in batches: each has its own outcome.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,35 +15,35 @@ use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::holding::got;
 use crate::world::World;
 
-pub(super) const CASES: &[Case] = cases!("client_convoy";
+pub(super) const CASES: &[Case] = cases!("client_batching";
     each_gets_its_own_outcome: ["S1", "S3"], [];
     tasks_on_few_keys_exclude_each_other: ["S1", "S3"], [];
-    one_that_fails_harms_no_other: ["rule 14", "S3"], [PlantForeign];
-    those_that_go_away_harm_no_other: ["rule 11", "S3"], [Inspect];
+    failed_call_harms_no_other: ["rule 14", "S3"], [PlantForeign];
+    dropped_calls_harm_no_other: ["rule 11", "S3"], [Inspect];
 );
 
-/// Tasks at a time: more than travel in one call.
+/// The number of concurrent tasks: more than fit in one batch.
 const TASKS: usize = 80;
 
 fn name(number: usize) -> String {
     format!("k{number}")
 }
 
-/// Takes so many keys at once.
+/// Locks `count` keys concurrently.
 async fn lock_all(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>, Failure> {
     let lock = async |number| locks.mutex(name(number))?.lock().await;
     let taken = join_all((0..count).map(lock)).await;
     Ok(taken.into_iter().collect::<Result<_, Error>>()?)
 }
 
-/// Releases all at once; each must have been held until then.
+/// Releases all guards concurrently. Expects that each was held.
 async fn release_all(guards: &[MutexGuard]) -> Verdict {
     for release in join_all(guards.iter().map(MutexGuard::release)).await {
         want!(
             release?,
             Release::Released { holds_left: 0 },
             "S3",
-            "each release reports what became of its own hold"
+            "each release reports its own result"
         );
     }
     Ok(())
@@ -51,7 +51,7 @@ async fn release_all(guards: &[MutexGuard]) -> Verdict {
 
 async fn each_gets_its_own_outcome(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
-    // Every fifth key is somebody else's.
+    // Another client holds every fifth key.
     let is_taken = |number: usize| number % 5 == 3;
     let mut others = Vec::new();
     for number in (0..TASKS).filter(|number| is_taken(*number)) {
@@ -67,7 +67,7 @@ async fn each_gets_its_own_outcome(world: &World) -> Verdict {
                 other,
                 Outcome::Held(_) if is_taken(number),
                 "S1",
-                "{} is told how its own key stands", name(number)
+                "the outcome of {} is that of its own key", name(number)
             ),
         }
     }
@@ -86,7 +86,7 @@ async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
         for _ in 0..TIMES {
             let guard = got(mutex.lock_within(world.units(400)).await, "L2")?;
             inside.fetch_add(1, Ordering::Relaxed);
-            // A task that does not exclude the others lets them in here.
+            // A task that doesn't exclude the others lets them in here.
             for _ in 0..3 {
                 world.pass_for(Duration::ZERO).await;
             }
@@ -104,7 +104,7 @@ async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
     done.into_iter().collect()
 }
 
-async fn one_that_fails_harms_no_other(world: &World) -> Verdict {
+async fn failed_call_harms_no_other(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let foreign = leasehold_api::Key::new(name(7)).expect("short enough");
     let planted = world.environment().plant_foreign(&foreign).await;
@@ -119,18 +119,18 @@ async fn one_that_fails_harms_no_other(world: &World) -> Verdict {
                 other,
                 Err(Error::ForeignValue { .. }) if number == 7,
                 "rule 14",
-                "the foreign value under one key is the error of that key alone"
+                "a foreign value under one key is an error of that key only"
             ),
         }
     }
     for number in (0..20).filter(|number| *number != 7) {
         let other = b.mutex(name(number))?.try_lock().await?;
-        want!(other, Outcome::Held(_), "S1", "the others are held");
+        want!(other, Outcome::Held(_), "S1", "the other keys are held");
     }
     release_all(&guards).await
 }
 
-async fn those_that_go_away_harm_no_other(world: &World) -> Verdict {
+async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 1..4 {
         let lock = async |number: usize| {
@@ -147,16 +147,21 @@ async fn those_that_go_away_harm_no_other(world: &World) -> Verdict {
             guards.extend(taken?);
         }
         for (number, guard) in &guards {
-            ensure!(guard.is_valid(), "S2", guard, "who stays has the lock");
+            ensure!(
+                guard.is_valid(),
+                "S2",
+                guard,
+                "a call that is not dropped acquires its lock"
+            );
             let view = b.inspect(name(*number)).await?;
-            want_eq!(view.holder_count(), 1, "S1", "and is its one holder");
+            want_eq!(view.holder_count(), 1, "S1", "each lock has one holder");
         }
         let (numbers, guards): (Vec<_>, Vec<_>) = guards.into_iter().unzip();
         ensure!(
             (0..TASKS).all(|number| number % 3 == 1 || numbers.contains(&number)),
             "L4",
             numbers.len(),
-            "everyone who stays is served"
+            "every call that is not dropped succeeds"
         );
         release_all(&guards).await?;
         for number in 0..TASKS {
@@ -167,7 +172,7 @@ async fn those_that_go_away_harm_no_other(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Polls a future at most so often, and then drops it; what it came to, if it ended before.
+/// Polls a future at most `polls` times, then drops it. Returns its output if it completed.
 async fn polled<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;

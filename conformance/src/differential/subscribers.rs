@@ -13,12 +13,12 @@ use leasehold_api::{
 };
 
 /// Longest wait for a notice, or for the server to notice that nobody listens any more.
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// Lease of the holder in a probe.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A session: what it has asked, and what it hears.
-pub(super) struct Ear {
+pub(super) struct Subscriber {
     pub(super) session: SessionId,
     notices: Option<Notices>,
     sequence: u64,
@@ -26,7 +26,7 @@ pub(super) struct Ear {
     probes: u64,
 }
 
-impl Ear {
+impl Subscriber {
     pub(super) fn new(backend: &Arc<dyn LockBackend>) -> Self {
         let mut bytes = [0; 16];
         backend.runtime().fill_random(&mut bytes);
@@ -57,7 +57,7 @@ impl Ear {
             let notices = backend.listen(self.session).await;
             self.notices = Some(notices.map_err(|error| format!("listen: {error}"))?);
         } else if !listen && self.notices.take().is_some() {
-            self.wait_until_unheard(backend).await?;
+            self.wait_until_unreachable(backend).await?;
         }
         Ok(())
     }
@@ -72,7 +72,7 @@ impl Ear {
         let Some(notices) = &mut self.notices else {
             return Ok(());
         };
-        let too_long = backend.runtime().sleep(PATIENCE);
+        let too_long = backend.runtime().sleep(TIMEOUT);
         let heard = match select(notices.next(), too_long).await {
             Either::Left((Some(heard), _)) => heard,
             Either::Left((None, _)) => return Err("the notices ended".to_owned()),
@@ -105,7 +105,7 @@ impl Ear {
         let Some(notices) = &mut self.notices else {
             return Ok(());
         };
-        let too_long = backend.runtime().sleep(PATIENCE);
+        let too_long = backend.runtime().sleep(TIMEOUT);
         match select(notices.next(), too_long).await {
             Either::Left((Some(Notice::Granted { sequence, .. }), _))
                 if sequence == waiter.operation.sequence => {}
@@ -124,7 +124,7 @@ impl Ear {
         let key = key.map_err(|error| error.to_string())?;
         let now = backend.hello().await.map_err(|error| error.to_string())?.at;
         let ask = |operation| {
-            let by = now.saturating_add(PATIENCE);
+            let by = now.saturating_add(TIMEOUT);
             let spec = LockSpec::mutex();
             let request = Acquire::new(key.clone(), spec, Mode::Exclusive, operation, LONG, by);
             request.map_err(|error| error.to_string())
@@ -156,9 +156,12 @@ impl Ear {
     }
 
     /// The server hears of a dropped subscription a little later.
-    async fn wait_until_unheard(&mut self, backend: &Arc<dyn LockBackend>) -> Result<(), String> {
+    async fn wait_until_unreachable(
+        &mut self,
+        backend: &Arc<dyn LockBackend>,
+    ) -> Result<(), String> {
         let begun = backend.runtime().now();
-        while backend.runtime().now().saturating_since(begun) < PATIENCE {
+        while backend.runtime().now().saturating_since(begun) < TIMEOUT {
             let waiter = self.probe(backend).await?;
             let look = backend.inspect(&waiter.key).await;
             let look = look.map_err(|error| error.to_string())?.reply;

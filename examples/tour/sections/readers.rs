@@ -1,4 +1,4 @@
-//! Readers share, writers are alone, and neither starves.
+//! Readers share the lock, a writer excludes everyone, and neither starves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -6,58 +6,61 @@ use std::time::Duration;
 
 use leasehold::{LockClient, Outcome, Upgrade};
 
-use crate::stage::{Result, Stage};
+use crate::tour::{Result, Tour};
 
 const KEY: &str = "tour:catalog";
 
-pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
-    stage.scene("4. Readers and a writer")?;
-    let (ann, bob) = (stage.enter("ann").await?, stage.enter("bob").await?);
-    let eve = stage.enter("eve").await?;
+pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+    tour.section("4. Readers and a writer")?;
+    let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
+    let eve = tour.connect("eve").await?;
 
     let anns = ann.locks.rw_lock(KEY)?.read().await?;
     let bobs = bob.locks.rw_lock(KEY)?.read().await?;
-    stage.tell(&ann, "reads, and so does bob")?;
-    stage.claim(
+    tour.print(&ann, "reads, and so does bob")?;
+    tour.check(
         anns.fencing_token()? == bobs.fencing_token()?,
         "readers that overlap share one token",
     )?;
     let writing = eve.locks.rw_lock(KEY)?.try_write().await?;
-    stage.claim(
+    tour.check(
         matches!(writing, Outcome::Held(_)),
-        "a writer does not get in beside readers",
+        "a writer cannot lock while others read",
     )?;
     anns.release().await?;
     let Upgrade::Upgraded(bobs) = bobs.try_upgrade().await? else {
-        return Err("the only reader may become the writer".into());
+        return Err("the only reader can upgrade".into());
     };
-    stage.tell(&bob, "is the only reader left, and becomes the writer")?;
+    tour.print(&bob, "is the only reader left, and upgrades to a writer")?;
     let reading = ann.locks.rw_lock(KEY)?.try_read().await?;
-    stage.claim(
+    tour.check(
         matches!(reading, Outcome::Held(_)),
-        "readers do not get in beside a writer",
+        "a reader cannot lock while another writes",
     )?;
     let bobs = bobs.downgrade().await?;
-    stage.tell(&bob, "has written, and goes on reading")?;
+    tour.print(&bob, "has written, and downgrades to a reader")?;
     let anns = ann.locks.rw_lock(KEY)?.try_read().await?;
-    stage.claim(anns.is_acquired(), "after a downgrade readers get in again")?;
+    tour.check(
+        anns.is_acquired(),
+        "after a downgrade, others can read again",
+    )?;
     drop(anns);
     bobs.release().await?;
 
-    no_starvation(stage, [&ann.locks, &bob.locks], &eve.locks).await?;
-    for actor in [ann, bob, eve] {
-        actor.leave().await?;
+    no_starvation(tour, [&ann.locks, &bob.locks], &eve.locks).await?;
+    for process in [ann, bob, eve] {
+        process.disconnect().await?;
     }
     Ok(())
 }
 
-/// Two readers that take turns, so that somebody is always reading, and one writer.
+/// Runs two readers that overlap, so that the lock is always held, and one writer.
 async fn no_starvation(
-    stage: &mut Stage,
+    tour: &mut Tour,
     readers: [&LockClient; 2],
     writer: &LockClient,
 ) -> Result<()> {
-    stage.note("ann and bob now read without a pause between them; eve wants to write")?;
+    tour.note("ann and bob now read in turns, so that the lock is never free; eve wants to write")?;
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicBool::new(false));
     let overtakers = Arc::new(AtomicU32::new(0));
@@ -84,13 +87,13 @@ async fn no_starvation(
     }
 
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let began = stage.elapsed();
+    let began = tour.elapsed();
     let lock = writer.rw_lock(KEY)?;
     let writing = tokio::spawn(async move { lock.write().await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     asked.store(true, Ordering::Relaxed);
     let writing = writing.await??;
-    let waited = stage.elapsed() - began;
+    let waited = tour.elapsed() - began;
     let overtaken = overtakers.load(Ordering::Relaxed);
     stop.store(true, Ordering::Relaxed);
     writing.release().await?;
@@ -98,8 +101,8 @@ async fn no_starvation(
         let rounds = reader.await??;
         assert!(rounds > 2, "the readers kept reading");
     }
-    stage.claim(
+    tour.check(
         overtaken == 0 && waited < Duration::from_secs(1),
-        "eve got in as soon as the readers of that moment had gone; nobody overtook her",
+        "eve wrote as soon as the current readers were done; no reader overtook her",
     )
 }

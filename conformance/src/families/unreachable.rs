@@ -1,23 +1,23 @@
-//! Waiters that said they listen, and on whose channel nobody does.
+//! Unreachable waiters: they said that they listen, but nobody subscribes to their channel.
 
 use leasehold_api::{PollReply, Wait};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want};
-use crate::families::notices::{listener, listening};
+use crate::families::notifications::{listener, listening};
 use crate::world::{Attempt, Lock, World};
 
-pub(super) const CASES: &[Case] = cases!("away";
-    unheard_waiter_is_passed_over: ["rule 9"], [Queue, Push];
+pub(super) const CASES: &[Case] = cases!("unreachable";
+    unreachable_waiter_is_passed_over: ["rule 9"], [Queue, Push];
     its_ticket_is_kept: ["rule 9", "rule 7"], [Queue, Push];
-    all_away_counts_as_free: ["rule 9"], [Queue, Push];
-    marked_at_most_twice: ["rule 9"], [Queue, Push];
-    who_never_listened_is_never_away: ["rule 9"], [Queue, Push];
+    all_unreachable_counts_as_free: ["rule 9"], [Queue, Push];
+    marked_unreachable_at_most_twice: ["rule 9"], [Queue, Push];
+    waiter_that_never_listened_is_never_unreachable: ["rule 9"], [Queue, Push];
     poll_says_whether_it_listens: ["rule 9"], [Queue, Push];
-    away_is_shown: ["rule 9"], [Queue, Push, Inspect];
+    unreachable_is_shown: ["rule 9"], [Queue, Push, Inspect];
 );
 
-/// A waiter that says it listens, in a session that does not.
+/// Queues a waiter that says it listens, in a session that doesn't.
 async fn deaf(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
     listening(&world.session().await?, lock).await
 }
@@ -27,7 +27,7 @@ async fn waits(waiter: &Attempt, listens: bool) -> Verdict {
         waiter.poll_as(listens).await?.reply,
         PollReply::Queued(_),
         "rule 9",
-        "a waiter that is away keeps its place"
+        "an unreachable waiter stays in the queue"
     );
     Ok(())
 }
@@ -37,12 +37,12 @@ async fn has_it(waiter: &Attempt, listens: bool) -> Verdict {
         waiter.poll_as(listens).await?.reply,
         PollReply::Acquired(_),
         "rule 9",
-        "the first waiter that is not away has the key"
+        "the first reachable waiter is granted"
     );
     Ok(())
 }
 
-async fn unheard_waiter_is_passed_over(world: &World) -> Verdict {
+async fn unreachable_waiter_is_passed_over(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let away = deaf(world, &lock).await?;
@@ -64,7 +64,7 @@ async fn its_ticket_is_kept(world: &World) -> Verdict {
     );
     held.released("S3").await?;
     has_it(&heard, true).await?;
-    // It subscribes again and polls: from then on it is first once more.
+    // It subscribes again and polls, so it is first in the queue again.
     let _notices = away.session.backend.listen(away.session.id).await?;
     waits(&away, true).await?;
     heard.released("S3").await?;
@@ -72,7 +72,7 @@ async fn its_ticket_is_kept(world: &World) -> Verdict {
     waits(&later, true).await
 }
 
-async fn all_away_counts_as_free(world: &World) -> Verdict {
+async fn all_unreachable_counts_as_free(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (first, _second) = (deaf(world, &lock).await?, deaf(world, &lock).await?);
@@ -82,11 +82,11 @@ async fn all_away_counts_as_free(world: &World) -> Verdict {
     has_it(&first, true).await
 }
 
-async fn marked_at_most_twice(world: &World) -> Verdict {
+async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let away = deaf_behind(world, &lock).await?;
-    // Each release finds it unheard and marks it; each poll clears the mark and finds that a
-    // newcomer has the key. The third release grants to it all the same.
+    // Each release marks it as unreachable. Each poll clears the mark, but a newcomer has the key.
+    // The third release grants to it anyway.
     for _ in 0..2 {
         let newcomer = world.session().await?.ask(&lock).acquired("rule 9").await?;
         waits(&away, true).await?;
@@ -97,7 +97,7 @@ async fn marked_at_most_twice(world: &World) -> Verdict {
     has_it(&away, true).await
 }
 
-/// A waiter that was marked away once, and a key that is free.
+/// Returns a waiter that was marked unreachable once, on a free key.
 async fn deaf_behind(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
     let held = world.session().await?.ask(lock).acquired("S1").await?;
     let away = deaf(world, lock).await?;
@@ -105,7 +105,7 @@ async fn deaf_behind(world: &World, lock: &Lock) -> Result<Attempt, crate::Failu
     Ok(away)
 }
 
-async fn who_never_listened_is_never_away(world: &World) -> Verdict {
+async fn waiter_that_never_listened_is_never_unreachable(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let session = world.session().await?;
@@ -121,7 +121,7 @@ async fn poll_says_whether_it_listens(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let lost = deaf(world, &lock).await?;
-    // It knows that its subscription is gone, and says so.
+    // The waiter knows that its subscription is lost, and its poll says so.
     waits(&lost, false).await?;
     let session = world.session().await?;
     let ask = session.ask(&lock).wait_as(Wait::new(false));
@@ -131,7 +131,7 @@ async fn poll_says_whether_it_listens(world: &World) -> Verdict {
     waits(&second, false).await
 }
 
-async fn away_is_shown(world: &World) -> Verdict {
+async fn unreachable_is_shown(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let away = deaf_behind(world, &lock).await?;
     let marks = |view: &leasehold_api::InspectReply| -> Vec<bool> {
@@ -142,7 +142,7 @@ async fn away_is_shown(world: &World) -> Verdict {
         marks(&view),
         [true],
         "rule 9",
-        "an inspection shows the mark"
+        "an inspection shows that a waiter is unreachable"
     );
     has_it(&away, true).await
 }

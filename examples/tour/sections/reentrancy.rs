@@ -1,67 +1,64 @@
-//! Nested holds of one owner, and one whose reply is lost.
+//! Nested holds of one owner, and an acquire whose reply is lost.
 
 use leasehold::{Outcome, Release};
 
-use crate::stage::{Result, Stage};
+use crate::tour::{Result, Tour};
 
-pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
-    stage.scene("3. Reentrancy: an owner that holds may hold again")?;
-    let (ann, bob) = (stage.enter("ann").await?, stage.enter("bob").await?);
+pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+    tour.section("3. Reentrancy: a holder may acquire its lock again")?;
+    let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:tree";
 
     let mutex = ann.locks.reentrant_mutex(key)?;
     let outer = mutex.lock().await?;
     let middle = mutex.lock().await?;
     let inner = mutex.lock().await?;
-    stage.tell(
+    tour.print(
         &ann,
         "locks the tree three times, through one reentrant handle",
     )?;
     let token = outer.fencing_token()?;
-    stage.claim(
+    tour.check(
         token == middle.fencing_token()? && token == inner.fencing_token()?,
-        "a nested hold keeps the token: the holder does not fence itself off",
+        "nested holds share one token, so a holder does not fence itself off",
     )?;
     let other_owner = ann.locks.mutex(key)?.try_lock().await?;
-    stage.claim(
+    tour.check(
         matches!(other_owner, Outcome::Held(_)),
-        "another handle of the same process is another owner",
+        "another handle in the same process is another owner",
     )?;
 
-    stage.tell(&ann, "releases them, the outermost first")?;
+    tour.print(&ann, "releases the outermost hold first")?;
     let bobs_mutex = bob.locks.mutex(key)?;
     for (guard, left) in [(outer, 2), (inner, 1)] {
         let released = guard.release().await?;
-        stage.claim(
+        tour.check(
             released == Release::Released { holds_left: left }
                 && matches!(bobs_mutex.try_lock().await?, Outcome::Held(_)),
-            format_args!("holds left: {left}; bob does not get in"),
+            format_args!("holds left: {left}; bob cannot lock it"),
         )?;
     }
     let released = middle.release().await?;
     let bobs = bobs_mutex.try_lock().await?.acquired();
-    stage.claim(
+    tour.check(
         released == Release::Released { holds_left: 0 } && bobs.is_some(),
-        "holds left: 0; bob gets in",
+        "holds left: 0; bob can lock it",
     )?;
     if let Some(bobs) = bobs {
         bobs.release().await?;
     }
 
-    ann.cable.lose_a_reply();
+    ann.connection.lose_next_reply();
     let guard = mutex.lock().await?;
-    stage.tell(
-        &ann,
-        "locks it again; the first reply is lost, and she asks again",
-    )?;
+    tour.print(&ann, "locks it again; the reply is lost, and she retries")?;
     let held = ann.locks.inspect(key).await?;
     let holds: Vec<u32> = held.holders().iter().map(|holder| holder.holds).collect();
-    stage.claim(
-        ann.cable.has_lost_it() && holds == [1],
-        "a command that was delivered twice counts once",
+    tour.check(
+        ann.connection.has_lost_reply() && holds == [1],
+        "a command that arrives twice counts once",
     )?;
     guard.release().await?;
 
-    ann.leave().await?;
-    bob.leave().await
+    ann.disconnect().await?;
+    bob.disconnect().await
 }

@@ -1,4 +1,4 @@
-//! A network cable that can be pulled, and that can lose a reply: a backend around another one.
+//! A backend that wraps another one and simulates network failures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,54 +6,56 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use leasehold::LockBackend;
 use leasehold::api::{
-    Acquire, AcquireReply, BackendError, Convert, ConvertReply, End, EndReply, ForceRelease,
-    ForceReply, InspectReply, Key, Notices, Poll, PollReply, Renew, RenewReply, SessionId, Stamp,
-    Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
+    ForceRelease, ForceReply, InspectReply, Key, Notices, Poll, PollReply, Renew, RenewReply,
+    Runtime, SessionId, Stamp, Stamped,
 };
 
-/// While the cable is out, no call gets through; what was pushed before still arrives.
+/// A connection that the tour can cut, and that can lose a reply.
+///
+/// While the connection is cut, every call fails. Notifications that were already sent still arrive.
 #[derive(Debug)]
-pub(crate) struct Cable {
+pub(crate) struct FlakyConnection {
     inner: Arc<dyn LockBackend>,
-    out: AtomicBool,
-    loses_a_reply: AtomicBool,
+    cut: AtomicBool,
+    lose_next_reply: AtomicBool,
 }
 
-impl Cable {
-    pub(crate) fn around(inner: Arc<dyn LockBackend>) -> Arc<Self> {
+impl FlakyConnection {
+    pub(crate) fn new(inner: Arc<dyn LockBackend>) -> Arc<Self> {
         Arc::new(Self {
             inner,
-            out: AtomicBool::new(false),
-            loses_a_reply: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            lose_next_reply: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn pull(&self) {
-        self.out.store(true, Ordering::Relaxed);
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn plug_in(&self) {
-        self.out.store(false, Ordering::Relaxed);
+    pub(crate) fn restore(&self) {
+        self.cut.store(false, Ordering::Relaxed);
     }
 
-    /// The next acquire is executed, but its reply does not come back.
-    pub(crate) fn lose_a_reply(&self) {
-        self.loses_a_reply.store(true, Ordering::Relaxed);
+    /// Loses the reply of the next acquire. The server still executes it.
+    pub(crate) fn lose_next_reply(&self) {
+        self.lose_next_reply.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the reply that was to be lost has been.
-    pub(crate) fn has_lost_it(&self) -> bool {
-        !self.loses_a_reply.load(Ordering::Relaxed)
+    /// Whether the reply of an acquire was lost since [`lose_next_reply`](Self::lose_next_reply).
+    pub(crate) fn has_lost_reply(&self) -> bool {
+        !self.lose_next_reply.load(Ordering::Relaxed)
     }
 
     fn check(&self) -> Result<(), BackendError> {
-        if self.out.load(Ordering::Relaxed) {
-            return Err(BackendError::unavailable("the cable is out"));
+        if self.cut.load(Ordering::Relaxed) {
+            return Err(BackendError::unavailable("the connection is cut"));
         }
         Ok(())
     }
 
-    /// One error for each element of a batch, or nothing if the cable is in.
+    /// One error per element of a batch while the connection is cut, otherwise `None`.
     fn check_batch<T>(&self, len: usize) -> Option<Vec<Result<T, BackendError>>> {
         let error = self.check().err()?;
         Some((0..len).map(|_| Err(error.clone())).collect())
@@ -62,8 +64,14 @@ impl Cable {
 
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
-impl LockBackend for Cable {
-    forward_lock_backend!(|it| it.inner; capabilities runtime close);
+impl LockBackend for FlakyConnection {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.inner.runtime()
+    }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         self.check()?;
@@ -78,7 +86,7 @@ impl LockBackend for Cable {
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         self.check()?;
         let reply = self.inner.acquire(request).await?;
-        if self.loses_a_reply.swap(false, Ordering::Relaxed) {
+        if self.lose_next_reply.swap(false, Ordering::Relaxed) {
             return Err(BackendError::outcome_unknown("the reply was lost"));
         }
         Ok(reply)
@@ -131,5 +139,9 @@ impl LockBackend for Cable {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.check()?;
         self.inner.force_release(request).await
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.inner.close().await
     }
 }

@@ -1,4 +1,4 @@
-//! A lock is lost while its holder works: the work is stopped, and late writes are refused.
+//! A holder loses its lock while it works. `with` stops the work, and the resource refuses late writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use leasehold::{Error, FencingToken};
 
-use crate::stage::{Result, Stage};
+use crate::tour::{Result, Tour};
 
-pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
-    stage.scene("6. Loss: the network fails while the lock is in use")?;
-    let (ann, bob) = (stage.enter("ann").await?, stage.enter("bob").await?);
+pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+    tour.section("6. Loss: the network fails while the lock is in use")?;
+    let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:sync";
     let lease = Duration::from_secs(2);
 
@@ -27,38 +27,41 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
             })
             .await
     });
-    stage.tell(&ann, "works under a lock of 2 s, which is renewed")?;
+    tour.print(
+        &ann,
+        "works under a lock with a lease of 2 s, which is renewed",
+    )?;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    stage.claim(
+    tour.check(
         !working.is_finished(),
-        "work may last longer than its lease: it is renewed",
+        "work can take longer than the lease, because the lease is renewed",
     )?;
 
-    stage.tell(&ann, "loses the network")?;
-    ann.cable.pull();
-    let cut = stage.elapsed();
+    tour.print(&ann, "loses the network")?;
+    ann.connection.cut();
+    let cut = tour.elapsed();
     let result: Result<(), Error> = working.await?;
-    let stopped = stage.elapsed() - cut;
+    let stopped = tour.elapsed() - cut;
     let steps_done = steps.load(Ordering::Relaxed);
-    stage.tell_then(&ann, "is stopped")?;
-    stage.claim(
+    tour.print_untimed(&ann, "stops working")?;
+    tour.check(
         matches!(result, Err(Error::Lost { .. })) && stopped <= lease,
-        "the body is stopped before its lease is over, with no word from the server",
+        "the work stops before the lease ends, without a word from the server",
     )?;
 
     let bobs = bob.locks.mutex(key)?.lock().await?;
-    stage.tell_then(&bob, "has the lock")?;
-    stage.claim(
+    tour.print_untimed(&bob, "has the lock")?;
+    tour.check(
         steps.load(Ordering::Relaxed) == steps_done,
-        "ann's work did not go on",
+        "ann's work did not continue",
     )?;
     bobs.release().await?;
-    ann.cable.plug_in();
-    ann.leave().await?;
-    bob.leave().await
+    ann.connection.restore();
+    ann.disconnect().await?;
+    bob.disconnect().await
 }
 
-/// The resource: it remembers the greatest token that it has accepted.
+/// The protected resource. It remembers the highest token that it accepted.
 #[derive(Debug)]
 struct Account {
     highest: FencingToken,
@@ -76,9 +79,9 @@ impl Account {
     }
 }
 
-pub(crate) async fn play_fencing(stage: &mut Stage) -> Result<()> {
-    stage.scene("7. Fencing: the late write that no lock can prevent")?;
-    let (ann, bob) = (stage.enter("ann").await?, stage.enter("bob").await?);
+pub(crate) async fn run_fencing(tour: &mut Tour) -> Result<()> {
+    tour.section("7. Fencing: a late write that no lock can prevent")?;
+    let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:account";
     let mut account = Account {
         highest: FencingToken::new(0),
@@ -94,25 +97,22 @@ pub(crate) async fn play_fencing(stage: &mut Stage) -> Result<()> {
         .lock()
         .await?;
     let read = account.balance;
-    stage.tell(
+    tour.print(
         &ann,
-        "has the lock, reads 100, and is suspended before she writes 110",
+        "locks the account, reads 100, and is suspended before she writes 110",
     )?;
     let bobs = bob.locks.mutex(key)?.lock().await?;
     let written = account.write(bobs.fencing_token()?, account.balance + 50);
-    stage.tell(&bob, "has the lock, reads 100, writes 150")?;
-    stage.claim(written.is_ok(), "the account takes bob's token")?;
-    stage.tell(
-        &ann,
-        "wakes up and writes 110, without looking at her guard",
-    )?;
+    tour.print(&bob, "locks the account, reads 100, writes 150")?;
+    tour.check(written.is_ok(), "the account accepts bob's token")?;
+    tour.print(&ann, "wakes up and writes 110, without checking her guard")?;
     let late = account.write(anns.fencing_token()?, read + 10);
-    stage.claim(
+    tour.check(
         late == Err(bobs.fencing_token()?) && account.balance == 150,
         "the account refuses her older token; bob's 150 stands",
     )?;
     bobs.release().await?;
     drop(anns);
-    ann.leave().await?;
-    bob.leave().await
+    ann.disconnect().await?;
+    bob.disconnect().await
 }
