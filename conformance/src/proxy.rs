@@ -8,9 +8,8 @@ use std::task::{Context, Poll as Ready, Waker};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, LockClient, Notice, Notices, Poll,
-    PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Key, LockBackend, LockClient, Notice, Notices, Poll,
+    PollReply, SessionId, Stamped, forward_lock_backend,
 };
 
 use crate::failure::Failure;
@@ -158,17 +157,10 @@ impl ProxyBackend {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for ProxyBackend {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.inner.runtime()
-    }
-
-    async fn hello(&self) -> Result<Stamp, BackendError> {
-        self.called();
-        self.inner.hello().await
+    forward_lock_backend!(|it| it.inner; capabilities runtime close);
+    forward_lock_backend! {
+        |it| { it.called(); &it.inner };
+        hello renew end convert inspect force_release
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
@@ -224,37 +216,5 @@ impl LockBackend for ProxyBackend {
             state.polled += u32::try_from(batch.len()).unwrap_or(u32::MAX);
         });
         self.inner.poll(batch).await
-    }
-
-    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        self.called();
-        self.inner.renew(batch).await
-    }
-
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
-        self.called();
-        self.inner.end(batch).await
-    }
-
-    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
-        self.called();
-        self.inner.convert(request).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        self.called();
-        self.inner.inspect(key).await
-    }
-
-    async fn force_release(
-        &self,
-        request: &ForceRelease,
-    ) -> Result<Stamped<ForceReply>, BackendError> {
-        self.called();
-        self.inner.force_release(request).await
-    }
-
-    async fn close(&self) -> Result<(), BackendError> {
-        self.inner.close().await
     }
 }

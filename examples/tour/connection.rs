@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use leasehold::LockBackend;
 use leasehold::api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
-    ForceRelease, ForceReply, InspectReply, Key, Notices, Poll, PollReply, Renew, RenewReply,
-    Runtime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Convert, ConvertReply, End, EndReply, ForceRelease,
+    ForceReply, InspectReply, Key, Notices, Poll, PollReply, Renew, RenewReply, SessionId, Stamp,
+    Stamped, forward_lock_backend,
 };
 
 /// A connection that the tour can cut, and that can lose a reply.
@@ -65,13 +65,7 @@ impl FlakyConnection {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for FlakyConnection {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.inner.runtime()
-    }
+    forward_lock_backend!(|it| it.inner; capabilities runtime close);
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         self.check()?;
@@ -139,9 +133,5 @@ impl LockBackend for FlakyConnection {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.check()?;
         self.inner.force_release(request).await
-    }
-
-    async fn close(&self) -> Result<(), BackendError> {
-        self.inner.close().await
     }
 }

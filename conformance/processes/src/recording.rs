@@ -8,9 +8,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notice, Notices, Poll, PollReply,
-    Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, LockBackend, Notice, Notices, Poll, PollReply, Runtime,
+    ServerTime, SessionId, Stamped, forward_lock_backend,
 };
 
 /// How far an attempt has come.
@@ -116,16 +115,9 @@ impl Notes {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl LockBackend for RecordingBackend {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.inner.runtime()
-    }
-
-    async fn hello(&self) -> Result<Stamp, BackendError> {
-        self.inner.hello().await
+    forward_lock_backend! {
+        |it| it.inner;
+        capabilities runtime hello renew end convert inspect force_release close
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
@@ -187,32 +179,5 @@ impl LockBackend for RecordingBackend {
         }
         self.hold_back().await;
         answers
-    }
-
-    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        self.inner.renew(batch).await
-    }
-
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
-        self.inner.end(batch).await
-    }
-
-    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
-        self.inner.convert(request).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        self.inner.inspect(key).await
-    }
-
-    async fn force_release(
-        &self,
-        request: &ForceRelease,
-    ) -> Result<Stamped<ForceReply>, BackendError> {
-        self.inner.force_release(request).await
-    }
-
-    async fn close(&self) -> Result<(), BackendError> {
-        self.inner.close().await
     }
 }
