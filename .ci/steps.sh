@@ -38,9 +38,11 @@ tests() {
     RUST_TEST_THREADS=8 with_lints cargo test --workspace --lib --bins --examples "${targets[@]}"
 }
 
-# Each on the simulator; they assert what they show. On a server, the tour is a test.
+# Each on the simulator; they assert what they show. On a server, the tour is a test. `build` leaves
+# out the programs of the examples that have tests.
 examples() {
     local path
+    with_lints cargo build -q --workspace --examples
     for path in tour examples/*.rs; do
         "$CARGO_TARGET_DIR/debug/examples/$(basename "$path" .rs)"
     done

@@ -16,14 +16,14 @@ step() {
     printf -- '--- %s: %s s\n' "$current" "$took"
 }
 
-# Runs when the script ends, however it ends.
+# Runs when the script ends, however it ends; an interrupt ends it with a step in `current`.
 finish() {
     local status=$?
     rm -rf "$TMPDIR"
     if [ ${#step_times[@]} -gt 0 ]; then
         printf '\n%s\n' "${step_times[@]}"
     fi
-    if [ "$status" -eq 0 ]; then
+    if [ "$status" -eq 0 ] && [ -z "$current" ]; then
         printf '\n./test %s passed in %s s\n' "$mode" "$SECONDS"
     else
         printf '\nFAILED: %s\n' "$current" >&2
