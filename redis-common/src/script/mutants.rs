@@ -100,18 +100,19 @@ pub(crate) fn spoil(text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::source::Scripts;
     use super::*;
+    use crate::script::ScriptSettings;
+    use crate::script::source::Scripts;
 
     #[test]
     fn each_fault_has_its_place_in_the_scripts() {
-        let right = Scripts::new(&crate::script::ScriptSettings::default()).all_text();
+        let right = Scripts::new(&ScriptSettings::default()).all_text();
         for mutant in ALL {
             for (text, _) in mutant.changes {
                 assert!(right.contains(text), "{}: {text}", mutant.name);
             }
             mutant.plant();
-            let wrong = Scripts::new(&crate::script::ScriptSettings::default()).all_text();
+            let wrong = Scripts::new(&ScriptSettings::default()).all_text();
             PLANTED.store(0, Ordering::SeqCst);
             assert_ne!(right, wrong, "{}", mutant.name);
         }
