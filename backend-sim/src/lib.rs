@@ -94,6 +94,18 @@
 //!   client; what it awaits of the lock client does.
 //! - The server forgets only what it is told to forget.
 
+// Each folder imports only folders above it in this list; `.ci/layers` checks that.
+// The folders, from top to bottom; each imports only folders below it, which `.ci/layers` checks.
+//
+// explore     many runs of a scenario, and making a failing one simpler
+// simulation  one run of a scenario, and the determinism check
+// handle      what users hold: the server, its clients, tasks
+// driver      the lock around a simulation, its clock, and the two drivers
+// history     a run as text, as a page, for Perfetto
+// network     clients, connections, calls, and their faults
+// server      the server's data, clocks and restarts
+// engine      choices from a tape, the event queue, the ready queue of tasks
+// record      plain data: events, messages, faults, the log
 mod driver;
 mod engine;
 mod explore;

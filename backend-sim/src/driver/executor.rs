@@ -48,7 +48,7 @@ pub(crate) struct Limits {
 pub(crate) fn execute<F: Future, R>(
     world: &World,
     root: F,
-    limits: Limits,
+    limits: &Limits,
     report: impl FnOnce(Ending<F::Output>, u64) -> R,
 ) -> R {
     let mut tasks = Tasks::new(&world.ready);

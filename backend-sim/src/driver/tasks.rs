@@ -1,6 +1,6 @@
-//! The tasks of a simulation: which can run, and which of them does.
+//! The set of tasks of a simulation, and how a driver runs the next one.
 //!
-//! Both drivers poll the same set in the same way, so that a run depends on its tape alone.
+//! Both drivers poll the same set in the same way, so a run depends on its tape alone.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Where every choice of a simulation comes from.
+//! The source of every choice of a simulation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

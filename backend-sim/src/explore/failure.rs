@@ -1,4 +1,4 @@
-//! A run that failed, and how it is told.
+//! A run that failed, and how it is printed.
 
 use std::fmt;
 use std::fs;

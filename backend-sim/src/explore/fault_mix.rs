@@ -1,4 +1,4 @@
-//! What goes wrong by itself in an exploration.
+//! The mix of faults that an exploration injects by itself.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a test does to a client.
+//! The methods by which a test pauses, kills, cuts off and disturbs a client.
 
 use std::future::Future;
 use std::sync::atomic::Ordering;

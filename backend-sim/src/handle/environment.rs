@@ -1,4 +1,4 @@
-//! What the environment asks for, and how the current test is run again.
+//! The environment variables that choose a run, and the commands that repeat one.
 
 use std::env;
 use std::path::PathBuf;

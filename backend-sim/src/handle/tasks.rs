@@ -1,4 +1,4 @@
-//! Tasks of a simulation, as its code starts and awaits them.
+//! Tasks of a simulation: starting and awaiting them, sleeping, drawing numbers.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

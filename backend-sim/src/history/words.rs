@@ -1,4 +1,4 @@
-//! What happened, in words.
+//! Events in words.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Calls that are under way, and what becomes of them.
+//! Calls in flight, and their outcomes.
 
 use std::task::{Poll, Waker};
 

@@ -1,4 +1,4 @@
-//! What the simulation knows of one client.
+//! The state of one client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Connections and subscriptions of the clients, and what breaks them.
+//! Connections and subscriptions of the clients, and the events that break them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What happens between the clients and the server: calls, replies, pushes, and their faults.
+//! Calls, replies and pushes between the clients and the server, and their faults.
 
 use std::task::{Poll, Waker};
 use std::time::Duration;

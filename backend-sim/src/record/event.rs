@@ -1,4 +1,4 @@
-//! What happened in a simulation, in order.
+//! The events of a run.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The primary, and while there are two, the old one beside it.
+//! The primary, and the old primary while there are two.
 
 use std::time::Duration;
 

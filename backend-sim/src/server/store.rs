@@ -1,4 +1,4 @@
-//! The simulated lock server itself: pure, synchronous, without a clock of its own.
+//! The data of one simulated lock server. It is pure and synchronous and has no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

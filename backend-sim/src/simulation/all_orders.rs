@@ -1,4 +1,4 @@
-//! All runs of a small scenario.
+//! Every run of a small scenario, depth first.
 
 use std::future::Future;
 use std::ops::ControlFlow;

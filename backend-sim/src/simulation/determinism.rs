@@ -1,4 +1,4 @@
-//! Noticing that a run does not come from its seed alone.
+//! The determinism check: a run must depend on its seed alone.
 
 use std::fmt::Debug;
 use std::future::Future;

@@ -133,7 +133,7 @@ impl Simulation {
         };
         let root = async move { scenario(server).await };
         // Reported before the destructors, which are no part of the run.
-        execute(&world, root, limits, |ending, steps| {
+        execute(&world, root, &limits, |ending, steps| {
             report(&world, ending, steps)
         })
     }

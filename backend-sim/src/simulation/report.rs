@@ -1,4 +1,4 @@
-//! What became of a run.
+//! The report of a run.
 
 use std::fmt;
 use std::sync::Arc;

@@ -6,16 +6,16 @@
 )]
 
 mod basics;
-mod canary;
 mod cancelled;
 mod controls;
 mod counted;
+mod determinism;
 mod drivers;
 mod drops;
 mod explore;
 mod faults;
 mod histories;
 mod locks;
+mod random_faults;
 mod servers;
 mod support;
-mod swarm;
