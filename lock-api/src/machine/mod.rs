@@ -38,6 +38,10 @@
 //! twice the delivery horizon. An acquire at or below it that is not live is stale. The delivery
 //! window of an acquire is at most the horizon, so no copy can arrive after the mark is gone.
 //!
+//! # Parts
+//! [`State::to_parts`] takes a state apart into plain data and [`State::from_parts`] puts it together
+//! again: to store it, to check it from outside, or to plant a mutant in it.
+//!
 //! # Sources
 //! The one-capacity view of mutex, reader/writer lock and semaphore follows tokio's
 //! `batch_semaphore`; fencing tokens follow Gray and Cheriton's leases and Burrows' Chubby

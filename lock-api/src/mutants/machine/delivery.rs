@@ -71,21 +71,21 @@ pub(super) fn stale_too_soon(step: &mut Step<'_>) {
     }
 }
 
+/// The end is written before anybody looks whether the hold may nest, or the lease may grow.
 pub(super) fn write_before_refusal(step: &mut Step<'_>) {
     let Command::Acquire(request) = &step.command else {
         return;
     };
-    let (end, owner) = (
-        step.in_time(request.lease),
-        request.operation.owner.as_u64(),
-    );
-    if step.reply != Reply::Acquire(AcquireReply::Refused(Refused::HoldLimit)) {
-        return;
+    let (lease, owner) = (request.lease, request.operation.owner);
+    let id = (request.operation.session, owner.as_u64());
+    if step.is_new() && step.acquired().is_some() {
+        step.extend(lease);
     }
-    for tenure in &mut step.after.tenures {
-        if (tenure.session, tenure.id) == (request.operation.session, owner) {
-            tenure.end = tenure.end.max(end);
-        }
+    let full = Reply::Acquire(AcquireReply::Refused(Refused::HoldLimit)) == step.reply;
+    let end = step.in_time(lease);
+    let mut tenures = step.after.tenures.iter_mut();
+    if let Some(tenure) = tenures.find(|it| full && (it.session, it.id) == id) {
+        tenure.end = tenure.end.max(end);
     }
 }
 
