@@ -278,7 +278,7 @@ async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
 async fn unreachable_client_keeps_its_turn(world: &World) -> Verdict {
     let a = world.client().await?;
     let (b, proxy) = world.client_on_proxy().await?;
-    proxy.be_deaf();
+    proxy.fake_subscriptions();
     let (c, _) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
     let unheard = async {

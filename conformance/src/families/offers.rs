@@ -1,6 +1,6 @@
 //! Offers: a lock granted to a waiter that hasn't confirmed it yet. And the cost of dead waiters.
 
-use leasehold_api::{PollReply, RenewReply, Stamped};
+use leasehold_api::{PollReply, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -22,7 +22,7 @@ async fn granted(
     world: &World,
     lock: &Lock,
 ) -> Result<(Attempt, leasehold_api::ServerTime), Failure> {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let held = a.ask(lock).acquired("S1").await?;
     let (waiter, queued) = b.ask(lock).wait().queued("rule 7").await?;
     let end = waiter.stamp.at.saturating_add(queued.place_remaining);
@@ -50,7 +50,7 @@ async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
 }
 
 async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(8));
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -125,12 +125,13 @@ async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
     world.pass(4).await;
     let c = world.session().await?;
     let held = c.ask(&lock).acquired("rule 10").await?;
-    want!(
-        waiter.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(_),
-        "rule 10",
-        "an expired offer can't be confirmed"
-    );
+    waiter
+        .renewal_lost(
+            world.units(50),
+            "rule 10",
+            "an expired offer can't be confirmed",
+        )
+        .await?;
     held.released("S3").await
 }
 
@@ -138,7 +139,7 @@ async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
 /// the server's clock.
 async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock), Failure> {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let held = a.ask(&lock).acquired("S1").await?;
     for _ in 0..dead {
         let session = world.session().await?;
