@@ -1,4 +1,4 @@
-//! The smallest backend passes what it is asked: exclusive locks with a lease, nothing else.
+//! A minimal backend passes the suite: exclusive locks with a lease, and nothing else.
 
 mod support;
 
@@ -15,7 +15,7 @@ use leasehold_api::{
 use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases, run_case};
 use support::Reference;
 
-/// What a key holds: who and until when, and the highest sequence of each session.
+/// The state of a key: the holder, the end of its lease, and the highest sequence of each session.
 #[derive(Debug, Default)]
 struct Lock {
     holder: Option<(Operation, ServerTime)>,
@@ -23,7 +23,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// When the operation's hold ends, if it holds.
+    /// The end of the operation's lease, if it holds the key.
     fn held_by(&self, operation: Operation, now: ServerTime) -> Option<ServerTime> {
         let mine = self.holder.filter(|(holder, _)| *holder == operation);
         mine.map(|(_, end)| end).filter(|end| *end > now)
@@ -39,7 +39,7 @@ type Locks = Arc<Mutex<BTreeMap<Key, Lock>>>;
 
 #[derive(Debug)]
 struct Small {
-    /// For its clock and its runtime.
+    /// Provides the clock and the runtime.
     base: Arc<dyn LockBackend>,
     locks: Locks,
 }
