@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::{BoxFuture, Capabilities, Key, LockBackend};
 
-/// A problem of the test set-up, such as a server that can't be reached. It fails the case; a missing
-/// server is never a reason to skip.
+/// A problem of the test set-up, such as a server that can't be reached. It fails the case; a
+/// missing server is never a reason to skip.
 pub type SetupError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A backend under test.

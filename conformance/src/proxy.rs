@@ -1,4 +1,5 @@
-//! A backend that forwards to another one, counts the calls, and can delay notifications and replies.
+//! A backend that forwards to another one, counts the calls, and can delay notifications and
+//! replies.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use crate::families;
 
-/// The rules that cases refer to, each with a summary. `docs/semantics.md` has the rules themselves.
+/// The rules that cases refer to, each with a summary. `docs/semantics.md` has the rules
+/// themselves.
 const RULES: &[(&str, &str)] = &[
     (
         "rule 1",

@@ -1,4 +1,5 @@
-//! Tests the suite with broken backends: each backend breaks one rule, and the named cases must fail.
+//! Tests the suite with broken backends: each backend breaks one rule, and the named cases must
+//! fail.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Shared by the tests with several processes: a backend on either client library, and a wrapper that
-//! records its calls.
+//! Shared by the tests with several processes: a backend on either client library, and a wrapper
+//! that records its calls.
 //!
 //! The program `contender` repeatedly acquires one lock. The tests start many of them and read the
 //! order of the grants from their output.
@@ -16,8 +16,8 @@ use leasehold_redis_rs::{Options, RedisBackend};
 
 pub use recording::{Phase, RecordingBackend};
 
-/// A busy machine may stall a process. A short timeout would make the client retry the call, which is
-/// not what these tests examine.
+/// A busy machine may stall a process. A short timeout would make the client retry the call, which
+/// is not what these tests examine.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The client library of a backend.

@@ -198,13 +198,14 @@ impl FaultProxy {
         self.shared.weather.send_modify(|w| w.delay = delay);
     }
 
-    /// A black hole: connections stay open and new ones are accepted, but the proxy forwards nothing
-    /// until [`heal`](Self::heal). Messages sent in the meantime arrive then.
+    /// A black hole: connections stay open and new ones are accepted, but the proxy forwards
+    /// nothing until [`heal`](Self::heal). Messages sent in the meantime arrive then.
     pub fn black_hole(&self) {
         self.shared.weather.send_modify(|w| w.silent = true);
     }
 
-    /// Stops forwarding on the open connections forever, as if their network were gone. New ones work.
+    /// Stops forwarding on the open connections forever, as if their network were gone. New ones
+    /// work.
     pub fn strand_connections(&self) {
         let next = self.shared.menu().connections;
         self.shared.weather.send_modify(|w| w.dead_below = next);
@@ -216,8 +217,8 @@ impl FaultProxy {
         self.shared.weather.send_modify(|w| w.cut_below = next);
     }
 
-    /// Forwards new connections to another server, as a name does after a failover. Open connections
-    /// keep their server.
+    /// Forwards new connections to another server, as a name does after a failover. Open
+    /// connections keep their server.
     pub fn lead_to(&self, upstream: SocketAddr) {
         let current = self.shared.upstream.lock();
         *current.unwrap_or_else(PoisonError::into_inner) = upstream;

@@ -2,13 +2,13 @@
 //!
 //! The test sends random sequences of commands to a backend and to `leasehold_api::machine`. The
 //! machine executes each command at the time that the backend's reply reports, and with the same
-//! sessions listening. So both must give the same replies, and every session must receive exactly the
-//! machine's notifications, in order. Commands are also repeated, immediately or later, and real
-//! sleeps let leases of milliseconds expire.
+//! sessions listening. So both must give the same replies, and every session must receive exactly
+//! the machine's notifications, in order. Commands are also repeated, immediately or later, and
+//! real sleeps let leases of milliseconds expire.
 //!
-//! The test counts every pair of command and outcome, for first and repeated commands, and fails if a
-//! pair was too rare. Proptest shrinks a failed sequence. Time is real, so a failure that depends on
-//! microseconds may not shrink fully.
+//! The test counts every pair of command and outcome, for first and repeated commands, and fails if
+//! a pair was too rare. Proptest shrinks a failed sequence. Time is real, so a failure that depends
+//! on microseconds may not shrink fully.
 
 mod moves;
 mod outcomes;
@@ -50,7 +50,8 @@ pub fn commands() -> u64 {
 }
 
 /// Plays random sequences to `backend`, on `runtime`, until at least that many commands are
-/// compared and every outcome was seen, or six times as many commands, 60,000 at least, are compared.
+/// compared and every outcome was seen, or six times as many commands, 60,000 at least, are
+/// compared.
 ///
 /// # Errors
 /// The shrunk sequence with the replies of both sides, or the outcomes that came too seldom.

@@ -33,8 +33,8 @@ enum Expected {
 
 // Why some never come of a repeated sending: the first `End` left nothing to release and noted
 // its sequence, so that the attempt can neither hold nor wait again, and the note tells `Ended`
-// or, once a later sequence is noted, nothing; `Ended` comes of nothing else. The first `Now` ended the tenures of its tokens,
-// and no later tenure gets an old token.
+// or, once a later sequence is noted, nothing; `Ended` comes of nothing else. The first `Now` ended
+// the tenures of its tokens, and no later tenure gets an old token.
 outcomes! {
     AcquireAcquired: Seen Seen;
     AcquireAcquiredAgain: Seen Seen;

@@ -95,7 +95,8 @@ impl Subscriber {
         heard
     }
 
-    /// Checks that no unexpected notification is in flight: the next one must be that of a new grant.
+    /// Checks that no unexpected notification is in flight: the next one must be that of a new
+    /// grant.
     pub(super) async fn barrier(&mut self, backend: &Arc<dyn LockBackend>) -> Result<(), String> {
         if self.notices.is_none() {
             return Ok(());

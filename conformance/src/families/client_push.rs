@@ -23,8 +23,8 @@ pub(super) const CASES: &[Case] = cases!("client_push";
     unreachable_client_keeps_its_turn: ["rule 9", "L2"], [Queue, Push];
 );
 
-/// The number of hand-overs of which at least one must come by push: a poll may always happen at the
-/// same time.
+/// The number of hand-overs of which at least one must come by push: a poll may always happen at
+/// the same time.
 const ROUNDS: u32 = 5;
 
 /// Lets time pass until `done`, for at most `units` units.

@@ -17,7 +17,8 @@ pub(super) const CASES: &[Case] = cases!("offers";
     many_dead_waiters_cost_one_waiter_lease: ["rule 10", "L1"], [Queue];
 );
 
-/// Queues a waiter behind a holder that releases two units later. Returns the waiter and its expiry.
+/// Queues a waiter behind a holder that releases two units later. Returns the waiter and its
+/// expiry.
 async fn granted(
     world: &World,
     lock: &Lock,

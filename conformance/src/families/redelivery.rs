@@ -284,7 +284,8 @@ async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
 async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
-    // The caller gave up its first attempt and made another. The release of the first one comes late.
+    // The caller gave up its first attempt and made another. The release of the first one comes
+    // late.
     let first = a.ask(&lock).acquired("S1").await?;
     first.released("S3").await?;
     let second = a.ask(&lock).acquired("S1").await?;

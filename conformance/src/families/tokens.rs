@@ -175,7 +175,8 @@ async fn overlapping_readers_share_one(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let first = readers(world, &lock, 2).await?;
     first[0].released("S3").await?;
-    // The first reader is gone. Readers that overlap with the remaining ones are still in one epoch.
+    // The first reader is gone. Readers that overlap with the remaining ones are still in one
+    // epoch.
     let later = readers(world, &lock, 2).await?;
     for reader in [&first[1], &later[0], &later[1]] {
         want_eq!(

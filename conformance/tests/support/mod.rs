@@ -1,5 +1,5 @@
-//! A backend that runs the state machine directly, in virtual time and without a network. The tests of
-//! the suite use it.
+//! A backend that runs the state machine directly, in virtual time and without a network. The tests
+//! of the suite use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

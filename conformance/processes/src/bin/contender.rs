@@ -1,8 +1,8 @@
 //! Repeatedly acquires a lock and prints one line per event:
 //!
 //! - `ready`: it is connected, and continues when it reads a line;
-//! - `granted TICKET TOKEN`: it holds the lock, with the server's time in µs when it was queued, and
-//!   the fencing token;
+//! - `granted TICKET TOKEN`: it holds the lock, with the server's time in µs when it was queued,
+//!   and the fencing token;
 //! - `lost REASON`: it lost the lock.
 //!
 //! It exits after its last round, or when its standard input closes, so it doesn't outlive a test.

@@ -10,8 +10,8 @@ use rustix::process::Signal;
 use crate::support::{Behavior, Processes, client, queue, run, until};
 
 const PROCESSES: usize = 32;
-/// The positions of the waiters that die. They are apart from each other, so that a cost for each one
-/// would add up to five waiter leases.
+/// The positions of the waiters that die. They are apart from each other, so that a cost for each
+/// one would add up to five waiter leases.
 const VICTIMS: [usize; 5] = [1, 7, 13, 19, 25];
 const WAITER_LEASE: Duration = Duration::from_secs(3);
 /// The longest time between two polls.

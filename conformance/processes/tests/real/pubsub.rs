@@ -1,5 +1,5 @@
-//! Subscriptions are killed repeatedly. Waiters notice it, stay in the queue, and still learn of their
-//! grants.
+//! Subscriptions are killed repeatedly. Waiters notice it, stay in the queue, and still learn of
+//! their grants.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::support::{Stalls, client, queue, run, until};
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 60;
 const HOLD: Duration = Duration::from_millis(5);
-/// The maximum wait once all subscriptions are restored. Without subscriptions, each grant is found by
-/// a poll up to a second later, and those seconds add up in the queue.
+/// The maximum wait once all subscriptions are restored. Without subscriptions, each grant is found
+/// by a poll up to a second later, and those seconds add up in the queue.
 const BETWEEN_KILLS: Duration = Duration::from_millis(150);
 /// How much longer a wait may take while subscriptions are killed.
 const LONGER: Duration = Duration::from_secs(1);
