@@ -338,7 +338,7 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
             },
             Move::End { which: 0, batch: 1 },
             Move::Again { back: 1 },
-            // It acts, comes again in a period that is over, and then has nothing to do, twice.
+            // It takes effect, arrives again in a past epoch, and then twice has nothing to do.
             down,
             Move::Again { back: 0 },
             Move::Convert {
@@ -385,8 +385,8 @@ fn nested() -> impl Strategy<Value = Vec<Move>> {
     )
 }
 
-/// A key that is free while all who wait for it are away, or perhaps is not; and what becomes of
-/// a waiter that polls and is not heard of again, several times.
+/// A key that may be free while all its waiters are unreachable, and a waiter that polls and then is
+/// unreachable again, several times.
 fn away() -> impl Strategy<Value = Vec<Move>> {
     (1..SESSIONS, leases(), 0..4_usize).prop_map(|(deaf, lease, rounds)| {
         let listening = true;

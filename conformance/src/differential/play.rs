@@ -393,7 +393,7 @@ impl Play<'_> {
             }
             let heard = subscriber.leftovers();
             if !heard.is_empty() {
-                return Err(format!("heard unexpectedly: {heard:?}"));
+                return Err(format!("received unexpectedly: {heard:?}"));
             }
         }
         Ok(())

@@ -76,12 +76,14 @@ impl Subscriber {
         let heard = match select(notices.next(), too_long).await {
             Either::Left((Some(heard), _)) => heard,
             Either::Left((None, _)) => return Err("the notices ended".to_owned()),
-            Either::Right(_) => return Err(format!("expected {message:?}, heard nothing")),
+            Either::Right(_) => return Err(format!("expected {message:?}, received nothing")),
         };
         if same(&heard, message.event, at) {
             return Ok(());
         }
-        Err(format!("expected {message:?} at {at:?}, heard {heard:?}"))
+        Err(format!(
+            "expected {message:?} at {at:?}, received {heard:?}"
+        ))
     }
 
     /// Returns the unexpected notifications that have already arrived.
@@ -109,8 +111,8 @@ impl Subscriber {
         match select(notices.next(), too_long).await {
             Either::Left((Some(Notice::Granted { sequence, .. }), _))
                 if sequence == waiter.operation.sequence => {}
-            Either::Left((heard, _)) => return Err(format!("heard {heard:?} unexpectedly")),
-            Either::Right(_) => return Err("a grant was not heard of".to_owned()),
+            Either::Left((heard, _)) => return Err(format!("received {heard:?} unexpectedly")),
+            Either::Right(_) => return Err("a grant was not pushed".to_owned()),
         }
         self.finish(backend, waiter).await
     }

@@ -32,9 +32,13 @@ async fn granted(
     Ok((waiter, end))
 }
 
-async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
-    let lock = Lock::mutex("k").waiter_lease(world.units(6));
-    let (waiter, end) = granted(world, &lock).await?;
+/// Polls, and expects an offer that expires at `end`.
+async fn offer_ends_at(
+    world: &World,
+    waiter: &Attempt,
+    end: leasehold_api::ServerTime,
+    promise: &str,
+) -> Verdict {
     let Stamped { stamp, reply } = waiter.poll().await?;
     let acquired = want!(
         reply,
@@ -42,8 +46,19 @@ async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
         "rule 8",
         "the release granted to the waiter"
     );
-    let promise = "an offer expires when its waiter would have, because it has no lease yet";
-    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
+    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
+}
+
+async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    let (waiter, end) = granted(world, &lock).await?;
+    offer_ends_at(
+        world,
+        &waiter,
+        end,
+        "an offer expires when its waiter would have, because it has no lease yet",
+    )
+    .await?;
     world.pass(6).await;
     let c = world.session().await?;
     c.ask(&lock).acquired("rule 10").await?;
@@ -72,15 +87,7 @@ async fn poll_never_extends_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(9));
     let (waiter, end) = granted(world, &lock).await?;
     for _ in 0..3 {
-        let Stamped { stamp, reply } = waiter.poll().await?;
-        let acquired = want!(
-            reply,
-            PollReply::Acquired(acquired) => acquired,
-            "rule 8",
-            "the release granted to the waiter"
-        );
-        let promise = "a poll never extends an offer";
-        world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
+        offer_ends_at(world, &waiter, end, "a poll never extends an offer").await?;
         world.pass(2).await;
     }
     Ok(())
@@ -89,11 +96,11 @@ async fn poll_never_extends_an_offer(world: &World) -> Verdict {
 async fn renewal_confirms_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (waiter, end) = granted(world, &lock).await?;
-    let claim = waiter.poll_granted("rule 8").await?;
+    let offer = waiter.poll_granted("rule 8").await?;
     let (token, confirmed) = waiter.renewed(world.units(50), "rule 10").await?;
     want_eq!(
         token,
-        claim.token,
+        offer.token,
         "rule 10",
         "a confirmation doesn't start an epoch"
     );

@@ -75,26 +75,26 @@ impl Harness for Reference {
     }
 
     async fn environment(&self, _namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
-        Ok(Arc::new(Place {
+        Ok(Arc::new(MachineEnvironment {
             server: Arc::new(Server::new()),
             wrap: Arc::clone(&self.wrap),
         }))
     }
 }
 
-struct Place {
+struct MachineEnvironment {
     server: Arc<Server>,
     wrap: Wrap,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for MachineEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Place")
+        f.write_str("MachineEnvironment")
     }
 }
 
 #[async_trait]
-impl Environment for Place {
+impl Environment for MachineEnvironment {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         let backend = Arc::new(Client {
             server: Arc::clone(&self.server),

@@ -64,7 +64,7 @@ async fn pubsub_killed_under_contention(library: Library) {
     let allowed = calm * 2 + LONGER + stalled;
     assert!(killed <= allowed, "{killed:?}, {calm:?} without");
     for (recording, _) in &clients {
-        assert_eq!(recording.places_lost(), 0, "places are kept");
+        assert_eq!(recording.places_lost(), 0, "no waiter is removed");
     }
     // Each lock was acquired by the first attempt of its client: no waiter had to queue again.
     assert_eq!(attempts(&clients) - before, CLIENTS * ROUNDS);
@@ -131,7 +131,7 @@ async fn places_are_kept(server: &RedisServer, clients: &[Client]) {
     }
     all_listen(&mut connection).await;
     let still = queue(&until(locks, KEY, "all wait", all).await);
-    assert_eq!(still, waiting, "nobody has lost its place");
+    assert_eq!(still, waiting, "no waiter has lost its turn");
     gate.release().await.expect("released");
     let all_served = tokio::time::timeout(ALL_OVER, tasks.join_all()).await;
     all_served.expect("nothing hangs");
