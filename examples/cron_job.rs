@@ -1,8 +1,8 @@
 //! A nightly job that every machine starts at midnight, but only one machine should run.
 //!
-//! Timers are not exact. If the job takes 20 ms and releases its lock at once, a machine whose timer
-//! fires 50 ms later runs the job again. So the winner holds the lock for longer than the timers can
-//! differ.
+//! Timers are not exact. If the job takes 20 ms and releases its lock at once, a machine whose
+//! timer fires 50 ms later runs the job again. So the winner holds the lock for longer than the
+//! timers can differ.
 
 mod common;
 

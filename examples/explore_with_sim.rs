@@ -1,8 +1,8 @@
 //! Finds a concurrency bug by running code thousands of times with different faults.
 //!
 //! Two workers add to a balance in a database, and both take the lock. One version of the worker
-//! ignores the fencing token. That version occasionally loses an addition: when a worker is paused for
-//! longer than its lease while its write is in flight.
+//! ignores the fencing token. That version occasionally loses an addition: when a worker is paused
+//! for longer than its lease while its write is in flight.
 //!
 //! ```sh
 //! cargo run --example explore_with_sim     # prints a run that loses an addition

@@ -1,7 +1,7 @@
 //! Leader election: the process that holds the lock is the leader.
 //!
-//! Candidates wait in a queue. The first one takes over immediately when the leader resigns, or after
-//! one lease when the leader crashes. `with` stops a leader that has lost its lock.
+//! Candidates wait in a queue. The first one takes over immediately when the leader resigns, or
+//! after one lease when the leader crashes. `with` stops a leader that has lost its lock.
 
 mod common;
 
@@ -26,7 +26,8 @@ async fn run_for_leader(
         .await;
     match led {
         Ok(Ok(())) => println!("{name} resigns"),
-        // Not an emergency: another process leads now, and commands of this one carry an older term.
+        // Not an emergency: another process leads now, and commands of this one carry an older
+        // term.
         Err(Error::Lost { reason, .. }) => println!("{name} loses the leadership: {reason}"),
         Ok(Err(other)) | Err(other) => return Err(other.into()),
     }

@@ -1,7 +1,7 @@
 //! Transfers between accounts on many machines at once.
 //!
-//! Each transfer locks both accounts. The order in which you name them doesn't matter: it cannot cause
-//! a deadlock. The accounts refuse late writes by their fencing tokens.
+//! Each transfer locks both accounts. The order in which you name them doesn't matter: it cannot
+//! cause a deadlock. The accounts refuse late writes by their fencing tokens.
 
 mod common;
 

@@ -65,7 +65,8 @@ mod tests {
         server.assert_idle();
     }
 
-    /// The server executes the acquire, but its reply is lost. This is the worst moment for a failure.
+    /// The server executes the acquire, but its reply is lost. This is the worst moment for a
+    /// failure.
     #[tokio::test(start_paused = true)]
     async fn a_lost_reply_leaves_no_lock_behind() {
         let server = SimServer::new(1);

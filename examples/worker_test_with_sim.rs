@@ -1,6 +1,7 @@
 //! A unit test of a worker that must stop when its lock is lost.
 //!
-//! The worker is ordinary tokio code. The test runs it on a simulated machine and pauses the machine.
+//! The worker is ordinary tokio code. The test runs it on a simulated machine and pauses the
+//! machine.
 //!
 //! ```sh
 //! cargo test --example worker_test_with_sim

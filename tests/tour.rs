@@ -1,4 +1,5 @@
-//! Runs the tour on the simulator and through both client libraries. The tour itself asserts its checks.
+//! Runs the tour on the simulator and through both client libraries. The tour itself asserts its
+//! checks.
 
 #[path = "../examples/tour/connection.rs"]
 mod connection;

@@ -219,8 +219,8 @@ pub struct TokenLock {
     attempt: String,
     pass: String,
     next: AtomicU64,
-    /// Whether the last acquisition had to wait. If so, the next one pops without trying first. That
-    /// costs one timeout if the token has expired.
+    /// Whether the last acquisition had to wait. If so, the next one pops without trying first.
+    /// That costs one timeout if the token has expired.
     waited: AtomicBool,
 }
 

@@ -45,8 +45,8 @@ impl Usage {
     }
 }
 
-/// The usage of all commands, at one moment or between two. A command that a script calls is counted
-/// too, and its time is part of the script's time.
+/// The usage of all commands, at one moment or between two. A command that a script calls is
+/// counted too, and its time is part of the script's time.
 #[derive(Clone, Debug, Default)]
 pub struct Commands(BTreeMap<String, Usage>);
 

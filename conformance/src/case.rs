@@ -1,4 +1,4 @@
-//! A case, what it needs, and the table of all.
+//! A case, and what it needs.
 
 use std::fmt;
 
@@ -8,10 +8,13 @@ use crate::failure::Verdict;
 use crate::harness::{Abilities, Harness};
 use crate::world::World;
 
-/// Something that a backend or its harness may lack.
+/// A capability of a backend, or an ability of its harness, that a case needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "each is the capability or ability of its name")]
+#[expect(
+    missing_docs,
+    reason = "each variant is named after its capability or ability"
+)]
 pub enum Need {
     Queue,
     Push,
@@ -27,7 +30,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether it is there.
+    /// Whether the backend or the harness has it.
     pub const fn is_met(self, capabilities: Capabilities, abilities: Abilities) -> bool {
         match self {
             Self::Queue => capabilities.queue,
@@ -44,7 +47,7 @@ impl Need {
         }
     }
 
-    /// What it is called in the reason for ignoring a case.
+    /// Its name in the reason for ignoring a case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Queue => "queue",
@@ -62,7 +65,7 @@ impl Need {
     }
 }
 
-/// One scenario.
+/// One case of the suite.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub(crate) family: &'static str,
@@ -73,23 +76,22 @@ pub struct Case {
 }
 
 impl Case {
-    /// `family::case`, as the runner shows it.
+    /// The full name, `family::case`.
     pub fn name(&self) -> String {
         format!("{}::{}", self.family, self.name)
     }
 
-    /// The rules that it covers, such as `rule 4`, `S3`, `L1`.
+    /// The rules that the case covers, such as `rule 4`, `S3` or `L1`.
     pub const fn rules(&self) -> &'static [&'static str] {
         self.rules
     }
 
-    /// What the backend must be able to do for the case to run. A case without needs can never
-    /// be ignored.
+    /// What the backend must support for the case to run. A case without needs can't be ignored.
     pub const fn needs(&self) -> &'static [Need] {
         self.needs
     }
 
-    /// Why the case cannot run with this harness, if it cannot.
+    /// Why the case can't run with this harness; `None` if it can.
     pub fn ignored_because(&self, harness: &dyn Harness) -> Option<String> {
         let (capabilities, abilities) = (harness.capabilities(), harness.abilities());
         let missing: Vec<_> = self
@@ -112,7 +114,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// The table of a family: `cases!("family"; case: [rules], [needs]; …)`.
+/// Defines the cases of a family: `cases!("family"; case: [rules], [needs]; …)`.
 macro_rules! cases {
     ($family:literal; $($name:ident: [$($rule:literal),*], [$($need:ident),*];)+) => {
         &[$($crate::case::Case {

@@ -1,4 +1,4 @@
-//! How a case fails: what which rule asks for, and what came.
+//! The failure of a case: the broken rule, the expected result and the actual one.
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ pub struct Failure {
     came: String,
 }
 
-/// How a case ends.
+/// The result of a case.
 pub(crate) type Verdict = Result<(), Failure>;
 
 impl Failure {
-    /// A broken promise of a rule.
+    /// A broken rule.
     pub(crate) fn new(
         rule: &'static str,
         promise: impl Into<String>,
@@ -34,8 +34,8 @@ impl Failure {
         }
     }
 
-    /// The rule of the semantics that was broken, such as `rule 4` or `S1`; `set-up` if the case
-    /// could not even start.
+    /// The broken rule of the semantics, such as `rule 4` or `S1`; `set-up` if the case could not
+    /// start.
     pub fn rule(&self) -> &str {
         self.rule
     }
@@ -43,7 +43,7 @@ impl Failure {
     pub(crate) fn setup(error: &SetupError) -> Self {
         Self {
             rule: "set-up",
-            promise: "the harness gives every case an environment and clients".into(),
+            promise: "the harness provides an environment and clients for every case".into(),
             expected: "no error".into(),
             came: error.to_string(),
         }
@@ -72,7 +72,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.rule, self.promise)?;
         writeln!(f, "  expected: {}", self.expected)?;
-        write!(f, "  came:     {}", self.came)
+        write!(f, "  actual:   {}", self.came)
     }
 }
 
@@ -93,7 +93,7 @@ impl From<InvalidInput> for Failure {
     fn from(error: InvalidInput) -> Self {
         Self {
             rule: "set-up",
-            promise: "the scenario's own input is valid".into(),
+            promise: "the input of the case is valid".into(),
             expected: "no error".into(),
             came: error.to_string(),
         }

@@ -1,4 +1,4 @@
-//! What a backend's test tells the suite: how to reach the backend, and what time is there.
+//! The interface between a backend's test and the suite: how to connect, and how time passes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,39 +7,39 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::{BoxFuture, Capabilities, Key, LockBackend};
 
-/// A problem of the test set-up, such as a server that cannot be reached. It fails the case: a
+/// A problem of the test set-up, such as a server that can't be reached. It fails the case; a
 /// missing server is never a reason to skip.
 pub type SetupError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One backend, as the suite sees it.
+/// A backend under test.
 ///
 /// `tests/conformance.rs` of a backend implements this and calls [`run`](crate::run).
 #[async_trait]
 pub trait Harness: fmt::Debug + Send + Sync + 'static {
-    /// Name of the backend in the summary line.
+    /// The name of the backend in the summary line.
     fn name(&self) -> &str;
 
-    /// What the backend can do; cases that need more are ignored, visibly. A case checks that
-    /// every backend made here says the same.
+    /// The capabilities of the backend. Cases that need more are reported as ignored. One case
+    /// checks that every backend of this harness has these capabilities.
     fn capabilities(&self) -> Capabilities;
 
-    /// What else the harness can do.
+    /// The optional abilities of the harness.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
 
-    /// How the scenarios' time relates to real time.
+    /// How time passes in cases.
     fn timing(&self) -> Timing {
         Timing::real()
     }
 
-    /// Runs one case to its end, on a thread of the case's own.
+    /// Runs one case to completion. Each case has its own thread.
     ///
     /// - The default is a tokio runtime with two worker threads and real time.
     /// - A simulator starts a paused current-thread runtime here.
     ///
     /// # Panics
-    /// The default panics if no runtime can be started; that fails the case.
+    /// The default panics if it can't start a runtime, which fails the case.
     fn block_on(&self, case: BoxFuture<'static, ()>) {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -49,7 +49,7 @@ pub trait Harness: fmt::Debug + Send + Sync + 'static {
             .block_on(case);
     }
 
-    /// A fresh place for one case: nothing of any other case is seen in it.
+    /// Creates an environment for one case, separate from those of other cases.
     ///
     /// - Called inside [`block_on`](Self::block_on).
     /// - `namespace` is unique for the case within the run, made of `a-z`, `0-9`, `_`, `-`, and
@@ -57,17 +57,17 @@ pub trait Harness: fmt::Debug + Send + Sync + 'static {
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError>;
 }
 
-/// The place that one case runs in.
+/// The environment that one case runs in.
 #[async_trait]
 pub trait Environment: fmt::Debug + Send + Sync {
-    /// One more client of this environment's server, with connections of its own.
+    /// Connects a new client to this environment's server.
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError>;
 
-    /// Lets time pass, on the server as well as here: real time for a real server, virtual time
-    /// for a simulator. A case may let several spans pass at once.
+    /// Lets time pass, on the server and here: real time for a real server, virtual time for a
+    /// simulator. A case may call this several times concurrently.
     async fn let_time_pass(&self, duration: Duration);
 
-    /// Puts something else under the key, as another program might.
+    /// Stores a foreign value under the key, as another program might.
     ///
     /// Called only with [`Abilities::plant_foreign`].
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
@@ -75,7 +75,7 @@ pub trait Environment: fmt::Debug + Send + Sync {
         Err("this harness cannot plant a foreign value".into())
     }
 
-    /// Whether what was planted under the key is still there, unchanged.
+    /// Whether the foreign value under the key is unchanged.
     ///
     /// Called only with [`Abilities::plant_foreign`].
     async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
@@ -83,29 +83,29 @@ pub trait Environment: fmt::Debug + Send + Sync {
         Err("this harness cannot plant a foreign value".into())
     }
 
-    /// Tidies up after the case, whether it passed or not.
+    /// Cleans up after the case, whether it passed or not.
     async fn close(&self) {}
 }
 
-/// What a harness can do besides giving clients and time.
+/// The optional abilities of a harness.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
     /// [`Environment::plant_foreign`] works.
     pub plant_foreign: bool,
-    /// Time is virtual: minutes pass in no time, so that cases about long spans can run.
+    /// Time is virtual, so that cases that take minutes can run.
     pub virtual_time: bool,
 }
 
 impl Abilities {
-    /// The same with, or without, planting foreign values.
+    /// Sets whether the harness can store foreign values.
     #[must_use]
     pub const fn with_plant_foreign(mut self, can: bool) -> Self {
         self.plant_foreign = can;
         self
     }
 
-    /// The same with, or without, virtual time.
+    /// Sets whether time is virtual.
     #[must_use]
     pub const fn with_virtual_time(mut self, is: bool) -> Self {
         self.virtual_time = is;
@@ -113,15 +113,15 @@ impl Abilities {
     }
 }
 
-/// How the scenarios' time relates to real time.
+/// How time passes in cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timing {
-    /// What scenarios count time in. A command must take much less; a case takes a few.
+    /// The unit of time in cases. A command must take much less; a case takes several units.
     pub unit: Duration,
-    /// By how much a time reported by the backend may be off. Zero for an exact backend.
+    /// The maximum error of a time that the backend reports. Zero for an exact backend.
     pub tolerance: Duration,
-    /// Real time after which a case that has not ended counts as hung.
+    /// The real time after which a running case counts as hung.
     pub watchdog: Duration,
 }
 
@@ -135,7 +135,7 @@ impl Timing {
         }
     }
 
-    /// For a simulator: the same unit, and no tolerance.
+    /// For a simulator: units of 100 ms, and no tolerance.
     pub const fn simulated() -> Self {
         Self {
             tolerance: Duration::ZERO,
@@ -143,21 +143,21 @@ impl Timing {
         }
     }
 
-    /// The same with another unit, at least 10 ms.
+    /// Sets the unit, at least 10 ms.
     #[must_use]
     pub fn with_unit(mut self, unit: Duration) -> Self {
         self.unit = unit.max(Duration::from_millis(10));
         self
     }
 
-    /// The same with another tolerance.
+    /// Sets the tolerance.
     #[must_use]
     pub const fn with_tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = tolerance;
         self
     }
 
-    /// The same with another watchdog.
+    /// Sets the watchdog.
     #[must_use]
     pub const fn with_watchdog(mut self, watchdog: Duration) -> Self {
         self.watchdog = watchdog;

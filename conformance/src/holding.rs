@@ -1,4 +1,4 @@
-//! What the scenarios of the client's promises are written in.
+//! The steps that cases of the client are made of.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -14,7 +14,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::new(
             "L4",
-            "on a healthy service every call succeeds",
+            "every call succeeds on a healthy server",
             "no error",
             error,
         )
@@ -22,7 +22,7 @@ impl From<Error> for Failure {
 }
 
 impl World {
-    /// One more client, with a session and connections of its own.
+    /// Connects a new client.
     pub(crate) async fn client(&self) -> Result<LockClient, Failure> {
         Ok(LockClient::new(self.backend().await?))
     }
@@ -36,7 +36,7 @@ impl World {
     }
 }
 
-/// Insists on a guard.
+/// Expects a guard.
 pub(crate) fn got<G: Debug>(
     outcome: Result<Outcome<G>, Error>,
     rule: &'static str,
@@ -49,7 +49,7 @@ pub(crate) fn got<G: Debug>(
     ))
 }
 
-/// Insists that somebody else holds.
+/// Expects that somebody else holds the lock.
 pub(crate) fn busy<G: Debug>(
     outcome: Result<Outcome<G>, Error>,
     rule: &'static str,
@@ -62,7 +62,7 @@ pub(crate) fn busy<G: Debug>(
     ))
 }
 
-/// Insists that a release ends the last hold.
+/// Releases and expects that the lock was held.
 pub(crate) async fn released<K>(guard: &Guard<K>, rule: &'static str) -> Verdict {
     want!(
         guard.release().await?,

@@ -1,6 +1,6 @@
 //! The conformance suite that every leasehold backend passes.
 //!
-//! A backend's `tests/conformance.rs` (with `harness = false`) implements [`Harness`] and hands
+//! A backend's `tests/conformance.rs` (with `harness = false`) implements [`Harness`] and passes
 //! it to [`run`]:
 //!
 //! ```no_run
@@ -22,11 +22,11 @@
 //! }
 //! ```
 //!
-//! Every case is named `family::case` and says which rules of the semantics it covers; see
-//! [`cases`]. A case that the backend's [`Capabilities`](leasehold_api::Capabilities) rule out is
-//! *ignored visibly*, and the list of those is compared with the one that the author wrote down.
-//! Cases without needs (exclusion, expiry, the owner-checked end, redelivery) can never be
-//! ignored. A server that cannot be reached is a failure.
+//! Every case is named `family::case` and lists the rules of the semantics that it covers; see
+//! [`cases`]. A case is reported as *ignored* if the backend's
+//! [`Capabilities`](leasehold_api::Capabilities) rule it out, and the suite compares the ignored
+//! cases with a list that you pass. Cases without needs (exclusion, expiry, owner-checked release,
+//! redelivery) can't be ignored. A server that can't be reached is a failure.
 
 mod case;
 #[cfg(feature = "differential")]

@@ -1,4 +1,5 @@
-//! A client's proxy to its server, watched and meddled with by a case.
+//! A backend that forwards to another one, counts the calls, and can delay notifications and
+//! replies.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -15,18 +16,18 @@ use leasehold_api::{
 use crate::failure::Failure;
 use crate::world::World;
 
-/// What becomes of the notices that the server pushes.
+/// How the proxy treats notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pushes {
     #[default]
     Pass,
-    /// They are heard twice, and once more at [`ProxyBackend::let_pushes_through`].
+    /// Delivers each twice, and again at [`ProxyBackend::let_pushes_through`].
     Double,
-    /// They are kept until [`ProxyBackend::let_pushes_through`].
+    /// Holds them back until [`ProxyBackend::let_pushes_through`].
     Keep,
 }
 
-/// A backend that passes everything on, counts it, and can hold it up.
+/// A backend between a client and its real backend.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxyBackend {
     inner: Arc<dyn LockBackend>,
@@ -38,10 +39,10 @@ struct State {
     listens: u32,
     calls: u32,
     acquired: Vec<Key>,
-    /// Attempts whose places were polled, one by one.
+    /// The number of polled attempts.
     polled: u32,
     pushes: Pushes,
-    /// To be heard next.
+    /// Notifications to deliver next.
     heard: VecDeque<Notice>,
     kept: Vec<Notice>,
     deaf: bool,
@@ -63,7 +64,7 @@ impl State {
 }
 
 impl World {
-    /// One more client, and its proxy.
+    /// Connects a new client through a proxy.
     pub(crate) async fn client_on_proxy(&self) -> Result<(LockClient, ProxyBackend), Failure> {
         let proxy = ProxyBackend {
             inner: self.backend().await?,
@@ -83,22 +84,22 @@ impl ProxyBackend {
         result
     }
 
-    /// Subscriptions that were asked for.
+    /// The number of subscriptions.
     pub(crate) fn listens(&self) -> u32 {
         self.with(|state| state.listens)
     }
 
-    /// All calls so far.
+    /// The number of calls so far.
     pub(crate) fn calls(&self) -> u32 {
         self.with(|state| state.calls)
     }
 
-    /// The keys of all attempts, in the order in which they were sent.
+    /// The keys of all attempts, in the order of sending.
     pub(crate) fn acquired(&self) -> Vec<Key> {
         self.with(|state| state.acquired.clone())
     }
 
-    /// Places that were asked for or polled.
+    /// The number of attempts and polls.
     pub(crate) fn asked(&self) -> usize {
         self.with(|state| state.acquired.len() + state.polled as usize)
     }
@@ -118,17 +119,17 @@ impl ProxyBackend {
         });
     }
 
-    /// Makes the client hear something.
+    /// Delivers a notification to the client.
     pub(crate) fn push(&self, notice: Notice) {
         self.with(|state| state.heard.push_back(notice));
     }
 
-    /// From now on subscriptions are not made, though the client is told that they are.
-    pub(crate) fn be_deaf(&self) {
+    /// Makes later subscriptions fake: they seem to succeed, but deliver nothing.
+    pub(crate) fn fake_subscriptions(&self) {
         self.with(|state| state.deaf = true);
     }
 
-    /// Keeps the replies to acquires back, or lets them through again.
+    /// Holds back the replies to acquires, or delivers them again.
     pub(crate) fn keep_replies(&self, keep: bool) {
         self.with(|state| state.keeps_replies = keep);
     }
@@ -137,7 +138,7 @@ impl ProxyBackend {
         poll_fn(|cx| self.ready(cx, |state| (!state.keeps_replies).then_some(()))).await;
     }
 
-    /// Looks, and asks to be woken at the next change if there is nothing.
+    /// Returns what `look` finds, or registers to be woken at the next change.
     fn ready<T>(&self, cx: &Context<'_>, look: impl FnOnce(&mut State) -> Option<T>) -> Ready<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match look(&mut state) {

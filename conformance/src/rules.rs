@@ -1,11 +1,11 @@
-//! Which cases cover which rule: the table that is checked in as `RULES.md`.
+//! The table of rules and the cases that cover them, which is checked in as `RULES.md`.
 
 use std::fmt::Write;
 
 use crate::families;
 
-/// Every rule that a case may name, with its gist. The rules themselves are
-/// `docs/semantics.md`.
+/// The rules that cases refer to, each with a summary. `docs/semantics.md` has the rules
+/// themselves.
 const RULES: &[(&str, &str)] = &[
     (
         "rule 1",
@@ -23,36 +23,45 @@ const RULES: &[(&str, &str)] = &[
     ("rule 5", "reentrancy"),
     ("rule 6", "downgrade and upgrade"),
     ("rule 7", "order: fair by default, other policies by choice"),
-    ("rule 8", "ending a hold grants straight to the head"),
-    ("rule 9", "waiters whom nobody can reach are away"),
-    ("rule 10", "claims, places and their ends"),
+    (
+        "rule 8",
+        "a release grants directly to the head of the queue",
+    ),
+    ("rule 9", "unreachable waiters are passed over"),
+    ("rule 10", "expiry of offers and waiters"),
     (
         "rule 11",
-        "pushes and replies in either order, doubled or lost",
+        "pushes and replies in either order, duplicate or lost",
     ),
-    ("rule 12", "commands may come twice and late"),
-    ("rule 13", "what is refused changes nothing"),
+    ("rule 12", "commands may arrive twice and late"),
+    ("rule 13", "a refused command changes nothing"),
     ("rule 14", "foreign values and formats are left alone"),
     ("rule 15", "fencing tokens"),
     ("S1", "exclusion"),
     ("S2", "a guard ends before the backend's lease"),
-    ("S3", "end, renew, convert touch only their own tenure"),
-    ("S4", "tokens increase over periods"),
+    (
+        "S3",
+        "release, renew and convert only affect their own holder",
+    ),
+    ("S4", "tokens increase over epochs"),
     ("S5", "a resource that refuses old tokens is safe"),
-    ("L1", "what a crashed holder held is free within its lease"),
-    ("L2", "a waiter gets its turn though every push is lost"),
+    (
+        "L1",
+        "the lock of a crashed holder is free within its lease",
+    ),
+    ("L2", "a waiter gets its turn even if every push is lost"),
     ("L3", "the bounds of waiting"),
     ("L4", "every call ends by its deadline"),
-    ("trait contract", "what `LockBackend` itself asks for"),
+    ("trait contract", "the contract of `LockBackend`"),
 ];
 
-/// The table of rules and their cases, in Markdown.
+/// Renders the table of rules and their cases, in Markdown.
 pub fn rules_table() -> String {
     let mut table = String::from(
         "# Which cases cover which rule\n\n\
-         The rules are those of docs/semantics.md. This table is made from the suite by\n\
-         `cargo run -p leasehold-conformance --example rules > conformance/RULES.md`; a test\n\
-         compares the two.\n\n\
+         The rules are those of docs/semantics.md. To regenerate this table, run\n\
+         `cargo run -p leasehold-conformance --example rules > conformance/RULES.md`. A test\n\
+         checks that it is up to date.\n\n\
          | rule | cases |\n|---|---|\n",
     );
     for (rule, gist) in RULES {

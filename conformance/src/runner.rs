@@ -1,4 +1,4 @@
-//! Runs the cases: one thread and one environment each, under a watchdog.
+//! Runs the cases, each on its own thread and in its own environment, under a watchdog.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,15 +15,15 @@ use crate::families;
 use crate::harness::Harness;
 use crate::world::World;
 
-/// Cases run at a time unless `--test-threads` says otherwise: most only wait.
+/// The default of `--test-threads`. It exceeds the number of cores because most cases only wait.
 const THREADS: usize = 8;
 
-/// Runs the suite with the arguments of the command line, which are those of every Rust test.
+/// Runs the suite. It accepts the command line arguments of every Rust test.
 ///
-/// `expected_ignored` names the cases that this backend cannot run; `family::*` stands for all
-/// cases of a family. It is compared with those that really were ignored, so that nothing is left
-/// out unseen; a difference is a failure.
-/// Ends with the line `conformance BACKEND: N passed, N failed, N ignored`.
+/// `expected_ignored` lists the cases that this backend can't run; `family::*` stands for all cases
+/// of a family. The suite fails if the list differs from the cases that were ignored.
+///
+/// The last line of the output is `conformance BACKEND: N passed, N failed, N ignored`.
 pub fn run(harness: impl Harness, expected_ignored: &[&str]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
@@ -46,18 +46,18 @@ pub fn run(harness: impl Harness, expected_ignored: &[&str]) -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Runs one case, whatever the harness can do.
+/// Runs one case, even if the harness lacks what the case needs.
 ///
 /// # Errors
-/// Why it failed. A case that hangs longer than the harness's watchdog fails; its thread is left
-/// behind.
+/// The failure of the case. A case that runs for longer than the harness's watchdog fails, and its
+/// thread keeps running.
 pub fn run_case(harness: &Arc<dyn Harness>, case: &Case) -> Result<(), Failure> {
     let (result, ended) = mpsc::channel();
     let limit = harness.timing().watchdog;
     let (harness, case) = (Arc::clone(harness), *case);
     thread::spawn(move || {
         let verdict = on_this_thread(&harness, case);
-        // Nobody waits any more if the watchdog was faster.
+        // Fails if the watchdog was faster.
         let _ = result.send(verdict);
     });
     ended
@@ -104,7 +104,7 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "no message".into())
 }
 
-/// The case that compares what is ignored with what the backend's author wrote down.
+/// The case that compares the ignored cases with the list of the backend's author.
 fn compare_ignored(harness: &dyn Harness, expected: &[&str]) -> Trial {
     let verdict = ignored_as_listed(harness, expected);
     Trial::test("suite::ignored_cases_are_as_listed", move || {
@@ -130,7 +130,7 @@ fn ignored_as_listed(harness: &dyn Harness, expected: &[&str]) -> Result<(), Str
     let not_listed = shortened(ignored.difference(&listed).cloned().collect());
     let not_ignored: Vec<_> = listed.difference(&ignored).collect();
     Err(format!(
-        "what is ignored differs from `expected_ignored`\n  \
+        "the ignored cases differ from `expected_ignored`\n  \
          ignored, but not listed: {not_listed:?}\n  \
          listed, but not ignored: {not_ignored:?}\n  \
          listed twice: {twice:?}"
@@ -142,14 +142,14 @@ fn names_in(family: &str) -> Vec<String> {
     cases.map(Case::name).collect()
 }
 
-/// The cases that an entry stands for: itself, or all of `family::*`.
+/// Expands an entry: one case, or all cases of `family::*`.
 fn named_by(entry: &str) -> Vec<String> {
     let family = entry.strip_suffix("::*").map(names_in);
     let family = family.filter(|names| !names.is_empty());
     family.unwrap_or_else(|| vec![entry.to_string()])
 }
 
-/// The same list with one entry for each family that is in it as a whole.
+/// Replaces the cases of each complete family by one entry.
 fn shortened(mut names: BTreeSet<String>) -> Vec<String> {
     let families: BTreeSet<_> = families::all().map(|case| case.family).collect();
     for family in families {
@@ -172,16 +172,16 @@ mod tests {
     use super::*;
     use crate::harness::{Environment, SetupError, Timing};
 
-    /// What is wrong with a harness.
+    /// A broken harness.
     #[derive(Clone, Copy, Debug)]
-    enum Trouble {
+    enum BrokenHarness {
         NoServer,
         Hangs,
         Panics,
     }
 
     #[async_trait]
-    impl Harness for Trouble {
+    impl Harness for BrokenHarness {
         fn name(&self) -> &str {
             "trouble"
         }
@@ -207,33 +207,33 @@ mod tests {
         }
     }
 
-    fn first_case_says(trouble: Trouble) -> String {
+    fn first_case_says(harness: BrokenHarness) -> String {
         let case = families::all().next().expect("there are cases");
-        let failure = run_case(&(Arc::new(trouble) as Arc<dyn Harness>), case);
+        let failure = run_case(&(Arc::new(harness) as Arc<dyn Harness>), case);
         failure.expect_err("it cannot pass").to_string()
     }
 
     #[test]
     fn a_missing_server_is_a_failure() {
-        let says = first_case_says(Trouble::NoServer);
+        let says = first_case_says(BrokenHarness::NoServer);
         assert!(says.contains("connection refused"), "{says}");
     }
 
     #[test]
     fn a_case_that_hangs_is_a_failure() {
-        let says = first_case_says(Trouble::Hangs);
+        let says = first_case_says(BrokenHarness::Hangs);
         assert!(says.contains("still running"), "{says}");
     }
 
     #[test]
     fn a_panic_is_a_failure() {
-        let says = first_case_says(Trouble::Panics);
+        let says = first_case_says(BrokenHarness::Panics);
         assert!(says.contains("a broken harness"), "{says}");
     }
 
     #[test]
-    fn what_is_ignored_must_be_listed_and_the_other_way_round() {
-        let harness = Trouble::NoServer;
+    fn ignored_cases_and_the_list_must_match() {
+        let harness = BrokenHarness::NoServer;
         let ignored: Vec<String> = families::all()
             .filter(|case| case.ignored_because(&harness).is_some())
             .map(Case::name)
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_whole_family_is_one_entry_if_none_of_its_cases_runs() {
-        let harness = Trouble::NoServer;
+        let harness = BrokenHarness::NoServer;
         let ignored: BTreeSet<String> = families::all()
             .filter(|case| case.ignored_because(&harness).is_some())
             .map(Case::name)

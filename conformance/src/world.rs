@@ -1,4 +1,4 @@
-//! What scenarios are written in: sessions that ask for locks, and the attempts they make.
+//! The steps that cases are made of: sessions, and the attempts that they send.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::case::Case;
 use crate::failure::{Failure, Verdict, ensure, want};
 use crate::harness::{Environment, Harness, Timing};
 
-/// How far ahead a scenario's acquire may be delivered, within the horizon of 10 s.
+/// How long an acquire may be delivered, within the delivery window of 10 s.
 const DELIVERABLE: Duration = Duration::from_secs(5);
 
-/// The environment of one case.
+/// The environment that one case runs in.
 #[derive(Debug)]
 pub(crate) struct World {
     environment: Arc<dyn Environment>,
@@ -46,7 +46,7 @@ impl World {
         self.environment.close().await;
     }
 
-    /// What the harness declares.
+    /// The capabilities that the harness declares.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -55,18 +55,27 @@ impl World {
         &*self.environment
     }
 
-    /// One more client of the server.
+    /// Connects a new client.
     pub(crate) async fn backend(&self) -> Result<Arc<dyn LockBackend>, Failure> {
         let backend = self.environment.backend().await;
         backend.map_err(|error| Failure::setup(&error))
     }
 
-    /// A session on a client of its own.
+    /// Creates a session on a new client.
     pub(crate) async fn session(&self) -> Result<Session, Failure> {
         Ok(Session::on(self.backend().await?))
     }
 
-    /// So many units of the harness's time.
+    /// Creates several sessions, each on a new client.
+    pub(crate) async fn sessions<const N: usize>(&self) -> Result<[Session; N], Failure> {
+        let mut sessions = Vec::with_capacity(N);
+        for _ in 0..N {
+            sessions.push(self.session().await?);
+        }
+        Ok(<[Session; N]>::try_from(sessions).expect("there are N sessions"))
+    }
+
+    /// Returns `n` units of the harness's time.
     pub(crate) fn units(&self, n: u32) -> Duration {
         self.timing.unit * n
     }
@@ -79,7 +88,7 @@ impl World {
         self.environment.let_time_pass(time).await;
     }
 
-    /// Fails the case unless `remaining` at `stamp` means the given end.
+    /// Fails the case unless `remaining` at `stamp` is the given end, within the tolerance.
     pub(crate) fn ends_at(
         &self,
         (stamp, remaining): (Stamp, Duration),
@@ -98,7 +107,7 @@ impl World {
     }
 }
 
-/// A lock as scenarios name it.
+/// A key and the kind of lock that a case uses it as.
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
     pub(crate) key: Key,
@@ -136,7 +145,7 @@ impl Lock {
     }
 }
 
-/// One session, which numbers its attempts.
+/// A session, which numbers its attempts.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) backend: Arc<dyn LockBackend>,
@@ -164,7 +173,7 @@ impl Session {
         OwnerId::from_u64(self.backend.runtime().random_u64())
     }
 
-    /// The next attempt, by the given owner.
+    /// Numbers the next attempt of the given owner.
     pub(crate) fn operation(&self, owner: OwnerId) -> Operation {
         Operation {
             session: self.id,
@@ -173,8 +182,8 @@ impl Session {
         }
     }
 
-    /// An attempt that is not sent yet: exclusive (or one permit), by a fresh owner, with a long
-    /// lease, not waiting.
+    /// Prepares an attempt: exclusive (or one permit), by a new owner, with a long lease, without
+    /// waiting.
     pub(crate) fn ask(&self, lock: &Lock) -> Ask {
         let mode = match lock.spec.kind() {
             leasehold_api::Kind::Semaphore => Mode::Permits(1),
@@ -202,7 +211,7 @@ impl Session {
     }
 }
 
-/// An attempt being put together.
+/// An attempt that is not sent yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     session: Session,
@@ -242,7 +251,7 @@ impl Ask {
         self
     }
 
-    /// Queues without a subscription.
+    /// Waits in the queue, without a subscription.
     pub(crate) fn wait(self) -> Self {
         self.wait_as(Wait::new(false))
     }
@@ -262,7 +271,7 @@ impl Ask {
         self
     }
 
-    /// The request, deliverable from now on.
+    /// Builds the request, deliverable from now on.
     pub(crate) async fn build(&self) -> Result<Acquire, Failure> {
         let deliver_before = self.session.now().await?.saturating_add(DELIVERABLE);
         self.build_until(deliver_before)
@@ -288,56 +297,56 @@ impl Ask {
         Ok(request)
     }
 
-    /// Sends it once.
+    /// Sends the attempt.
     pub(crate) async fn send(self) -> Result<(Attempt, AcquireReply), Failure> {
         let request = self.build().await?;
         Attempt::send(self.session, request).await
     }
 
-    /// Sends it and insists on a hold.
+    /// Sends the attempt and expects that it is granted.
     pub(crate) async fn acquired(self, rule: &'static str) -> Result<Attempt, Failure> {
         let (attempt, reply) = self.send().await?;
         want!(
             reply,
             AcquireReply::Acquired(_),
             rule,
-            "an attempt that nothing stands in the way of is granted"
+            "an attempt on a free key is granted"
         );
         Ok(attempt)
     }
 
-    /// Sends it and insists on a place.
+    /// Sends the attempt and expects that it waits.
     pub(crate) async fn queued(self, rule: &'static str) -> Result<(Attempt, Queued), Failure> {
         let (attempt, reply) = self.send().await?;
         let queued = want!(
             reply,
             AcquireReply::Queued(queued) => queued,
             rule,
-            "an attempt that may wait gets a place while the key is held"
+            "an attempt that may wait joins the queue while the key is held"
         );
         Ok((attempt, queued))
     }
 
-    /// Sends it and insists that somebody else holds.
+    /// Sends the attempt and expects that somebody else holds the key.
     pub(crate) async fn held(self, rule: &'static str) -> Result<Held, Failure> {
         let (_, reply) = self.send().await?;
         let held = want!(
             reply,
             AcquireReply::Held(held) => held,
             rule,
-            "an attempt that does not wait is told that the key is held"
+            "an attempt that doesn't wait learns that the key is held"
         );
         Ok(held)
     }
 
-    /// Sends it and insists on a refusal.
+    /// Sends the attempt and expects that it is refused.
     pub(crate) async fn refused(self, rule: &'static str) -> Result<Refused, Failure> {
         let (_, reply) = self.send().await?;
         let refused = want!(
             reply,
             AcquireReply::Refused(refused) => refused,
             rule,
-            "the attempt is refused for good"
+            "the attempt is refused"
         );
         Ok(refused)
     }
@@ -348,7 +357,7 @@ impl Ask {
 pub(crate) struct Attempt {
     pub(crate) session: Session,
     pub(crate) request: Acquire,
-    /// Stamp of the first reply.
+    /// The stamp of the first reply.
     pub(crate) stamp: Stamp,
     first: AcquireReply,
 }
@@ -371,21 +380,21 @@ impl Attempt {
     fn granted(&self) -> Acquired {
         match &self.first {
             AcquireReply::Acquired(acquired) => *acquired,
-            other => unreachable!("a scenario asks a hold of {other:?}"),
+            other => unreachable!("the case expects a grant, not {other:?}"),
         }
     }
 
-    /// Token of the grant; only for an attempt that was granted at once.
+    /// The token of an attempt that was granted at once.
     pub(crate) fn token(&self) -> FencingToken {
         self.granted().token
     }
 
-    /// Holds of the owner at the grant; only for an attempt that was granted at once.
+    /// The holds of an attempt that was granted at once.
     pub(crate) fn holds(&self) -> u32 {
         self.granted().holds
     }
 
-    /// When the first reply's remaining time is over; only for an attempt granted at once.
+    /// The end of the lease of an attempt that was granted at once.
     pub(crate) fn end_time(&self) -> ServerTime {
         self.stamp.at.saturating_add(self.granted().remaining)
     }
@@ -394,7 +403,7 @@ impl Attempt {
         self.request.operation
     }
 
-    /// Delivers the same acquire once more.
+    /// Delivers the same acquire again.
     pub(crate) async fn again(&self) -> Result<Stamped<AcquireReply>, Failure> {
         Ok(self.session.backend.acquire(&self.request).await?)
     }
@@ -403,7 +412,7 @@ impl Attempt {
         Poll::new(self.request.key.clone(), self.operation(), listening)
     }
 
-    /// Polls as a session that does not listen.
+    /// Polls as a session that doesn't listen.
     pub(crate) async fn poll(&self) -> Result<Stamped<PollReply>, Failure> {
         self.poll_as(false).await
     }
@@ -413,24 +422,35 @@ impl Attempt {
         one(self.session.backend.poll(&batch).await)
     }
 
-    /// Polls and insists on a grant.
+    /// Polls and expects a grant.
     pub(crate) async fn poll_granted(&self, rule: &'static str) -> Result<Acquired, Failure> {
         Ok(want!(
             self.poll().await?.reply,
             PollReply::Acquired(acquired) => acquired,
             rule,
-            "the waiter whose turn it is has the key"
+            "a waiter gets the key when it is its turn"
         ))
     }
 
-    /// Polls and insists that it still waits.
+    /// Polls and expects that the attempt still waits.
     pub(crate) async fn poll_queued(&self, rule: &'static str) -> Result<Queued, Failure> {
         Ok(want!(
             self.poll().await?.reply,
             PollReply::Queued(queued) => queued,
             rule,
-            "a waiter whose turn it is not goes on waiting"
+            "a waiter waits until its turn"
         ))
+    }
+
+    /// Polls and expects that the attempt neither waits nor holds.
+    pub(crate) async fn poll_gone(&self, rule: &'static str, promise: &str) -> Verdict {
+        want!(
+            self.poll().await?.reply,
+            PollReply::Gone(_),
+            rule,
+            "{promise}"
+        );
+        Ok(())
     }
 
     pub(crate) fn renew_request(&self, lease: Duration) -> Result<Renew, Failure> {
@@ -446,7 +466,19 @@ impl Attempt {
         one(self.session.backend.renew(&batch).await)
     }
 
-    /// Renews and insists that the tenure stands.
+    /// Renews and expects that the lock is lost.
+    pub(crate) async fn renewal_lost(
+        &self,
+        lease: Duration,
+        rule: &'static str,
+        promise: &str,
+    ) -> Verdict {
+        let reply = self.renew(lease).await?.reply;
+        want!(reply, RenewReply::Lost(_), rule, "{promise}");
+        Ok(())
+    }
+
+    /// Renews and expects that the lock is still held.
     pub(crate) async fn renewed(
         &self,
         lease: Duration,
@@ -470,7 +502,7 @@ impl Attempt {
         Ok(one(self.session.backend.end(&batch).await)?.reply)
     }
 
-    /// Ends and insists that it was the owner's last hold.
+    /// Releases and expects that it was the owner's last hold.
     pub(crate) async fn released(&self, rule: &'static str) -> Verdict {
         want!(
             self.end().await?,
@@ -479,9 +511,62 @@ impl Attempt {
                 tenure: None
             },
             rule,
-            "the end of the only hold releases the key"
+            "a release of the only hold frees the key"
         );
         Ok(())
+    }
+
+    /// Releases and expects that `left` holds of the owner remain.
+    pub(crate) async fn release_leaves(
+        &self,
+        left: u32,
+        rule: &'static str,
+        promise: &str,
+    ) -> Verdict {
+        want!(
+            self.end().await?,
+            EndReply::Released { holds_left, .. } if holds_left == left,
+            rule,
+            "{promise}"
+        );
+        Ok(())
+    }
+
+    /// Releases and expects that the attempt waits, and so leaves the queue.
+    pub(crate) async fn leaves(&self, rule: &'static str) -> Verdict {
+        want!(
+            self.end().await?,
+            EndReply::Left,
+            rule,
+            "a release of a waiting attempt removes it from the queue"
+        );
+        Ok(())
+    }
+
+    /// Releases and expects that the attempt holds nothing.
+    pub(crate) async fn not_held(&self, rule: &'static str, promise: &str) -> Verdict {
+        want!(self.end().await?, EndReply::NotHeld(_), rule, "{promise}");
+        Ok(())
+    }
+
+    /// Downgrades, and returns the token of the new epoch.
+    pub(crate) async fn downgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
+        Ok(want!(
+            self.downgrade(expected).await?.reply,
+            ConvertReply::Converted { token, .. } => token,
+            "rule 6",
+            "a writer can downgrade at any time"
+        ))
+    }
+
+    /// Upgrades, and returns the token of the new epoch.
+    pub(crate) async fn upgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
+        Ok(want!(
+            self.upgrade(expected).await?.reply,
+            ConvertReply::Converted { token, .. } => token,
+            "rule 6",
+            "the only reader can upgrade"
+        ))
     }
 
     pub(crate) async fn downgrade(
@@ -501,7 +586,7 @@ impl Attempt {
     }
 }
 
-/// The only element of the answer to a batch of one.
+/// The only reply to a batch of one.
 pub(crate) fn one<T: std::fmt::Debug>(
     mut answers: Vec<Result<Stamped<T>, leasehold_api::BackendError>>,
 ) -> Result<Stamped<T>, Failure> {

@@ -1,5 +1,4 @@
-//! The suite on the state machine itself: what the specification does not pass is wrong in the
-//! suite.
+//! Runs the suite on the state machine. A case that the specification fails is a bug in the case.
 
 mod support;
 

@@ -13,7 +13,8 @@ use leasehold::api::{
 
 /// A connection that the tour can cut, and that can lose a reply.
 ///
-/// While the connection is cut, every call fails. Notifications that were already sent still arrive.
+/// While the connection is cut, every call fails. Notifications that were already sent still
+/// arrive.
 #[derive(Debug)]
 pub(crate) struct FlakyConnection {
     inner: Arc<dyn LockBackend>,

@@ -1,4 +1,4 @@
-//! Links between the pages of the repository lead somewhere.
+//! Checks the links between the pages of the repository.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,13 +20,13 @@ fn pages() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The targets of the links of a page.
+/// The link targets of a page.
 fn links(text: &str) -> Vec<&str> {
     let after = text.split("](").skip(1);
     after.filter_map(|rest| rest.split(')').next()).collect()
 }
 
-/// The anchors of a page, as forges make them from its headings.
+/// The anchors of a page, as code forges derive them from its headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |line: &str| {

@@ -1,4 +1,4 @@
-//! What users read: error messages, and how an inspection looks.
+//! Snapshots of the text that users read: error messages and a rendered inspection.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The metrics of a client, as a recorder of the `metrics` facade sees them.
+//! Checks the metrics of a client with a recorder of the `metrics` facade.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,7 @@ impl Kept {
         samples.clone()
     }
 
-    /// The names of all that was counted or measured.
+    /// The names of all metrics.
     fn names(&self) -> Vec<String> {
         let counters = self.counters.lock().expect("no panic");
         let gauges = self.gauges.lock().expect("no panic");
@@ -103,7 +103,7 @@ impl Kept {
     }
 }
 
-/// Runs `body` in paused time with a recorder of its own.
+/// Runs `body` in paused time with a new recorder.
 fn recorded(body: impl Future<Output = ()>) -> &'static Kept {
     let kept: &'static Kept = Box::leak(Box::default());
     metrics::with_local_recorder(&kept, || {
@@ -121,7 +121,7 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// Two clients compete for a lock; one of them is cut off while it holds it.
+/// Two clients contend for a lock. One of them is disconnected while it holds the lock.
 async fn story() {
     let server = SimServer::new(7);
     let network = server.client("a");
@@ -183,7 +183,7 @@ fn what_happens_is_counted_once() {
         let series = format!("leasehold_losses_total{{mode={mode},reason={reason}}}");
         assert_eq!(kept.count(&series), 1, "{series}");
     }
-    // Each client notices for itself.
+    // Each client notices the loss by itself.
     let steps = kept.count("leasehold_clock_steps_total{}");
     assert!((1..=2).contains(&steps), "{steps}");
     let ended = |by: &str, outcome: &str| {
@@ -197,7 +197,7 @@ fn what_happens_is_counted_once() {
     // The wait that timed out, and the guard that was lost.
     assert_eq!(ended("background", "not_held"), 2);
     assert!(kept.count("leasehold_end_retries_total{}") >= 1);
-    // Each guard that was made is over, and counted off once: the last one by its loss.
+    // Each guard is gone and was counted once. The last one ended by its loss.
     for mode in ["exclusive", "shared", "permits"] {
         let guards = kept.gauge(&format!("leasehold_guards{{mode={mode}}}"));
         assert!(guards.abs() < f64::EPSILON, "{mode}: {guards}");
@@ -217,7 +217,7 @@ fn times_are_measured_in_seconds_on_the_clock_of_the_backend() {
         matches!(held[..], [held] if (4.0..4.1).contains(&held)),
         "{held:?}"
     );
-    // Lost at its deadline: a lease less the allowance for drift.
+    // The lock is lost at its deadline: the lease less the drift allowance.
     let lost = kept.samples("leasehold_hold_seconds{mode=exclusive,outcome=lost}");
     assert!(
         matches!(lost[..], [held] if (8.8..9.0).contains(&held)),

@@ -1,7 +1,7 @@
 //! Measures everything and writes a report.
 //!
-//! It starts its own servers and takes some minutes on two idle cores. Only ratios within one run are
-//! meaningful.
+//! It starts its own servers and takes some minutes on two idle cores. Only ratios within one run
+//! are meaningful.
 
 use std::alloc::System;
 use std::path::{Path, PathBuf};

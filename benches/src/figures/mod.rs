@@ -1,5 +1,5 @@
-//! The measurements. Each one runs on one client library and returns figures. The report runs all of
-//! them in several rounds.
+//! The measurements. Each one runs on one client library and returns figures. The report runs all
+//! of them in several rounds.
 
 use std::fmt;
 use std::future::Future;

@@ -1,14 +1,14 @@
 //! The server's cost of an uncontended acquire and release, next to `SET NX PX` and a
 //! compare-and-delete script.
 //!
-//! There are two measures. The first is the processor time of the server's main thread: reading from
-//! the socket, parsing, executing, and replying. Operations run one at a time, each in its own round
-//! trip, like those of a single caller.
+//! There are two measures. The first is the processor time of the server's main thread: reading
+//! from the socket, parsing, executing, and replying. Operations run one at a time, each in its own
+//! round trip, like those of a single caller.
 //!
 //! The second has no goal. It is the execution time that the server reports for the command itself,
-//! which is a tenth of the work of a `SET` but most of the work of a script. These commands are sent
-//! close together in short blocks, so that the server does not wake up with cold caches for each
-//! one. The median of the blocks counts.
+//! which is a tenth of the work of a `SET` but most of the work of a script. These commands are
+//! sent close together in short blocks, so that the server does not wake up with cold caches for
+//! each one. The median of the blocks counts.
 
 use std::sync::Arc;
 
@@ -103,7 +103,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Acquires all locks at once, releases them, and repeats. `acquiring` is the command that acquires.
+    /// Acquires all locks at once, releases them, and repeats. `acquiring` is the command that
+    /// acquires.
     async fn measure_scripts<L: Lock>(
         &mut self,
         server: &mut ServerStats,

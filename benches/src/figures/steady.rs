@@ -37,8 +37,8 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
         mutexes.push(locks.mutex("steady")?);
         clients.push(locks);
     }
-    // A client subscribes and polls when it waits for the first time, and it connects for renewals at
-    // its first hold. Neither is part of the cost of an acquisition.
+    // A client subscribes and polls when it waits for the first time, and it connects for renewals
+    // at its first hold. Neither is part of the cost of an acquisition.
     contend(mutexes.clone(), PACE, WARM_UP).await?;
     let (calls, before) = (counts.snapshot(), server.commands().await?);
     let time = Duration::from_millis(fixture.effort.of(200, 4_000));

@@ -132,7 +132,8 @@ const fn released(reply: &Reply) -> bool {
     matches!(reply, Reply::End(EndReply::Released { .. }))
 }
 
-/// Clients in a queue: the holder releases, the next one is notified, and the first one queues again.
+/// Clients in a queue: the holder releases, the next one is notified, and the first one queues
+/// again.
 fn machine_hand_overs(times: u32) -> Result<()> {
     let mut machine = Machine::new();
     for client in 0..QUEUE {

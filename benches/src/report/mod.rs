@@ -1,7 +1,7 @@
 //! Runs all measurements in several rounds and writes the report.
 //!
-//! A figure is the median of its rounds. Its ratio is the median of the rounds' ratios, because each
-//! value is only compared with the floor of the same round.
+//! A figure is the median of its rounds. Its ratio is the median of the rounds' ratios, because
+//! each value is only compared with the floor of the same round.
 
 mod plots;
 mod summary;

@@ -1,8 +1,8 @@
-//! What the tests of several processes are made of: a backend on either client library, and a
-//! wrapper that notes what passes through it.
+//! Shared by the tests with several processes: a backend on either client library, and a wrapper
+//! that records its calls.
 //!
-//! The program `contender` is one process that takes a lock again and again. The tests start
-//! many of them and tell from what they print in which order they were served.
+//! The program `contender` repeatedly acquires one lock. The tests start many of them and read the
+//! order of the grants from their output.
 
 mod recording;
 
@@ -16,11 +16,11 @@ use leasehold_redis_rs::{Options, RedisBackend};
 
 pub use recording::{Phase, RecordingBackend};
 
-/// A machine that is busy with other tests may stall a process; a call that is cut short for it
-/// would be sent again, which is not what these tests are about.
+/// A busy machine may stall a process. A short timeout would make the client retry the call, which
+/// is not what these tests examine.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which library a backend is made on.
+/// The client library of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Library {
     /// The `redis` crate.
@@ -30,7 +30,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// As it is named on the command line.
+    /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Library {
     /// Connects to the server at `url`.
     ///
     /// # Errors
-    /// What the backend says.
+    /// The errors of the backend.
     pub async fn connect(
         self,
         url: &str,

@@ -1,4 +1,4 @@
-//! A backend that notes how far its caller's attempts have come.
+//! A backend that records the progress of its caller's attempts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,31 +12,31 @@ use leasehold_api::{
     ServerTime, SessionId, Stamped, forward_lock_backend,
 };
 
-/// How far an attempt has come.
+/// The progress of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Nothing was sent.
     #[default]
     Idle,
-    /// Its acquire was given to the client library.
+    /// The client library has the acquire.
     Sent,
-    /// The server has given it the lock, and this process has been told.
+    /// The server granted the lock, and this process has the reply.
     Granted,
 }
 
-/// A [`LockBackend`] that notes tickets, grants and lost places on their way. It is meant for a
-/// session that makes one attempt at a time.
+/// A [`LockBackend`] that records tickets, grants and removed waiters. Use it with a session that
+/// makes one attempt at a time.
 #[derive(Debug)]
 pub struct RecordingBackend {
     inner: Arc<dyn LockBackend>,
     notes: Arc<Mutex<Notes>>,
-    /// Replies and notices are held back for up to this long.
+    /// The maximum delay of replies and notifications.
     hold_back: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// When each attempt was first answered: with its place in the queue, or with the lock.
+    /// The server's time of the first reply to each attempt.
     tickets: BTreeMap<u64, ServerTime>,
     current: u64,
     phase: Phase,
@@ -44,7 +44,7 @@ struct Notes {
 }
 
 impl RecordingBackend {
-    /// Passes everything on to `inner`.
+    /// Forwards everything to `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn LockBackend>) -> Self {
         Self {
@@ -54,15 +54,15 @@ impl RecordingBackend {
         }
     }
 
-    /// The same, but what comes back to the attempts is held back for a random time up to
-    /// `longest`, so that they can be dropped between their grant and its arrival.
+    /// Also delays replies and notifications by a random time up to `longest`, so that attempts can
+    /// be dropped between the grant and its arrival.
     #[must_use]
     pub const fn holding_back(mut self, longest: Duration) -> Self {
         self.hold_back = longest;
         self
     }
 
-    /// The attempt sent last, and the server's time when it got its place or the lock.
+    /// The last attempt, and the server's time when it was queued or granted.
     #[must_use]
     pub fn ticket(&self) -> Option<(u64, ServerTime)> {
         let notes = lock(&self.notes);
@@ -70,19 +70,19 @@ impl RecordingBackend {
         Some((notes.current, *at))
     }
 
-    /// How many different attempts were sent.
+    /// The number of attempts.
     #[must_use]
     pub fn attempts(&self) -> usize {
         lock(&self.notes).tickets.len()
     }
 
-    /// How often a poll was told that its place is gone.
+    /// The number of polls that found their waiter gone.
     #[must_use]
     pub fn places_lost(&self) -> u32 {
         lock(&self.notes).places_lost
     }
 
-    /// How far the attempt has come that began after the last call of this.
+    /// The progress of the attempt that started after the last call of this method.
     pub fn take_phase(&self) -> Phase {
         std::mem::take(&mut lock(&self.notes).phase)
     }

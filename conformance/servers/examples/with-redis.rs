@@ -1,4 +1,4 @@
-//! Runs a command beside a Redis server of its own: `{url}` in the arguments becomes the server's
+//! Runs a command with a temporary Redis server. `{url}` in the arguments becomes the server's
 //! address.
 //!
 //! ```sh

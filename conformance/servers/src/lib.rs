@@ -1,10 +1,10 @@
-//! Real Redis servers for tests, and a proxy that loses what it is told to lose.
+//! Real Redis servers for tests, and a proxy that injects network faults.
 //!
-//! - [`RedisServer`] starts a server of its own in a temporary folder, and can kill, restart,
-//!   stop and continue it. It is gone when the value is dropped, when the test panics, and when
-//!   the test process itself is killed.
-//! - [`FaultProxy`] stands between a client and a server and eats requests or replies, delays
-//!   them, goes silent, or cuts connections.
+//! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, stop and
+//!   continue it. The server ends when the value is dropped, when the test panics, and when the
+//!   test process is killed.
+//! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
+//!   them, stop forwarding, or close connections.
 //!
 //! A missing `redis-server` is a failure, never a skipped test.
 

@@ -1,4 +1,4 @@
-//! One child process that does not outlive the test process.
+//! A child process that doesn't outlive the test process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -11,8 +11,8 @@ pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$1""#;
 
 /// A running child process, killed with `SIGKILL` when dropped.
 ///
-/// A destructor does not run when the test process is killed, nor for a value in a static. So a
-/// shell waits beside each child on a pipe that only this process holds open. It kills the child
+/// A destructor doesn't run when the test process is killed, nor for a value in a static. So a
+/// shell waits for each child on a pipe that only this process holds open. It kills the child
 /// and removes the folder when the pipe closes.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -67,8 +67,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The watcher goes first: once the child is waited for, its number may be reused.
-        // Errors mean that the process is gone already, which is what is wanted.
+        // The watcher ends first: once the child is waited for, its process id may be reused.
+        // An error means that the process has already ended.
         for process in [&mut self.watcher, &mut self.child] {
             let _ = process.kill();
             let _ = process.wait();
@@ -83,7 +83,7 @@ pub(crate) fn server_program() -> PathBuf {
         .map_or_else(|| PathBuf::from("redis-server"), PathBuf::from)
 }
 
-/// What to tell somebody whose machine lacks the server program.
+/// The message for a missing server program.
 pub(crate) fn cannot_run(program: &Path, error: &std::io::Error) -> String {
     format!(
         "cannot run the Redis server `{}`: {error}\n\

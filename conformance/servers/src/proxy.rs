@@ -1,13 +1,13 @@
-//! A proxy that loses exactly what it is told to lose.
+//! A proxy that injects faults into Redis connections.
 //!
 //! Every connection has two halves. The request half cuts the client's bytes into requests,
-//! decides whether one is eaten, and notes those that go on in a queue. The reply half cuts the
+//! decides whether to drop one, and adds the others to a queue. The reply half cuts the
 //! server's bytes into replies and pushes, takes one request from the queue for each reply, and
-//! decides whether that reply is eaten. Requests and replies keep their order on a connection,
-//! so a reply is always matched with its own request, however many are under way.
+//! decides whether to drop that reply. Requests and replies keep their order on a connection,
+//! so each reply matches its request, however many are in flight.
 //!
-//! A connection that lost a message is cut right after it: without one reply all later ones
-//! would be taken for replies to the wrong requests.
+//! The proxy closes a connection after a dropped message: without one reply, the client would match
+//! all later replies with the wrong requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,16 +37,16 @@ struct Meal {
     left: u64,
 }
 
-/// What all connections obey; a change wakes those that wait.
+/// The faults of all connections. A change wakes the connections that wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Weather {
-    /// Nothing passes, on any connection.
+    /// Forwards nothing on any connection.
     silent: bool,
-    /// Connections with a lower number pass nothing any more.
+    /// Connections with a lower number forward nothing any more.
     dead_below: u64,
     /// Connections with a lower number are closed.
     cut_below: u64,
-    /// How long each piece of a reply stream is held back.
+    /// The delay of each message.
     delay: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Shared {
         self.menu.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this message is eaten; if so, it is counted.
+    /// Whether to drop this message. Counts the dropped ones.
     fn eats(&self, what: What, request: &Request) -> bool {
         let mut menu = self.menu();
         let wanted =
@@ -92,7 +92,7 @@ impl Shared {
 
 /// A TCP proxy in front of one server. Dropping it closes all its connections.
 ///
-/// Faults can be set at any time, and hold for connections that are open already.
+/// You can set faults at any time. They also apply to open connections.
 pub struct FaultProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -133,7 +133,7 @@ impl FaultProxy {
         }
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -145,8 +145,8 @@ impl FaultProxy {
         format!("redis://{}", self.address)
     }
 
-    /// Eats the replies to the next `count` requests that match. The server executes these
-    /// requests; the client sees its connection break instead of a reply.
+    /// Drops the replies to the next `count` requests that match. The server executes these
+    /// requests; the client's connection is closed instead of a reply.
     pub fn eat_replies(
         &self,
         count: u64,
@@ -155,8 +155,8 @@ impl FaultProxy {
         self.eat(What::Reply, count, Box::new(matches));
     }
 
-    /// Eats the next `count` requests that match. The server never sees them; the client sees
-    /// its connection break.
+    /// Drops the next `count` requests that match. The server never receives them; the client's
+    /// connection is closed.
     pub fn eat_requests(
         &self,
         count: u64,
@@ -175,56 +175,57 @@ impl FaultProxy {
         });
     }
 
-    /// How many replies were eaten so far. A test checks it, or it tests nothing.
+    /// The number of dropped replies. Check it, so that the test can't miss its fault.
     #[must_use]
     pub fn eaten_replies(&self) -> u64 {
         self.shared.menu().eaten_replies
     }
 
-    /// How many requests were eaten so far. A test checks it, or it tests nothing.
+    /// The number of dropped requests. Check it, so that the test can't miss its fault.
     #[must_use]
     pub fn eaten_requests(&self) -> u64 {
         self.shared.menu().eaten_requests
     }
 
-    /// How many connections clients have opened so far.
+    /// The number of connections that clients have opened.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.shared.menu().connections
     }
 
-    /// Holds back by `delay` whatever is sent, in either direction; zero ends it.
+    /// Delays all messages in both directions by `delay`; zero turns it off.
     pub fn delay(&self, delay: Duration) {
         self.shared.weather.send_modify(|w| w.delay = delay);
     }
 
-    /// A black hole: open connections stay open and new ones are accepted, but nothing passes
-    /// until [`heal`](Self::heal). What was sent meanwhile arrives then, late.
+    /// A black hole: connections stay open and new ones are accepted, but the proxy forwards
+    /// nothing until [`heal`](Self::heal). Messages sent in the meantime arrive then.
     pub fn black_hole(&self) {
         self.shared.weather.send_modify(|w| w.silent = true);
     }
 
-    /// The connections open now go silent for ever, as if their network had gone; new ones work.
+    /// Stops forwarding on the open connections forever, as if their network were gone. New ones
+    /// work.
     pub fn strand_connections(&self) {
         let next = self.shared.menu().connections;
         self.shared.weather.send_modify(|w| w.dead_below = next);
     }
 
-    /// Closes all connections that are open now.
+    /// Closes all open connections.
     pub fn cut_connections(&self) {
         let next = self.shared.menu().connections;
         self.shared.weather.send_modify(|w| w.cut_below = next);
     }
 
-    /// From now on connections lead to another server, as a name does after a fail-over; those
-    /// that are open stay where they are.
+    /// Forwards new connections to another server, as a name does after a failover. Open
+    /// connections keep their server.
     pub fn lead_to(&self, upstream: SocketAddr) {
         let current = self.shared.upstream.lock();
         *current.unwrap_or_else(PoisonError::into_inner) = upstream;
     }
 
-    /// Ends every fault that is still to come: nothing more is eaten, delayed or held back.
-    /// Stranded connections stay so.
+    /// Ends all faults: drops, delays and holds back nothing more.
+    /// Connections that were silenced forever stay silent.
     pub fn heal(&self) {
         self.shared.menu().meals.clear();
         self.shared.weather.send_modify(|w| {
@@ -270,7 +271,7 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
             return;
         };
         for stream in [&client, &server] {
-            // Without it small messages are late, not lost; nothing depends on it.
+            // Without it, small messages are delayed, but not lost.
             let _ = stream.set_nodelay(true);
         }
         let (from_client, to_client) = client.into_split();
@@ -310,14 +311,14 @@ fn passes_reply(shared: &Shared, under_way: &UnderWay, frame: Frame) -> bool {
         return true;
     }
     let mut queue = under_way.lock().unwrap_or_else(PoisonError::into_inner);
-    // A reply that nobody asked for is an error at the connection itself, such as too many
+    // A reply without a request is an error of the connection itself, such as too many
     // clients.
     queue
         .pop_front()
         .is_none_or(|request| !shared.eats(What::Reply, &request))
 }
 
-/// Lets a connection through, or not.
+/// Decides whether a connection forwards messages.
 #[derive(Clone)]
 struct Gate {
     number: u64,
@@ -325,7 +326,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Waits until something may pass, and gives the delay it is to have; `None` when the proxy
+    /// Waits until a message may pass. Returns its delay, or `None` when the proxy
     /// is gone.
     async fn pass(&mut self) -> Option<Duration> {
         let number = self.number;
@@ -376,7 +377,7 @@ impl Half {
     }
 }
 
-/// How many bytes of whole messages may pass, and whether the connection goes on behind them.
+/// The number of bytes of whole messages that may pass, and whether the connection continues.
 fn whole_messages(bytes: &[u8], passes: &mut impl FnMut(Frame, &[u8]) -> bool) -> (usize, bool) {
     let mut done = 0;
     loop {

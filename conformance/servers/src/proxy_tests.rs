@@ -4,7 +4,7 @@ use crate::RedisServer;
 const SOON: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_secs(20);
 
-/// A client that speaks bytes.
+/// A client that sends and receives bytes.
 struct Client(TcpStream);
 
 impl Client {
@@ -66,7 +66,7 @@ async fn an_eaten_reply_was_executed_once_and_the_connection_is_cut() {
     let (_server, proxy, mut client) = start().await;
     proxy.eat_replies(2, |request| request.is("INCR"));
     for _ in 0..2 {
-        // The reply before the eaten one still comes.
+        // The reply before the dropped one still arrives.
         client.send(&["PING"]).await;
         client.send(&["INCR", "n"]).await;
         client.expect("+PONG\r\n").await;
@@ -136,7 +136,7 @@ async fn a_black_hole_accepts_and_says_nothing_until_it_is_healed() {
         client.expect_silence().await;
     }
     proxy.heal();
-    // What was sent into the hole arrives late: both were executed.
+    // Messages sent into the black hole arrive late: both were executed.
     old.send(&["GET", "n"]).await;
     let mut reply = [0; 4];
     old.0.read_exact(&mut reply).await.expect("a late reply");

@@ -1,4 +1,4 @@
-//! As much of the Redis protocol as it takes to tell one message from the next.
+//! A parser for the Redis protocol that separates messages.
 
 /// A request as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ impl Request {
         &self.arguments
     }
 
-    /// Whether this is the command `name`, in whatever case.
+    /// Whether this is the command `name`, in any case.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         self.arguments
@@ -27,7 +27,7 @@ impl Request {
         self.is("EVALSHA") || self.is("EVAL")
     }
 
-    /// Whether the server answers it with messages that look like pushes, one for each channel.
+    /// Whether the server answers with messages that look like pushes, one per channel.
     pub(crate) fn is_subscription(&self) -> bool {
         let first = self.arguments.first().map_or(&[][..], Vec::as_slice);
         let name = first.to_ascii_lowercase();
@@ -40,7 +40,7 @@ impl Request {
 pub(crate) struct Frame {
     /// Its length in bytes.
     pub(crate) length: usize,
-    /// Whether nobody asked for it: a RESP3 push, or what stands for one in RESP2.
+    /// Whether it is a RESP3 push, or its equivalent in RESP2.
     pub(crate) is_push: bool,
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn request(frame: &[u8]) -> Result<Request, Malformed> {
     Ok(Request { arguments })
 }
 
-/// Whether this is a command as one types it; fred says HELLO so.
+/// Whether this is an inline command, as a person types it; fred sends HELLO like this.
 fn is_inline(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(u8::is_ascii_alphabetic)
 }

@@ -1,4 +1,4 @@
-//! A Redis server of a test's own.
+//! A Redis server for one test.
 //!
 //! `redis-test` has a server type too. It is not used, because it asks the `redis-server` on
 //! `PATH` for its version whatever program it is told to start, and passes options by that
@@ -19,11 +19,11 @@ use tempfile::TempDir;
 
 use crate::process::{Process, cannot_run, server_program};
 
-/// How long a server may take until it answers, on a busy machine.
+/// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
 const PORT_TRIES: u32 = 50;
 
-/// How a server is started.
+/// Options for starting a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
     program: Option<PathBuf>,
@@ -72,7 +72,7 @@ impl ServerOptions {
     }
 }
 
-/// What a restarted server finds.
+/// The data after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// Everything: from the append-only file if it has one, else from a snapshot taken just
@@ -214,7 +214,7 @@ impl RedisServer {
         format!("redis+unix://{}", self.socket_path().display())
     }
 
-    /// What the server has logged since it was last started.
+    /// The server's log since its last start.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
@@ -244,7 +244,7 @@ impl RedisServer {
     /// If it is still running, or does not start.
     pub fn start_again(&mut self) {
         assert!(self.process.is_none(), "the server is still running");
-        // The socket file of a killed server would look like a living one.
+        // The socket file of a killed server would look like that of a running one.
         let _ = std::fs::remove_file(self.socket_path());
         if let Err(log) = self.launch() {
             panic!("the Redis server did not start again:\n{log}");
@@ -308,7 +308,7 @@ fn free_port() -> u16 {
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        // Processes that start together begin far from each other.
+        // Processes that start at the same time begin with distant ports.
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);
         let offset = std::process::id().wrapping_mul(7_919).wrapping_add(turn) % COUNT;
         let port = u16::try_from(FIRST + offset).expect("30,000 fits");

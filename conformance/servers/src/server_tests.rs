@@ -96,7 +96,7 @@ fn a_missing_program_says_how_to_get_one() {
 
 #[test]
 fn a_server_does_not_outlive_its_test_process() {
-    // What the watching shell does when this process dies, without dying: only the lifeline goes.
+    // Tests the watching shell without ending this process, by closing only the pipe.
     let folder = tempfile::tempdir().expect("a folder").keep();
     let mut command = Command::new("sleep");
     let mut child = command.arg("60").spawn().expect("sleep runs");

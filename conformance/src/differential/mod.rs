@@ -1,14 +1,14 @@
 //! The differential test: a backend against the state machine.
 //!
-//! Random sequences of commands go to a backend and to `leasehold_api::machine`. The time in each
-//! reply is the machine's time for the same command, and the sessions that listen are those that
-//! the test has listen. So both must give the same replies, and every session must hear what the
-//! machine says that it is told: nothing else, and in that order. Commands also come twice, at
-//! once or later; real sleeps between them let leases of milliseconds expire.
+//! The test sends random sequences of commands to a backend and to `leasehold_api::machine`. The
+//! machine executes each command at the time that the backend's reply reports, and with the same
+//! sessions listening. So both must give the same replies, and every session must receive exactly
+//! the machine's notifications, in order. Commands are also repeated, immediately or later, and
+//! real sleeps let leases of milliseconds expire.
 //!
-//! The run counts every pair of command and outcome, for first and for repeated sendings, and
-//! fails if one came too seldom to say that it was compared. A sequence that fails is shrunk by
-//! proptest; time is real, so a failure that hangs on microseconds may shrink less than it could.
+//! The test counts every pair of command and outcome, for first and repeated commands, and fails if
+//! a pair was too rare. Proptest shrinks a failed sequence. Time is real, so a failure that depends
+//! on microseconds may not shrink fully.
 
 mod moves;
 mod outcomes;
@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 
 pub use outcomes::Counts;
 
-/// Says how many commands are compared.
+/// The variable with the number of commands to compare.
 pub const COMMANDS_VARIABLE: &str = "LEASEHOLD_DIFFERENTIAL_COMMANDS";
 const COMMANDS: u64 = 10_000;
 /// A run goes on until every outcome was seen often enough, up to so many times the commands asked
@@ -50,7 +50,8 @@ pub fn commands() -> u64 {
 }
 
 /// Plays random sequences to `backend`, on `runtime`, until at least that many commands are
-/// compared and every outcome was seen, or six times as many commands, 60,000 at least, are compared.
+/// compared and every outcome was seen, or six times as many commands, 60,000 at least, are
+/// compared.
 ///
 /// # Errors
 /// The shrunk sequence with the replies of both sides, or the outcomes that came too seldom.

@@ -1,4 +1,4 @@
-//! What may happen next: moves, and how they are drawn.
+//! Moves: the possible steps of a sequence, and how they are drawn.
 //!
 //! A move says little about names and times; it chooses among what there is when it is played, so
 //! that a sequence stays meaningful while proptest takes moves out of it.
@@ -16,10 +16,10 @@ const OWN: usize = 2;
 /// Sessions; the first listens always, the second now and then, the third never.
 pub(super) const SESSIONS: usize = 3;
 
-/// One sequence.
+/// A sequence of moves.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
-    /// What each key is used as, mostly.
+    /// What each key is usually used as.
     pub(super) specs: [LockSpec; KEYS],
     /// Whether the second session listens at first.
     pub(super) listening: bool,
@@ -60,7 +60,7 @@ pub(super) enum Move {
     Inspect {
         key: usize,
     },
-    /// The command that was sent `back` commands ago, once more.
+    /// The command that was sent `back` commands ago, again.
     Again {
         back: usize,
     },
@@ -94,7 +94,7 @@ pub(super) struct Ask {
     pub(super) old: bool,
 }
 
-/// How long a lease is.
+/// The length of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
     /// Long enough for one more command, if all goes well, and not for more.
@@ -105,7 +105,7 @@ pub(super) enum Lease {
 /// A lease that does not end within a sequence.
 const LONG: Lease = Lease::Millis(3_000);
 
-/// By when an acquire is to be delivered.
+/// The delivery deadline of an acquire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deliver {
     /// From now, in µs.
@@ -289,7 +289,7 @@ fn expired_unseen() -> impl Strategy<Value = Vec<Move>> {
     })
 }
 
-/// A command that comes again at once.
+/// A command that is repeated immediately.
 fn twice() -> impl Strategy<Value = Vec<Move>> {
     let force = (0..BUSY, how()).prop_map(|(key, how)| Move::Force {
         key,
@@ -338,7 +338,7 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
             },
             Move::End { which: 0, batch: 1 },
             Move::Again { back: 1 },
-            // It acts, comes again in a period that is over, and then has nothing to do, twice.
+            // It takes effect, arrives again in a past epoch, and then twice has nothing to do.
             down,
             Move::Again { back: 0 },
             Move::Convert {
@@ -385,8 +385,8 @@ fn nested() -> impl Strategy<Value = Vec<Move>> {
     )
 }
 
-/// A key that is free while all who wait for it are away, or perhaps is not; and what becomes of
-/// a waiter that polls and is not heard of again, several times.
+/// A key that may be free while all its waiters are unreachable, and a waiter that polls and then is
+/// unreachable again, several times.
 fn away() -> impl Strategy<Value = Vec<Move>> {
     (1..SESSIONS, leases(), 0..4_usize).prop_map(|(deaf, lease, rounds)| {
         let listening = true;
@@ -445,7 +445,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     ]
 }
 
-/// Everything that a key may be used as here.
+/// All kinds of lock that a key may be used as.
 fn spec(choice: usize, waiter_lease: u64) -> LockSpec {
     let rw = |policy| LockSpec::rw_lock().with_policy(policy);
     let spec = match choice {
@@ -471,7 +471,7 @@ pub(super) const fn mode(kind: Kind, weight: u32) -> Mode {
     }
 }
 
-/// How sequences are drawn.
+/// How to draw sequences.
 pub(super) fn scripts() -> impl Strategy<Value = Script> {
     let choice = || (0..9_usize, prop::sample::select(vec![12_u64, 3_000]));
     let specs = [choice(), choice(), choice()]

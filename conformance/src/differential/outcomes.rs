@@ -1,4 +1,4 @@
-//! Every pair of command and outcome, and how often each was seen.
+//! Counts every pair of command and outcome.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use leasehold_api::{
     AcquireReply, ConvertReply, EndReply, ForceHow, ForceReply, PollReply, Refused, RenewReply, Why,
 };
 
-/// Times that each pair must be seen.
+/// The minimum count of each pair.
 const ENOUGH: u64 = 20;
 
 macro_rules! outcomes {
     ($($name:ident: $once:ident $again:ident;)+) => {
-        /// A command and what came of it.
+        /// A command and its outcome.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(super) enum Outcome { $($name),+ }
 
@@ -22,7 +22,7 @@ macro_rules! outcomes {
     };
 }
 
-/// What a count must be.
+/// The required count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     /// At least [`ENOUGH`].
@@ -33,8 +33,8 @@ enum Expected {
 
 // Why some never come of a repeated sending: the first `End` left nothing to release and noted
 // its sequence, so that the attempt can neither hold nor wait again, and the note tells `Ended`
-// or, once a later sequence is noted, nothing; `Ended` comes of nothing else. The first `Now` ended the tenures of its tokens,
-// and no later tenure gets an old token.
+// or, once a later sequence is noted, nothing; `Ended` comes of nothing else. The first `Now` ended
+// the tenures of its tokens, and no later tenure gets an old token.
 outcomes! {
     AcquireAcquired: Seen Seen;
     AcquireAcquiredAgain: Seen Seen;
@@ -175,7 +175,7 @@ impl Outcome {
     }
 }
 
-/// How often each outcome was seen.
+/// The count of each outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
     seen: Vec<[u64; 2]>,
@@ -198,19 +198,19 @@ impl Counts {
         self.notices += u64::try_from(more).unwrap_or(u64::MAX);
     }
 
-    /// Commands that were compared.
+    /// The number of compared commands.
     #[must_use]
     pub fn commands(&self) -> u64 {
         self.seen.iter().flatten().sum()
     }
 
-    /// Notices that were compared.
+    /// The number of compared notifications.
     #[must_use]
     pub const fn notices(&self) -> u64 {
         self.notices
     }
 
-    /// What was seen too seldom, or though it cannot be; one line each.
+    /// The outcomes that were too rare, or that should be impossible; one line each.
     pub(super) fn gaps(&self) -> Vec<String> {
         let mut gaps = Vec::new();
         for ((outcome, once, again), seen) in ALL.iter().zip(&self.seen) {

@@ -1,4 +1,4 @@
-//! Plays one sequence to a backend and to the machine, and compares.
+//! Runs one sequence on a backend and on the state machine, and compares the results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,12 +15,12 @@ use super::moves::{Ask, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mod
 use super::outcomes::{Counts, Outcome};
 use super::subscribers::Subscriber;
 
-/// What lasts longer than one sequence.
+/// The state that outlasts one sequence.
 pub(super) struct Fixture {
     pub(super) backend: Arc<dyn LockBackend>,
     pub(super) subscribers: [Subscriber; SESSIONS],
     pub(super) counts: Counts,
-    /// Keys used so far.
+    /// The number of keys used so far.
     keys: u64,
     /// About the time that two commands take, in whole ms.
     unit: Duration,
@@ -32,7 +32,7 @@ const LONGEST_UNIT: u64 = 20;
 /// By this much a sleep is longer than what it is to outlast.
 const A_LITTLE: Duration = Duration::from_micros(300);
 
-/// A key and what the machine knows about it.
+/// A key and its state in the machine.
 struct Lock {
     name: leasehold_api::Key,
     spec: LockSpec,
@@ -40,14 +40,14 @@ struct Lock {
     tokens: Vec<FencingToken>,
 }
 
-/// A command, and the key that it goes to.
+/// A command and its key.
 #[derive(Clone, Debug, PartialEq)]
 struct Sent {
     lock: u64,
     command: Command,
 }
 
-/// One sequence being played.
+/// A running sequence.
 struct Play<'a> {
     fixture: &'a mut Fixture,
     locks: BTreeMap<u64, Lock>,
@@ -112,7 +112,7 @@ impl Fixture {
         }
         let trace = std::mem::take(&mut play.trace);
         result.map_err(|what| {
-            // What this sequence left unheard must not be heard by the next.
+            // Notifications of this sequence must not reach the next one.
             self.subscribers = [(); SESSIONS].map(|()| Subscriber::new(&backend));
             format!("{what}\nWhat was sent, and what came back:\n{trace}")
         })
@@ -304,7 +304,7 @@ impl Play<'_> {
         Sent { lock, command }
     }
 
-    /// Sends a batch of one sort of command, and compares replies and notices.
+    /// Sends a batch of one kind of command, and compares replies and notifications.
     async fn deliver(&mut self, batch: &[Sent]) -> Result<(), String> {
         if batch.is_empty() {
             return Ok(());
@@ -393,7 +393,7 @@ impl Play<'_> {
             }
             let heard = subscriber.leftovers();
             if !heard.is_empty() {
-                return Err(format!("heard unexpectedly: {heard:?}"));
+                return Err(format!("received unexpectedly: {heard:?}"));
             }
         }
         Ok(())
@@ -456,7 +456,7 @@ fn describe(command: &Command, now: ServerTime) -> String {
     }
 }
 
-/// So long that it tells who it is.
+/// A unique label.
 fn label(operation: Operation) -> Label {
     let session = operation.session.as_bytes()[0];
     let text = format!(
@@ -467,7 +467,7 @@ fn label(operation: Operation) -> Label {
     Label::new(text).expect("short enough")
 }
 
-/// Sends a batch; all elements are of the sort of the first.
+/// Sends a batch; all requests are of the kind of the first.
 async fn send(
     backend: &dyn LockBackend,
     locks: &BTreeMap<u64, Lock>,

@@ -1,4 +1,4 @@
-//! Sessions that listen or do not, under the test's control.
+//! Sessions whose subscription the test controls.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use leasehold_api::{
     ServerTime, SessionId, Wait,
 };
 
-/// Longest wait for a notice, or for the server to notice that nobody listens any more.
+/// The longest wait for a notification, or for the server to notice a lost subscription.
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// Lease of the holder in a probe.
+/// The lease of the holder in a probe.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A session: what it has asked, and what it hears.
+/// A session, its attempts and its subscription.
 pub(super) struct Subscriber {
     pub(super) session: SessionId,
     notices: Option<Notices>,
     sequence: u64,
-    /// Keys for probes are drawn from this.
+    /// The number of keys used for probes.
     probes: u64,
 }
 
@@ -42,7 +42,7 @@ impl Subscriber {
         self.notices.is_some()
     }
 
-    /// The next sequence of the session; one is left out before it, for attempts that come late.
+    /// The next sequence of the session. It skips one, which late attempts use.
     pub(super) const fn next_sequence(&mut self) -> u64 {
         self.sequence += 2;
         self.sequence
@@ -62,7 +62,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Waits for one notice and compares it.
+    /// Waits for one notification and compares it.
     pub(super) async fn expect(
         &mut self,
         backend: &Arc<dyn LockBackend>,
@@ -76,15 +76,17 @@ impl Subscriber {
         let heard = match select(notices.next(), too_long).await {
             Either::Left((Some(heard), _)) => heard,
             Either::Left((None, _)) => return Err("the notices ended".to_owned()),
-            Either::Right(_) => return Err(format!("expected {message:?}, heard nothing")),
+            Either::Right(_) => return Err(format!("expected {message:?}, received nothing")),
         };
         if same(&heard, message.event, at) {
             return Ok(());
         }
-        Err(format!("expected {message:?} at {at:?}, heard {heard:?}"))
+        Err(format!(
+            "expected {message:?} at {at:?}, received {heard:?}"
+        ))
     }
 
-    /// What was heard and not expected, as far as it is here already.
+    /// Returns the unexpected notifications that have already arrived.
     pub(super) fn leftovers(&mut self) -> VecDeque<Notice> {
         let mut heard = VecDeque::new();
         if let Some(notices) = &mut self.notices {
@@ -95,8 +97,8 @@ impl Subscriber {
         heard
     }
 
-    /// Makes sure that nothing unexpected is on its way: the next notice must be the one of a
-    /// grant made now.
+    /// Checks that no unexpected notification is in flight: the next one must be that of a new
+    /// grant.
     pub(super) async fn barrier(&mut self, backend: &Arc<dyn LockBackend>) -> Result<(), String> {
         if self.notices.is_none() {
             return Ok(());
@@ -109,13 +111,13 @@ impl Subscriber {
         match select(notices.next(), too_long).await {
             Either::Left((Some(Notice::Granted { sequence, .. }), _))
                 if sequence == waiter.operation.sequence => {}
-            Either::Left((heard, _)) => return Err(format!("heard {heard:?} unexpectedly")),
-            Either::Right(_) => return Err("a grant was not heard of".to_owned()),
+            Either::Left((heard, _)) => return Err(format!("received {heard:?} unexpectedly")),
+            Either::Right(_) => return Err("a grant was not pushed".to_owned()),
         }
         self.finish(backend, waiter).await
     }
 
-    /// Queues the session on a key of its own and frees the key.
+    /// Queues the session on a new key and frees the key.
     async fn probe(&mut self, backend: &Arc<dyn LockBackend>) -> Result<End, String> {
         self.probes += 1;
         let number =
@@ -155,7 +157,7 @@ impl Subscriber {
         }
     }
 
-    /// The server hears of a dropped subscription a little later.
+    /// The server notices a dropped subscription with a delay.
     async fn wait_until_unreachable(
         &mut self,
         backend: &Arc<dyn LockBackend>,
@@ -175,7 +177,7 @@ impl Subscriber {
     }
 }
 
-/// Whether a notice is the message that the machine decided on at that time.
+/// Whether a notification equals the machine's message.
 fn same(notice: &Notice, event: Event, at: ServerTime) -> bool {
     match (*notice, event) {
         (

@@ -248,7 +248,7 @@ async fn acquire_all(
 }
 
 async fn each_acquire_by_itself(world: &World) -> Verdict {
-    let (session, other) = (world.session().await?, world.session().await?);
+    let [session, other] = world.sessions().await?;
     let ask = |name: &str| session.ask(&Lock::mutex(name));
     let held = other.ask(&Lock::mutex("held")).acquired("S1").await?;
     let long_ago = ServerTime::from_micros(1);

@@ -1,4 +1,5 @@
-//! Calls of many tasks of one client, which the client may send in batches: each has its own outcome.
+//! Calls of many tasks of one client, which the client may send in batches: each has its own
+//! outcome.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -23,8 +23,8 @@ pub(super) const CASES: &[Case] = cases!("client_push";
     unreachable_client_keeps_its_turn: ["rule 9", "L2"], [Queue, Push];
 );
 
-/// The number of hand-overs of which at least one must come by push: a poll may always happen at the
-/// same time.
+/// The number of hand-overs of which at least one must come by push: a poll may always happen at
+/// the same time.
 const ROUNDS: u32 = 5;
 
 /// Lets time pass until `done`, for at most `units` units.
@@ -278,7 +278,7 @@ async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
 async fn unreachable_client_keeps_its_turn(world: &World) -> Verdict {
     let a = world.client().await?;
     let (b, proxy) = world.client_on_proxy().await?;
-    proxy.be_deaf();
+    proxy.fake_subscriptions();
     let (c, _) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
     let unheard = async {

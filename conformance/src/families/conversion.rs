@@ -1,6 +1,6 @@
 //! Downgrade and upgrade.
 
-use leasehold_api::{ConvertReply, EndReply, FencingToken, Mode, RenewReply, Stamped, TenureView};
+use leasehold_api::{ConvertReply, EndReply, FencingToken, Mode, Stamped, TenureView};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -24,26 +24,6 @@ pub(super) const CASES: &[Case] = cases!("conversion";
     one_hold_of_several_converts: ["rule 6", "rule 5"], [RwLocks, Convert, Reentrancy, FencingTokens];
 );
 
-/// Converts, and returns the token of the new epoch.
-async fn downgraded(held: &Attempt, expected: FencingToken) -> Result<FencingToken, Failure> {
-    Ok(want!(
-        held.downgrade(expected).await?.reply,
-        ConvertReply::Converted { token, .. } => token,
-        "rule 6",
-        "a writer can downgrade at any time"
-    ))
-}
-
-/// Converts, and returns the token of the new epoch.
-async fn upgraded(held: &Attempt, expected: FencingToken) -> Result<FencingToken, Failure> {
-    Ok(want!(
-        held.upgrade(expected).await?.reply,
-        ConvertReply::Converted { token, .. } => token,
-        "rule 6",
-        "the only reader can upgrade"
-    ))
-}
-
 async fn not_sole(held: &Attempt, expected: FencingToken) -> Verdict {
     want!(
         held.upgrade(expected).await?.reply,
@@ -55,10 +35,10 @@ async fn not_sole(held: &Attempt, expected: FencingToken) -> Verdict {
 }
 
 async fn downgrade_lets_readers_in(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    downgraded(&held, held.token()).await?;
+    held.downgraded(held.token()).await?;
     let reader = b.ask(&lock).shared().acquired("rule 6").await?;
     b.ask(&lock).held("S1").await?;
     reader.released("S3").await?;
@@ -81,7 +61,7 @@ async fn downgrade_grants_the_readers_at_the_head(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let waiters = queue(world, &lock, "rrwr").await?;
-    downgraded(&held, held.token()).await?;
+    held.downgraded(held.token()).await?;
     for reader in &waiters[..2] {
         reader.renewed(world.units(300), "rule 6").await?;
     }
@@ -95,7 +75,7 @@ async fn downgrade_with_a_writer_first_grants_none(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let waiters = queue(world, &lock, "wr").await?;
-    downgraded(&held, held.token()).await?;
+    held.downgraded(held.token()).await?;
     for waiter in &waiters {
         waiter.poll_queued("rule 6").await?;
     }
@@ -107,18 +87,18 @@ async fn downgrade_with_a_writer_first_grants_none(world: &World) -> Verdict {
 }
 
 async fn sole_reader_upgrades(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).shared().acquired("S1").await?;
-    let token = upgraded(&held, held.token()).await?;
+    let token = held.upgraded(held.token()).await?;
     b.ask(&lock).shared().held("S1").await?;
-    downgraded(&held, token).await?;
+    held.downgraded(token).await?;
     b.ask(&lock).shared().acquired("rule 6").await?;
     Ok(())
 }
 
 async fn upgrade_is_refused_beside_a_reader(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).shared().acquired("S1").await?;
     let other = b.ask(&lock).shared().acquired("S1").await?;
@@ -126,34 +106,34 @@ async fn upgrade_is_refused_beside_a_reader(world: &World) -> Verdict {
     // A refusal changes nothing: both still read.
     held.renewed(world.units(300), "rule 6").await?;
     other.released("S3").await?;
-    upgraded(&held, held.token()).await?;
+    held.upgraded(held.token()).await?;
     Ok(())
 }
 
 async fn upgrade_counts_offers(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
     b.ask(&lock).shared().wait().queued("rule 7").await?;
     // The downgrade grants to the waiting reader, which doesn't know it yet.
-    let reading = downgraded(&held, held.token()).await?;
+    let reading = held.downgraded(held.token()).await?;
     not_sole(&held, reading).await
 }
 
 async fn upgrade_past_an_expired_reader(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).shared().acquired("S1").await?;
     let dead = b.ask(&lock).shared().lease(world.units(3));
     let dead = dead.acquired("S1").await?;
     world.pass(4).await;
-    upgraded(&held, held.token()).await?;
-    want!(
-        dead.renew(world.units(5)).await?.reply,
-        RenewReply::Lost(_),
+    held.upgraded(held.token()).await?;
+    dead.renewal_lost(
+        world.units(5),
         "rule 4",
-        "a reader whose lease is over is not a holder"
-    );
+        "a reader whose lease is over is not a holder",
+    )
+    .await?;
     Ok(())
 }
 
@@ -167,8 +147,8 @@ async fn upgrade_passes_the_queue_once(world: &World) -> Verdict {
         .acquired("S1")
         .await?;
     let waiters = queue(world, &lock, "w").await?;
-    let writing = upgraded(&held, held.token()).await?;
-    let reading = downgraded(&held, writing).await?;
+    let writing = held.upgraded(held.token()).await?;
+    let reading = held.downgraded(writing).await?;
     waiters[0].poll_queued("S1").await?;
     not_sole(&held, reading).await?;
     held.released("S3").await?;
@@ -200,14 +180,14 @@ async fn conversion_starts_an_epoch(world: &World) -> Verdict {
     let held = a.ask(&Lock::rw("k")).acquired("S1").await?;
     let mut last = held.token();
     for _ in 0..3 {
-        let reading = downgraded(&held, last).await?;
+        let reading = held.downgraded(last).await?;
         ensure!(
             reading > last,
             "S4",
             reading,
             "a downgrade starts an epoch after {last:?}"
         );
-        last = upgraded(&held, reading).await?;
+        last = held.upgraded(reading).await?;
         ensure!(
             last > reading,
             "S4",
@@ -221,7 +201,7 @@ async fn conversion_starts_an_epoch(world: &World) -> Verdict {
 }
 
 async fn other_epoch_changes_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
     for wrong in [
@@ -252,7 +232,7 @@ async fn other_epoch_changes_nothing(world: &World) -> Verdict {
 }
 
 async fn expired_hold_does_not_convert(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a
         .ask(&lock)
@@ -272,7 +252,7 @@ async fn expired_hold_does_not_convert(world: &World) -> Verdict {
 }
 
 async fn conversion_to_the_current_mode(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).shared().acquired("S1").await?;
     b.ask(&lock).shared().acquired("S1").await?;
@@ -286,7 +266,7 @@ async fn conversion_to_the_current_mode(world: &World) -> Verdict {
 }
 
 async fn mutex_does_not_convert(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     want!(
@@ -300,7 +280,7 @@ async fn mutex_does_not_convert(world: &World) -> Verdict {
 }
 
 async fn one_hold_of_several_converts(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
     let inner = a
@@ -309,7 +289,7 @@ async fn one_hold_of_several_converts(world: &World) -> Verdict {
         .shared()
         .acquired("rule 5")
         .await?;
-    let writing = upgraded(&inner, inner.token()).await?;
+    let writing = inner.upgraded(inner.token()).await?;
     b.ask(&lock).shared().held("S1").await?;
     // The other hold still reads. The mode of a holder is that of its strongest hold.
     let view = want!(

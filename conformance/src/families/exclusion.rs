@@ -34,7 +34,7 @@ async fn free_key_is_granted(world: &World) -> Verdict {
 }
 
 async fn held_key_is_refused_to_others(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     for _ in 0..3 {
@@ -64,7 +64,7 @@ async fn release_frees_the_key(world: &World) -> Verdict {
 }
 
 async fn keys_are_independent(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let first = a.ask(&Lock::mutex("k1")).acquired("S1").await?;
     let second = b.ask(&Lock::mutex("k2")).acquired("S1").await?;
     first.released("S3").await?;
@@ -103,7 +103,7 @@ async fn one_of_many_at_once_wins(world: &World) -> Verdict {
 }
 
 async fn held_says_when_it_may_change(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, lease) = (Lock::mutex("k"), world.units(20));
     a.ask(&lock).lease(lease).acquired("S1").await?;
     let change_in = b.ask(&lock).held("S1").await?.change_in;
@@ -117,7 +117,7 @@ async fn held_says_when_it_may_change(world: &World) -> Verdict {
 }
 
 async fn barging_excludes_too(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let spec = LockSpec::mutex().with_policy(Policy::Barging)?;
     let lock = Lock::new("k", spec);
     let held = a.ask(&lock).acquired("S1").await?;
@@ -141,7 +141,7 @@ async fn capabilities_are_as_declared(world: &World) -> Verdict {
 }
 
 async fn stamps_advance_on_one_clock(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let before = a.backend.hello().await?;
     world.pass(2).await;
     let after = b.backend.hello().await?;

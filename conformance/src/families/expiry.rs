@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = cases!("expiry";
 );
 
 async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
@@ -37,7 +37,7 @@ async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
 
 /// Sends attempts around the end of the lease and checks each answer by its own stamp.
 async fn not_a_moment_early(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
     let end = held.end_time();
@@ -74,7 +74,7 @@ async fn not_a_moment_early(world: &World) -> Verdict {
 /// Sends attempts every millisecond across the end of the lease. The first one that is executed at
 /// or after the end is granted, and no earlier one.
 async fn free_at_the_very_end(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let end = held.end_time();
@@ -117,7 +117,7 @@ async fn free_at_the_very_end(world: &World) -> Verdict {
 }
 
 async fn expired_holder_cannot_renew(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
@@ -149,7 +149,7 @@ async fn expired_holder_cannot_release(world: &World) -> Verdict {
 }
 
 async fn renewal_moves_the_end(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(10)).acquired("S1").await?;
     world.pass(5).await;
@@ -175,7 +175,7 @@ async fn renewal_moves_the_end(world: &World) -> Verdict {
 }
 
 async fn renewal_never_shortens(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(30)).acquired("S1").await?;
     let renewed = held.renew(world.units(1)).await?;
@@ -199,7 +199,7 @@ async fn renewal_never_shortens(world: &World) -> Verdict {
 
 /// A backend may cache the earliest end of a key. The cached value must not outlive its holder.
 async fn short_lease_after_a_long_one(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let long = a.ask(&lock).lease(world.units(500)).acquired("S1").await?;
     long.released("S3").await?;
@@ -210,7 +210,7 @@ async fn short_lease_after_a_long_one(world: &World) -> Verdict {
 }
 
 async fn holder_expires_while_another_waits(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -227,7 +227,7 @@ async fn holder_expires_while_another_waits(world: &World) -> Verdict {
 }
 
 async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -321,7 +321,7 @@ async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
 }
 
 async fn dead_permit_comes_back_alone(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::semaphore("k", 2);
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let long = a.ask(&lock).lease(world.units(300)).acquired("S1").await?;

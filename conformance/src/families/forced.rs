@@ -1,7 +1,7 @@
 //! Forced release: takes a key away from the holders that an inspection showed.
 
 use leasehold_api::{
-    AcquireReply, EndReply, FencingToken, ForceHow, ForceRelease, ForceReply, RenewReply, Why,
+    AcquireReply, FencingToken, ForceHow, ForceRelease, ForceReply, RenewReply, Why,
 };
 
 use crate::case::{Case, cases};
@@ -49,7 +49,7 @@ async fn forced(
 }
 
 async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
     forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
@@ -65,7 +65,7 @@ async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
 }
 
 async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
@@ -81,7 +81,7 @@ async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
 }
 
 async fn revoked_holder_may_release(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
@@ -91,7 +91,7 @@ async fn revoked_holder_may_release(world: &World) -> Verdict {
 }
 
 async fn revoked_owner_cannot_nest_longer(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let held = a
         .ask(&lock)
@@ -111,7 +111,7 @@ async fn revoked_owner_cannot_nest_longer(world: &World) -> Verdict {
 }
 
 async fn now_frees_at_once(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     forced(&b, &lock, held.token(), ForceHow::Now, 1).await?;
@@ -126,7 +126,7 @@ async fn now_frees_at_once(world: &World) -> Verdict {
 }
 
 async fn now_tells_its_holder(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     forced(&b, &lock, held.token(), ForceHow::Now, 1).await?;
@@ -136,22 +136,14 @@ async fn now_tells_its_holder(world: &World) -> Verdict {
         "S3",
         "a holder that was released by force has lost the key"
     );
-    want!(
-        held.end().await?,
-        EndReply::NotHeld(_),
-        "S3",
-        "a holder that was released by force can't release"
-    );
+    held.not_held("S3", "a holder that was released by force can't release")
+        .await?;
     b.ask(&lock).acquired("S3").await?;
     Ok(())
 }
 
 async fn now_grants_to_the_waiter(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.session().await?,
-        world.session().await?,
-        world.session().await?,
-    );
+    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -162,7 +154,7 @@ async fn now_grants_to_the_waiter(world: &World) -> Verdict {
 }
 
 async fn never_a_later_epoch(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let seen = a.ask(&lock).acquired("S1").await?;
     seen.released("S3").await?;
@@ -181,7 +173,7 @@ async fn never_a_later_epoch(world: &World) -> Verdict {
 }
 
 async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let seen = FencingToken::new(5);
     let how = ForceHow::Now;
@@ -203,29 +195,26 @@ async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
 }
 
 async fn all_readers_of_the_epoch(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.session().await?,
-        world.session().await?,
-        world.session().await?,
-    );
+    let [a, b, c] = world.sessions().await?;
     let lock = Lock::rw("k");
     let first = a.ask(&lock).shared().acquired("S1").await?;
     let second = b.ask(&lock).shared().acquired("S1").await?;
     forced(&c, &lock, first.token(), ForceHow::Now, 2).await?;
     for reader in [&first, &second] {
-        want!(
-            reader.renew(world.units(5)).await?.reply,
-            RenewReply::Lost(_),
-            "S3",
-            "overlapping readers share the epoch that was released by force"
-        );
+        reader
+            .renewal_lost(
+                world.units(5),
+                "S3",
+                "overlapping readers share the epoch that was released by force",
+            )
+            .await?;
     }
     c.ask(&lock).acquired("S3").await?;
     Ok(())
 }
 
 async fn only_the_permit_that_was_named(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::semaphore("k", 2);
     let first = a.ask(&lock).acquired("S1").await?;
     let second = a.ask(&lock).acquired("S1").await?;

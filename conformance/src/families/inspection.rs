@@ -42,7 +42,7 @@ async fn unused_key_is_empty(world: &World) -> Verdict {
 }
 
 async fn holder_is_shown(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).label("alice").acquired("S1").await?;
     let view = b.inspect(&lock).await?.reply;
@@ -212,7 +212,7 @@ async fn nested_holds_are_shown(world: &World) -> Verdict {
 }
 
 async fn looking_extends_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
     for _ in 0..5 {
@@ -224,7 +224,7 @@ async fn looking_extends_nothing(world: &World) -> Verdict {
 }
 
 async fn looking_settles_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(8));
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;

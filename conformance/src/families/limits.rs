@@ -189,7 +189,7 @@ async fn other_capacity_is_told_what_lives_there(world: &World) -> Verdict {
 }
 
 async fn waiters_keep_the_key_as_it_is(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -227,7 +227,7 @@ async fn idle_key_takes_the_newcomers_terms(world: &World) -> Verdict {
 }
 
 async fn expired_key_takes_the_newcomers_terms(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     a.ask(&Lock::mutex("k"))
         .lease(world.units(3))
         .acquired("S1")
@@ -239,7 +239,7 @@ async fn expired_key_takes_the_newcomers_terms(world: &World) -> Verdict {
 }
 
 async fn refused_attempt_changes_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let reading = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
     let before = b.inspect(&lock).await?;

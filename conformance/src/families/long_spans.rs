@@ -64,7 +64,7 @@ async fn token_outlives_an_expired_holder(world: &World) -> Verdict {
 }
 
 async fn longest_lease(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(bounds::MAX_LEASE).acquired("S1").await?;
     world
@@ -78,7 +78,7 @@ async fn longest_lease(world: &World) -> Verdict {
 
 /// A delayed copy of an acquire is stale or too late, whenever it arrives.
 async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     held.released("S3").await?;

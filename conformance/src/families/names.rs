@@ -1,6 +1,6 @@
 //! Keys can be any text: a backend encodes them and never mixes them up.
 
-use leasehold_api::{AcquireReply, EndReply};
+use leasehold_api::AcquireReply;
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want, want_eq};
@@ -57,7 +57,7 @@ const HOSTILE: &[&str] = &[
 ];
 
 async fn any_text_is_a_key(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     for name in HOSTILE {
         let lock = Lock::mutex(name);
         let held = a.ask(&lock).acquired("S1").await?;
@@ -71,7 +71,7 @@ async fn any_text_is_a_key(world: &World) -> Verdict {
 
 /// Acquires all keys at once. If two names were one key, the second attempt would fail.
 async fn all_at_once(world: &World, names: &[String]) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let mut held = Vec::new();
     for name in names {
         let (attempt, reply) = a.ask(&Lock::mutex(name)).send().await?;
@@ -85,12 +85,9 @@ async fn all_at_once(world: &World, names: &[String]) -> Verdict {
     }
     for (attempt, name) in held.iter().zip(names) {
         b.ask(&Lock::mutex(name)).held("S1").await?;
-        want!(
-            attempt.end().await?,
-            EndReply::Released { holds_left: 0, .. },
-            "S3",
-            "{name:?} is released by its own holder"
-        );
+        attempt
+            .release_leaves(0, "S3", "{name:?} is released by its own holder")
+            .await?;
     }
     Ok(())
 }
@@ -144,7 +141,7 @@ async fn longest_names(world: &World) -> Verdict {
 }
 
 async fn names_never_act_as_patterns(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let plain = Lock::mutex("abc");
     let held = a.ask(&plain).acquired("S1").await?;
     for pattern in ["*", "a*", "a?c", "[a]bc", "abc*", "a\\bc", "{abc}", "abc\0"] {
@@ -157,7 +154,7 @@ async fn names_never_act_as_patterns(world: &World) -> Verdict {
 }
 
 async fn hostile_names_wait_and_convert(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     for name in ["{a}{b}", "\0\r\n", "*[?]", "\u{1f512}"] {
         let lock = Lock::rw(name);
         let held = a.ask(&lock).acquired("S1").await?;

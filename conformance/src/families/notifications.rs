@@ -260,12 +260,7 @@ async fn grant_after_the_release_is_not_pushed(world: &World) -> Verdict {
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notices) = listener(world).await?;
     let waiter = listening(&b, &lock).await?;
-    want!(
-        waiter.end().await?,
-        EndReply::Left,
-        "S3",
-        "a release of a waiting attempt removes it from the queue"
-    );
+    waiter.leaves("S3").await?;
     held.released("S3").await?;
     quiet(world, &mut notices, "a released attempt is not granted").await
 }

@@ -1,6 +1,6 @@
 //! Offers: a lock granted to a waiter that hasn't confirmed it yet. And the cost of dead waiters.
 
-use leasehold_api::{PollReply, RenewReply, Stamped};
+use leasehold_api::{PollReply, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -17,12 +17,13 @@ pub(super) const CASES: &[Case] = cases!("offers";
     many_dead_waiters_cost_one_waiter_lease: ["rule 10", "L1"], [Queue];
 );
 
-/// Queues a waiter behind a holder that releases two units later. Returns the waiter and its expiry.
+/// Queues a waiter behind a holder that releases two units later. Returns the waiter and its
+/// expiry.
 async fn granted(
     world: &World,
     lock: &Lock,
 ) -> Result<(Attempt, leasehold_api::ServerTime), Failure> {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let held = a.ask(lock).acquired("S1").await?;
     let (waiter, queued) = b.ask(lock).wait().queued("rule 7").await?;
     let end = waiter.stamp.at.saturating_add(queued.place_remaining);
@@ -31,9 +32,13 @@ async fn granted(
     Ok((waiter, end))
 }
 
-async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
-    let lock = Lock::mutex("k").waiter_lease(world.units(6));
-    let (waiter, end) = granted(world, &lock).await?;
+/// Polls, and expects an offer that expires at `end`.
+async fn offer_ends_at(
+    world: &World,
+    waiter: &Attempt,
+    end: leasehold_api::ServerTime,
+    promise: &str,
+) -> Verdict {
     let Stamped { stamp, reply } = waiter.poll().await?;
     let acquired = want!(
         reply,
@@ -41,8 +46,19 @@ async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
         "rule 8",
         "the release granted to the waiter"
     );
-    let promise = "an offer expires when its waiter would have, because it has no lease yet";
-    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
+    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
+}
+
+async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    let (waiter, end) = granted(world, &lock).await?;
+    offer_ends_at(
+        world,
+        &waiter,
+        end,
+        "an offer expires when its waiter would have, because it has no lease yet",
+    )
+    .await?;
     world.pass(6).await;
     let c = world.session().await?;
     c.ask(&lock).acquired("rule 10").await?;
@@ -50,7 +66,7 @@ async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
 }
 
 async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(8));
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -71,15 +87,7 @@ async fn poll_never_extends_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(9));
     let (waiter, end) = granted(world, &lock).await?;
     for _ in 0..3 {
-        let Stamped { stamp, reply } = waiter.poll().await?;
-        let acquired = want!(
-            reply,
-            PollReply::Acquired(acquired) => acquired,
-            "rule 8",
-            "the release granted to the waiter"
-        );
-        let promise = "a poll never extends an offer";
-        world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)?;
+        offer_ends_at(world, &waiter, end, "a poll never extends an offer").await?;
         world.pass(2).await;
     }
     Ok(())
@@ -88,11 +96,11 @@ async fn poll_never_extends_an_offer(world: &World) -> Verdict {
 async fn renewal_confirms_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (waiter, end) = granted(world, &lock).await?;
-    let claim = waiter.poll_granted("rule 8").await?;
+    let offer = waiter.poll_granted("rule 8").await?;
     let (token, confirmed) = waiter.renewed(world.units(50), "rule 10").await?;
     want_eq!(
         token,
-        claim.token,
+        offer.token,
         "rule 10",
         "a confirmation doesn't start an epoch"
     );
@@ -125,12 +133,13 @@ async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
     world.pass(4).await;
     let c = world.session().await?;
     let held = c.ask(&lock).acquired("rule 10").await?;
-    want!(
-        waiter.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(_),
-        "rule 10",
-        "an expired offer can't be confirmed"
-    );
+    waiter
+        .renewal_lost(
+            world.units(50),
+            "rule 10",
+            "an expired offer can't be confirmed",
+        )
+        .await?;
     held.released("S3").await
 }
 
@@ -138,7 +147,7 @@ async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
 /// the server's clock.
 async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock), Failure> {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let held = a.ask(&lock).acquired("S1").await?;
     for _ in 0..dead {
         let session = world.session().await?;

@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = cases!("ownership";
 );
 
 async fn another_session_cannot_release(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let thief = world.session().await?;
@@ -42,7 +42,7 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
 }
 
 async fn another_session_cannot_renew(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
     let mut renewal = held.renew_request(world.units(500))?;
@@ -59,7 +59,7 @@ async fn another_session_cannot_renew(world: &World) -> Verdict {
 }
 
 async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let batch = [End::new(
@@ -77,7 +77,7 @@ async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
 }
 
 async fn another_key_is_not_released(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, other) = (Lock::mutex("k1"), Lock::mutex("k2"));
     let held = a.ask(&lock).acquired("S1").await?;
     let others = b.ask(&other).acquired("S1").await?;
@@ -95,7 +95,7 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
 }
 
 async fn late_release_after_another_holder(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
@@ -112,25 +112,25 @@ async fn late_release_after_another_holder(world: &World) -> Verdict {
 }
 
 async fn late_renewal_after_another_holder(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
     let held = b.ask(&lock).lease(world.units(6)).acquired("L1").await?;
-    want!(
-        late.renew(world.units(500)).await?.reply,
-        RenewReply::Lost(_),
+    late.renewal_lost(
+        world.units(500),
         "S3",
-        "a renewal after the end of the lease renews nothing"
-    );
+        "a renewal after the end of the lease renews nothing",
+    )
+    .await?;
     world.pass(7).await;
     a.ask(&lock).acquired("S3").await?;
-    want!(
-        held.renew(world.units(5)).await?.reply,
-        RenewReply::Lost(_),
+    held.renewal_lost(
+        world.units(5),
         "S3",
-        "a late renewal doesn't renew the next holder's lease"
-    );
+        "a late renewal doesn't renew the next holder's lease",
+    )
+    .await?;
     Ok(())
 }
 
@@ -150,33 +150,33 @@ async fn second_release_reports_not_held(world: &World) -> Verdict {
 }
 
 async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let first = a.ask(&lock).acquired("S1").await?;
     first.released("S3").await?;
     let second = b.ask(&lock).acquired("S1").await?;
-    want!(
-        first.end().await?,
-        EndReply::NotHeld(_),
-        "S3",
-        "a duplicate release only affects the holder that it was sent for"
-    );
+    first
+        .not_held(
+            "S3",
+            "a duplicate release only affects the holder that it was sent for",
+        )
+        .await?;
     // The same holds within one session, because its next attempt has another sequence.
     a.ask(&lock).held("S3").await?;
     second.released("S3").await?;
     let third = a.ask(&lock).acquired("S1").await?;
-    want!(
-        first.end().await?,
-        EndReply::NotHeld(_),
-        "S3",
-        "a duplicate release spares a later hold of the same session"
-    );
+    first
+        .not_held(
+            "S3",
+            "a duplicate release spares a later hold of the same session",
+        )
+        .await?;
     b.ask(&lock).held("S3").await?;
     third.released("S3").await
 }
 
 async fn release_of_a_free_key(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let batch = [End::new(lock.key.clone(), a.operation(a.owner()))];
     want!(
@@ -190,16 +190,11 @@ async fn release_of_a_free_key(world: &World) -> Verdict {
 }
 
 async fn leaving_the_queue(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    want!(
-        waiter.end().await?,
-        EndReply::Left,
-        "S3",
-        "a release of a waiting attempt removes it from the queue"
-    );
+    waiter.leaves("S3").await?;
     held.released("S3").await?;
     // The queue is empty, so nobody was granted.
     a.ask(&lock).acquired("rule 8").await?;
@@ -207,30 +202,22 @@ async fn leaving_the_queue(world: &World) -> Verdict {
 }
 
 async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    want!(
-        first.end().await?,
-        EndReply::Left,
-        "S3",
-        "a release of a waiting attempt removes it from the queue"
-    );
-    want!(
-        first.end().await?,
-        EndReply::NotHeld(_),
-        "rule 12",
-        "a duplicate release finds nothing to remove"
-    );
+    first.leaves("S3").await?;
+    first
+        .not_held("rule 12", "a duplicate release finds nothing to remove")
+        .await?;
     held.released("S3").await?;
     second.poll_granted("S3").await?;
     Ok(())
 }
 
 async fn release_gives_up_an_offer(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;

@@ -49,7 +49,7 @@ pub(super) async fn stale(attempt: &Attempt) -> Verdict {
 }
 
 async fn acquire_twice_holds_once(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     for _ in 0..3 {
@@ -89,7 +89,7 @@ async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
 }
 
 async fn acquire_again_extends_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
     world.pass(3).await;
@@ -100,7 +100,7 @@ async fn acquire_again_extends_nothing(world: &World) -> Verdict {
 }
 
 async fn acquire_after_its_release_is_stale(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     held.released("S3").await?;
@@ -110,7 +110,7 @@ async fn acquire_after_its_release_is_stale(world: &World) -> Verdict {
 }
 
 async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let ask = a.ask(&lock);
     let request = ask.build().await?;
@@ -133,7 +133,7 @@ async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
 }
 
 async fn older_sequence_is_stale(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let delayed = a.ask(&lock).build().await?;
     a.ask(&lock).acquired("S1").await?.released("S3").await?;
@@ -149,7 +149,7 @@ async fn older_sequence_is_stale(world: &World) -> Verdict {
 }
 
 async fn each_session_has_its_own_sequences(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let first_of_b = b.ask(&lock);
     for _ in 0..5 {
@@ -160,7 +160,7 @@ async fn each_session_has_its_own_sequences(world: &World) -> Verdict {
 }
 
 async fn expired_acquire_is_stale(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
@@ -267,33 +267,31 @@ async fn renewal_twice_is_true_now(world: &World) -> Verdict {
 }
 
 async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     held.released("S3").await?;
-    want!(
-        held.renew(world.units(500)).await?.reply,
-        RenewReply::Lost(_),
+    held.renewal_lost(
+        world.units(500),
         "S3",
-        "a renewal that arrives after the release revives nothing"
-    );
+        "a renewal that arrives after the release revives nothing",
+    )
+    .await?;
     b.ask(&lock).acquired("S3").await?;
     Ok(())
 }
 
 async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
-    // The caller gave up its first attempt and made another. The release of the first one comes late.
+    // The caller gave up its first attempt and made another. The release of the first one comes
+    // late.
     let first = a.ask(&lock).acquired("S1").await?;
     first.released("S3").await?;
     let second = a.ask(&lock).acquired("S1").await?;
-    want!(
-        first.end().await?,
-        EndReply::NotHeld(_),
-        "S3",
-        "the release of one attempt doesn't release the next"
-    );
+    first
+        .not_held("S3", "the release of one attempt doesn't release the next")
+        .await?;
     let (acquired, _) = reported(&second).await?;
     want_eq!(
         acquired.holds,
@@ -306,7 +304,7 @@ async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
 }
 
 async fn try_again_after_held_is_stale(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (tried, reply) = b.ask(&lock).send().await?;

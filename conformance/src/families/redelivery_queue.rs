@@ -1,8 +1,6 @@
 //! Late and duplicate commands of waiters, nested holds, conversions and forced releases.
 
-use leasehold_api::{
-    AcquireReply, ConvertReply, EndReply, ForceHow, ForceRelease, ForceReply, PollReply, Stamped,
-};
+use leasehold_api::{AcquireReply, ConvertReply, ForceHow, ForceRelease, ForceReply, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want, want_eq};
@@ -26,7 +24,7 @@ pub(super) const CASES: &[Case] = cases!("redelivery_queue";
 );
 
 async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -50,7 +48,7 @@ async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
 }
 
 async fn granted_acquire_again_reports_the_offer(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -70,16 +68,11 @@ async fn granted_acquire_again_reports_the_offer(world: &World) -> Verdict {
 }
 
 async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    want!(
-        waiter.end().await?,
-        EndReply::Left,
-        "S3",
-        "a release of a waiting attempt removes it from the queue"
-    );
+    waiter.leaves("S3").await?;
     stale(&waiter).await?;
     held.released("S3").await?;
     stale(&waiter).await?;
@@ -88,50 +81,35 @@ async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
 }
 
 async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    want!(
-        waiter.end().await?,
-        EndReply::Left,
-        "S3",
-        "a release of a waiting attempt removes it from the queue"
-    );
-    want!(
-        waiter.poll().await?.reply,
-        PollReply::Gone(_),
-        "rule 12",
-        "a poll after the release finds nothing"
-    );
+    waiter.leaves("S3").await?;
+    waiter
+        .poll_gone("rule 12", "a poll after the release finds nothing")
+        .await?;
     held.released("S3").await?;
-    want!(
-        waiter.poll().await?.reply,
-        PollReply::Gone(_),
-        "rule 12",
-        "a poll never creates a waiter or a hold"
-    );
+    waiter
+        .poll_gone("rule 12", "a poll never creates a waiter or a hold")
+        .await?;
     a.ask(&lock).acquired("rule 12").await?;
     Ok(())
 }
 
 async fn poll_of_the_unknown_creates_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     held.released("S3").await?;
-    want!(
-        held.poll().await?.reply,
-        PollReply::Gone(_),
-        "rule 12",
-        "a poll of a released attempt finds nothing"
-    );
+    held.poll_gone("rule 12", "a poll of a released attempt finds nothing")
+        .await?;
     b.ask(&lock).acquired("rule 12").await?;
     Ok(())
 }
 
 async fn poll_twice_is_granted_once(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -151,7 +129,7 @@ async fn poll_twice_is_granted_once(world: &World) -> Verdict {
 }
 
 async fn permit_acquired_twice_is_taken_once(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::semaphore("k", 2);
     let held = a.ask(&lock).acquired("S1").await?;
     held.again().await?;
@@ -163,7 +141,7 @@ async fn permit_acquired_twice_is_taken_once(world: &World) -> Verdict {
 }
 
 async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
     let inner = a.ask(&lock).owner(owner).acquired("rule 5").await?;
@@ -173,54 +151,42 @@ async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
         "rule 12",
         "two attempts are two holds, however often each is delivered"
     );
-    want!(
-        inner.end().await?,
-        EndReply::Released { holds_left: 1, .. },
-        "rule 12",
-        "one release undoes all deliveries of its attempt"
-    );
+    inner
+        .release_leaves(
+            1,
+            "rule 12",
+            "one release undoes all deliveries of its attempt",
+        )
+        .await?;
     outer.released("rule 12").await?;
     b.ask(&lock).acquired("rule 12").await?;
     Ok(())
 }
 
 async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
     let inner = a.ask(&lock).owner(owner).acquired("rule 5").await?;
-    want!(
-        inner.end().await?,
-        EndReply::Released { holds_left: 1, .. },
-        "rule 5",
-        "a release of one of two holds leaves one"
-    );
-    want!(
-        inner.end().await?,
-        EndReply::NotHeld(_),
-        "rule 12",
-        "a duplicate release doesn't release the other hold"
-    );
+    inner
+        .release_leaves(1, "rule 5", "a release of one of two holds leaves one")
+        .await?;
+    inner
+        .not_held(
+            "rule 12",
+            "a duplicate release doesn't release the other hold",
+        )
+        .await?;
     b.ask(&lock).held("S3").await?;
     outer.released("S3").await
 }
 
 async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    let reading = want!(
-        held.downgrade(held.token()).await?.reply,
-        ConvertReply::Converted { token, .. } => token,
-        "rule 6",
-        "a writer can downgrade"
-    );
-    let writing = want!(
-        held.upgrade(reading).await?.reply,
-        ConvertReply::Converted { token, .. } => token,
-        "rule 6",
-        "the only reader can upgrade"
-    );
+    let reading = held.downgraded(held.token()).await?;
+    let writing = held.upgraded(reading).await?;
     want!(
         held.downgrade(held.token()).await?.reply,
         ConvertReply::WrongPeriod(view) if view.token == writing,
@@ -232,21 +198,11 @@ async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
 }
 
 async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).shared().acquired("S1").await?;
-    let writing = want!(
-        held.upgrade(held.token()).await?.reply,
-        ConvertReply::Converted { token, .. } => token,
-        "rule 6",
-        "the only reader can upgrade"
-    );
-    want!(
-        held.downgrade(writing).await?.reply,
-        ConvertReply::Converted { .. },
-        "rule 6",
-        "a writer can downgrade"
-    );
+    let writing = held.upgraded(held.token()).await?;
+    held.downgraded(writing).await?;
     want!(
         held.upgrade(held.token()).await?.reply,
         ConvertReply::WrongPeriod(_),
@@ -258,7 +214,7 @@ async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
 }
 
 async fn late_conversion_after_the_release(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
     let held = a.ask(&lock).acquired("S1").await?;
     held.released("S3").await?;
@@ -276,7 +232,7 @@ async fn late_conversion_after_the_release(world: &World) -> Verdict {
 }
 
 async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(ForceHow::Now);

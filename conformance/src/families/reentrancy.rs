@@ -1,8 +1,6 @@
 //! Reentrancy: one owner has several holds.
 
-use leasehold_api::{
-    AcquireReply, Acquired, EndReply, Limits, Mode, Refused, RenewReply, TenureView,
-};
+use leasehold_api::{AcquireReply, Acquired, EndReply, Limits, Mode, Refused, TenureView};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -46,7 +44,7 @@ async fn nest(session: &Session, lock: &Lock, depth: u32) -> Result<Vec<Attempt>
 }
 
 async fn nested_holds_are_counted(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let mut holds = nest(&a, &lock, 4).await?;
     while let Some(inner) = holds.pop() {
@@ -65,7 +63,7 @@ async fn nested_holds_are_counted(world: &World) -> Verdict {
 }
 
 async fn holds_are_released_in_any_order(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let holds = nest(&a, &lock, 3).await?;
     for (n, left) in [(0, 2), (2, 1)] {
@@ -111,7 +109,7 @@ async fn hold_limit(world: &World) -> Verdict {
 }
 
 async fn inner_lease_never_shortens(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).lease(world.units(300));
     let outer = outer.acquired("S1").await?;
@@ -127,17 +125,14 @@ async fn inner_lease_never_shortens(world: &World) -> Verdict {
     )?;
     world.pass(3).await;
     b.ask(&lock).held("rule 5").await?;
-    want!(
-        inner.end().await?,
-        EndReply::Released { holds_left: 1, .. },
-        "rule 5",
-        "an inner hold lives as long as its holder"
-    );
+    inner
+        .release_leaves(1, "rule 5", "an inner hold lives as long as its holder")
+        .await?;
     outer.released("rule 5").await
 }
 
 async fn inner_lease_may_lengthen(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     a.ask(&lock)
         .owner(owner)
@@ -146,19 +141,20 @@ async fn inner_lease_may_lengthen(world: &World) -> Verdict {
         .await?;
     let inner = a.ask(&lock).owner(owner).lease(world.units(300));
     let inner = inner.acquired("rule 5").await?;
-    want!(
-        inner.end().await?,
-        EndReply::Released { holds_left: 1, .. },
-        "rule 5",
-        "the release of an inner hold leaves the outer one"
-    );
+    inner
+        .release_leaves(
+            1,
+            "rule 5",
+            "the release of an inner hold leaves the outer one",
+        )
+        .await?;
     world.pass(4).await;
     b.ask(&lock).held("rule 5").await?;
     Ok(())
 }
 
 async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let lease = world.units(5);
     let outer = a
@@ -178,17 +174,18 @@ async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
         hold.renewed(lease, "rule 4").await?;
     }
     b.ask(&lock).held("rule 4").await?;
-    want!(
-        outer.end().await?,
-        EndReply::Released { holds_left: 1, .. },
-        "rule 4",
-        "a holder has one lease, whichever hold is renewed"
-    );
+    outer
+        .release_leaves(
+            1,
+            "rule 4",
+            "a holder has one lease, whichever hold is renewed",
+        )
+        .await?;
     Ok(())
 }
 
 async fn all_holds_expire_at_once(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let mut holds = Vec::new();
     for _ in 0..3 {
@@ -198,18 +195,14 @@ async fn all_holds_expire_at_once(world: &World) -> Verdict {
     world.pass(4).await;
     b.ask(&lock).acquired("L1").await?;
     for hold in &holds {
-        want!(
-            hold.renew(world.units(5)).await?.reply,
-            RenewReply::Lost(_),
+        hold.renewal_lost(
+            world.units(5),
             "rule 4",
-            "all holds of an owner expire together"
-        );
-        want!(
-            hold.end().await?,
-            EndReply::NotHeld(_),
-            "rule 4",
-            "all holds of an owner expire together"
-        );
+            "all holds of an owner expire together",
+        )
+        .await?;
+        hold.not_held("rule 4", "all holds of an owner expire together")
+            .await?;
     }
     let again = a.ask(&lock).owner(owner);
     again.held("S1").await?;
@@ -217,7 +210,7 @@ async fn all_holds_expire_at_once(world: &World) -> Verdict {
 }
 
 async fn never_across_sessions(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     a.ask(&lock).owner(owner).acquired("S1").await?;
     b.ask(&lock).owner(owner).held("rule 5").await?;
@@ -233,17 +226,14 @@ async fn never_across_owners(world: &World) -> Verdict {
 }
 
 async fn nested_hold_passes_the_queue(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let inner = a.ask(&lock).owner(owner).wait().acquired("rule 5").await?;
-    want!(
-        outer.end().await?,
-        EndReply::Released { holds_left: 1, .. },
-        "rule 5",
-        "the outer hold can be released first"
-    );
+    outer
+        .release_leaves(1, "rule 5", "the outer hold can be released first")
+        .await?;
     waiter.poll_queued("rule 5").await?;
     inner.released("rule 5").await?;
     waiter.poll_granted("rule 7").await?;
@@ -265,11 +255,7 @@ async fn nested_hold_stays_in_the_epoch(world: &World) -> Verdict {
 }
 
 async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.session().await?,
-        world.session().await?,
-        world.session().await?,
-    );
+    let [a, b, c] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -281,12 +267,13 @@ async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
         .shared()
         .acquired("rule 5")
         .await?;
-    want!(
-        inner.end().await?,
-        EndReply::Released { holds_left: 1, .. },
-        "rule 5",
-        "the release of an inner hold leaves the outer one"
-    );
+    inner
+        .release_leaves(
+            1,
+            "rule 5",
+            "the release of an inner hold leaves the outer one",
+        )
+        .await?;
     writer.poll_queued("S1").await?;
     outer.released("S3").await?;
     writer.poll_granted("rule 7").await?;
@@ -294,7 +281,7 @@ async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
 }
 
 async fn writer_may_read(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     a.ask(&lock).owner(owner).acquired("S1").await?;
     let reading = a
@@ -327,7 +314,7 @@ async fn writer_may_read(world: &World) -> Verdict {
 }
 
 async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let writing = a.ask(&lock).owner(owner).acquired("S1").await?;
     let reading = a
@@ -387,7 +374,7 @@ async fn writing_over_reading_would_deadlock(world: &World) -> Verdict {
 }
 
 async fn nested_readers_weigh_one(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let mut holds = Vec::new();
     for _ in 0..4 {

@@ -1,9 +1,7 @@
 //! Semaphores.
 
-use leasehold_api::EndReply;
-
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::failure::{Failure, Verdict, ensure, want_eq};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("semaphores";
@@ -55,12 +53,11 @@ async fn release_gives_back_what_it_took(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 4);
     let (one, three) = (take(world, &lock, 1).await?, take(world, &lock, 3).await?);
     one.released("S3").await?;
-    want!(
-        one.end().await?,
-        EndReply::NotHeld(_),
+    one.not_held(
         "S3",
-        "permits are returned once, however often they are released"
-    );
+        "permits are returned once, however often they are released",
+    )
+    .await?;
     let session = world.session().await?;
     session.ask(&lock).permits(2).held("S1").await?;
     session.ask(&lock).permits(1).acquired("S1").await?;
@@ -88,7 +85,7 @@ async fn one_permit_excludes(world: &World) -> Verdict {
 async fn large_demand_at_the_head_blocks_smaller(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 3);
     let held = take(world, &lock, 2).await?;
-    let (b, c) = (world.session().await?, world.session().await?);
+    let [b, c] = world.sessions().await?;
     let (large, _) = b.ask(&lock).permits(3).wait().queued("rule 7").await?;
     // One permit is free, but it is reserved for the larger request that came first.
     let (small, _) = c.ask(&lock).wait().queued("rule 7").await?;

@@ -68,7 +68,7 @@ async fn writer_against_endless_readers(world: &World) -> Verdict {
 
 async fn readers_against_endless_writers(world: &World) -> Verdict {
     let lock = Lock::rw("k");
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let mut writing = a.ask(&lock).acquired("S1").await?;
     let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
     let mut passed = 0;
@@ -191,7 +191,7 @@ async fn writer_preference_starves_a_reader(world: &World) -> Verdict {
 
 async fn barging_overtakes_a_waiter(world: &World) -> Verdict {
     let lock = Lock::mutex("k").policy(Policy::Barging);
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let mut held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for _ in 0..ROUNDS {
@@ -208,7 +208,7 @@ async fn barging_overtakes_a_waiter(world: &World) -> Verdict {
 async fn preference_serves_the_other_class_too(world: &World) -> Verdict {
     for policy in [Policy::ReaderPreference, Policy::WriterPreference] {
         let lock = Lock::rw(&format!("{policy:?}")).policy(policy);
-        let (a, b) = (world.session().await?, world.session().await?);
+        let [a, b] = world.sessions().await?;
         let held = a.ask(&lock).acquired("S1").await?;
         let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
         let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;

@@ -1,6 +1,6 @@
 //! Fencing tokens, and a store that refuses old ones.
 
-use leasehold_api::{AcquireReply, ConvertReply, EndReply, FencingToken, Refused, bounds};
+use leasehold_api::{AcquireReply, EndReply, FencingToken, Refused, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -82,7 +82,7 @@ async fn tokens_increase_over_epochs(world: &World) -> Verdict {
 }
 
 async fn tokens_increase_over_expiry(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let dead = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
     world.pass(3).await;
@@ -175,7 +175,8 @@ async fn overlapping_readers_share_one(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let first = readers(world, &lock, 2).await?;
     first[0].released("S3").await?;
-    // The first reader is gone. Readers that overlap with the remaining ones are still in one epoch.
+    // The first reader is gone. Readers that overlap with the remaining ones are still in one
+    // epoch.
     let later = readers(world, &lock, 2).await?;
     for reader in [&first[1], &later[0], &later[1]] {
         want_eq!(
@@ -207,7 +208,7 @@ async fn next_readers_have_another(world: &World) -> Verdict {
 }
 
 async fn floor_lifts_the_token(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     // One hour ahead: a client has seen a token that the server has lost.
     let seen = FencingToken::new(a.now().await?.as_micros() + 3_600_000_000);
@@ -255,7 +256,7 @@ async fn low_floor_changes_nothing(world: &World) -> Verdict {
 }
 
 async fn implausible_floor_is_refused(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let days = FencingToken::new(a.now().await?.as_micros() + 3 * 24 * 3_600_000_000);
     for floor in [days, FencingToken::new(bounds::MAX_FLOOR)] {
@@ -314,7 +315,7 @@ async fn reader_that_saw_this_epoch_shares_it(world: &World) -> Verdict {
 }
 
 async fn store_refuses_the_late_writer(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, mut store) = (Lock::mutex("k"), Store::default());
     let late = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
     store.accepts(late.token(), "the holder")?;
@@ -345,33 +346,23 @@ async fn store_takes_readers_then_a_writer(world: &World) -> Verdict {
 }
 
 async fn store_follows_conversions(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let (lock, mut store) = (Lock::rw("k"), Store::default());
     let held = a.ask(&lock).acquired("S1").await?;
     store.accepts(held.token(), "the writer")?;
-    let reading = want!(
-        held.downgrade(held.token()).await?.reply,
-        ConvertReply::Converted { token, .. } => token,
-        "rule 6",
-        "a writer can downgrade"
-    );
+    let reading = held.downgraded(held.token()).await?;
     let other = b.ask(&lock).shared().acquired("rule 6").await?;
     store.accepts(other.token(), "a reader next to the downgraded writer")?;
     store.accepts(reading, "the downgraded writer")?;
     store.refuses(held.token(), "the writer's old token")?;
     other.released("S3").await?;
-    let writing = want!(
-        held.upgrade(reading).await?.reply,
-        ConvertReply::Converted { token, .. } => token,
-        "rule 6",
-        "the only reader can upgrade"
-    );
+    let writing = held.upgraded(reading).await?;
     store.accepts(writing, "the upgraded reader")?;
     store.refuses(other.token(), "the earlier reader")
 }
 
 async fn read_guard_kept_over_its_write_hold(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let ((lock, owner), mut store) = ((Lock::rw("k"), a.owner()), Store::default());
     let writing = a.ask(&lock).owner(owner).acquired("S1").await?;
     a.ask(&lock)

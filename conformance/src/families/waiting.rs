@@ -51,7 +51,7 @@ async fn waiters_know_their_position(world: &World) -> Verdict {
 }
 
 async fn waiter_expires_after_one_waiter_lease(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(20));
     a.ask(&lock).acquired("S1").await?;
     let (_, queued) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -69,7 +69,7 @@ const CROWD: usize = 80;
 
 async fn many_waiters_are_served_in_order(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(Duration::from_secs(60));
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let mut holder = a.ask(&lock).acquired("S1").await?;
     let mut crowd = Vec::new();
     for n in 0..CROWD {
@@ -116,11 +116,7 @@ async fn first_come_first_served(world: &World) -> Verdict {
 }
 
 async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.session().await?,
-        world.session().await?,
-        world.session().await?,
-    );
+    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -128,18 +124,13 @@ async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
     // The key is free, but it's the waiter's turn: neither a try nor the last holder gets it.
     c.ask(&lock).held("rule 7").await?;
     a.ask(&lock).held("rule 7").await?;
-    want!(
-        held.end().await?,
-        EndReply::NotHeld(_),
-        "S3",
-        "the lease is over"
-    );
+    held.not_held("S3", "the lease is over").await?;
     waiter.poll_granted("rule 7").await?;
     Ok(())
 }
 
 async fn release_grants_in_the_same_step(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -152,7 +143,7 @@ async fn release_grants_in_the_same_step(world: &World) -> Verdict {
 }
 
 async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(9));
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -176,28 +167,24 @@ async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
 }
 
 async fn try_does_not_queue(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.session().await?,
-        world.session().await?,
-        world.session().await?,
-    );
+    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (tried, reply) = b.ask(&lock).send().await?;
     want!(reply, AcquireReply::Held(_), "S1", "the key is held");
-    want!(
-        tried.poll().await?.reply,
-        PollReply::Gone(_),
-        "rule 7",
-        "an attempt that doesn't wait has no waiter in the queue"
-    );
+    tried
+        .poll_gone(
+            "rule 7",
+            "an attempt that doesn't wait has no waiter in the queue",
+        )
+        .await?;
     held.released("S3").await?;
     c.ask(&lock).acquired("rule 7").await?;
     Ok(())
 }
 
 async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -215,11 +202,7 @@ async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
 }
 
 async fn waiter_without_polls_expires(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.session().await?,
-        world.session().await?,
-        world.session().await?,
-    );
+    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(3));
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -236,11 +219,7 @@ async fn waiter_without_polls_expires(world: &World) -> Verdict {
 }
 
 async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.session().await?,
-        world.session().await?,
-        world.session().await?,
-    );
+    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(100));
     let held = a.ask(&lock).acquired("S1").await?;
     let until = b.now().await?.saturating_add(world.units(5));
@@ -274,11 +253,7 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
 }
 
 async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.session().await?,
-        world.session().await?,
-        world.session().await?,
-    );
+    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(100));
     let held = a.ask(&lock).acquired("S1").await?;
     let until = b.now().await?.saturating_add(world.units(5));
@@ -292,7 +267,7 @@ async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
 }
 
 async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let wait = Wait::new(false).with_place_until(a.now().await?);
@@ -306,18 +281,13 @@ async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
 }
 
 async fn leaving_lets_the_next_move_up(world: &World) -> Verdict {
-    let (a, b) = (world.session().await?, world.session().await?);
+    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
     let (third, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    want!(
-        second.end().await?,
-        EndReply::Left,
-        "S3",
-        "a release of a waiting attempt removes it from the queue"
-    );
+    second.leaves("S3").await?;
     held.released("S3").await?;
     first.poll_granted("rule 7").await?;
     third.poll_queued("S1").await?;

@@ -1,5 +1,5 @@
-//! A suite is worth what it refuses: each of these backends breaks one rule, and a case that is
-//! named here must notice.
+//! Tests the suite with broken backends: each backend breaks one rule, and the named cases must
+//! fail.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use leasehold_api::{
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
 
-/// Breaks: what the backend does wrong, the rule, and cases that must fail.
+/// Defines the broken backends: what each does wrong, the rule, and the cases that must fail.
 macro_rules! breaks {
     ($($name:ident: $rule:literal, $($case:literal),+;)+) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +26,10 @@ macro_rules! breaks {
 }
 
 breaks! {
-    EndsWhoeverHolds: "S3", "ownership::another_session_cannot_release",
+    ReleasesAnyHolder: "S3", "ownership::another_session_cannot_release",
         "client_renewal::late_release_spares_the_next_holder";
     RenewalResurrects: "S3", "expiry::expired_holder_cannot_renew";
-    EndsNothing: "S3", "client_locks::drop_releases",
+    ReleasesNothing: "S3", "client_locks::drop_releases",
         "client_locks::lock_excludes_until_released",
         "client_care::shutdown_leaves_nothing_behind",
         "client_waiting::dropped_wait_leaves_no_waiter",
@@ -68,7 +68,7 @@ breaks! {
         "client_waiting::try_ends_in_one_call",
         "client_sharing::handles_are_owners",
         "client_locks::label_is_what_others_see";
-    TellsNobodyOfTheirTurn: "L2", "client_waiting::turn_comes_within_the_budget",
+    HidesGrantsFromPolls: "L2", "client_waiting::turn_comes_within_the_budget",
         "client_push::unreachable_client_keeps_its_turn";
     ForcesNothing: "S3", "client_renewal::forced_now_is_noticed",
         "client_many::loss_of_one_is_the_loss_of_all",
@@ -88,12 +88,12 @@ breaks! {
     RenewalAnswersItsLease: "rule 2", "expiry::renewal_never_shortens";
     ChecksInTooLate: "rule 3", "waiting::advice_stays_within_the_poll_interval";
     OneReaderExpiresAll: "rule 4", "expiry::one_reader_of_several";
-    OneEndFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted",
+    OneReleaseFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted",
         "client_sharing::reentrant_guards_are_counted",
         "client_handoff::sender_releases_nothing",
         "client_sharing::nested_writer_downgrades_by_dropping",
         "client_sharing::nested_guards_share_token_and_deadline";
-    ConvertsInAnyPeriod: "rule 6", "redelivery_queue::doubled_downgrade_undoes_no_upgrade";
+    ConvertsInAnyEpoch: "rule 6", "redelivery_queue::doubled_downgrade_undoes_no_upgrade";
     PrefersReaders: "rule 7", "starvation::writer_against_endless_readers",
         "client_waiting::writer_is_not_starved_by_readers";
     PrefersWriters: "rule 7", "starvation::readers_against_endless_writers",
@@ -103,18 +103,18 @@ breaks! {
     PushesNothing: "rule 8", "notifications::grant_is_pushed",
         "client_push::grant_comes_without_another_call",
         "client_push::push_may_come_before_the_reply";
-    DeafPollLosesThePlace: "rule 9", "client_push::waiters_outlive_a_lost_subscription";
-    EveryEndIsTheFirst: "S3", "ownership::second_release_reports_not_held",
+    UnsubscribedPollRemovesTheWaiter: "rule 9", "client_push::waiters_outlive_a_lost_subscription";
+    EveryReleaseIsTheFirst: "S3", "ownership::second_release_reports_not_held",
         "client_handoff::copied_text_is_adopted_once";
     SaysYesToAll: "S3", "client_handoff::spent_handoff_is_refused",
         "client_handoff::late_copy_spares_the_next_holder",
         "client_renewal::revoked_guard_is_lost";
-    NeverAway: "rule 9", "unreachable::unreachable_waiter_is_passed_over";
+    NeverUnreachable: "rule 9", "unreachable::unreachable_waiter_is_passed_over";
     PollConfirms: "rule 10", "offers::poll_never_extends_an_offer";
-    PlacesLastForEver: "rule 10", "offers::dead_waiter_costs_at_most_one_waiter_lease";
+    WaitersNeverExpire: "rule 10", "offers::dead_waiter_costs_at_most_one_waiter_lease";
     LimitsIgnored: "rule 10", "limits::queue_full";
     CountsDeliveries: "rule 12", "redelivery::acquire_twice_holds_once";
-    ForgetsEarlyEnds: "rule 12", "redelivery::release_before_acquire_makes_it_stale";
+    ForgetsEarlyReleases: "rule 12", "redelivery::release_before_acquire_makes_it_stale";
     DeliversAnyTime: "rule 12", "redelivery::acquire_after_its_window_is_too_late";
     PollCreates: "rule 12", "redelivery_queue::poll_after_the_release_creates_nothing";
     HoldsAndRefuses: "rule 13", "limits::holders_full";
@@ -137,14 +137,14 @@ breaks! {
         "client_sharing::upgrade_of_the_sole_reader",
         "client_sharing::writing_over_reading_is_refused";
     RevokesAtOnce: "S1", "forced::revoked_holder_keeps_its_lease";
-    ForcesAnyPeriod: "S3", "forced::never_a_later_epoch",
+    ForcesAnyEpoch: "S3", "forced::never_a_later_epoch",
         "client_renewal::force_spares_later_holders";
     LookingRenews: "L1", "inspection::looking_extends_nothing";
     AnswersBackwards: "trait contract", "batches::each_renewal_by_itself",
         "batches::each_acquire_by_itself";
     OneErrorSpoilsAll: "trait contract", "batches::one_error_touches_no_other",
         "batches::acquire_of_a_foreign_key_touches_no_other";
-    ClaimsMore: "trait contract", "exclusion::capabilities_are_as_declared";
+    DeclaresMore: "trait contract", "exclusion::capabilities_are_as_declared";
 }
 
 fn harness(how: Break) -> Arc<dyn Harness> {
@@ -180,7 +180,7 @@ fn what_is_not_broken_passes_those_cases() {
     }
 }
 
-/// A backend with one rule broken.
+/// A backend that breaks one rule.
 #[derive(Debug)]
 struct Broken {
     inner: Arc<dyn LockBackend>,
@@ -226,14 +226,14 @@ impl Broken {
             Kind::Semaphore => LockSpec::semaphore(permits).expect("few"),
         };
         let lease = match self.how {
-            Break::PlacesLastForEver => Duration::from_secs(60),
+            Break::WaitersNeverExpire => Duration::from_secs(60),
             _ => spec.waiter_lease(),
         };
         let same = same.with_policy(policy).expect("it fits the kind");
         same.with_waiter_lease(lease).expect("it is within bounds")
     }
 
-    /// What is sent instead of the request.
+    /// The request to send instead.
     async fn altered(&self, request: &Acquire) -> Acquire {
         let mut sent = request.clone();
         sent.key = self.key(&request.key);
@@ -241,7 +241,9 @@ impl Broken {
         match self.how {
             Break::NeverExpires => sent.lease = Duration::from_secs(3_000),
             Break::ExpiresLate => sent.lease += Duration::from_millis(3),
-            Break::NeverAway => sent.wait = sent.wait.map(|_| leasehold_api::Wait::new(false)),
+            Break::NeverUnreachable => {
+                sent.wait = sent.wait.map(|_| leasehold_api::Wait::new(false))
+            }
             Break::LimitsIgnored | Break::HoldsAndRefuses => sent.limits = Limits::default(),
             Break::FloorIgnored => sent.floor = None,
             Break::ReadersExclude if sent.mode == Mode::Shared => sent.mode = Mode::Exclusive,
@@ -302,14 +304,16 @@ impl Broken {
             (PollReply::Queued(queued), Break::ChecksInTooLate) => {
                 queued.check_in = Duration::from_secs(5);
             }
-            (PollReply::Acquired(_), Break::TellsNobodyOfTheirTurn) => {
+            (PollReply::Acquired(_), Break::HidesGrantsFromPolls) => {
                 answer.reply = PollReply::Queued(Queued {
                     ahead: 0,
                     check_in: Duration::from_secs(1),
                     place_remaining: Duration::from_secs(5),
                 });
             }
-            (PollReply::Queued(_), Break::DeafPollLosesThePlace) if !request.listening => {
+            (PollReply::Queued(_), Break::UnsubscribedPollRemovesTheWaiter)
+                if !request.listening =>
+            {
                 let end = End::new(sent.key, request.operation);
                 first(self.inner.end(&[end]).await)?;
                 answer.reply = PollReply::Gone(leasehold_api::Why::Expired);
@@ -371,11 +375,11 @@ impl Broken {
         sent.key = self.key(&request.key);
         let known = self.noted(request.operation);
         match self.how {
-            Break::EndsWhoeverHolds => {
+            Break::ReleasesAnyHolder => {
                 let last = self.notes(|notes| notes.last().map(|last| last.operation));
                 sent.operation = last.unwrap_or(sent.operation);
             }
-            Break::EndsNothing => {
+            Break::ReleasesNothing => {
                 return Ok(Stamped {
                     stamp: self.inner.hello().await?,
                     reply: EndReply::Released {
@@ -384,13 +388,13 @@ impl Broken {
                     },
                 });
             }
-            Break::ForgetsEarlyEnds if known.is_none() => {
+            Break::ForgetsEarlyReleases if known.is_none() => {
                 return Ok(Stamped {
                     stamp: self.inner.hello().await?,
                     reply: EndReply::NotHeld(leasehold_api::Why::Unknown),
                 });
             }
-            Break::OneEndFreesAllHolds => {
+            Break::OneReleaseFreesAllHolds => {
                 let all = self.notes(|notes| notes.clone());
                 for other in all.iter().filter(|o| o.operation != sent.operation) {
                     let end = End::new(other.key.clone(), other.operation);
@@ -400,7 +404,10 @@ impl Broken {
             _ => {}
         }
         let mut answer = first(self.inner.end(&[sent]).await)?;
-        let says_yes = matches!(self.how, Break::EveryEndIsTheFirst | Break::SaysYesToAll);
+        let says_yes = matches!(
+            self.how,
+            Break::EveryReleaseIsTheFirst | Break::SaysYesToAll
+        );
         if says_yes && matches!(answer.reply, EndReply::NotHeld(_)) {
             answer.reply = EndReply::Released {
                 holds_left: 1,
@@ -414,7 +421,7 @@ impl Broken {
         Ok(answer)
     }
 
-    /// The tokens of whoever holds now.
+    /// The tokens of the current holders.
     async fn current(&self, key: &Key) -> Result<Vec<FencingToken>, BackendError> {
         let view = self.inner.inspect(key).await?.reply;
         Ok(view.holders.iter().map(|holder| holder.token).collect())
@@ -425,7 +432,7 @@ fn first<T>(mut answers: Vec<Result<T, BackendError>>) -> Result<T, BackendError
     answers.remove(0)
 }
 
-/// What the breaks of batches do to an answer.
+/// Changes the replies to a batch.
 fn spoil<T>(how: Break, mut answers: Vec<Result<T, BackendError>>) -> Vec<Result<T, BackendError>> {
     let failed = answers
         .iter()
@@ -443,7 +450,7 @@ fn spoil<T>(how: Break, mut answers: Vec<Result<T, BackendError>>) -> Vec<Result
 #[async_trait]
 impl LockBackend for Broken {
     fn capabilities(&self) -> Capabilities {
-        if self.how == Break::ClaimsMore {
+        if self.how == Break::DeclaresMore {
             return Capabilities::minimal();
         }
         self.inner.capabilities()
@@ -459,11 +466,8 @@ impl LockBackend for Broken {
 
     async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
         let notices = self.inner.listen(session).await?;
-        if matches!(
-            self.how,
-            Break::PushesNothing | Break::TellsNobodyOfTheirTurn
-        ) {
-            // Keeps the subscription, and passes nothing on.
+        if matches!(self.how, Break::PushesNothing | Break::HidesGrantsFromPolls) {
+            // Keeps the subscription but delivers nothing.
             return Ok(Box::pin(stream::poll_fn(move |_| {
                 let _ = &notices;
                 std::task::Poll::Pending
@@ -541,7 +545,7 @@ impl LockBackend for Broken {
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
         let mut sent = request.clone();
-        if self.how == Break::ConvertsInAnyPeriod {
+        if self.how == Break::ConvertsInAnyEpoch {
             let current = self.current(&request.key).await?;
             sent.expected = current.first().copied().unwrap_or(sent.expected);
         }
@@ -566,7 +570,7 @@ impl LockBackend for Broken {
         match self.how {
             Break::ForcesNothing => sent.tokens.clear(),
             Break::RevokesAtOnce => sent.how = ForceHow::Now,
-            Break::ForcesAnyPeriod => sent.tokens = self.current(&request.key).await?,
+            Break::ForcesAnyEpoch => sent.tokens = self.current(&request.key).await?,
             _ => {}
         }
         self.inner.force_release(&sent).await

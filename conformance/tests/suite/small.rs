@@ -1,4 +1,4 @@
-//! The smallest backend passes what it is asked: exclusive locks with a lease, nothing else.
+//! A minimal backend passes the suite: exclusive locks with a lease, and nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use leasehold_api::{
 };
 use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases, run_case};
 
-/// What a key holds: who and until when, and the highest sequence of each session.
+/// The state of a key: the holder, the end of its lease, and the highest sequence of each session.
 #[derive(Debug, Default)]
 struct Lock {
     holder: Option<(Operation, ServerTime)>,
@@ -21,7 +21,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// When the operation's hold ends, if it holds.
+    /// The end of the operation's lease, if it holds the key.
     fn held_by(&self, operation: Operation, now: ServerTime) -> Option<ServerTime> {
         let mine = self.holder.filter(|(holder, _)| *holder == operation);
         mine.map(|(_, end)| end).filter(|end| *end > now)
@@ -37,7 +37,7 @@ type Locks = Arc<Mutex<BTreeMap<Key, Lock>>>;
 
 #[derive(Debug)]
 struct Small {
-    /// For its clock and its runtime.
+    /// Provides the clock and the runtime.
     base: Arc<dyn LockBackend>,
     locks: Locks,
 }

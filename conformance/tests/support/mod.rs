@@ -1,5 +1,5 @@
-//! A backend that runs the state machine itself, in virtual time and without a network: what the
-//! suite is tried on.
+//! A backend that runs the state machine directly, in virtual time and without a network. The tests
+//! of the suite use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,11 +19,11 @@ use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing}
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// What a test may put around each client's backend.
+/// A wrapper that a test may put around each client's backend.
 pub(crate) type Wrap =
     Arc<dyn Fn(Arc<dyn LockBackend>, &Arc<Server>) -> Arc<dyn LockBackend> + Send + Sync>;
 
-/// The harness over the state machine.
+/// The harness of the state machine.
 #[derive(Clone)]
 pub(crate) struct Reference {
     wrap: Wrap,
@@ -75,26 +75,26 @@ impl Harness for Reference {
     }
 
     async fn environment(&self, _namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
-        Ok(Arc::new(Place {
+        Ok(Arc::new(MachineEnvironment {
             server: Arc::new(Server::new()),
             wrap: Arc::clone(&self.wrap),
         }))
     }
 }
 
-struct Place {
+struct MachineEnvironment {
     server: Arc<Server>,
     wrap: Wrap,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for MachineEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Place")
+        f.write_str("MachineEnvironment")
     }
 }
 
 #[async_trait]
-impl Environment for Place {
+impl Environment for MachineEnvironment {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         let backend = Arc::new(Client {
             server: Arc::clone(&self.server),
@@ -117,10 +117,10 @@ impl Environment for Place {
     }
 }
 
-/// All keys, and who listens.
+/// All keys, and the sessions that listen.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Room for what a wrapper remembers across all clients.
+    /// Requests that a wrapper records across all clients.
     #[allow(dead_code, reason = "only some tests wrap")]
     pub(crate) notes: Mutex<Vec<Acquire>>,
     inner: Mutex<Inner>,
@@ -183,7 +183,7 @@ impl Server {
         let (reply, messages) = machine::step(keys.entry(key.clone()).or_default(), env, command);
         for message in messages {
             for sender in listeners.get(&message.to).into_iter().flatten() {
-                // A listener that went away meanwhile hears nothing.
+                // A subscriber that is gone receives nothing.
                 let _ = sender.send(notice(message.event, stamp));
             }
         }
@@ -213,7 +213,7 @@ struct Client {
     server: Arc<Server>,
 }
 
-/// The reply of one command, as its own type.
+/// Converts the reply of one command to its own type.
 macro_rules! ask {
     ($self:ident, $key:expr, $command:ident($request:expr)) => {{
         let command = Command::$command($request);
@@ -301,7 +301,7 @@ impl LockBackend for Client {
     }
 }
 
-/// Tokio's paused clock, and numbers that differ.
+/// Tokio's paused clock, and distinct numbers.
 #[derive(Debug)]
 struct Virtual {
     server: Arc<Server>,
@@ -323,7 +323,7 @@ impl Runtime for Virtual {
     fn fill_random(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let drawn = self.server.drawn.fetch_add(1, Ordering::Relaxed);
-            // Spread, so that the first bytes differ too.
+            // Spread over all bytes, so that the first ones differ too.
             let spread = drawn.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
             chunk.copy_from_slice(&spread[..chunk.len()]);
         }

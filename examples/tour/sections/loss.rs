@@ -1,4 +1,5 @@
-//! A holder loses its lock while it works. `with` stops the work, and the resource refuses late writes.
+//! A holder loses its lock while it works. `with` stops the work, and the resource refuses late
+//! writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,11 +1,11 @@
-//! One process that takes a lock again and again, and prints what happens, a line for each event:
+//! Repeatedly acquires a lock and prints one line per event:
 //!
-//! - `ready` once it is connected; it goes on when it reads a line;
-//! - `granted TICKET TOKEN`: it has the lock; the server's time in µs when it got its place, and
-//!   the fencing token;
-//! - `lost REASON`: it lost the lock while it held it.
+//! - `ready`: it is connected, and continues when it reads a line;
+//! - `granted TICKET TOKEN`: it holds the lock, with the server's time in µs when it was queued,
+//!   and the fencing token;
+//! - `lost REASON`: it lost the lock.
 //!
-//! It ends after its last round, and when its standard input ends: it does not outlive a test.
+//! It exits after its last round, or when its standard input closes, so it doesn't outlive a test.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use leasehold_api::{Label, LockClient, Release};
 use leasehold_processes::{Library, RecordingBackend};
 use tokio::sync::oneshot;
 
-/// Takes a lock again and again.
+/// Repeatedly acquires a lock.
 #[derive(Parser)]
 struct Arguments {
-    /// The library to use.
+    /// The client library.
     #[arg(long)]
     client: Library,
-    /// The server.
+    /// The URL of the server.
     #[arg(long)]
     url: String,
-    /// The lock's name.
+    /// The name of the lock.
     #[arg(long)]
     key: String,
-    /// What others see of this process.
+    /// The label that other processes see.
     #[arg(long)]
     label: String,
-    /// How often to take it.
+    /// The number of acquisitions.
     #[arg(long, default_value_t = 1)]
     rounds: u32,
-    /// How long to keep it, in ms.
+    /// How long to hold the lock, in ms.
     #[arg(long, default_value_t = 0)]
     hold_ms: u64,
-    /// How long a place in the queue outlives this process, in ms.
+    /// The waiter lease, in ms.
     #[arg(long, default_value_t = 5_000)]
     waiter_lease_ms: u64,
 }
@@ -80,14 +80,14 @@ fn say(line: &str) -> Result<(), std::io::Error> {
     out.flush()
 }
 
-/// Waits for the first line of the input; the end of the input ends the process, now or later.
+/// Waits for the first line of the input. The process exits when the input closes.
 async fn told_to_go() -> Result<(), Failure> {
     let (go, told) = oneshot::channel();
     std::thread::spawn(move || {
         let mut go = Some(go);
         for _ in std::io::stdin().lock().lines() {
             if let Some(go) = go.take() {
-                // Fails only when the process is ending.
+                // Fails only while the process exits.
                 let _ = go.send(());
             }
         }

@@ -1,4 +1,4 @@
-//! Waiters that die in the queue cost those behind them one waiter lease, all the dead together.
+//! Any number of waiters that die in the queue cost the others one waiter lease together.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use rustix::process::Signal;
 use crate::support::{Behavior, Processes, client, queue, run, until};
 
 const PROCESSES: usize = 32;
-/// Places in the queue of those that die, apart from each other, so that a cost for each of them
-/// would add up to five waiter leases.
+/// The positions of the waiters that die. They are apart from each other, so that a cost for each
+/// one would add up to five waiter leases.
 const VICTIMS: [usize; 5] = [1, 7, 13, 19, 25];
 const WAITER_LEASE: Duration = Duration::from_secs(3);
 /// The longest time between two polls.
 const POLL: Duration = Duration::from_secs(1);
-/// For a machine that is busy: less than another waiter lease.
+/// An allowance for a busy machine: less than another waiter lease.
 const MARGIN: Duration = Duration::from_millis(1_500);
 const KEY: &str = "dead";
 
@@ -85,7 +85,7 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
         library.name()
     );
     assert!(delay <= WAITER_LEASE + POLL + MARGIN, "{delay:?}");
-    // Tokens number the tenures in the order in which the server granted them.
+    // Tokens increase in the order in which the server granted the lock.
     grants.sort_by_key(|grant| grant.token);
     let served: Vec<_> = grants.iter().map(|grant| grant.label.clone()).collect();
     let mut expected = waiting;
@@ -94,7 +94,7 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
 
     let mut well = PROCESSES - VICTIMS.len();
     if signal == Signal::STOP {
-        // Whoever comes back stands in line again.
+        // A process that resumes queues again.
         for victim in &victims {
             processes.signal(victim, Signal::CONT);
         }

@@ -14,18 +14,18 @@ use tokio::task::JoinSet;
 
 use crate::support::{client, run};
 
-/// How many futures are dropped: a tenth of what a long run does, or what
-/// `LEASEHOLD_DROPPED_FUTURES` says.
+/// The number of futures to drop: a tenth of a long run, or the value of
+/// `LEASEHOLD_DROPPED_FUTURES`.
 const DROPS: u32 = 1_000;
-/// They are dropped in waves, so that what is left of one is seen before it expires.
+/// Futures are dropped in waves, so that leftovers of a wave are seen before they expire.
 const WAVE: u32 = 500;
 const CLIENTS: u32 = 16;
-/// Attempts that go for the same key, one after the other or at once.
+/// The number of attempts on one key, sequential or concurrent.
 const ATTEMPTS_PER_KEY: u32 = 4;
 const LEASE: Duration = Duration::from_secs(10);
-/// Replies and pushes are held back for up to this long on their way to the future.
+/// The maximum delay of replies and pushes.
 const HELD_BACK: Duration = Duration::from_millis(1);
-/// A future that is not dropped after a number of polls is dropped within this time.
+/// A future is dropped after a number of polls, or within this time.
 const LONGEST_LIFE_US: u64 = 3_000;
 
 #[test]
@@ -94,13 +94,13 @@ type Dropper = (Arc<RecordingBackend>, LockClient);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
-    /// Futures dropped before they were ready.
+    /// Futures dropped before they completed.
     dropped: u32,
-    /// Of these: after the acquire was sent.
+    /// Of these, dropped after the acquire was sent.
     sent: u32,
-    /// Of these: after the server had granted it, and this process knew.
+    /// Of these, dropped after this process received the grant.
     granted: u32,
-    /// Futures that were ready before they could be dropped.
+    /// Futures that completed before they could be dropped.
     ready: u32,
 }
 
@@ -113,7 +113,7 @@ impl Counts {
     }
 }
 
-/// Drops `wanted` futures, from all clients at once; `keys` counts the keys used so far.
+/// Drops `wanted` futures of all clients concurrently. `keys` counts the keys used so far.
 async fn drop_some(droppers: &[Dropper], wanted: u32, keys: &mut u32) -> Counts {
     let (left, attempts) = (
         Arc::new(AtomicU32::new(wanted)),
@@ -127,7 +127,7 @@ async fn drop_some(droppers: &[Dropper], wanted: u32, keys: &mut u32) -> Counts 
         tasks.spawn(async move {
             let mut counts = Counts::default();
             while take_one(&left) {
-                // Until one future was dropped; those that are ready first do not count.
+                // Until one future was dropped. Futures that complete first don't count.
                 let before = counts.dropped;
                 while counts.dropped == before {
                     let number = attempts.fetch_add(1, Ordering::Relaxed);
@@ -185,10 +185,10 @@ async fn drop_one(recording: &RecordingBackend, mutex: &Mutex, counts: &mut Coun
             match guard {
                 Ok(None) => {}
                 Ok(Some(guard)) => {
-                    // Dropped or done: what it came to does not matter.
+                    // Dropped or completed: the outcome doesn't matter.
                     let _ = at_random(random(), guard.release()).await;
                 }
-                // The short wait was over before an answer came.
+                // The time limit was over before a reply arrived.
                 Err(error) => assert!(error.is_transient(), "{error}"),
             }
         }
@@ -202,7 +202,7 @@ fn acquired(result: Result<Outcome<MutexGuard>, Error>) -> Result<Option<MutexGu
     })
 }
 
-/// Runs a future for a few polls, or for a little while; `None` if it was dropped then.
+/// Runs a future for a few polls or a short time. Returns `None` if it was dropped.
 async fn at_random<F: Future>(random: u64, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     if random.is_multiple_of(2) {
@@ -224,7 +224,7 @@ async fn at_random<F: Future>(random: u64, future: F) -> Option<F::Output> {
     tokio::time::timeout(life, future).await.ok()
 }
 
-/// Holders and waiters of a key.
+/// The number of holders and waiters of a key.
 async fn left_on(locks: &LockClient, key: u32) -> u32 {
     let seen = locks.inspect(name(key)).await.expect("an answer");
     seen.holder_count() + seen.waiter_count()

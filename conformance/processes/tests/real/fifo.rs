@@ -1,4 +1,4 @@
-//! First come, first served, across processes.
+//! Waiters are served in order, across processes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::{Behavior, Grant, Processes, client, queue, run, until};
 
 const PROCESSES: usize = 32;
 const ROUNDS: u32 = 4;
-/// Nobody is to lose its place, however busy the machine is.
+/// Long enough that no waiter expires, even on a busy machine.
 const WAITER_LEASE: Duration = Duration::from_secs(60);
 const KEY: &str = "fifo";
 
@@ -45,7 +45,7 @@ async fn fifo_across_processes(library: Library) {
     gate.release().await.expect("released");
 
     let mut grants = processes.grants(PROCESSES * ROUNDS as usize).await;
-    // Tokens number the tenures in the order in which the server granted them.
+    // Tokens increase in the order in which the server granted the lock.
     grants.sort_by_key(|grant| grant.token);
     let labels = grants.iter().map(|grant| grant.label.clone());
     assert_eq!(labels.take(PROCESSES).collect::<Vec<_>>(), first_round);
@@ -53,7 +53,7 @@ async fn fifo_across_processes(library: Library) {
     assert_eq!(processes.end().await, PROCESSES, "all end well");
 }
 
-/// Pairs of grants in an order other than that of their tickets.
+/// Counts pairs of grants that are not in the order of their tickets.
 fn inversions(grants: &[Grant]) -> usize {
     let later = |(at, grant): (usize, &Grant)| {
         let rest = grants[at..].iter();

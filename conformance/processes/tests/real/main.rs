@@ -1,5 +1,5 @@
-//! Promises about waiting, on a real server, with many processes and many clients, through both
-//! client libraries.
+//! Tests of waiting on a real server, with many processes and many clients, through both client
+//! libraries.
 
 mod dead_waiters;
 mod drops;

@@ -1,5 +1,5 @@
-//! Subscriptions that are killed again and again: waiters notice, keep their places, and are
-//! told of their grants all the same.
+//! Subscriptions are killed repeatedly. Waiters notice it, stay in the queue, and still learn of
+//! their grants.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::support::{Stalls, client, queue, run, until};
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 60;
 const HOLD: Duration = Duration::from_millis(5);
-/// After all subscriptions stand again. Where none ever stands, each grant is found by a poll, at
-/// most a second later, and those seconds add up in the queue.
+/// The maximum wait once all subscriptions are restored. Without subscriptions, each grant is found
+/// by a poll up to a second later, and those seconds add up in the queue.
 const BETWEEN_KILLS: Duration = Duration::from_millis(150);
-/// How much longer a wait may be when subscriptions are killed.
+/// How much longer a wait may take while subscriptions are killed.
 const LONGER: Duration = Duration::from_secs(1);
-/// Nothing hangs.
+/// The limit for a step that hangs.
 const ALL_OVER: Duration = Duration::from_secs(60);
 
 #[test]
@@ -42,7 +42,7 @@ async fn pubsub_killed_under_contention(library: Library) {
         let locks = client(Arc::clone(&recording) as _, &format!("client-{number}"));
         clients.push((recording, locks));
     }
-    // From then on all are subscribed.
+    // From now on, all clients are subscribed.
     places_are_kept(&server, &clients).await;
 
     let calm = longest_wait(&clients, "calm").await;
@@ -60,13 +60,13 @@ async fn pubsub_killed_under_contention(library: Library) {
         kills > 2 * CLIENTS,
         "only {kills} subscriptions were killed"
     );
-    // Twice, for a machine that has become busier since.
+    // Twice the time, in case the machine has become busier.
     let allowed = calm * 2 + LONGER + stalled;
     assert!(killed <= allowed, "{killed:?}, {calm:?} without");
     for (recording, _) in &clients {
-        assert_eq!(recording.places_lost(), 0, "places are kept");
+        assert_eq!(recording.places_lost(), 0, "no waiter is removed");
     }
-    // Each lock was taken by the attempt that first asked for it: nobody was sent to the end.
+    // Each lock was acquired by the first attempt of its client: no waiter had to queue again.
     assert_eq!(attempts(&clients) - before, CLIENTS * ROUNDS);
 }
 
@@ -79,7 +79,7 @@ fn attempts(clients: &[Client]) -> usize {
         .sum()
 }
 
-/// All clients take the lock again and again; the longest that one waited for it.
+/// All clients repeatedly acquire the lock. Returns the longest wait.
 async fn longest_wait(clients: &[Client], key: &str) -> Duration {
     let mut tasks = JoinSet::new();
     for (_, locks) in clients {
@@ -104,7 +104,7 @@ async fn longest_wait(clients: &[Client], key: &str) -> Duration {
         .expect("clients")
 }
 
-/// Who waits while its subscription is killed is served in its turn.
+/// A waiter whose subscription is killed is served in its turn.
 async fn places_are_kept(server: &RedisServer, clients: &[Client]) {
     const KEY: &str = "parked";
     let mutex = clients[0].1.mutex(KEY).expect("a good key");
@@ -131,7 +131,7 @@ async fn places_are_kept(server: &RedisServer, clients: &[Client]) {
     }
     all_listen(&mut connection).await;
     let still = queue(&until(locks, KEY, "all wait", all).await);
-    assert_eq!(still, waiting, "nobody has lost its place");
+    assert_eq!(still, waiting, "no waiter has lost its turn");
     gate.release().await.expect("released");
     let all_served = tokio::time::timeout(ALL_OVER, tasks.join_all()).await;
     all_served.expect("nothing hangs");
@@ -159,14 +159,14 @@ async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
     connection.expect("connected")
 }
 
-/// Kills all subscriptions of a server: how many there were.
+/// Kills all subscriptions of a server. Returns how many there were.
 async fn kill_all(connection: &mut redis::aio::MultiplexedConnection) -> usize {
     let mut kill = redis::cmd("CLIENT");
     kill.arg("KILL").arg("TYPE").arg("pubsub");
     kill.query_async(connection).await.expect("a count")
 }
 
-/// Kills all subscriptions of a server again and again.
+/// Repeatedly kills all subscriptions of a server.
 struct Killer(JoinHandle<()>, mpsc::UnboundedReceiver<usize>);
 
 impl Killer {
@@ -176,7 +176,7 @@ impl Killer {
         let task = tokio::spawn(async move {
             while !counts.is_closed() {
                 let killed = kill_all(&mut connection).await;
-                // Fails when it is told to stop.
+                // Fails when the task is stopped.
                 let _ = counts.send(killed);
                 all_listen(&mut connection).await;
                 tokio::time::sleep(BETWEEN_KILLS).await;
@@ -185,7 +185,7 @@ impl Killer {
         Self(task, counted)
     }
 
-    /// How many subscriptions were killed.
+    /// The number of killed subscriptions.
     async fn stop(self) -> usize {
         let Self(task, mut counted) = self;
         counted.close();

@@ -1,4 +1,4 @@
-//! Somebody sets the server's clock while locks are held.
+//! The server's clock is set while locks are held.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -12,10 +12,10 @@ use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use crate::support::{client, run};
 
-/// Far beyond what clocks may differ by, and no reason for a tenure to expire.
+/// Far beyond the allowed clock difference, but too short for a lease to expire.
 const STEP_US: i64 = 2_000_000;
 const LEASE: Duration = Duration::from_secs(9);
-/// For a machine that is busy.
+/// An allowance for a busy machine.
 const MARGIN: Duration = Duration::from_millis(1_500);
 
 #[test]
@@ -45,7 +45,7 @@ async fn stepped_server_clock_ends_validity(library: Library) {
         let noticed = began.elapsed();
         println!("{}: {step} µs, noticed after {noticed:?}", library.name());
         assert_eq!(loss, Ok(Loss::ClockStepped), "{step} µs");
-        // By the next renewal, and long before the deadline.
+        // With the next renewal, long before the deadline.
         assert!(
             noticed <= LEASE / bounds::RENEWALS_PER_LEASE + MARGIN,
             "{noticed:?}"
@@ -61,7 +61,7 @@ async fn stepped_server_clock_ends_validity(library: Library) {
     }
 }
 
-/// What a server's clock is off by.
+/// The offset of a server's clock.
 struct Clock {
     file: File,
     _folder: tempfile::TempDir,
@@ -74,7 +74,7 @@ impl Clock {
     }
 }
 
-/// A server that is shown another wall clock than the machine's.
+/// A server whose wall clock differs from the machine's.
 fn server_with_a_clock() -> (RedisServer, Clock) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let offset = folder.path().join("offset");
@@ -102,7 +102,7 @@ fn server_with_a_clock() -> (RedisServer, Clock) {
     (ServerOptions::default().with_program(path).start(), clock)
 }
 
-/// The shim, by the compiler that Rust links with.
+/// Compiles the shim with the compiler that Rust links with.
 fn compiled(folder: &Path) -> PathBuf {
     let library = folder.join("stepped_clock.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/stepped_clock.c");

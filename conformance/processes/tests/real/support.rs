@@ -1,4 +1,4 @@
-//! A server with clients of this process, and crowds of others.
+//! A server with clients in this process and in many others.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-/// What is to happen soon, happens within this time on a busy machine.
+/// The maximum time for a step, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Runs a test on a runtime of its own, of several threads.
+/// Runs a test on a multi-threaded runtime.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -26,8 +26,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .block_on(test);
 }
 
-/// Watches how late a thread is that only sleeps: what a machine that stands still adds to every
-/// wait.
+/// Measures how late a thread wakes up that only sleeps. A stalled machine adds this to every wait.
 pub(crate) struct Stalls(Arc<AtomicBool>, JoinHandle<Duration>);
 
 impl Stalls {
@@ -47,14 +46,14 @@ impl Stalls {
         Self(over, thread)
     }
 
-    /// The longest that it stood still until now.
+    /// The longest stall so far.
     pub(crate) fn longest(self) -> Duration {
         self.0.store(true, Ordering::Relaxed);
         self.1.join().expect("it only sleeps")
     }
 }
 
-/// A client of this process, with calls as long as those of the others.
+/// Creates a client in this process, with the same call timeout as the others.
 pub(crate) fn client(backend: Arc<dyn LockBackend>, label: &str) -> LockClient {
     LockClient::builder(backend)
         .label(Label::new(label).expect("a good label"))
@@ -63,7 +62,7 @@ pub(crate) fn client(backend: Arc<dyn LockBackend>, label: &str) -> LockClient {
         .expect("good settings")
 }
 
-/// Looks at a key until it is as wanted.
+/// Inspects a key until it is as `wanted`.
 pub(crate) async fn until(
     locks: &LockClient,
     key: &str,
@@ -81,23 +80,23 @@ pub(crate) async fn until(
     }
 }
 
-/// Who waits, in the order of the queue.
+/// The labels of the waiters, in the order of the queue.
 pub(crate) fn queue(seen: &Inspection) -> Vec<String> {
     let labels = seen.waiters().iter().map(|waiter| waiter.label.to_string());
     labels.collect()
 }
 
-/// A grant as a process told it.
+/// A grant that a process printed.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) label: String,
-    /// The server's time in µs when the attempt got its place.
+    /// The server's time in µs when the attempt was queued.
     pub(crate) ticket: u64,
     pub(crate) token: u64,
     pub(crate) seen: Instant,
 }
 
-/// What a process printed, or that it printed the last.
+/// A line of a process, or the end of its output.
 #[derive(Debug)]
 enum Event {
     Ready,
@@ -105,13 +104,13 @@ enum Event {
     Ended,
 }
 
-/// How the processes of a group behave.
+/// The behavior of the processes.
 pub(crate) struct Behavior {
     pub(crate) rounds: u32,
     pub(crate) waiter_lease: Duration,
 }
 
-/// Processes that take one lock. Dropping it kills them.
+/// Processes that contend for one lock. Dropping this value kills them.
 pub(crate) struct Processes {
     processes: Vec<(String, Child, ChildStdin)>,
     events: UnboundedReceiver<Event>,
@@ -161,7 +160,7 @@ impl Processes {
         event.expect("a process goes on").expect("readers run")
     }
 
-    /// Lets all of them begin.
+    /// Starts all processes.
     pub(crate) async fn go(&mut self) {
         for (_, _, input) in &mut self.processes {
             input.write_all(b"\n").await.expect("it reads");
@@ -176,7 +175,7 @@ impl Processes {
         kill_process(id.expect("a number of a process"), signal).expect("a signal to a child");
     }
 
-    /// The next grants, in the order in which they were told; a process may end meanwhile.
+    /// Returns the next grants, in the order of printing. Processes may exit in the meantime.
     pub(crate) async fn grants(&mut self, count: usize) -> Vec<Grant> {
         let mut grants = Vec::new();
         while grants.len() < count {
@@ -189,7 +188,7 @@ impl Processes {
         grants
     }
 
-    /// Waits for the ends of all processes, and returns how many of them ended well.
+    /// Waits until all processes exit. Returns how many succeeded.
     pub(crate) async fn end(mut self) -> usize {
         let mut well = 0;
         for (label, child, _input) in &mut self.processes {
@@ -216,7 +215,7 @@ async fn read(label: String, output: ChildStdout, events: UnboundedSender<Event>
             }),
             _ => panic!("{label}: {line}"),
         };
-        // Fails when the test has seen enough.
+        // Fails when the test is over.
         let _ = events.send(event);
     }
     let _ = events.send(Event::Ended);
