@@ -7,6 +7,7 @@ mod constructors;
 mod lua_mutants;
 
 #[cfg(leasehold_mutants)]
+#[allow(dead_code, reason = "the whole suite runs in another binary")]
 #[path = "../../../redis-common/tests/shared/harness.rs"]
 mod harness;
 #[path = "../../../redis-common/tests/shared/mod.rs"]
