@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = cases!("batches";
     each_release_by_itself: ["trait contract", "S3"], [];
     same_attempt_twice_in_a_batch: ["rule 12"], [];
     each_poll_by_itself: ["trait contract", "rule 7"], [Queue];
-    ends_of_one_key_in_order: ["rule 7", "rule 8"], [Queue];
+    releases_of_one_key_in_order: ["rule 7", "rule 8"], [Queue];
     largest_batch: ["trait contract"], [];
     one_error_touches_no_other: ["rule 14", "trait contract"], [PlantForeign];
     each_acquire_by_itself: ["trait contract", "S1", "rule 12"], [];
@@ -162,7 +162,7 @@ async fn each_poll_by_itself(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn ends_of_one_key_in_order(world: &World) -> Verdict {
+async fn releases_of_one_key_in_order(world: &World) -> Verdict {
     let held = holds(world, 1).await?;
     let lock = Lock::mutex("k0");
     let session = &held[0].session;

@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     forced_now_is_noticed: ["S3"], [ForceRelease];
     revoked_guard_is_lost: ["S1", "S3"], [ForceRelease];
     force_spares_later_holders: ["S3"], [ForceRelease, Inspect, FencingTokens];
-    forced_end_stops_a_body: ["S2", "S3"], [ForceRelease];
+    forced_release_stops_a_body: ["S2", "S3"], [ForceRelease];
 );
 
 async fn renewal_keeps_a_lock(world: &World) -> Verdict {
@@ -305,7 +305,7 @@ async fn force_spares_later_holders(world: &World) -> Verdict {
     released(&guard, "S3").await
 }
 
-async fn forced_end_stops_a_body(world: &World) -> Verdict {
+async fn forced_release_stops_a_body(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let mutex = a.mutex("k")?.lease(world.units(15));
     let came = mutex

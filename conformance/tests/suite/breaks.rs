@@ -74,7 +74,7 @@ breaks! {
         "client_many::loss_of_one_is_the_loss_of_all",
         "client_many::loss_while_waiting_takes_all_anew",
         "client_handoff::revoked_handoff_is_refused",
-        "client_renewal::forced_end_stops_a_body",
+        "client_renewal::forced_release_stops_a_body",
         "client_renewal::revoked_guard_is_lost";
     NeverExpires: "L1", "expiry::unattended_lease_frees_the_key",
         "client_waiting::crashed_holder_is_waited_out",
