@@ -40,7 +40,7 @@ pub struct Entry {
     pub at: Duration,
     /// To which client, if to one.
     pub client: Option<Arc<str>>,
-    /// Number of the [`Message`] that brought it, if one did.
+    /// Number of the [`Message`](crate::Message) that brought it, if one did.
     pub message: Option<u64>,
     /// What.
     pub event: Event,

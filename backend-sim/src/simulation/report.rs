@@ -17,8 +17,8 @@ pub struct RunReport<T> {
     /// A hash of the run: of all its choices, and of all that happened when. Equal runs have equal
     /// hashes, in any process and any build of the same version.
     pub trace: u64,
-    /// Its choices, unless they were [not recorded](SimOptions::with_recording): to be
-    /// [replayed](Policy::Replay).
+    /// Its choices, unless they were [not recorded](crate::SimOptions::with_recording): to be
+    /// [replayed](crate::Policy::Replay).
     pub tape: Tape,
     /// How much virtual time it took.
     pub elapsed: Duration,
@@ -50,7 +50,8 @@ impl<T> RunReport<T> {
         }
     }
 
-    /// What happened, oldest first; as much of it as [`SimOptions::with_log_limit`] lets be kept.
+    /// What happened, oldest first; as much of it as
+    /// [`SimOptions::with_log_limit`](crate::SimOptions::with_log_limit) lets be kept.
     pub fn log(&self) -> impl ExactSizeIterator<Item = &Entry> {
         self.log.entries()
     }
