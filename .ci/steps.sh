@@ -91,7 +91,7 @@ mutants() {
 }
 
 explorer() {
-    cargo build -q --release -p leasehold-sim --bin explore
+    cargo build -q --release -p leasehold-verifier --bin explore
 }
 
 # explore FLAG...: runs of the simulator, each checked; a failed one prints how to repeat it.
@@ -147,18 +147,16 @@ rustdoc() {
 
 # The kept hashes again, with an optimising compiler: a seed is the same run there.
 golden_in_release() {
-    cargo test -q --release -p leasehold-sim --test golden
+    cargo test -q --release -p leasehold-verifier --test verifier golden
 }
 
 # The tests notice each mutant of the Lua scripts.
 mutants_of_the_scripts() {
-    with_mutants cargo test -q --workspace --lib --test lua_mutants -- --nocapture mutant
+    with_mutants cargo test -q --workspace --lib --test server -- --nocapture mutant
 }
 
 # Benches beside other lock libraries.
 benches_with_peers() {
-    with_lints cargo test -q -p leasehold-benches --features peers \
-        --bench sequential --bench distinct_keys peers
     with_lints cargo run -q -p leasehold-benches --features peers --bin report -- \
         --quick --only peer --out "$TMPDIR/bench-report"
     RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches --no-deps --features peers
@@ -187,7 +185,8 @@ feature_powerset() {
 # What would be published, built from its archives.
 packages() {
     cargo package --workspace --allow-dirty \
-        --exclude leasehold-benches --exclude leasehold-test-servers --exclude leasehold-processes
+        --exclude leasehold-benches --exclude leasehold-test-servers --exclude leasehold-processes \
+        --exclude leasehold-verifier
 }
 
 # The simulator's pages, drawn by a browser; the pictures stay in target/tmp.

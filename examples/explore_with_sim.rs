@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::api::{LockBackend as _, Runtime};
-use leasehold::sim::{Exploration, SimServer, Troubles};
+use leasehold::sim::{Exploration, FaultMix, SimServer};
 use leasehold::{Error, FencingToken, LockClient};
 
 /// A row of the database: the balance, and the highest token that wrote it.
@@ -111,7 +111,7 @@ const SEEDS: u64 = 5_000;
 fn exploration() -> Exploration {
     Exploration::new()
         .with_seeds(0..SEEDS)
-        .with_troubles(Troubles::all())
+        .with_fault_mix(FaultMix::all())
 }
 
 fn main() {
@@ -135,7 +135,7 @@ mod tests {
     fn the_missing_token_is_found() {
         let failure = exploration().find(|sim| scenario(sim, false));
         let failure = failure.expect("the bug is found");
-        assert!(failure.why.contains("an addition is lost"), "{failure}");
+        assert!(failure.reason.contains("an addition is lost"), "{failure}");
     }
 
     #[test]

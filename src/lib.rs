@@ -18,7 +18,7 @@
 //!     // Now or never. Contention is a value, not an error.
 //!     match locks.mutex("thumbnails")?.lease(Duration::from_secs(60)).try_lock().await? {
 //!         Outcome::Acquired(guard) => drop(guard),
-//!         Outcome::Held(held) => println!("free in {:?} at the earliest", held.change_in),
+//!         Outcome::Held(held) => println!("free in {:?} at the earliest", held.retry_after),
 //!         Outcome::TimedOut(_) => {}
 //!     }
 //!
@@ -81,10 +81,11 @@
 
 #[doc(inline)]
 pub use leasehold_api::{
-    BackendError, Error, FencingToken, ForceHow, Guard, Handoff, HandoffFailed, Held, Inspection,
-    InvalidInput, Key, Label, Limits, LockBackend, LockClient, LockClientBuilder, Loss, LossEvent,
-    Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome, PermitGuard, Policy, ReadGuard,
-    Refused, Release, RwLock, Semaphore, TimedOut, Upgrade, Why, WriteGuard,
+    BackendError, Contention, EndReason, Error, FencingToken, ForceHow, Guard, Handoff,
+    HandoffFailed, Inspection, InvalidInput, Key, Label, Limits, LockBackend, LockClient,
+    LockClientBuilder, Loss, LossEvent, Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome,
+    PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, RwLock, Semaphore, TimedOut, Upgrade,
+    WriteGuard,
 };
 
 /// Everything of `leasehold-api`: what a backend is made of, the state machine, the bounds.

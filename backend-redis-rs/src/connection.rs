@@ -8,7 +8,7 @@ use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
     ConnectError, Connection, ConnectionEvent, Connector, Failure, UnboundedSender,
 };
-use leasehold_redis_common::script::{Call, NO_NOTICES};
+use leasehold_redis_common::script::{Call, NO_NOTIFICATIONS};
 use leasehold_redis_common::{Options, RespVersion, check_url};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, Value};
@@ -261,7 +261,10 @@ impl RedisConnection {
     /// Checks that the subscriber listens to the server that this connection leads to:
     /// notifications are stamped with that server's clock.
     async fn check_subscriber(&self, channel: &str) -> Result<(), Failure> {
-        let nothing = redis::cmd("PUBLISH").arg(channel).arg(&NO_NOTICES).clone();
+        let nothing = redis::cmd("PUBLISH")
+            .arg(channel)
+            .arg(&NO_NOTIFICATIONS)
+            .clone();
         match self.send(&nothing).await? {
             Value::Int(1..) => Ok(()),
             Value::Int(_) => Err(Failure::lost("it is another server that was subscribed to")),

@@ -59,7 +59,7 @@
 //! | a connection breaks | [`drop_connection`](SimBackend::drop_connection) |
 //! | nothing gets through, and nobody says so | [`isolate`](SimBackend::isolate), [`rejoin`](SimBackend::rejoin) |
 //! | a client's clock runs fast or slow, or jumps | [`set_clock_rate`](SimBackend::set_clock_rate), [`jump_clock`](SimBackend::jump_clock) |
-//! | pushes and replies change places | [`set_unordered_pushes`](SimBackend::set_unordered_pushes) |
+//! | pushes and replies swap places | [`set_unordered_pushes`](SimBackend::set_unordered_pushes) |
 //! | messages are slow | [`SimOptions::with_latency`], [`set_latency`](SimBackend::set_latency) |
 //! | the server is down, or restarts, with or without its data | [`stop`](SimServer::stop), [`start`](SimServer::start), [`restart`](SimServer::restart) |
 //! | a restart loses what was written last | [`restart`](SimServer::restart) with [`Data::AllBut`] |
@@ -119,7 +119,7 @@ mod simulation;
 pub use engine::choices::{Divergence, Policy};
 pub use engine::tape::{Draw, Site, Tape, TapeError};
 pub use explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
-pub use explore::{Exploration, Failure, Troubles, Verdict};
+pub use explore::{Exploration, Failure, FaultMix, Verdict};
 pub use handle::{JoinHandle, SimBackend, SimServer};
 pub use history::History;
 pub use network::observer::{Execution, Observer};

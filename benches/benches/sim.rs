@@ -16,15 +16,15 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use futures_channel::oneshot;
 use leasehold::LockClient;
-use leasehold::api::machine::{Command, Env, Event, Reach, Reply, Settings, State, step};
+use leasehold::api::machine::{Command, Env, Payload, Reach, Reply, Settings, State, step};
 use leasehold::api::{
-    Acquire, AcquireReply, End, Key, LockSpec, Mode, Operation, OwnerId, ServerTime, SessionId,
+    Acquire, AcquireReply, Key, LockSpec, Mode, Operation, OwnerId, Release, ServerTime, SessionId,
     Wait,
 };
 use leasehold::sim::{
-    Ending, Exploration, Policy, SHRINK_RUNS, SimOptions, SimServer, Simulation, Site, Troubles,
+    Ending, Exploration, FaultMix, Policy, SHRINK_RUNS, SimOptions, SimServer, Simulation, Site,
 };
-use leasehold_verifier::{Swarm, try_only};
+use leasehold_verifier::{Stress, try_only};
 
 const MESSAGE: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -95,7 +95,7 @@ impl Lock {
         let (reply, messages) = step(&mut state.0, env, command);
         for message in messages {
             let waiter = state.1[client_of(message.to)].take();
-            if let (Event::Granted { .. }, Some(waiter)) = (message.event, waiter) {
+            if let (Payload::Granted { .. }, Some(waiter)) = (message.payload, waiter) {
                 // Whoever is gone does not wait.
                 let _ = waiter.send(());
             }
@@ -140,8 +140,8 @@ impl Requests {
         Command::Acquire(request.with_wait(Wait::new(true)))
     }
 
-    fn end(&self, key: &Key, sequence: u64) -> Command {
-        Command::End(End::new(key.clone(), self.operation(sequence)))
+    fn release(&self, key: &Key, sequence: u64) -> Command {
+        Command::Release(Release::new(key.clone(), self.operation(sequence)))
     }
 }
 
@@ -165,7 +165,7 @@ async fn client<H: Host>(host: H, lock: Arc<Lock>, client: usize, rounds: u64) {
             granted.await.expect("it is this client's turn");
         }
         host.sleep(MESSAGE).await;
-        black_box(lock.step(now(), &requests.end(&lock.key, sequence)));
+        black_box(lock.step(now(), &requests.release(&lock.key, sequence)));
         host.sleep(MESSAGE).await;
     }
 }
@@ -180,7 +180,7 @@ fn on_no_runtime(rounds: u64) {
         let granted = lock.wait(0);
         black_box(lock.step(now, &request));
         drop(granted);
-        black_box(lock.step(now, &requests.end(&lock.key, sequence)));
+        black_box(lock.step(now, &requests.release(&lock.key, sequence)));
     }
 }
 
@@ -328,7 +328,7 @@ fn runs(criterion: &mut Criterion) {
         bencher.iter(|| on_own_executor(lock_clients));
     });
     group.bench_function("3 clients, 4 rounds, faults and judge", |bencher| {
-        let swarm = Swarm::new().with_size(3, 4);
+        let swarm = Stress::new().with_size(3, 4);
         let mut seed = 0;
         bencher.iter(|| {
             seed += 1;
@@ -378,11 +378,11 @@ fn shrinking(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sim_shrink");
     group.sample_size(10);
     group.bench_function("lost update, from the first seed on", |bencher| {
-        let exploration = Exploration::new().with_troubles(Troubles::all());
+        let exploration = Exploration::new().with_fault_mix(FaultMix::all());
         bencher.iter(|| exploration.find(lost_update).expect("it is found"));
     });
     group.bench_function("a run of the swarm", |bencher| {
-        let swarm = Swarm::new().with_careless_resource();
+        let swarm = Stress::new().with_careless_resource();
         let run = |seed| swarm.run(SimOptions::new(seed).with_log_limit(0), Policy::Random);
         let mut failed = (0..).map(run).filter(|run| !run.violations.is_empty());
         let tape = failed.next().expect("it is found").report.tape;

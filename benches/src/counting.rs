@@ -79,7 +79,7 @@ impl<B: LockBackend> LockBackend for Counting<B> {
     }
     forward_lock_backend!(|it| { one(&it.counts.polls); &it.inner }; poll);
     forward_lock_backend!(|it| { one(&it.counts.renewals); &it.inner }; renew);
-    forward_lock_backend!(|it| { one(&it.counts.ends); &it.inner }; end);
+    forward_lock_backend!(|it| { one(&it.counts.ends); &it.inner }; release);
     forward_lock_backend! {
         |it| it.inner;
         capabilities runtime hello listen convert inspect force_release close

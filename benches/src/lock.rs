@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use leasehold::{
-    Mutex, MutexGuard, PermitGuard, ReadGuard, Release, RwLock, Semaphore, WriteGuard,
+    Mutex, MutexGuard, PermitGuard, ReadGuard, ReleaseOutcome, RwLock, Semaphore, WriteGuard,
 };
 
 use crate::Result;
@@ -37,10 +37,10 @@ impl<L: Lock> Pair for L {
     }
 }
 
-fn expect_released(release: Release) -> Result<()> {
+fn expect_released(release: ReleaseOutcome) -> Result<()> {
     match release {
-        Release::Released { .. } => Ok(()),
-        Release::NotHeld(_) => Err("the lock was lost".into()),
+        ReleaseOutcome::Released { .. } => Ok(()),
+        ReleaseOutcome::NotHeld(_) => Err("the lock was lost".into()),
     }
 }
 

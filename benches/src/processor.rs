@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Result;
 
 /// The name of the renewal thread, truncated as the kernel does.
-const RENEWAL_THREAD: &str = "leasehold-guard";
+const RENEWAL_THREAD: &str = "leasehold-renew";
 
 /// The processor time of all threads that are still running.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::pin;
 
 use futures_util::future::{Either, select};
-use leasehold_api::{Error, Guard, Held, LockClient, Outcome, Release};
+use leasehold_api::{Contention, Error, Guard, LockClient, Outcome, ReleaseOutcome};
 
 use crate::failure::{Failure, Verdict, want};
 use crate::world::World;
@@ -53,7 +53,7 @@ pub(crate) fn got<G: Debug>(
 pub(crate) fn busy<G: Debug>(
     outcome: Result<Outcome<G>, Error>,
     rule: &'static str,
-) -> Result<Held, Failure> {
+) -> Result<Contention, Failure> {
     Ok(want!(
         outcome?,
         Outcome::Held(held) => held,
@@ -66,7 +66,7 @@ pub(crate) fn busy<G: Debug>(
 pub(crate) async fn released<K>(guard: &Guard<K>, rule: &'static str) -> Verdict {
     want!(
         guard.release().await?,
-        Release::Released { holds_left: 0 },
+        ReleaseOutcome::Released { holds_left: 0 },
         rule,
         "a release reports that the lock was held"
     );

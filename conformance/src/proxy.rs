@@ -9,8 +9,8 @@ use std::task::{Context, Poll as Ready, Waker};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Key, LockBackend, LockClient, Notice, Notices, Poll,
-    PollReply, SessionId, Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, Key, LockBackend, LockClient, Notification, Notifications,
+    Poll, PollReply, SessionId, Stamped, forward_lock_backend,
 };
 
 use crate::failure::Failure;
@@ -43,22 +43,22 @@ struct State {
     polled: u32,
     pushes: Pushes,
     /// Notifications to deliver next.
-    heard: VecDeque<Notice>,
-    kept: Vec<Notice>,
+    heard: VecDeque<Notification>,
+    kept: Vec<Notification>,
     deaf: bool,
     keeps_replies: bool,
     wakers: Vec<Waker>,
 }
 
 impl State {
-    fn take(&mut self, notice: Notice) {
+    fn take(&mut self, notification: Notification) {
         match self.pushes {
-            Pushes::Pass => self.heard.push_back(notice),
+            Pushes::Pass => self.heard.push_back(notification),
             Pushes::Double => {
-                self.heard.extend([notice, notice]);
-                self.kept.push(notice);
+                self.heard.extend([notification, notification]);
+                self.kept.push(notification);
             }
-            Pushes::Keep => self.kept.push(notice),
+            Pushes::Keep => self.kept.push(notification),
         }
     }
 }
@@ -120,8 +120,8 @@ impl ProxyBackend {
     }
 
     /// Delivers a notification to the client.
-    pub(crate) fn push(&self, notice: Notice) {
-        self.with(|state| state.heard.push_back(notice));
+    pub(crate) fn push(&self, notification: Notification) {
+        self.with(|state| state.heard.push_back(notification));
     }
 
     /// Makes later subscriptions fake: they seem to succeed, but deliver nothing.
@@ -161,10 +161,10 @@ impl LockBackend for ProxyBackend {
     forward_lock_backend!(|it| it.inner; capabilities runtime close);
     forward_lock_backend! {
         |it| { it.called(); &it.inner };
-        hello renew end convert inspect force_release
+        hello renew release convert inspect force_release
     }
 
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         self.called();
         let deaf = self.with(|state| {
             state.listens += 1;
@@ -178,7 +178,9 @@ impl LockBackend for ProxyBackend {
         Ok(Box::pin(stream::poll_fn(move |cx| {
             loop {
                 match pushed.poll_next_unpin(cx) {
-                    Ready::Ready(Some(notice)) => proxy.with(|state| state.take(notice)),
+                    Ready::Ready(Some(notification)) => {
+                        proxy.with(|state| state.take(notification))
+                    }
                     Ready::Ready(None) => return Ready::Ready(None),
                     Ready::Pending => break,
                 }

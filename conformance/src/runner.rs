@@ -183,7 +183,7 @@ mod tests {
     #[async_trait]
     impl Harness for BrokenHarness {
         fn name(&self) -> &str {
-            "trouble"
+            "problem"
         }
 
         fn capabilities(&self) -> Capabilities {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, Capabilities, Convert, ConvertReply, End, EndReply,
-    FencingToken, ForceRelease, ForceReply, Held, InspectReply, Key, Label, Limits, LockBackend,
-    LockSpec, Mode, Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Renew,
+    Acquire, AcquireReply, Acquired, Capabilities, Contention, Convert, ConvertReply, FencingToken,
+    ForceRelease, ForceReply, InspectReply, Key, Label, Limits, LockBackend, LockSpec, Mode,
+    Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Release, ReleaseReply, Renew,
     RenewReply, ServerTime, SessionId, Stamp, Stamped, Wait,
 };
 
@@ -328,11 +328,11 @@ impl Ask {
     }
 
     /// Sends the attempt and expects that somebody else holds the key.
-    pub(crate) async fn held(self, rule: &'static str) -> Result<Held, Failure> {
+    pub(crate) async fn held(self, rule: &'static str) -> Result<Contention, Failure> {
         let (_, reply) = self.send().await?;
         let held = want!(
             reply,
-            AcquireReply::Held(held) => held,
+            AcquireReply::Contended(held) => held,
             rule,
             "an attempt that doesn't wait learns that the key is held"
         );
@@ -493,22 +493,22 @@ impl Attempt {
         ))
     }
 
-    pub(crate) fn end_request(&self) -> End {
-        End::new(self.request.key.clone(), self.operation())
+    pub(crate) fn release_request(&self) -> Release {
+        Release::new(self.request.key.clone(), self.operation())
     }
 
-    pub(crate) async fn end(&self) -> Result<EndReply, Failure> {
-        let batch = [self.end_request()];
-        Ok(one(self.session.backend.end(&batch).await)?.reply)
+    pub(crate) async fn release(&self) -> Result<ReleaseReply, Failure> {
+        let batch = [self.release_request()];
+        Ok(one(self.session.backend.release(&batch).await)?.reply)
     }
 
     /// Releases and expects that it was the owner's last hold.
     pub(crate) async fn released(&self, rule: &'static str) -> Verdict {
         want!(
-            self.end().await?,
-            EndReply::Released {
+            self.release().await?,
+            ReleaseReply::Released {
                 holds_left: 0,
-                tenure: None
+                holder: None
             },
             rule,
             "a release of the only hold frees the key"
@@ -524,8 +524,8 @@ impl Attempt {
         promise: &str,
     ) -> Verdict {
         want!(
-            self.end().await?,
-            EndReply::Released { holds_left, .. } if holds_left == left,
+            self.release().await?,
+            ReleaseReply::Released { holds_left, .. } if holds_left == left,
             rule,
             "{promise}"
         );
@@ -535,8 +535,8 @@ impl Attempt {
     /// Releases and expects that the attempt waits, and so leaves the queue.
     pub(crate) async fn leaves(&self, rule: &'static str) -> Verdict {
         want!(
-            self.end().await?,
-            EndReply::Left,
+            self.release().await?,
+            ReleaseReply::Left,
             rule,
             "a release of a waiting attempt removes it from the queue"
         );
@@ -545,7 +545,12 @@ impl Attempt {
 
     /// Releases and expects that the attempt holds nothing.
     pub(crate) async fn not_held(&self, rule: &'static str, promise: &str) -> Verdict {
-        want!(self.end().await?, EndReply::NotHeld(_), rule, "{promise}");
+        want!(
+            self.release().await?,
+            ReleaseReply::NotHeld(_),
+            rule,
+            "{promise}"
+        );
         Ok(())
     }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use leasehold::LockBackend;
 use leasehold::api::{
-    Acquire, AcquireReply, BackendError, Convert, ConvertReply, End, EndReply, ForceRelease,
-    ForceReply, InspectReply, Key, Notices, Poll, PollReply, Renew, RenewReply, SessionId, Stamp,
-    Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
+    InspectReply, Key, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
+    SessionId, Stamp, Stamped, forward_lock_backend,
 };
 
 /// A connection that the tour can cut, and that can lose a reply.
@@ -73,7 +73,7 @@ impl LockBackend for FlakyConnection {
         self.inner.hello().await
     }
 
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         self.check()?;
         self.inner.listen(session).await
     }
@@ -111,10 +111,10 @@ impl LockBackend for FlakyConnection {
         }
     }
 
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         match self.check_batch(batch.len()) {
             Some(errors) => errors,
-            None => self.inner.end(batch).await,
+            None => self.inner.release(batch).await,
         }
     }
 

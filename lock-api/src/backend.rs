@@ -12,9 +12,9 @@ use futures_util::future::join_all;
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, SessionId};
 use crate::reply::{
-    AcquireReply, ConvertReply, EndReply, ForceReply, InspectReply, PollReply, RenewReply,
+    AcquireReply, ConvertReply, ForceReply, InspectReply, PollReply, ReleaseReply, RenewReply,
 };
-use crate::request::{Acquire, Convert, End, ForceRelease, Poll, Renew};
+use crate::request::{Acquire, Convert, ForceRelease, Poll, Release, Renew};
 use crate::runtime::Runtime;
 use crate::time::{Stamp, Stamped};
 
@@ -39,18 +39,18 @@ pub struct Capabilities {
     pub inspect: bool,
     /// [`LockBackend::force_release`].
     pub force_release: bool,
-    /// Tokens increase over the periods of a key. Without it, no guard gives one.
+    /// Tokens increase over the epochs of a key. Without it, no guard gives one.
     pub fencing_tokens: bool,
     /// Renewals can run on a connection and a thread of their own.
     pub independent_renewal: bool,
     /// A call for several keys costs less than a call for each, so that acquires and ends that
     /// are ready at the same time may travel together ([`LockBackend::acquire_all`],
-    /// [`LockBackend::end`]). Leave it out where a call must keep to one key, as in a cluster.
+    /// [`LockBackend::release`]). Leave it out where a call must keep to one key, as in a cluster.
     pub batches: bool,
 }
 
 impl Capabilities {
-    /// Exclusive locks with a lease, and nothing else: `hello`, `acquire`, `renew` and `end`, in
+    /// Exclusive locks with a lease, and nothing else: `hello`, `acquire`, `renew` and `release`, in
     /// about a hundred lines.
     pub const fn minimal() -> Self {
         Self {
@@ -89,20 +89,20 @@ impl Capabilities {
 /// What the backend tells a session that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Notice {
-    /// A queued attempt was granted: the notice *is* the claim.
+pub enum Notification {
+    /// A queued attempt was granted: the notification *is* the offer.
     Granted {
         /// Sequence of the attempt within the session that listens.
         sequence: u64,
-        /// Token of the period.
+        /// Token of the epoch.
         token: FencingToken,
-        /// Time that the claim had left at the stamp.
+        /// Time that the offer had left at the stamp.
         remaining: Duration,
         /// When it was granted.
         stamp: Stamp,
     },
     /// A barging key became free: the attempt may poll now.
-    Hint {
+    WakeUp {
         /// Sequence of the attempt.
         sequence: u64,
         /// When.
@@ -115,16 +115,16 @@ pub enum Notice {
         /// When.
         stamp: Stamp,
     },
-    /// Notices may have been missed: every waiter polls at once.
-    Gap {
+    /// Notifications may have been missed: every waiter polls at once.
+    Missed {
         /// Whether the subscription stands again.
         listening: bool,
     },
 }
 
-/// A stream of notices; dropping it ends the subscription. It ends only when the backend is
+/// A stream of notifications; dropping it ends the subscription. It ends only when the backend is
 /// closed.
-pub type Notices = Pin<Box<dyn Stream<Item = Notice> + Send>>;
+pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 
 /// One lock service, one attempt at a time.
 ///
@@ -152,7 +152,7 @@ pub type Notices = Pin<Box<dyn Stream<Item = Notice> + Send>>;
 /// backend against it.
 ///
 /// # What may be left out
-/// Only [`acquire`](Self::acquire), [`renew`](Self::renew), [`end`](Self::end) and
+/// Only [`acquire`](Self::acquire), [`renew`](Self::renew), [`release`](Self::release) and
 /// [`hello`](Self::hello) must exist. The others answer [`BackendError::Unsupported`] unless
 /// implemented, and [`capabilities`](Self::capabilities) says which are.
 ///
@@ -178,13 +178,13 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Checks that the server can be used at all, as far as that is cheap.
     async fn hello(&self) -> Result<Stamp, BackendError>;
 
-    /// Subscribes to the notices of a session.
+    /// Subscribes to the notifications of a session.
     ///
     /// Requires [`Capabilities::push`].
     /// - Returns once the subscription is confirmed by the server.
-    /// - A lost subscription shows as [`Notice::Gap`], once when it is noticed and once when it
+    /// - A lost subscription shows as [`Notification::Missed`], once when it is noticed and once when it
     ///   stands again.
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let _ = session;
         Err(BackendError::Unsupported { what: "listen" })
     }
@@ -212,28 +212,28 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// Refreshes places in the queue and reports on them.
     ///
     /// Requires [`Capabilities::queue`].
-    /// - Never creates a place, never extends a claim.
+    /// - Never creates a place, never extends an offer.
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         unsupported(batch.len(), "poll")
     }
 
-    /// Extends tenures.
+    /// Extends holders.
     ///
     /// - Never creates, resurrects or shortens one.
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>>;
 
-    /// Ends operations: releases the hold, gives up the claim or leaves the queue, whichever
+    /// Ends operations: releases the hold, gives up the offer or leaves the queue, whichever
     /// there is.
     ///
     /// - An end that arrives before its acquire makes that acquire `Stale`.
     /// - `Released` is answered to one execution only, the one that ended the hold. Clients decide
     ///   by it who has taken a hand-off over.
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>>;
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>>;
 
     /// Turns one hold of a reader/writer lock into the other kind.
     ///
     /// Requires [`Capabilities::convert`].
-    /// - Acts only in the period that the request names.
+    /// - Acts only in the epoch that the request names.
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
         let _ = request;
         Err(BackendError::Unsupported { what: "convert" })
@@ -250,7 +250,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// Takes a key away from those who were seen to hold it.
     ///
     /// Requires [`Capabilities::force_release`].
-    /// - Never touches a later period than the tokens in the request.
+    /// - Never touches a later epoch than the tokens in the request.
     async fn force_release(
         &self,
         request: &ForceRelease,
@@ -306,7 +306,7 @@ macro_rules! forward_lock_backend {
     (|$wrapper:ident| $inner:expr; all) => {
         $crate::forward_lock_backend! {
             |$wrapper| $inner;
-            capabilities runtime hello listen acquire acquire_all poll renew end convert inspect
+            capabilities runtime hello listen acquire acquire_all poll renew release convert inspect
             force_release close
         }
     };
@@ -330,7 +330,7 @@ macro_rules! forward_lock_backend {
     };
     (@ listen $($to:tt)+) => {
         $crate::forward_lock_backend!(
-            @async listen(session: [$crate::SessionId]) -> [$crate::Notices] $($to)+
+            @async listen(session: [$crate::SessionId]) -> [$crate::Notifications] $($to)+
         );
     };
     (@ acquire $($to:tt)+) => {
@@ -345,8 +345,8 @@ macro_rules! forward_lock_backend {
     (@ renew $($to:tt)+) => {
         $crate::forward_lock_backend!(@batch renew(Renew) -> RenewReply, $($to)+);
     };
-    (@ end $($to:tt)+) => {
-        $crate::forward_lock_backend!(@batch end(End) -> EndReply, $($to)+);
+    (@ release $($to:tt)+) => {
+        $crate::forward_lock_backend!(@batch release(Release) -> ReleaseReply, $($to)+);
     };
     (@ convert $($to:tt)+) => {
         $crate::forward_lock_backend!(@one convert(Convert) -> ConvertReply, $($to)+);

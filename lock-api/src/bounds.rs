@@ -42,13 +42,13 @@ pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest call time-out that a client takes.
 pub const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(10);
-/// Longest call time-out that a client takes; two of them fit into [`HORIZON`].
+/// Longest call time-out that a client takes; two of them fit into [`DELIVERY_WINDOW`].
 pub const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest that shutting a client down takes.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Deliver-before horizon, H: how far ahead of the server's clock an acquire may still be
-/// deliverable. Marks outlive the last operation of a session by twice this.
-pub const HORIZON: Duration = Duration::from_secs(10);
+/// Deliver-before delivery window, H: how far ahead of the server's clock an acquire may still be
+/// deliverable. Watermarks outlive the last operation of a session by twice this.
+pub const DELIVERY_WINDOW: Duration = Duration::from_secs(10);
 
 /// Holds that one owner may nest on one key.
 pub const DEFAULT_HOLD_LIMIT: u32 = 32;
@@ -57,7 +57,7 @@ pub const DEFAULT_WAITER_LIMIT: u32 = 10_000;
 /// Holders that one key may have at a time.
 pub const DEFAULT_HOLDER_LIMIT: u32 = 100_000;
 
-/// T: how long the last token of a key is remembered after its last tenure.
+/// T: how long the last token of a key is remembered after its last holder.
 pub const TOKEN_RETENTION: Duration = Duration::from_secs(10 * 60);
 /// Largest fencing token that a client may bring as a floor: leaves room to count on while every
 /// token stays an integer that Lua's doubles hold exactly.
@@ -78,10 +78,10 @@ pub const RW_CAPACITY: u32 = 1 << 30;
 pub const SCAN_FREELY: usize = 128;
 /// See [`SCAN_FREELY`]; a dead holder of so large a group may count this much longer.
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(250);
-/// Grants made and places marked away in one settling; what is left over, the next command does.
+/// Grants made and places marked unreachable in one settling; what is left over, the next command does.
 pub const SETTLE_BUDGET: u32 = 256;
-/// Times that a place may be marked away in its life; after that it is granted like any other.
-pub const MAX_AWAY_MARKS: u8 = 2;
+/// Times that a place may be marked unreachable in its life; after that it is granted like any other.
+pub const MAX_UNREACHABLE_MARKS: u8 = 2;
 /// Waiters this close to the head are told the time to the earliest change; those behind them
 /// are staggered over the second half of the poll interval.
 pub const CHECK_EARLY: u32 = 4;
@@ -92,7 +92,7 @@ pub const STAGGER_STEPS: u32 = 64;
 pub const MAX_BATCH: usize = 128;
 /// Acquires, or ends, of different callers that travel in one call: less than a millisecond of a
 /// server's time.
-pub const MAX_CONVOY: usize = 64;
+pub const MAX_BATCHED_CALLERS: usize = 64;
 /// Keys that can be taken at once, all or nothing; their release fits one batch.
 pub const MAX_KEYS_AT_ONCE: usize = 64;
 /// Longest text of a hand-off, in bytes.

@@ -162,7 +162,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// Number of an exclusive tenure, or of a group of overlapping readers; strictly increasing.
+/// Number of an exclusive holder, or of a group of overlapping readers; strictly increasing.
 ///
 /// Pass it with every write to the protected resource, and let the resource refuse any token
 /// lower than the highest that it has accepted.

@@ -28,21 +28,21 @@ mod time;
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
 
-pub use backend::{Capabilities, LockBackend, Notice, Notices};
+pub use backend::{Capabilities, LockBackend, Notification, Notifications};
 pub use client::kind;
 pub use client::{
     Error, Guard, Handoff, HandoffFailed, Inspection, LockClient, LockClientBuilder, Loss,
     LossEvent, Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome, PermitGuard, ReadGuard,
-    Release, RwLock, Semaphore, TimedOut, Upgrade, WriteGuard,
+    ReleaseOutcome, RwLock, Semaphore, TimedOut, Upgrade, WriteGuard,
 };
 pub use error::{BackendError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};
 pub use reply::{
-    AcquireReply, Acquired, ConvertReply, EndReply, ForceReply, Held, HolderView, InspectReply,
-    PollReply, Queued, Refused, RenewReply, TenureView, WaiterView, Why,
+    AcquireReply, Acquired, Contention, ConvertReply, EndReason, ForceReply, HolderStatus,
+    HolderView, InspectReply, PollReply, Queued, Refused, ReleaseReply, RenewReply, WaiterView,
 };
 pub use request::{
-    Acquire, Convert, End, ForceHow, ForceRelease, Kind, Limits, LockSpec, Mode, Policy, Poll,
+    Acquire, Convert, ForceHow, ForceRelease, Kind, Limits, LockSpec, Mode, Policy, Poll, Release,
     Renew, Wait,
 };
 pub use runtime::{BoxFuture, Moment, Runtime};

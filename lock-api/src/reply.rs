@@ -7,13 +7,13 @@ use crate::request::{LockSpec, Mode};
 
 /// Why an operation is no longer there, as far as the state still tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum EndReason {
     /// Its lease, or its place, ran out.
     Expired,
     /// A forced release took it.
     Forced,
-    /// It was ended before.
-    Ended,
+    /// It was released before.
+    Released,
     /// The state does not tell any more.
     Unknown,
 }
@@ -21,11 +21,11 @@ pub enum Why {
 /// A hold that stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Acquired {
-    /// Token of the period.
+    /// Token of the epoch.
     pub token: FencingToken,
     /// Holds of this owner on the key, this one included.
     pub holds: u32,
-    /// Time that the tenure has left at the stamp, at least.
+    /// Time that the holder has left at the stamp, at least.
     pub remaining: Duration,
 }
 
@@ -35,18 +35,18 @@ pub struct Queued {
     /// Waiters before this one, at most.
     pub ahead: u32,
     /// When to poll again, if no push comes first.
-    pub check_in: Duration,
+    pub poll_after: Duration,
     /// Time that the place lasts without a poll.
-    pub place_remaining: Duration,
+    pub waiter_remaining: Duration,
 }
 
 /// Somebody else has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Held {
-    /// Earliest time at which that may change by itself.
-    pub change_in: Duration,
+pub struct Contention {
+    /// Earliest time at which that may change holder itself.
+    pub retry_after: Duration,
     /// Label of the holder whose lease ends first, unless there are too many to look.
-    pub by: Option<Label>,
+    pub holder: Option<Label>,
 }
 
 /// An acquire that was turned down for good.
@@ -81,7 +81,7 @@ pub enum AcquireReply {
     /// It waits.
     Queued(Queued),
     /// It does neither: the key is held and the attempt did not ask to wait.
-    Held(Held),
+    Contended(Contention),
     /// It cannot.
     Refused(Refused),
 }
@@ -94,79 +94,79 @@ pub enum PollReply {
     /// It still waits.
     Queued(Queued),
     /// It does neither.
-    Gone(Why),
+    Gone(EndReason),
 }
 
 /// Answer to [`Renew`](crate::Renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewReply {
-    /// The tenure stands.
+    /// The holder stands.
     Renewed {
-        /// Token of the period; greater than before if readers had to start a new one.
+        /// Token of the epoch; greater than before if readers had to start a new one.
         token: FencingToken,
-        /// Time that the tenure has left at the stamp.
+        /// Time that the holder has left at the stamp.
         remaining: Duration,
     },
     /// It does not, or may not be renewed.
-    Lost(Why),
+    Lost(EndReason),
 }
 
-/// How an owner's tenure stands.
+/// How a holder stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TenureView {
+pub struct HolderStatus {
     /// The strongest of its holds.
     pub mode: Mode,
-    /// Token of the period.
+    /// Token of the epoch.
     pub token: FencingToken,
     /// Time left at the stamp.
     pub remaining: Duration,
 }
 
-/// Answer to [`End`](crate::End).
+/// Answer to [`Release`](crate::Release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReply {
+pub enum ReleaseReply {
     /// The hold is over.
     Released {
         /// Holds that its owner has left on the key.
         holds_left: u32,
         /// What those amount to, if any.
-        tenure: Option<TenureView>,
+        holder: Option<HolderStatus>,
     },
     /// The place is given up.
     Left,
     /// There was neither.
-    NotHeld(Why),
+    NotHeld(EndReason),
 }
 
 /// Answer to [`Convert`](crate::Convert).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvertReply {
-    /// Done, in a new period.
+    /// Done, in a new epoch.
     Converted {
         /// Its token.
         token: FencingToken,
-        /// Time that the tenure has left.
+        /// Time that the holder has left.
         remaining: Duration,
     },
-    /// Others hold it too, or wait and the tenure has had its upgrade, or it is no
+    /// Others hold it too, or wait and the holder has had its upgrade, or it is no
     /// reader/writer lock.
     NotSole,
-    /// The period is another than the caller named; nothing was changed.
-    WrongPeriod(TenureView),
+    /// The epoch is another than the caller named; nothing was changed.
+    WrongEpoch(HolderStatus),
     /// The hold is gone.
-    Lost(Why),
+    Lost(EndReason),
 }
 
 /// Answer to [`ForceRelease`](crate::ForceRelease).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForceReply {
-    /// So many tenures were revoked or ended.
+    /// So many holders were revoked or ended.
     Forced {
         /// Their number.
-        tenures: u32,
+        holders: u32,
     },
     /// None with these tokens.
-    WrongPeriod,
+    WrongEpoch,
 }
 
 /// A holder as others may see it.
@@ -178,7 +178,7 @@ pub struct HolderView {
     pub mode: Mode,
     /// How many holds it has.
     pub holds: u32,
-    /// Token of its period.
+    /// Token of its epoch.
     pub token: FencingToken,
     /// Time left.
     pub remaining: Duration,
@@ -194,9 +194,9 @@ pub struct WaiterView {
     /// What it waits for.
     pub mode: Mode,
     /// Time that its place lasts without a poll.
-    pub place_remaining: Duration,
+    pub waiter_remaining: Duration,
     /// Whether nobody listened when it was to be told of a grant.
-    pub away: bool,
+    pub unreachable: bool,
 }
 
 /// Answer to an inspection: what stands at the stamp; nothing is settled by looking.

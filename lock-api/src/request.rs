@@ -201,10 +201,10 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Wait {
-    /// Whether the session's subscription is confirmed: only then can the place be marked away.
+    /// Whether the session's subscription is confirmed: only then can the place be marked unreachable.
     pub listening: bool,
     /// When the waiter itself gives up, if ever; ends the place no later than this.
-    pub place_until: Option<ServerTime>,
+    pub wait_until: Option<ServerTime>,
 }
 
 impl Wait {
@@ -212,14 +212,14 @@ impl Wait {
     pub const fn new(listening: bool) -> Self {
         Self {
             listening,
-            place_until: None,
+            wait_until: None,
         }
     }
 
     /// The same with the waiter's own deadline.
     #[must_use]
-    pub const fn with_place_until(mut self, until: ServerTime) -> Self {
-        self.place_until = Some(until);
+    pub const fn with_wait_until(mut self, until: ServerTime) -> Self {
+        self.wait_until = Some(until);
         self
     }
 }
@@ -238,11 +238,11 @@ pub struct Acquire {
     pub operation: Operation,
     /// What others see.
     pub label: Label,
-    /// How long the tenure lasts without renewal; whole microseconds.
+    /// How long the holder lasts without renewal; whole microseconds.
     pub lease: Duration,
     /// Whether to queue, and how.
     pub wait: Option<Wait>,
-    /// Not to be executed after this, nor more than the horizon before it.
+    /// Not to be executed after this, nor more than the delivery window before it.
     pub deliver_before: ServerTime,
     /// Highest token the client has seen for the key.
     pub floor: Option<FencingToken>,
@@ -344,7 +344,7 @@ impl Poll {
     }
 }
 
-/// Extends a tenure, or confirms a claim.
+/// Extends a holder, or confirms an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renew {
@@ -352,7 +352,7 @@ pub struct Renew {
     pub key: Key,
     /// The attempt that holds it.
     pub operation: Operation,
-    /// How long the tenure lasts from the execution on, at least; whole microseconds.
+    /// How long the holder lasts from the execution on, at least; whole microseconds.
     pub lease: Duration,
 }
 
@@ -374,14 +374,14 @@ impl Renew {
 /// Releases a hold, leaves the queue, or cancels an attempt of unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct End {
+pub struct Release {
     /// The lock.
     pub key: Key,
     /// The attempt to end, whatever became of it.
     pub operation: Operation,
 }
 
-impl End {
+impl Release {
     /// The end of an attempt.
     pub const fn new(key: Key, operation: Operation) -> Self {
         Self { key, operation }
@@ -396,7 +396,7 @@ pub struct Convert {
     pub key: Key,
     /// The attempt whose hold is converted.
     pub operation: Operation,
-    /// The token under which the caller asks; a conversion of another period changes nothing.
+    /// The token under which the caller asks; a conversion of another epoch changes nothing.
     pub expected: FencingToken,
     /// [`Mode::Shared`] to downgrade, [`Mode::Exclusive`] to upgrade.
     pub to: Mode,
@@ -424,7 +424,7 @@ impl Convert {
     }
 }
 
-/// What a forced release does to the tenures that it names.
+/// What a forced release does to the holders that it names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ForceHow {
     /// They can no longer be renewed and end with their lease; mutual exclusion holds.
@@ -440,14 +440,14 @@ pub enum ForceHow {
 pub struct ForceRelease {
     /// The lock.
     pub key: Key,
-    /// Tokens of the tenures, as an inspection showed them; later ones are not touched.
+    /// Tokens of the holders, as an inspection showed them; later ones are not touched.
     pub tokens: Vec<FencingToken>,
     /// How.
     pub how: ForceHow,
 }
 
 impl ForceRelease {
-    /// A revocation of the tenures with these tokens.
+    /// A revocation of the holders with these tokens.
     pub const fn new(key: Key, tokens: Vec<FencingToken>) -> Self {
         Self {
             key,

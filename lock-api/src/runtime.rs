@@ -60,7 +60,7 @@ pub trait Runtime: Send + Sync + fmt::Debug {
 
     /// Runs a future where a blocked user program cannot starve it, if the runtime has such a
     /// place; otherwise like [`spawn`](Self::spawn).
-    fn spawn_guardian(&self, future: BoxFuture<'static, ()>) {
+    fn spawn_on_renewal_thread(&self, future: BoxFuture<'static, ()>) {
         self.spawn(future);
     }
 

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "the one place where the outside world's time, tasks and randomness come in"
+    reason = "the one waiter where the outside world's time, tasks and randomness come in"
 )]
 
 use std::cell::Cell;
@@ -15,7 +15,7 @@ use crate::runtime::{BoxFuture, Moment, Runtime};
 /// The [`Runtime`] of backends that do real I/O: tokio's tasks and timers, the operating
 /// system's random source, and a clock that counts suspend where the system has one.
 ///
-/// [`spawn_guardian`](Runtime::spawn_guardian) runs on a thread of its own, with a tokio runtime
+/// [`spawn_on_renewal_thread`](Runtime::spawn_on_renewal_thread) runs on a thread of its own, with a tokio runtime
 /// of its own: one for the process, started when it is first needed.
 #[derive(Clone, Debug)]
 pub struct TokioRuntime {
@@ -38,14 +38,16 @@ impl TokioRuntime {
         Self { handle }
     }
 
-    /// The guardian's tokio runtime, for connections that its tasks depend on; `None` if no
+    /// The renewal thread's tokio runtime, for connections that its tasks depend on; `None` if no
     /// thread for it could be had.
     ///
-    /// A thread does not come along into a forked child, which gets a guardian of its own.
-    pub fn guardian() -> Option<tokio::runtime::Handle> {
-        static GUARDIAN: Mutex<Guardian> = Mutex::new(Guardian::NONE);
-        let mut guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
-        guardian.of_process(std::process::id())
+    /// A thread does not come along into a forked child, which gets a renewal thread of its own.
+    pub fn renewal_thread() -> Option<tokio::runtime::Handle> {
+        static RENEWAL_THREAD: Mutex<RenewalThread> = Mutex::new(RenewalThread::NONE);
+        let mut renewal_thread = RENEWAL_THREAD
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        renewal_thread.of_process(std::process::id())
     }
 
     /// Sleeps as [`sleep`](Runtime::sleep) does, in place instead of in a box: at least for
@@ -55,18 +57,18 @@ impl TokioRuntime {
     /// Dropping it ends it.
     ///
     /// # Panics
-    /// In a tokio runtime that has no timer; elsewhere only if no guardian could be had and the
+    /// In a tokio runtime that has no timer; elsewhere only if no renewal thread could be had and the
     /// runtime that this was made in has no timer.
     pub fn timer(&self, duration: Duration) -> tokio::time::Sleep {
-        // The timer belongs to the runtime that the sleep is created in. In the guardian's thread
+        // The timer belongs to the runtime that the sleep is created in. In the renewal thread's thread
         // that is its own: ours may be starved by the user's program.
-        if IS_GUARDIAN.get() || self.is_inside() {
+        if IS_RENEWAL_THREAD.get() || self.is_inside() {
             return tokio::time::sleep(duration);
         }
         // A caller on another executor. Our runtime may be gone by now, in which case its timer
-        // panics, or stand still because nobody drives it; the guardian's does neither.
-        let guardian = Self::guardian();
-        let _inside = guardian.as_ref().unwrap_or(&self.handle).enter();
+        // panics, or stand still because nobody drives it; the renewal thread's does neither.
+        let renewal_thread = Self::renewal_thread();
+        let _inside = renewal_thread.as_ref().unwrap_or(&self.handle).enter();
         tokio::time::sleep(duration)
     }
 
@@ -76,13 +78,13 @@ impl TokioRuntime {
     }
 }
 
-/// The guardian's runtime, and whose it is.
-struct Guardian {
+/// The renewal thread's runtime, and whose it is.
+struct RenewalThread {
     process: Option<u32>,
     handle: Option<tokio::runtime::Handle>,
 }
 
-impl Guardian {
+impl RenewalThread {
     const NONE: Self = Self {
         process: None,
         handle: None,
@@ -93,7 +95,7 @@ impl Guardian {
         if self.process != Some(process) {
             *self = Self {
                 process: Some(process),
-                handle: start_guardian(),
+                handle: start_renewal_thread(),
             };
         }
         self.handle.clone()
@@ -101,19 +103,19 @@ impl Guardian {
 }
 
 thread_local! {
-    static IS_GUARDIAN: Cell<bool> = const { Cell::new(false) };
+    static IS_RENEWAL_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-fn start_guardian() -> Option<tokio::runtime::Handle> {
+fn start_renewal_thread() -> Option<tokio::runtime::Handle> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .ok()?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new()
-        .name("leasehold-guardian".into())
+        .name("leasehold-renewal".into())
         .spawn(move || {
-            IS_GUARDIAN.set(true);
+            IS_RENEWAL_THREAD.set(true);
             // For the rest of the process: clients come and go.
             runtime.block_on(std::future::pending::<()>());
         })
@@ -142,8 +144,8 @@ impl Runtime for TokioRuntime {
         self.handle.spawn(future);
     }
 
-    fn spawn_guardian(&self, future: BoxFuture<'static, ()>) {
-        Self::guardian()
+    fn spawn_on_renewal_thread(&self, future: BoxFuture<'static, ()>) {
+        Self::renewal_thread()
             .unwrap_or_else(|| self.handle.clone())
             .spawn(future);
     }
@@ -187,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_gets_a_guardian_of_its_own() {
-        let mut guardian = Guardian::NONE;
-        let mut of = |process| guardian.of_process(process).expect("a thread").id();
+    fn a_forked_child_gets_a_renewal_thread_of_its_own() {
+        let mut renewal_thread = RenewalThread::NONE;
+        let mut of = |process| renewal_thread.of_process(process).expect("a thread").id();
         let parents = of(1);
         assert_eq!(of(1), parents, "started once");
         assert_ne!(of(2), parents, "its thread stayed with the parent");

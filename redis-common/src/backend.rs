@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply, End,
-    EndReply, ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notices, Poll, PollReply,
-    Renew, RenewReply, Runtime, SessionId, Stamp, Stamped, TokioRuntime,
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
+    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notifications, Poll, PollReply,
+    Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped, TokioRuntime,
 };
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -60,7 +60,7 @@ impl<C: Connector> Backend<C> {
             moved: Arc::default(),
         });
         let commands = ManagedConnection::new(Arc::clone(&shared));
-        let renewals = match TokioRuntime::guardian() {
+        let renewals = match TokioRuntime::renewal_thread() {
             Some(renewal_thread) if shared.connector.is_own() => {
                 ManagedConnection::new(Arc::new(shared.driven_by(renewal_thread)))
             }
@@ -176,7 +176,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         self.commands.time().await
     }
 
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         if *self.closed.borrow() {
             return Err(BackendError::Closed);
         }
@@ -227,8 +227,8 @@ impl<C: Connector> LockBackend for Backend<C> {
         answered.unwrap_or_else(|| batch.iter().map(|_| unknown()).collect())
     }
 
-    async fn end(&self, batch: &[End]) -> Vec<Answer<EndReply>> {
-        self.run_batch(&self.commands, batch, Protocol::end, reply::ends)
+    async fn release(&self, batch: &[Release]) -> Vec<Answer<ReleaseReply>> {
+        self.run_batch(&self.commands, batch, Protocol::release, reply::ends)
             .await
     }
 
@@ -292,12 +292,12 @@ macro_rules! impl_lock_backend {
                 }
                 $crate::impl_lock_backend! { @
                     fn hello() -> Result<Stamp, BackendError>;
-                    fn listen(session: [SessionId]) -> Result<Notices, BackendError>;
+                    fn listen(session: [SessionId]) -> Result<Notifications, BackendError>;
                     fn acquire(request: &'life1 [Acquire]) -> Result<Stamped<AcquireReply>, BackendError>;
                     fn acquire_all(batch: &'life1 [[Acquire]]) -> Vec<Result<Stamped<AcquireReply>, BackendError>>;
                     fn poll(batch: &'life1 [[Poll]]) -> Vec<Result<Stamped<PollReply>, BackendError>>;
                     fn renew(batch: &'life1 [[Renew]]) -> Vec<Result<Stamped<RenewReply>, BackendError>>;
-                    fn end(batch: &'life1 [[End]]) -> Vec<Result<Stamped<EndReply>, BackendError>>;
+                    fn release(batch: &'life1 [[Release]]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>>;
                     fn convert(request: &'life1 [Convert]) -> Result<Stamped<ConvertReply>, BackendError>;
                     fn inspect(key: &'life1 [Key]) -> Result<Stamped<InspectReply>, BackendError>;
                     fn force_release(request: &'life1 [ForceRelease]) -> Result<Stamped<ForceReply>, BackendError>;

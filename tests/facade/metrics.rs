@@ -188,7 +188,7 @@ fn what_happens_is_counted_once() {
     assert!((1..=2).contains(&steps), "{steps}");
     let ended = |by: &str, outcome: &str| {
         kept.count(&format!(
-            "leasehold_ends_total{{by={by},outcome={outcome}}}"
+            "leasehold_releases_total{{by={by},outcome={outcome}}}"
         ))
     };
     assert_eq!(ended("release", "released"), 1);
@@ -196,7 +196,7 @@ fn what_happens_is_counted_once() {
     assert_eq!(ended("background", "left"), 1);
     // The wait that timed out, and the guard that was lost.
     assert_eq!(ended("background", "not_held"), 2);
-    assert!(kept.count("leasehold_end_retries_total{}") >= 1);
+    assert!(kept.count("leasehold_release_retries_total{}") >= 1);
     // Each guard is gone and was counted once. The last one ended by its loss.
     for mode in ["exclusive", "shared", "permits"] {
         let guards = kept.gauge(&format!("leasehold_guards{{mode={mode}}}"));

@@ -1,4 +1,4 @@
-//! The suite notices each fault that is planted in the scripts alone.
+//! The suite notifications each fault that is planted in the scripts alone.
 //!
 //! Needs `--cfg leasehold_mutants`; `./test full` builds and runs it.
 

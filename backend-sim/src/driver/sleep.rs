@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::driver::world::World;
-use crate::engine::event_queue::Ticket;
+use crate::engine::event_queue::EventId;
 use crate::network::event::SimEvent;
 
 /// A timer in a simulation's queue, from the first poll on; dropping it takes it out.
@@ -17,7 +17,7 @@ pub(crate) struct Sleep<W: Deref<Target = World>> {
     at: Duration,
     /// Whether it ends after all else that is due at the same time.
     last: bool,
-    timer: Option<Ticket>,
+    timer: Option<EventId>,
     done: bool,
 }
 

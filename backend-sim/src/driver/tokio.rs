@@ -108,8 +108,8 @@ impl Pump {
                 Ok(Turn::Done | Turn::Root) => {}
                 Ok(Turn::Idle(_) | Turn::OutOfSteps) => return,
                 Err(panic) => {
-                    let why = message(&panic);
-                    world.fail(format!("a task of the simulation panicked: {why}"));
+                    let reason = message(&panic);
+                    world.fail(format!("a task of the simulation panicked: {reason}"));
                 }
             }
         }

@@ -178,8 +178,8 @@ impl World {
     }
 
     /// Remembers why the run is of no use any more.
-    pub(crate) fn fail(&self, why: String) {
-        self.lock().failed.get_or_insert(why);
+    pub(crate) fn fail(&self, reason: String) {
+        self.lock().failed.get_or_insert(reason);
         self.unsound.store(true, Ordering::Release);
     }
 
@@ -204,8 +204,8 @@ impl World {
         }
         let failed = inner.failed.clone();
         drop(inner);
-        let why = failed.or_else(|| diverged.map(|why| why.to_string()));
-        assert!(std::thread::panicking(), "{}", why.unwrap_or_default());
+        let reason = failed.or_else(|| diverged.map(|reason| reason.to_string()));
+        assert!(std::thread::panicking(), "{}", reason.unwrap_or_default());
     }
 }
 

@@ -13,7 +13,7 @@ pub enum Policy {
     #[default]
     Random,
     /// As [`Random`](Self::Random), but which task runs and which event happens follows priorities
-    /// that are drawn for each of them, and that change at only `depth - 1` places of the run. It
+    /// that are drawn for each of them, and that change at only `depth - 1` points of the run. It
     /// finds what needs few, but well-placed switches.
     ///
     /// Source: Burckhardt, Kothari, Musuvathi and Nagarakatte, "A randomized scheduler with
@@ -21,7 +21,7 @@ pub enum Policy {
     Pct {
         /// How many ordered events a fault needs; at least 1.
         depth: u32,
-        /// About how many such choices a run has; the places are drawn among so many.
+        /// About how many such choices a run has; the points are drawn among so many.
         length: u32,
     },
     /// As a tape says; its seed replaces that of the options. Where the run asks another question
@@ -365,7 +365,7 @@ impl Pct {
     fn new(seed: u64, depth: u32, length: u32) -> Self {
         let mut random = SplitMix(seed);
         let seed = random.next();
-        // More changes than places are no others.
+        // More changes than points are no others.
         let depth = depth.min(length.saturating_add(1));
         let changes = (1..depth).map(|_| random.below(length.max(1)));
         let mut changes: Vec<u32> = changes.collect();
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_hold_but_for_the_places_of_change() {
+    fn priorities_hold_but_for_the_waiters_of_change() {
         // Four actors that can always go: with depth d the sequence has at most d runs.
         for seed in 0..50 {
             let policy = Policy::Pct {

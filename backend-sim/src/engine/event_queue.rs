@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Names something in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub(crate) struct EventId {
     slot: u32,
     number: u64,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Ticket {
 #[derive(Debug)]
 struct Slot<E> {
     number: u64,
-    /// Number in the line of what is due, counted from the beginning of the run.
+    /// Number in the queue of what is due, counted from the beginning of the run.
     due: Option<u64>,
     /// Empty if the slot is free.
     what: Option<E>,
@@ -57,7 +57,7 @@ pub(crate) struct EventQueue<E> {
     /// Its top is never cancelled.
     heap: BinaryHeap<Reverse<Node>>,
     due: VecDeque<u32>,
-    /// Number in the line of the first that is due.
+    /// Number in the queue of the first that is due.
     first_due: u64,
     /// Up to when entries have been moved to the line.
     collected: u64,
@@ -88,16 +88,16 @@ impl<E> EventQueue<E> {
     }
 
     /// Schedules something, at the next whole millisecond.
-    pub(crate) fn insert(&mut self, at: Duration, what: E) -> Ticket {
+    pub(crate) fn insert(&mut self, at: Duration, what: E) -> EventId {
         self.put(at, false, what)
     }
 
     /// Schedules something for when nothing else is left to happen at that time.
-    pub(crate) fn insert_last(&mut self, at: Duration, what: E) -> Ticket {
+    pub(crate) fn insert_last(&mut self, at: Duration, what: E) -> EventId {
         self.put(at, true, what)
     }
 
-    fn put(&mut self, at: Duration, last: bool, what: E) -> Ticket {
+    fn put(&mut self, at: Duration, last: bool, what: E) -> EventId {
         let at = nanos_rounded_up(at);
         let number = self.number();
         let is_due = at <= self.collected && !last;
@@ -119,21 +119,21 @@ impl<E> EventQueue<E> {
             let rank = if last { number | LAST } else { number };
             self.heap.push(Reverse(Node { at, rank, slot }));
         }
-        Ticket { slot, number }
+        EventId { slot, number }
     }
 
-    fn slot(&mut self, ticket: Ticket) -> Option<&mut Slot<E>> {
+    fn slot(&mut self, ticket: EventId) -> Option<&mut Slot<E>> {
         let slot = self.slots.get_mut(ticket.slot as usize)?;
         (slot.number == ticket.number && slot.what.is_some()).then_some(slot)
     }
 
     /// What was scheduled, unless it has happened.
-    pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut E> {
+    pub(crate) fn get_mut(&mut self, ticket: EventId) -> Option<&mut E> {
         self.slot(ticket)?.what.as_mut()
     }
 
     /// Takes something out before it happens.
-    pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<E> {
+    pub(crate) fn cancel(&mut self, ticket: EventId) -> Option<E> {
         let due = self.slot(ticket)?.due;
         let event = self.vacate(ticket.slot);
         match due {
@@ -178,11 +178,11 @@ impl<E> EventQueue<E> {
     pub(crate) fn collect(&mut self, now: u64) {
         self.collected = now;
         if self.heap.peek().is_some_and(|Reverse(node)| node.at <= now) {
-            self.line_up();
+            self.enqueue();
         }
     }
 
-    fn line_up(&mut self) {
+    fn enqueue(&mut self) {
         while let Some(&Reverse(Node { at, rank, slot })) = self.heap.peek() {
             if at > self.collected || rank >= LAST {
                 break;
@@ -225,7 +225,7 @@ impl<E> EventQueue<E> {
         event
     }
 
-    /// The first of the line takes the place of who leaves.
+    /// The first of the line takes the position of who leaves.
     fn leave_line(&mut self, index: usize) {
         let first = self.due[0];
         self.due.swap_remove_front(index);
@@ -288,7 +288,7 @@ mod tests {
         queue.collect(nanos(1));
         let tickets = [0, 1, 2, 3, 4].map(|n| queue.insert(ms(1), n));
         assert_eq!(queue.take_due(3), Some(3));
-        // The first takes the place of who left.
+        // The first takes the position of who left.
         assert_eq!(queue.cancel(tickets[0]), Some(0));
         assert_eq!(queue.cancel(tickets[4]), Some(4));
         queue.insert(ms(0), 5);

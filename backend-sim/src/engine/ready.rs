@@ -206,14 +206,14 @@ impl Wake for TaskWaker {
 
 /// Who goes on when something has happened.
 #[derive(Debug)]
-pub(crate) enum Waiter {
+pub(crate) enum Wakeup {
     /// A task of the set: it is lined up without a call of its waker.
     Task(TaskId),
     /// Somebody else.
     Other(Waker),
 }
 
-impl Waiter {
+impl Wakeup {
     pub(crate) fn wake(self, ready: &ReadyQueue) {
         match self {
             Self::Task(task) => ready.wake(task),
@@ -248,22 +248,22 @@ impl Wakers {
 
     /// Who waits with this waker.
     #[inline]
-    pub(crate) fn waiter(&self, waker: &Waker) -> Waiter {
+    pub(crate) fn waiter(&self, waker: &Waker) -> Wakeup {
         match self.tasks.get(self.running as usize) {
-            Some((task, own)) if own.will_wake(waker) => Waiter::Task(*task),
-            _ => Waiter::Other(waker.clone()),
+            Some((task, own)) if own.will_wake(waker) => Wakeup::Task(*task),
+            _ => Wakeup::Other(waker.clone()),
         }
     }
 
     /// Lets somebody wait with this waker; returns who waited before, to be dropped where it does
     /// no harm.
-    pub(crate) fn replace(&self, waiter: &mut Option<Waiter>, waker: &Waker) -> Option<Waiter> {
+    pub(crate) fn replace(&self, waiter: &mut Option<Wakeup>, waker: &Waker) -> Option<Wakeup> {
         let known = match waiter {
-            Some(Waiter::Task(task)) => self
+            Some(Wakeup::Task(task)) => self
                 .tasks
                 .get(task.index as usize)
                 .and_then(|(now, own)| (now == task).then_some(own)),
-            Some(Waiter::Other(known)) => Some(&*known),
+            Some(Wakeup::Other(known)) => Some(&*known),
             None => None,
         };
         if known.is_some_and(|known| known.will_wake(waker)) {
@@ -276,12 +276,12 @@ impl Wakers {
 /// Whom to wake after the lock is let go: a waker may run other people's code.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
-    first: Option<Waiter>,
-    more: Vec<Waiter>,
+    first: Option<Wakeup>,
+    more: Vec<Wakeup>,
 }
 
 impl Wakes {
-    pub(crate) fn add(&mut self, waiter: Option<Waiter>) {
+    pub(crate) fn add(&mut self, waiter: Option<Wakeup>) {
         match (waiter, &mut self.first) {
             (Some(waiter), first @ None) => *first = Some(waiter),
             (Some(waiter), Some(_)) => self.more.push(waiter),
@@ -292,7 +292,7 @@ impl Wakes {
     /// Wakes who can be woken at once: nobody, or a single task of the set. False if others are
     /// left.
     pub(crate) fn enqueue(&mut self, ready: &mut ReadyGuard<'_>) -> bool {
-        if let (Some(Waiter::Task(task)), true) = (&self.first, self.more.is_empty()) {
+        if let (Some(Wakeup::Task(task)), true) = (&self.first, self.more.is_empty()) {
             ready.wake(*task);
             self.first = None;
         }

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tape_is_refused_with_its_place() {
+    fn what_is_no_tape_is_refused_with_its_waiter() {
         let message = |text: &str| match text.parse::<Tape>() {
             Ok(tape) => panic!("{text} was read as {tape:?}"),
             Err(error) => error.to_string(),

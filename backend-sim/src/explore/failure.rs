@@ -21,7 +21,7 @@ pub struct Failure {
     /// The seed that failed.
     pub seed: u64,
     /// What failed: the message of a panic and where it was, an error, or why it did not end.
-    pub why: String,
+    pub reason: String,
     /// The choices of the run, to be replayed.
     pub tape: Tape,
     /// What happened in it.
@@ -29,7 +29,7 @@ pub struct Failure {
     /// How many choices the run had when it was found, and how many runs made it simpler.
     shrunk: Option<(usize, u32)>,
     /// Who held and waited when a run was stopped that was not done; else nothing.
-    standing: Vec<String>,
+    unfinished: Vec<String>,
 }
 
 /// How much of a long timeline is printed: so many lines of its beginning, and of its end.
@@ -39,29 +39,29 @@ impl Failure {
     pub(super) fn new(
         runs: u64,
         seed: u64,
-        why: String,
+        reason: String,
         report: &RunReport<()>,
         shrunk: Option<(usize, u32)>,
     ) -> Self {
         let mut tape = report.tape.clone();
         tape.trim();
         let history = report.history();
-        let standing = match report.ending {
-            Ending::Deadlock | Ending::TimeLimit | Ending::StepLimit => history.standing(),
+        let unfinished = match report.ending {
+            Ending::Deadlock | Ending::TimeLimit | Ending::StepLimit => history.unfinished(),
             _ => Vec::new(),
         };
         let history = history
             .with_title(test_name().unwrap_or_else(|| "leasehold simulation".to_owned()))
-            .with_verdict(&*why)
+            .with_verdict(&*reason)
             .with_replay(replay_command(&tape));
         Self {
             runs,
             seed,
-            why,
+            reason,
             tape,
             history,
             shrunk,
-            standing,
+            unfinished,
         }
     }
 
@@ -118,17 +118,17 @@ impl fmt::Display for Failure {
         let Self {
             runs,
             seed,
-            why,
+            reason,
             tape,
             ..
         } = self;
         writeln!(
             f,
             "run {runs}, with seed {seed}, fails:\n\n  {}\n",
-            why.replace('\n', "\n  ")
+            reason.replace('\n', "\n  ")
         )?;
-        if !self.standing.is_empty() {
-            writeln!(f, "by then:\n  {}\n", self.standing.join("\n  "))?;
+        if !self.unfinished.is_empty() {
+            writeln!(f, "by then:\n  {}\n", self.unfinished.join("\n  "))?;
         }
         if let Some((found, tried @ 1..)) = self.shrunk {
             let (set, left) = (

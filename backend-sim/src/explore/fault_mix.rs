@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::handle::{SimBackend, SimServer};
 use crate::record::{Data, Fault};
 
-/// The sorts of trouble that an [`Exploration`](crate::Exploration) makes, to the clients that the
+/// The kinds of faults that an [`Exploration`](crate::Exploration) makes, to the clients that the
 /// scenario has made by then.
 ///
 /// Each run switches a random half of them off, because a run in which everything goes wrong
@@ -17,7 +17,7 @@ use crate::record::{Data, Fault};
 /// Nobody is killed: what runs on a killed client never ends, and the scenario must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Troubles {
+pub struct FaultMix {
     /// Requests, replies and pushes are lost, late or doubled.
     pub messages: bool,
     /// Connections break, or let nothing through for up to 3 s.
@@ -31,7 +31,7 @@ pub struct Troubles {
 }
 
 #[derive(Clone, Copy)]
-enum Trouble {
+enum FaultKind {
     Message,
     Connection,
     Pause,
@@ -42,7 +42,7 @@ enum Trouble {
 /// How many things go wrong in a run, at most.
 const INCIDENTS: u32 = 8;
 
-impl Troubles {
+impl FaultMix {
     /// Nothing goes wrong by itself.
     pub const fn none() -> Self {
         Self {
@@ -103,14 +103,14 @@ impl Troubles {
     /// Starts making them in a run.
     pub(super) fn begin(self, sim: &SimServer) {
         let sorts = [
-            (self.messages, Trouble::Message),
-            (self.connections, Trouble::Connection),
-            (self.pauses, Trouble::Pause),
-            (self.restarts, Trouble::Restart),
-            (self.outages, Trouble::Outage),
+            (self.messages, FaultKind::Message),
+            (self.connections, FaultKind::Connection),
+            (self.pauses, FaultKind::Pause),
+            (self.restarts, FaultKind::Restart),
+            (self.outages, FaultKind::Outage),
         ];
         let on = sorts.into_iter().filter(|(on, _)| *on && sim.draw(2) == 1);
-        let on: Vec<Trouble> = on.map(|(_, trouble)| trouble).collect();
+        let on: Vec<FaultKind> = on.map(|(_, fault_kind)| fault_kind).collect();
         if on.is_empty() {
             return;
         }
@@ -138,9 +138,9 @@ fn span(sim: &SimServer) -> Duration {
     Duration::from_millis(sim.draw(most).into())
 }
 
-fn happen(sim: &SimServer, victim: &SimBackend, trouble: Trouble) {
-    match trouble {
-        Trouble::Message => victim.inject(match draw(sim, 8) {
+fn happen(sim: &SimServer, victim: &SimBackend, fault_kind: FaultKind) {
+    match fault_kind {
+        FaultKind::Message => victim.inject(match draw(sim, 8) {
             0 => Fault::LoseReply,
             1 => Fault::LoseRequest,
             2 => Fault::DelayReply(span(sim)),
@@ -150,13 +150,13 @@ fn happen(sim: &SimServer, victim: &SimBackend, trouble: Trouble) {
             6 => Fault::DelayPush(span(sim)),
             _ => Fault::DuplicatePush,
         }),
-        Trouble::Connection if sim.draw(2) == 0 => victim.drop_connection(),
-        Trouble::Connection => {
+        FaultKind::Connection if sim.draw(2) == 0 => victim.drop_connection(),
+        FaultKind::Connection => {
             victim.isolate();
             let time = Duration::from_millis(sim.draw(3_000).into());
             later(sim, time, victim, SimBackend::rejoin);
         }
-        Trouble::Pause => {
+        FaultKind::Pause => {
             victim.pause();
             let most = [60, 5_000, 40_000][draw(sim, 3)];
             let time = Duration::from_millis(sim.draw(most).into());
@@ -166,8 +166,8 @@ fn happen(sim: &SimServer, victim: &SimBackend, trouble: Trouble) {
                 }
             });
         }
-        Trouble::Restart => sim.restart(Data::Kept),
-        Trouble::Outage => {
+        FaultKind::Restart => sim.restart(Data::Kept),
+        FaultKind::Outage => {
             sim.stop();
             let (sim_then, time) = (sim.clone(), Duration::from_millis(sim.draw(3_000).into()));
             drop(sim.spawn(async move {

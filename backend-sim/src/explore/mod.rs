@@ -24,10 +24,10 @@ use crate::network::options::{Latency, SimOptions};
 use crate::simulation::{Ending, RunReport, Simulation, parting};
 
 pub use failure::Failure;
-pub use fault_mix::Troubles;
+pub use fault_mix::FaultMix;
 
 /// Runs a scenario many times, each time with other latencies, another order of what happens at
-/// the same instant, another order of tasks, and other [`Troubles`]; looks for a run that fails.
+/// the same instant, another order of tasks, and other [`FaultMix`]; looks for a run that fails.
 ///
 /// The scenario makes clients of the [`SimServer`] that it is given, lets code under test work
 /// with them, and checks what it promises. A run fails if the scenario or a task of it panics (an
@@ -77,7 +77,7 @@ pub struct Exploration {
     policy: Policy,
     latency: Latency,
     atomic_calls: bool,
-    troubles: Troubles,
+    fault_mix: FaultMix,
     time_limit: Duration,
     step_limit: u64,
     run_limit: u64,
@@ -97,7 +97,7 @@ impl Default for Exploration {
 }
 
 impl Exploration {
-    /// 1,000 seeds from 0 under [`Policy::Random`], latencies of 0 to 3 ms, no troubles; at most
+    /// 1,000 seeds from 0 under [`Policy::Random`], latencies of 0 to 3 ms, no faults; at most
     /// an hour of virtual time and a million steps for each run.
     pub fn new() -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Exploration {
             policy: Policy::Random,
             latency: Latency::between(Duration::ZERO, Duration::from_millis(3)),
             atomic_calls: false,
-            troubles: Troubles::none(),
+            fault_mix: FaultMix::none(),
             time_limit: Duration::from_secs(3_600),
             step_limit: 1_000_000,
             run_limit: 100_000,
@@ -153,8 +153,8 @@ impl Exploration {
 
     /// The same with things that go wrong.
     #[must_use]
-    pub const fn with_troubles(mut self, troubles: Troubles) -> Self {
-        self.troubles = troubles;
+    pub const fn with_fault_mix(mut self, fault_mix: FaultMix) -> Self {
+        self.fault_mix = fault_mix;
         self
     }
 
@@ -219,7 +219,7 @@ impl Exploration {
             Wish::Seed(seed) => seed..=seed,
             Wish::Replay(tape) => return self.replay(tape, &scenario),
         };
-        if let Some(failure) = self.canary(*seeds.start(), &scenario) {
+        if let Some(failure) = self.determinism_check(*seeds.start(), &scenario) {
             return Some(failure);
         }
         (1..).zip(seeds).find_map(|(runs, seed)| {
@@ -227,9 +227,9 @@ impl Exploration {
             let quick = unlogged.with_recording(false);
             let failed = self.run(quick, self.policy.clone(), &scenario).1?;
             // The same once more, with its tape.
-            let (report, why) = self.run(unlogged, self.policy.clone(), &scenario);
-            Some(match why {
-                Some(why) => self.simplest(runs, report, &why, &scenario),
+            let (report, reason) = self.run(unlogged, self.policy.clone(), &scenario);
+            Some(match reason {
+                Some(reason) => self.simplest(runs, report, &reason, &scenario),
                 None => self.unrepeated(runs, seed, &failed, &scenario),
             })
         })
@@ -262,7 +262,7 @@ impl Exploration {
             }
             return 1;
         }
-        if let Some(failure) = scope.canary(scope.seeds.start, &scenario) {
+        if let Some(failure) = scope.determinism_check(scope.seeds.start, &scenario) {
             failure.panic();
         }
         let limit = self.run_limit;
@@ -272,7 +272,7 @@ impl Exploration {
             runs += 1;
             failed = scope
                 .why_in_scope(report)
-                .map(|why| (report.tape.clone(), why));
+                .map(|reason| (report.tape.clone(), reason));
             match failed.is_some() || runs > limit {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -280,11 +280,11 @@ impl Exploration {
         };
         let all = scope.simulation(options);
         quietly(|| all.run_all(&EVERY, scope.troubled(&scenario), each))
-            .unwrap_or_else(|why| left_over(options.seed, &why));
-        if let Some((tape, why)) = failed {
+            .unwrap_or_else(|reason| left_over(options.seed, &reason));
+        if let Some((tape, reason)) = failed {
             // The same once more, for what it took.
             let (found, _) = scope.run(options, Policy::Replay(tape), &scenario);
-            scope.simplest(runs, found, &why, &scenario).panic();
+            scope.simplest(runs, found, &reason, &scenario).panic();
         }
         assert!(
             runs <= limit,
@@ -312,7 +312,7 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         self.try_run(options, policy, scenario)
-            .unwrap_or_else(|why| left_over(options.seed, &why))
+            .unwrap_or_else(|reason| left_over(options.seed, &reason))
     }
 
     /// The same; an error if what it left panicked when it was dropped.
@@ -330,8 +330,8 @@ impl Exploration {
         let scenario = self.troubled(scenario);
         quietly(|| {
             let report = simulation.run(scenario);
-            let why = self.why(&report);
-            (report.without_output(), why)
+            let reason = self.reason(&report);
+            (report.without_output(), reason)
         })
     }
 
@@ -347,18 +347,18 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let troubles = self.troubles;
+        let fault_mix = self.fault_mix;
         move |sim| {
-            troubles.begin(&sim);
+            fault_mix.begin(&sim);
             scenario(sim).map(Verdict::failure as fn(F::Output) -> Option<String>)
         }
     }
 
     /// Why a run failed, if it did.
-    fn why(&self, report: &RunReport<Option<String>>) -> Option<String> {
+    fn reason(&self, report: &RunReport<Option<String>>) -> Option<String> {
         let (limit, steps) = (self.time_limit, self.step_limit);
         match &report.ending {
-            Ending::Completed(why) => why.clone(),
+            Ending::Completed(reason) => reason.clone(),
             Ending::Stopped => None,
             Ending::Deadlock => Some(STUCK.to_owned()),
             Ending::TimeLimit => Some(format!("not done after {limit:?} of virtual time")),
@@ -370,54 +370,54 @@ impl Exploration {
 
     /// Why a run of a small scope failed: each follows what an earlier one has drawn.
     fn why_in_scope(&self, report: &RunReport<Option<String>>) -> Option<String> {
-        let why = self.why(report)?;
+        let reason = self.reason(report)?;
         Some(match report.ending {
             Ending::Diverged(_) => format!(
                 "two runs with the same choices differ: the scenario does something that they do not \
-                 decide\n{why}"
+                 decide\n{reason}"
             ),
-            _ => why,
+            _ => reason,
         })
     }
 
     /// Runs one seed twice: a difference comes from the scenario.
-    fn canary<F, S>(&self, seed: u64, scenario: &S) -> Option<Failure>
+    fn determinism_check<F, S>(&self, seed: u64, scenario: &S) -> Option<Failure>
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let (first, why) = self.run(self.options(seed), self.policy.clone(), scenario);
+        let (first, reason) = self.run(self.options(seed), self.policy.clone(), scenario);
         let (second, again) = self.run(self.options(seed), self.policy.clone(), scenario);
         // The hash says when things happened, the log says what did.
-        if first.trace == second.trace && why == again && first.log().eq(second.log()) {
+        if first.trace == second.trace && reason == again && first.log().eq(second.log()) {
             return None;
         }
         let texts = (first.timeline(), second.timeline());
-        let came_of = |why: Option<String>| why.unwrap_or_else(|| "it passes".to_owned());
+        let came_of = |reason: Option<String>| reason.unwrap_or_else(|| "it passes".to_owned());
         let (a, b) = match parting(&texts.0, &texts.1) {
             Some((a, b)) => (a.to_owned(), b.to_owned()),
-            None if why != again => (came_of(why), came_of(again)),
+            None if reason != again => (came_of(reason), came_of(again)),
             None => ("the same events".into(), "they, chosen otherwise".into()),
         };
-        let why = format!(
+        let reason = format!(
             "two runs of one seed differ: the scenario does something that the seed does not decide \
              (select! without biased, the order of a HashMap, a real clock, a thread)\n  first: {a}\n  then:  {b}"
         );
-        Some(Failure::new(1, seed, why, &second, None))
+        Some(Failure::new(1, seed, reason, &second, None))
     }
 
     /// A run that failed, and did not when it was run again: that is a failure too.
-    fn unrepeated<F, S>(&self, runs: u64, seed: u64, why: &str, scenario: &S) -> Failure
+    fn unrepeated<F, S>(&self, runs: u64, seed: u64, reason: &str, scenario: &S) -> Failure
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
         let (report, _) = self.run(self.options(seed), self.policy.clone(), scenario);
-        let why = format!(
-            "{why}\n(but not when it was repeated: the scenario does something that the seed does \
+        let reason = format!(
+            "{reason}\n(but not when it was repeated: the scenario does something that the seed does \
              not decide; below is what happened when it was repeated)"
         );
-        Failure::new(runs, seed, why, &report, None)
+        Failure::new(runs, seed, reason, &report, None)
     }
 
     fn replay<F, S>(&self, tape: Tape, scenario: &S) -> Option<Failure>
@@ -426,23 +426,23 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let (seed, wanted) = (tape.seed, tape.clone());
-        let (report, why) = self.run(self.options(seed), Policy::Replay(tape), scenario);
-        let mut why = why?;
+        let (report, reason) = self.run(self.options(seed), Policy::Replay(tape), scenario);
+        let mut reason = reason?;
         if let Ending::Diverged(_) = report.ending {
-            why.push_str(
+            reason.push_str(
                 "\n(the code, or leasehold, is another than that which recorded the tape: explore anew)",
             );
         }
-        Some(Failure::new(1, seed, why, &report, None).of_tape(wanted))
+        Some(Failure::new(1, seed, reason, &report, None).of_tape(wanted))
     }
 
     /// The simplest run that fails as this one did.
-    fn simplest<F, S>(&self, runs: u64, found: RunReport<()>, why: &str, scenario: &S) -> Failure
+    fn simplest<F, S>(&self, runs: u64, found: RunReport<()>, reason: &str, scenario: &S) -> Failure
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let wanted = sort(why);
+        let wanted = sort(reason);
         let mut allowed = StepsAllowed::of(&found, self.step_limit);
         let tape = found.tape;
         let (seed, draws) = (tape.seed, tape.draws.len());
@@ -450,8 +450,8 @@ impl Exploration {
             let options = self.options(seed).with_log_limit(0);
             let limited = self.clone().with_step_limit(allowed.steps());
             let run = limited.try_run(options, Policy::Guided(tape), scenario);
-            let (report, why) = run.ok()?;
-            let same = why.is_some_and(|why| sort(&why) == wanted);
+            let (report, reason) = run.ok()?;
+            let same = reason.is_some_and(|reason| sort(&reason) == wanted);
             (same && allowed.suffice(&report)).then_some(report.tape)
         };
         let (tape, tried) = match self.shrink_runs {
@@ -463,8 +463,8 @@ impl Exploration {
         };
         let options = self.options(seed);
         let (report, shown) = self.run(options, Policy::Replay(tape), scenario);
-        let why = shown.unwrap_or_else(|| format!("{why}\n(but not when it was repeated)"));
-        Failure::new(runs, seed, why, &report, Some((draws, tried)))
+        let reason = shown.unwrap_or_else(|| format!("{reason}\n(but not when it was repeated)"));
+        Failure::new(runs, seed, reason, &report, Some((draws, tried)))
     }
 }
 
@@ -474,9 +474,9 @@ fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panicked(&message(&panic)))
 }
 
-fn left_over(seed: u64, why: &str) -> ! {
+fn left_over(seed: u64, reason: &str) -> ! {
     panic!(
-        "with seed {seed}, what was left at the end of the run panicked when it was dropped:\n{why}"
+        "with seed {seed}, what was left at the end of the run panicked when it was dropped:\n{reason}"
     )
 }
 
@@ -485,29 +485,31 @@ const STUCK: &str = "nothing can go on: every task waits for another, or for wha
 
 /// What a panic said, where it was, and what to do if it is one of the usual.
 fn panicked(message: &str) -> String {
-    let mut why = message.to_owned();
+    let mut reason = message.to_owned();
     if message.contains("Tokio 1.x runtime") {
-        why.push_str(
+        reason.push_str(
             "\n(a scenario has no tokio runtime: sleep with `sim.sleep` or the `Runtime` of a client, \
              start tasks with `sim.spawn`)",
         );
     }
-    if let Some(place) = quiet::last_place() {
-        why.push_str(PANICKED_AT);
-        why.push_str(&place);
+    if let Some(location) = quiet::last_location() {
+        reason.push_str(PANICKED_AT);
+        reason.push_str(&location);
     }
-    why
+    reason
 }
 
 const PANICKED_AT: &str = "\npanicked at ";
 
 /// What sort of failure it is: the words without the numbers, which differ from run to run, and the
-/// place of a panic.
-fn sort(why: &str) -> (String, Option<&str>) {
-    let line = why.lines().next().unwrap_or_default();
+/// location of a panic.
+fn sort(reason: &str) -> (String, Option<&str>) {
+    let line = reason.lines().next().unwrap_or_default();
     let words = line.chars().filter(|c| !c.is_ascii_digit()).collect();
-    let place = why.rsplit_once(PANICKED_AT).map(|(_, place)| place);
-    (words, place)
+    let location = reason
+        .rsplit_once(PANICKED_AT)
+        .map(|(_, location)| location);
+    (words, location)
 }
 
 /// What a scenario may return: nothing, or a result.

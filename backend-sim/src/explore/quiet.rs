@@ -7,7 +7,7 @@ use std::sync::Once;
 thread_local! {
     static QUIET: Cell<u32> = const { Cell::new(0) };
     /// Where the last panic was that was not printed.
-    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+    static LOCATION: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 static HOOK: Once = Once::new();
@@ -22,18 +22,18 @@ pub(crate) fn panics() -> Quiet {
             if QUIET.get() == 0 {
                 before(info);
             } else {
-                PLACE.set(info.location().map(ToString::to_string));
+                LOCATION.set(info.location().map(ToString::to_string));
             }
         }));
     });
     QUIET.set(QUIET.get() + 1);
-    PLACE.set(None);
+    LOCATION.set(None);
     Quiet
 }
 
 /// Where this thread panicked last while it was quiet, `file:line:column`; told once.
-pub(crate) fn last_place() -> Option<String> {
-    PLACE.take()
+pub(crate) fn last_location() -> Option<String> {
+    LOCATION.take()
 }
 
 impl Drop for Quiet {

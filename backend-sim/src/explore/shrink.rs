@@ -185,7 +185,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
     }
 
     /// Sets each of the first choices to 0: they tend to decide how much there is at all, of clients, of
-    /// troubles, and what is tried later costs less.
+    /// faults, and what is tried later costs less.
     fn clear_first(&mut self) {
         let mut index = 0;
         while let Some(&at) = self.set().get(index)
@@ -213,7 +213,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
                 let cleared = self.attempt(|tape| {
                     chunk.iter().for_each(|&at| tape.draws[at].value = 0);
                 });
-                // What was there is gone, and the next group has its place.
+                // What was there is gone, and the next group moves up.
                 from += if cleared { 0 } else { size };
             }
             size /= 2;

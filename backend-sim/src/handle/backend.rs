@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, End, EndReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notice, Notices, Poll as PollPlace,
-    PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, ForceRelease,
+    ForceReply, InspectReply, Key, LockBackend, Notification, Notifications, Poll as PollWaiter,
+    PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 
 use crate::driver::world::World;
@@ -246,7 +246,7 @@ impl LockBackend for SimBackend {
         Ok(response.stamp)
     }
 
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let client = self.runtime.client;
         let number = self
             .world()
@@ -278,7 +278,7 @@ impl LockBackend for SimBackend {
             .await
     }
 
-    async fn poll(&self, batch: &[PollPlace]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+    async fn poll(&self, batch: &[PollWaiter]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         let steps = batch
             .iter()
             .map(|request| (request.key.clone(), Command::Poll(request.clone())));
@@ -292,11 +292,12 @@ impl LockBackend for SimBackend {
         self.steps(Call::Renew, steps.collect(), of!(Renew)).await
     }
 
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         let steps = batch
             .iter()
-            .map(|request| (request.key.clone(), Command::End(request.clone())));
-        self.steps(Call::End, steps.collect(), of!(End)).await
+            .map(|request| (request.key.clone(), Command::Release(request.clone())));
+        self.steps(Call::Release, steps.collect(), of!(Release))
+            .await
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
@@ -330,7 +331,7 @@ impl LockBackend for SimBackend {
     }
 }
 
-/// The notices of one subscription; dropping it ends the subscription.
+/// The notifications of one subscription; dropping it ends the subscription.
 struct Listener {
     world: Arc<World>,
     client: ClientIndex,
@@ -339,9 +340,9 @@ struct Listener {
 }
 
 impl Stream for Listener {
-    type Item = Notice;
+    type Item = Notification;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Notice>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Notification>> {
         if self.turnstile.poll_open(cx).is_pending() {
             return Poll::Pending;
         }
@@ -349,8 +350,8 @@ impl Stream for Listener {
             let state = &mut network.clients[self.client];
             match state.subscriptions.get_mut(&self.number) {
                 None => (Poll::Ready(None), None),
-                Some(subscription) => match subscription.notices.pop_front() {
-                    Some(notice) => (Poll::Ready(Some(notice)), None),
+                Some(subscription) => match subscription.notifications.pop_front() {
+                    Some(notification) => (Poll::Ready(Some(notification)), None),
                     None if subscription.ended => (Poll::Ready(None), None),
                     None => {
                         let before = network.wakers.replace(&mut subscription.waiter, cx.waker());

@@ -20,7 +20,7 @@ impl SimBackend {
     /// Stops the client as SIGSTOP, a long garbage collection or a suspended laptop does: its
     /// timers run out and messages reach it, but none of its code runs.
     ///
-    /// That code is: the calls of this backend, its streams of notices, whatever is spawned or
+    /// That code is: the calls of this backend, its streams of notifications, whatever is spawned or
     /// slept through its runtime, which is all that a lock client does in the background, and the
     /// futures given to [`run`](Self::run). The clock counts on, so that a guard which is asked
     /// meanwhile knows that it has run out.
@@ -91,8 +91,8 @@ impl SimBackend {
 
     /// Breaks the connection. Calls that wait for a reply end with
     /// [`OutcomeUnknown`](leasehold_api::BackendError::OutcomeUnknown) though their requests, if
-    /// they have left, still arrive; streams of notices get a
-    /// [`Gap`](leasehold_api::Notice::Gap), and another when the client has subscribed again.
+    /// they have left, still arrive; streams of notifications get a
+    /// [`Gap`](leasehold_api::Notification::Missed), and another when the client has subscribed again.
     pub fn drop_connection(&self) {
         let client = self.runtime.client;
         self.world().act(|network, now| {

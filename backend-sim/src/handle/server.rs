@@ -107,7 +107,7 @@ impl SimServer {
         &self.world
     }
 
-    /// Lets somebody watch from now on, in place of who did before.
+    /// Lets somebody watch from now on, instead of who did before.
     pub fn observe(&self, observer: impl Observer + 'static) {
         let observer: Box<dyn Observer> = Box::new(observer);
         let before = self
@@ -194,7 +194,7 @@ impl SimServer {
         });
     }
 
-    /// The server is gone, and a replica that does not have all its writes takes its place at once,
+    /// The server is gone, and a replica that does not have all its writes takes over at once,
     /// with another clock id.
     ///
     /// # Panics
@@ -206,7 +206,7 @@ impl SimServer {
     }
 
     /// A replica that does not have all writes becomes primary, and the old primary does not
-    /// notice: it goes on serving the clients that stay. All others, and those made from now on,
+    /// notification: it goes on serving the clients that stay. All others, and those made from now on,
     /// lose their connection and use the new one. Ends with [`heal`](Self::heal). What this handle
     /// does and tells concerns the new primary.
     ///

@@ -32,7 +32,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// What code uses in place of tokio's functions, so that the tape decides about it. It works under
+/// What code uses in slot of tokio's functions, so that the tape decides about it. It works under
 /// both drivers.
 impl SimServer {
     /// Starts a task. Which of the tasks that can run does is a choice of the tape.

@@ -40,7 +40,7 @@ pub(crate) struct Arrow {
     pub(crate) to: (i32, i32),
 }
 
-/// A span with its place beside others of its client.
+/// A span with its position beside others of its client.
 #[derive(Debug)]
 pub(crate) struct Bar {
     pub(crate) span: Span,
@@ -85,12 +85,12 @@ impl Layout {
                 }
             }
         }
-        layout.place(history);
+        layout.position(history);
         layout
     }
 
     /// Gives each instant and entry its height.
-    fn place(&mut self, history: &History) {
+    fn position(&mut self, history: &History) {
         let mut instants: BTreeMap<Duration, usize> = BTreeMap::new();
         for message in &history.messages {
             instants.entry(message.sent).or_default();
@@ -131,12 +131,13 @@ impl Layout {
     /// The clients' columns are on both sides of the server's, so that arrows are short.
     pub(crate) fn x(&self, client: Option<&str>) -> i32 {
         let middle = self.columns.len().div_ceil(2);
-        let place = match client.and_then(|name| self.columns.iter().position(|c| **c == *name)) {
+        let position = match client.and_then(|name| self.columns.iter().position(|c| **c == *name))
+        {
             Some(column) if column < middle => column,
             Some(column) => column + 1,
             None => middle,
         };
-        TIME_WIDTH + COLUMN / 2 + COLUMN * i32::try_from(place).unwrap_or(0)
+        TIME_WIDTH + COLUMN / 2 + COLUMN * i32::try_from(position).unwrap_or(0)
     }
 
     /// Where the words begin.

@@ -73,7 +73,7 @@ impl History {
     /// A line for each entry: when it happened; a column for each client that shows how it stood
     /// then, and one for the server; what it was.
     ///
-    /// `*` marks whose line it is. A client's column shows `#` while it holds something
+    /// `*` shows whose line it is. A client's column shows `#` while it holds something
     /// exclusively, `=` while it holds with others, `?` while it waits, `z` while it is paused,
     /// `x` once it was killed.
     pub fn text(&self) -> String {
@@ -106,7 +106,7 @@ impl History {
     }
 
     /// Who held, and who waited, at its end, a line for each.
-    pub(crate) fn standing(&self) -> Vec<String> {
+    pub(crate) fn unfinished(&self) -> Vec<String> {
         let spans = spans::spans(self);
         let open = spans.iter().filter(|span| span.end == SpanEnd::Open);
         open.map(|span| {

@@ -8,7 +8,7 @@ use leasehold_api::Mode;
 use crate::history::History;
 use crate::history::layout::{Arrow, Bar, Instant, Layout, ROW, TIME_WIDTH, is_fault};
 use crate::history::spans::{Absence, Span, SpanEnd};
-use crate::history::words::{describe, describe_notice, name, seconds};
+use crate::history::words::{describe, describe_notification, name, seconds};
 use crate::record::{Content, Entry, Event, Fate, Message};
 
 /// Nothing may be loaded: what the page needs is in it.
@@ -439,7 +439,9 @@ fn message_words(history: &History, layout: &Layout, message: &Message) -> Strin
         Content::Request { call, again: false } => format!("{} of {client}", name(call)),
         Content::Request { call, again: true } => format!("{} of {client}, sent again", name(call)),
         Content::Reply { call, .. } => format!("reply to {} of {client}", name(call)),
-        Content::Push { notice, .. } => format!("push to {client}: {}", describe_notice(&notice)),
+        Content::Push { notification, .. } => {
+            format!("push to {client}: {}", describe_notification(&notification))
+        }
         Content::Unlisten => format!("{client} unsubscribes"),
     };
     let fate = match message.fate {

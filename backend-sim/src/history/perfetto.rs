@@ -14,7 +14,7 @@ use leasehold_api::bounds::CALL_TIMEOUT;
 use crate::history::History;
 use crate::history::json::Quoted;
 use crate::history::spans::{Span, absences, spans};
-use crate::history::words::{describe, describe_notice, name};
+use crate::history::words::{describe, describe_notification, name};
 use crate::record::{Content, Entry, Event, Fate, Message};
 
 const SERVER: usize = 1;
@@ -220,15 +220,15 @@ impl Output {
                     self.arrow(message.number, from, (SERVER, server, at));
                 }
             }
-            Content::Push { notice, .. } => {
-                let name = describe_notice(&notice).to_string();
+            Content::Push { notification, .. } => {
+                let name = describe_notification(&notification).to_string();
                 let to = format!("{} {name}", message.client);
                 let sent = message.sent;
                 let server = self.slice((SERVER, LOCKS, "pushes"), (sent, sent), &to, "");
                 if let Fate::Arrived(at) = message.fate {
-                    let ear = self.slice((client, CALLS, "calls"), (at, at), &name, "");
+                    let subscriber = self.slice((client, CALLS, "calls"), (at, at), &name, "");
                     let from = (SERVER, server, sent);
-                    self.arrow(message.number, from, (client, ear, at));
+                    self.arrow(message.number, from, (client, subscriber, at));
                 }
             }
             Content::Reply { .. } | Content::Unlisten => {}

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReply, FencingToken, ForceHow, ForceReply, Key, Mode, Notice,
-    Operation, PollReply, RenewReply, SessionId, Why,
+    AcquireReply, ConvertReply, EndReason, FencingToken, ForceHow, ForceReply, Key, Mode,
+    Notification, Operation, PollReply, ReleaseReply, RenewReply, SessionId,
 };
 
 use crate::history::History;
@@ -118,8 +118,8 @@ impl Spans {
     /// A pushed grant holds from when the server sent it, whether or not it arrives.
     fn pushed(&mut self, message: &Message) {
         let Content::Push {
-            notice:
-                Notice::Granted {
+            notification:
+                Notification::Granted {
                     sequence,
                     token,
                     remaining,
@@ -179,8 +179,8 @@ impl Spans {
                 let id = id(&request.operation);
                 let until = match reply {
                     AcquireReply::Acquired(acquired) => acquired.remaining,
-                    AcquireReply::Queued(queued) => queued.place_remaining,
-                    AcquireReply::Held(_) | AcquireReply::Refused(_) => return,
+                    AcquireReply::Queued(queued) => queued.waiter_remaining,
+                    AcquireReply::Contended(_) | AcquireReply::Refused(_) => return,
                 };
                 self.wait(at, &id, key, request.mode, until);
                 if let AcquireReply::Acquired(acquired) = reply {
@@ -193,8 +193,8 @@ impl Spans {
                     PollReply::Acquired(acquired) => {
                         self.hold(at, id, acquired.token, acquired.remaining);
                     }
-                    PollReply::Queued(queued) => self.extend(at, &id, queued.place_remaining),
-                    PollReply::Gone(why) => self.close(at, &id, end_of(*why)),
+                    PollReply::Queued(queued) => self.extend(at, &id, queued.waiter_remaining),
+                    PollReply::Gone(reason) => self.close(at, &id, end_of(*reason)),
                 }
             }
             (Command::Renew(request), Reply::Renew(reply)) => {
@@ -203,15 +203,15 @@ impl Spans {
                     RenewReply::Renewed { token, remaining } => {
                         self.hold(at, id, *token, *remaining);
                     }
-                    RenewReply::Lost(why) => self.close(at, &id, end_of(*why)),
+                    RenewReply::Lost(reason) => self.close(at, &id, end_of(*reason)),
                 }
             }
-            (Command::End(request), Reply::End(reply)) => {
-                let why = match reply {
-                    EndReply::Released { .. } | EndReply::Left => SpanEnd::Ended,
-                    EndReply::NotHeld(why) => end_of(*why),
+            (Command::Release(request), Reply::Release(reply)) => {
+                let reason = match reply {
+                    ReleaseReply::Released { .. } | ReleaseReply::Left => SpanEnd::Ended,
+                    ReleaseReply::NotHeld(reason) => end_of(*reason),
                 };
-                self.close(at, &id(&request.operation), why);
+                self.close(at, &id(&request.operation), reason);
             }
             (
                 Command::Convert(request),
@@ -219,7 +219,7 @@ impl Spans {
             ) => self.convert(at, id(&request.operation), request.to, *token, *remaining),
             (
                 Command::ForceRelease(request),
-                Reply::ForceRelease(ForceReply::Forced { tenures: 1.. }),
+                Reply::ForceRelease(ForceReply::Forced { holders: 1.. }),
             ) if request.how == ForceHow::Now => {
                 let tokens = &request.tokens;
                 self.close_all(at, SpanEnd::Forced, |span| {
@@ -368,12 +368,12 @@ impl Spans {
     }
 }
 
-const fn end_of(why: Why) -> SpanEnd {
-    match why {
-        Why::Expired => SpanEnd::Expired,
-        Why::Forced => SpanEnd::Forced,
-        Why::Ended => SpanEnd::Ended,
-        Why::Unknown => SpanEnd::Forgotten,
+const fn end_of(reason: EndReason) -> SpanEnd {
+    match reason {
+        EndReason::Expired => SpanEnd::Expired,
+        EndReason::Forced => SpanEnd::Forced,
+        EndReason::Released => SpanEnd::Ended,
+        EndReason::Unknown => SpanEnd::Forgotten,
     }
 }
 

@@ -34,17 +34,17 @@ pub(crate) fn render(history: &History) -> String {
     for (row, entry) in history.entries.iter().enumerate() {
         let _ = write!(text, "{:>10.3}  ", entry.at.as_secs_f64());
         for (name, heading) in &columns {
-            let mark = if entry.client.as_ref() == Some(name) {
+            let symbol = if entry.client.as_ref() == Some(name) {
                 '*'
             } else {
                 ' '
             };
             let state = state(name, (row, entry.at), &spans, &absences);
             let width = heading.chars().count().saturating_sub(1);
-            let _ = write!(text, "{state}{mark:<width$}  ");
+            let _ = write!(text, "{state}{symbol:<width$}  ");
         }
-        let mark = if entry.client.is_none() { '*' } else { ' ' };
-        let _ = writeln!(text, "{mark:<6}  {}", describe(&entry.event));
+        let symbol = if entry.client.is_none() { '*' } else { ' ' };
+        let _ = writeln!(text, "{symbol:<6}  {}", describe(&entry.event));
     }
     text
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, ConvertReply, EndReply, ForceHow, ForceReply, InspectReply, Key, Kind,
-    Mode, Notice, PollReply, Refused, RenewReply, Why,
+    Acquire, AcquireReply, ConvertReply, EndReason, ForceHow, ForceReply, InspectReply, Key, Kind,
+    Mode, Notification, PollReply, Refused, ReleaseReply, RenewReply,
 };
 
 use crate::record::{Answer, Call, ClientEvent, Data, Event, Fault, ServerEvent};
@@ -41,9 +41,9 @@ pub(crate) fn describe(event: &Event) -> impl fmt::Display {
     Written(move |f: &mut fmt::Formatter<'_>| write_event(f, event))
 }
 
-/// A notice in words.
-pub(crate) fn describe_notice(notice: &Notice) -> impl fmt::Display {
-    Written(move |f: &mut fmt::Formatter<'_>| write_notice(f, notice))
+/// A notification in words.
+pub(crate) fn describe_notification(notification: &Notification) -> impl fmt::Display {
+    Written(move |f: &mut fmt::Formatter<'_>| write_notification(f, notification))
 }
 
 fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
@@ -65,7 +65,7 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         }
         Event::Subscribed { .. } => write!(f, "listens"),
         Event::Unsubscribed { .. } => write!(f, "listens no more"),
-        Event::Notified { notice } => write_notice(f, notice),
+        Event::Notified { notification } => write_notification(f, notification),
         Event::Fault { fault, call, key } => write_fault(f, *fault, *call, key.as_ref()),
         Event::Failed { call, error } => write!(f, "{} failed: {}", name(*call), one_line(error)),
         Event::Undelivered { call } => write!(f, "! {} reached no server", name(*call)),
@@ -145,7 +145,7 @@ pub(crate) const fn name(call: Call) -> &'static str {
         Call::Acquire => "acquire",
         Call::Poll => "poll",
         Call::Renew => "renew",
-        Call::End => "end",
+        Call::Release => "end",
         Call::Convert => "convert",
         Call::Inspect => "inspect",
         Call::ForceRelease => "force_release",
@@ -160,7 +160,7 @@ fn write_command(f: &mut fmt::Formatter<'_>, key: &Key, command: &Command) -> fm
             let sequence = request.operation.sequence;
             write!(f, "renew {key:?} #{sequence} for {:?}", request.lease)
         }
-        Command::End(request) => write!(f, "end {key:?} #{}", request.operation.sequence),
+        Command::Release(request) => write!(f, "end {key:?} #{}", request.operation.sequence),
         Command::Convert(request) => {
             let sequence = request.operation.sequence;
             write!(f, "convert {key:?} #{sequence} to {}", mode(request.to))
@@ -196,25 +196,27 @@ fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
                 write_acquire_reply(f, &AcquireReply::Acquired(*acquired))
             }
             PollReply::Queued(queued) => write_acquire_reply(f, &AcquireReply::Queued(*queued)),
-            PollReply::Gone(cause) => write!(f, "gone ({})", why(*cause)),
+            PollReply::Gone(cause) => write!(f, "gone ({})", reason(*cause)),
         },
         Answer::Reply(Reply::Renew(reply)) => match reply {
             RenewReply::Renewed { remaining, .. } => write!(f, "renewed, {remaining:?} left"),
-            RenewReply::Lost(cause) => write!(f, "lost ({})", why(*cause)),
+            RenewReply::Lost(cause) => write!(f, "lost ({})", reason(*cause)),
         },
-        Answer::Reply(Reply::End(reply)) => match reply {
-            EndReply::Released { holds_left: 0, .. } => write!(f, "released"),
-            EndReply::Released { holds_left, .. } => write!(f, "released, {holds_left} holds left"),
-            EndReply::Left => write!(f, "left the queue"),
-            EndReply::NotHeld(cause) => write!(f, "not held ({})", why(*cause)),
+        Answer::Reply(Reply::Release(reply)) => match reply {
+            ReleaseReply::Released { holds_left: 0, .. } => write!(f, "released"),
+            ReleaseReply::Released { holds_left, .. } => {
+                write!(f, "released, {holds_left} holds left")
+            }
+            ReleaseReply::Left => write!(f, "left the queue"),
+            ReleaseReply::NotHeld(cause) => write!(f, "not held ({})", reason(*cause)),
         },
         Answer::Reply(Reply::Convert(reply)) => match reply {
             ConvertReply::Converted { token, remaining } => {
                 write!(f, "converted, token {token}, {remaining:?} left")
             }
             ConvertReply::NotSole => write!(f, "not the sole holder"),
-            ConvertReply::WrongPeriod(tenure) => write!(f, "wrong period: it is {}", tenure.token),
-            ConvertReply::Lost(cause) => write!(f, "lost ({})", why(*cause)),
+            ConvertReply::WrongEpoch(holder) => write!(f, "wrong epoch: it is {}", holder.token),
+            ConvertReply::Lost(cause) => write!(f, "lost ({})", reason(*cause)),
         },
         Answer::Reply(Reply::Inspect(reply)) => {
             let InspectReply {
@@ -225,8 +227,8 @@ fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
             write!(f, "{holder_count} hold, {waiter_count} wait")
         }
         Answer::Reply(Reply::ForceRelease(reply)) => match reply {
-            ForceReply::Forced { tenures } => write!(f, "forced {tenures}"),
-            ForceReply::WrongPeriod => write!(f, "wrong period"),
+            ForceReply::Forced { holders } => write!(f, "forced {holders}"),
+            ForceReply::WrongEpoch => write!(f, "wrong epoch"),
         },
     }
 }
@@ -248,15 +250,15 @@ fn write_acquire_reply(f: &mut fmt::Formatter<'_>, reply: &AcquireReply) -> fmt:
             write!(
                 f,
                 "queued behind {}, polls in {:?}",
-                queued.ahead, queued.check_in
+                queued.ahead, queued.poll_after
             )
         }
-        AcquireReply::Held(held) => {
+        AcquireReply::Contended(held) => {
             write!(f, "held")?;
-            if let Some(by) = &held.by {
+            if let Some(by) = &held.holder {
                 write!(f, " by {by:?}")?;
             }
-            write!(f, " for {:?}", held.change_in)
+            write!(f, " for {:?}", held.retry_after)
         }
         AcquireReply::Refused(refused) => write!(f, "refused: {}", refusal(*refused)),
     }
@@ -275,9 +277,9 @@ const fn refusal(refused: Refused) -> &'static str {
     }
 }
 
-fn write_notice(f: &mut fmt::Formatter<'_>, notice: &Notice) -> fmt::Result {
-    match notice {
-        Notice::Granted {
+fn write_notification(f: &mut fmt::Formatter<'_>, notification: &Notification) -> fmt::Result {
+    match notification {
+        Notification::Granted {
             sequence,
             token,
             remaining,
@@ -286,20 +288,20 @@ fn write_notice(f: &mut fmt::Formatter<'_>, notice: &Notice) -> fmt::Result {
             f,
             "< granted #{sequence}, token {token}, {remaining:?} left"
         ),
-        Notice::Hint { sequence, .. } => write!(f, "< hint for #{sequence}"),
-        Notice::Revoked { sequence, .. } => write!(f, "< revoked #{sequence}"),
-        Notice::Gap { listening: false } => write!(f, "< gap"),
-        Notice::Gap { listening: true } => write!(f, "< listening again"),
+        Notification::WakeUp { sequence, .. } => write!(f, "< hint for #{sequence}"),
+        Notification::Revoked { sequence, .. } => write!(f, "< revoked #{sequence}"),
+        Notification::Missed { listening: false } => write!(f, "< gap"),
+        Notification::Missed { listening: true } => write!(f, "< listening again"),
         other => write!(f, "< {other:?}"),
     }
 }
 
-const fn why(cause: Why) -> &'static str {
+const fn reason(cause: EndReason) -> &'static str {
     match cause {
-        Why::Expired => "expired",
-        Why::Forced => "forced",
-        Why::Ended => "ended",
-        Why::Unknown => "unknown",
+        EndReason::Expired => "expired",
+        EndReason::Forced => "forced",
+        EndReason::Released => "ended",
+        EndReason::Unknown => "unknown",
     }
 }
 
@@ -328,11 +330,11 @@ pub(crate) fn write_state(text: &mut String, key: &Key, state: &InspectReply) ->
         )?;
     }
     for waiter in &state.waiters {
-        let (label, left) = (&waiter.label, waiter.place_remaining);
+        let (label, left) = (&waiter.label, waiter.waiter_remaining);
         let mode = mode(waiter.mode);
         writeln!(
             text,
-            "  {kind} {key:?}: {label:?} waits for it ({mode}), place for {left:?}"
+            "  {kind} {key:?}: {label:?} waits for it ({mode}), waiter for {left:?}"
         )?;
     }
     Ok(())

@@ -5,8 +5,8 @@ use std::task::{Poll, Waker};
 use leasehold_api::BackendError;
 use leasehold_api::bounds::CALL_TIMEOUT;
 
-use crate::engine::event_queue::Ticket;
-use crate::engine::ready::{Waiter, Wakers};
+use crate::engine::event_queue::EventId;
+use crate::engine::ready::{Wakers, Wakeup};
 use crate::network::event::{CallId, ClientIndex, Response};
 
 /// The result of a call, on its way to the future that waits for it.
@@ -17,10 +17,10 @@ struct Pending {
     number: u64,
     client: ClientIndex,
     /// Runs out when the call does.
-    timeout: Option<Ticket>,
+    timeout: Option<EventId>,
     outcome: Option<Outcome>,
     timed_out: bool,
-    waiter: Option<Waiter>,
+    waiter: Option<Wakeup>,
 }
 
 /// The calls of all clients.
@@ -31,7 +31,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    pub(crate) fn begin(&mut self, client: ClientIndex, number: u64, waiter: Waiter) -> CallId {
+    pub(crate) fn begin(&mut self, client: ClientIndex, number: u64, waiter: Wakeup) -> CallId {
         let pending = Some(Pending {
             number,
             client,
@@ -55,7 +55,7 @@ impl Calls {
         pending.filter(|pending| pending.number == id.number)
     }
 
-    pub(crate) fn limit(&mut self, id: CallId, timeout: Ticket) {
+    pub(crate) fn limit(&mut self, id: CallId, timeout: EventId) {
         if let Some(pending) = self.get(id) {
             pending.timeout = Some(timeout);
         }
@@ -68,7 +68,7 @@ impl Calls {
         id: CallId,
         waker: &Waker,
         wakers: &Wakers,
-    ) -> (Poll<Outcome>, Option<Waiter>) {
+    ) -> (Poll<Outcome>, Option<Wakeup>) {
         let Some(pending) = self.get(id) else {
             return (Poll::Pending, None);
         };
@@ -76,14 +76,17 @@ impl Calls {
             return (Poll::Ready(outcome), None);
         }
         if pending.timed_out {
-            let why = format!("no reply within {CALL_TIMEOUT:?}");
-            return (Poll::Ready(Err(BackendError::outcome_unknown(why))), None);
+            let reason = format!("no reply within {CALL_TIMEOUT:?}");
+            return (
+                Poll::Ready(Err(BackendError::outcome_unknown(reason))),
+                None,
+            );
         }
         (Poll::Pending, wakers.replace(&mut pending.waiter, waker))
     }
 
     /// Gives a call its outcome; false if nobody waits for it any more.
-    pub(crate) fn finish(&mut self, id: CallId, outcome: Outcome) -> (bool, Option<Waiter>) {
+    pub(crate) fn finish(&mut self, id: CallId, outcome: Outcome) -> (bool, Option<Wakeup>) {
         match self.get(id) {
             Some(pending) if pending.outcome.is_none() => {
                 pending.outcome = Some(outcome);
@@ -94,7 +97,7 @@ impl Calls {
     }
 
     /// Its time has run out; a reply that is there when the caller looks is still taken.
-    pub(crate) fn time_out(&mut self, id: CallId) -> Option<Waiter> {
+    pub(crate) fn time_out(&mut self, id: CallId) -> Option<Wakeup> {
         let pending = self.get(id)?;
         pending.timed_out = true;
         pending.timeout = None;
@@ -102,7 +105,7 @@ impl Calls {
     }
 
     /// Whoever waited does not any more; the timer and the waiter are the caller's to let go.
-    pub(crate) fn forget(&mut self, id: CallId) -> (Option<Ticket>, Option<Waiter>) {
+    pub(crate) fn forget(&mut self, id: CallId) -> (Option<EventId>, Option<Wakeup>) {
         if self.get(id).is_none() {
             return (None, None);
         }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::{Notice, SessionId};
+use leasehold_api::{Notification, SessionId};
 
 use crate::engine::choices::Identities;
 use crate::engine::gate::Gate;
 use crate::engine::local_clock::LocalClock;
-use crate::engine::ready::Waiter;
+use crate::engine::ready::Wakeup;
 use crate::network::event::{ToClient, ToServer};
 use crate::network::faults::Faults;
 use crate::network::options::Latency;
@@ -51,12 +51,12 @@ impl<M> Link<M> {
 pub(crate) struct Subscription {
     pub(crate) session: SessionId,
     /// What has reached the client, and it has not read.
-    pub(crate) notices: VecDeque<Notice>,
+    pub(crate) notifications: VecDeque<Notification>,
     /// Who reads.
-    pub(crate) waiter: Option<Waiter>,
+    pub(crate) waiter: Option<Wakeup>,
     /// Whether the server counts it.
     pub(crate) at_server: bool,
-    /// Whether no more notices will come.
+    /// Whether no more notifications will come.
     pub(crate) ended: bool,
 }
 
@@ -64,7 +64,7 @@ impl Subscription {
     pub(crate) const fn new(session: SessionId) -> Self {
         Self {
             session,
-            notices: VecDeque::new(),
+            notifications: VecDeque::new(),
             waiter: None,
             at_server: false,
             ended: false,

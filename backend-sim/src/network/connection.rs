@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{BackendError, Notice, SessionId};
+use leasehold_api::{BackendError, Notification, SessionId};
 
 use crate::network::Network;
 use crate::network::client::{Client, Subscription};
@@ -76,19 +76,19 @@ impl Network {
         if isolated || !self.server_of(client).up {
             self.schedule_resubscribe(now + RECONNECT_EVERY, client, number);
         } else if self.subscribe(now, client, number) {
-            let notice = Notice::Gap { listening: true };
+            let notification = Notification::Missed { listening: true };
             let message = self.note_sent(
                 now,
                 client,
                 Content::Push {
-                    notice,
+                    notification,
                     cause: None,
                 },
             );
             let push = ToClient::Push {
                 connection,
                 subscription: number,
-                notice,
+                notification,
                 message,
             };
             self.send_to_client(now, client, None, push);
@@ -134,9 +134,9 @@ impl Network {
         let mut gone = Vec::new();
         for (&number, subscription) in &mut state.subscriptions {
             if std::mem::take(&mut subscription.at_server) {
-                let notice = Notice::Gap { listening: false };
+                let notification = Notification::Missed { listening: false };
                 gone.push((number, subscription.session));
-                subscription.notices.push_back(notice);
+                subscription.notifications.push_back(notification);
                 self.wakes.add(subscription.waiter.take());
             }
         }
@@ -155,7 +155,7 @@ impl Network {
             return false;
         }
         self.lose_connection(now, client);
-        // The streams of notices end when they have been read.
+        // The streams of notifications end when they have been read.
         for subscription in self.clients[client].subscriptions.values_mut() {
             subscription.ended = true;
             self.wakes.add(subscription.waiter.take());

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use leasehold_api::machine::Command;
-use leasehold_api::{BackendError, Key, Notice, SessionId, Stamp};
+use leasehold_api::{BackendError, Key, Notification, SessionId, Stamp};
 
 use crate::engine::event_queue::EventQueue;
-use crate::engine::ready::Waiter;
+use crate::engine::ready::Wakeup;
 use crate::record::{Answer, Call, Fault};
 
 /// Index of a client in its world.
@@ -80,7 +80,7 @@ pub(crate) enum ToClient {
     Push {
         connection: u64,
         subscription: u64,
-        notice: Notice,
+        notification: Notification,
         message: u64,
     },
 }
@@ -89,7 +89,7 @@ pub(crate) enum ToClient {
 #[derive(Debug)]
 pub(crate) enum SimEvent {
     /// A timer runs out; who waits for it.
-    Timer(Option<Waiter>),
+    Timer(Option<Wakeup>),
     /// The time of a call has run out.
     Timeout(CallId),
     /// The first message that is under way from a client arrives.

@@ -4,10 +4,10 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
-use leasehold_api::machine::{Event as MachineEvent, Message, Reply};
-use leasehold_api::{AcquireReply, BackendError, Notice, PollReply, RenewReply, Stamp};
+use leasehold_api::machine::{Message, Payload, Reply};
+use leasehold_api::{AcquireReply, BackendError, Notification, PollReply, RenewReply, Stamp};
 
-use crate::engine::ready::Waiter;
+use crate::engine::ready::Wakeup;
 use crate::engine::tape::Site;
 use crate::network::Network;
 use crate::network::calls::Outcome;
@@ -19,8 +19,8 @@ use crate::record::{Answer, Call, Content, Event, Fate, Fault};
 use crate::server::primaries::Server;
 
 impl Network {
-    pub(crate) fn happen(&mut self, now: Duration, happening: SimEvent) {
-        let (kind, client) = match happening {
+    pub(crate) fn happen(&mut self, now: Duration, event: SimEvent) {
+        let (kind, client) = match event {
             SimEvent::Timer(waiter) => {
                 self.wakes.add(waiter);
                 (1, 0)
@@ -96,9 +96,15 @@ impl Network {
             ToClient::Push {
                 connection,
                 subscription,
-                notice,
+                notification,
                 message,
-            } => self.deliver(now, message, (client, connection), subscription, notice),
+            } => self.deliver(
+                now,
+                message,
+                (client, connection),
+                subscription,
+                notification,
+            ),
         }
     }
 
@@ -127,8 +133,8 @@ impl Network {
         let at = now + self.latency(client);
         match late {
             Some(late) => {
-                let happening = SimEvent::LateToServer(client, Box::new(message));
-                self.queue.insert(at.saturating_add(late), happening);
+                let event = SimEvent::LateToServer(client, Box::new(message));
+                self.queue.insert(at.saturating_add(late), event);
             }
             None => {
                 let at = self.clients[client].to_server.send(at, message);
@@ -152,8 +158,8 @@ impl Network {
         let at = now + self.latency(client);
         match late {
             Some(late) => {
-                let happening = SimEvent::LateToClient(client, Box::new(message));
-                self.queue.insert(at.saturating_add(late), happening);
+                let event = SimEvent::LateToClient(client, Box::new(message));
+                self.queue.insert(at.saturating_add(late), event);
             }
             None => {
                 let at = self.clients[client].from_server.send(at, message);
@@ -227,7 +233,7 @@ impl Network {
         &mut self,
         id: CallId,
         waker: &Waker,
-    ) -> (Poll<Outcome>, Option<Waiter>) {
+    ) -> (Poll<Outcome>, Option<Wakeup>) {
         let (poll, before) = self.calls.poll(id, waker, &self.wakers);
         let waiter = if poll.is_ready() {
             self.forget(id)
@@ -238,7 +244,7 @@ impl Network {
     }
 
     /// Nobody waits for this call any more.
-    pub(crate) fn forget(&mut self, id: CallId) -> Option<Waiter> {
+    pub(crate) fn forget(&mut self, id: CallId) -> Option<Wakeup> {
         let (timeout, waiter) = self.calls.forget(id);
         if let Some(timeout) = timeout {
             self.queue.cancel(timeout);
@@ -424,12 +430,12 @@ impl Network {
             return;
         }
         for message in messages {
-            let notice = notice(message.event, stamp);
+            let notification = notification(message.payload, stamp);
             let mut from = (message.to, 0, 0);
             let end = (message.to, usize::MAX, u64::MAX);
             while let Some(&(_, client, subscription)) = self.channels.range(from..=end).next() {
                 if self.clients[client].on_old == from_old {
-                    self.push(now, cause, (client, subscription), notice);
+                    self.push(now, cause, (client, subscription), notification);
                 }
                 from = (message.to, client, subscription + 1);
             }
@@ -441,20 +447,20 @@ impl Network {
         now: Duration,
         cause: u64,
         (client, subscription): (ClientIndex, u64),
-        notice: Notice,
+        notification: Notification,
     ) {
         let connection = self.clients[client].connection;
         let push = |message| ToClient::Push {
             connection,
             subscription,
-            notice,
+            notification,
             message,
         };
         let unordered = self.clients[client]
             .unordered_pushes
             .then_some(Duration::ZERO);
         let content = Content::Push {
-            notice,
+            notification,
             cause: Some(cause),
         };
         let message = self.note_sent(now, client, content);
@@ -486,7 +492,7 @@ impl Network {
         message: u64,
         (client, connection): (ClientIndex, u64),
         subscription: u64,
-        notice: Notice,
+        notification: Notification,
     ) {
         let state = &mut self.clients[client];
         let reaches = state.connection == connection && !state.isolated;
@@ -495,29 +501,29 @@ impl Network {
             self.log.ended(message, Fate::Lost(now));
             return;
         };
-        subscription.notices.push_back(notice);
+        subscription.notifications.push_back(notification);
         let waiter = subscription.waiter.take();
         self.wakes.add(waiter);
-        let event = Event::Notified { notice };
+        let event = Event::Notified { notification };
         self.record_of(Some(message), now, Some(client), event);
         self.log.ended(message, Fate::Arrived(now));
     }
 }
 
-fn notice(event: MachineEvent, stamp: Stamp) -> Notice {
-    match event {
-        MachineEvent::Granted {
+fn notification(payload: Payload, stamp: Stamp) -> Notification {
+    match payload {
+        Payload::Granted {
             sequence,
             token,
             remaining,
-        } => Notice::Granted {
+        } => Notification::Granted {
             sequence,
             token,
             remaining,
             stamp,
         },
-        MachineEvent::Hint { sequence } => Notice::Hint { sequence, stamp },
-        MachineEvent::Revoked { sequence } => Notice::Revoked { sequence, stamp },
+        Payload::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
+        Payload::Revoked { sequence } => Notification::Revoked { sequence, stamp },
     }
 }
 
@@ -533,16 +539,16 @@ fn summary(answer: &Answer) -> u64 {
             2 ^ acquired.token.get() << 3 ^ time(acquired.remaining)
         }
         Reply::Acquire(AcquireReply::Queued(queued)) | Reply::Poll(PollReply::Queued(queued)) => {
-            3 ^ u64::from(queued.ahead) << 32 ^ time(queued.check_in)
+            3 ^ u64::from(queued.ahead) << 32 ^ time(queued.poll_after)
         }
-        Reply::Acquire(AcquireReply::Held(held)) => 4 ^ time(held.change_in),
+        Reply::Acquire(AcquireReply::Contended(held)) => 4 ^ time(held.retry_after),
         Reply::Acquire(AcquireReply::Refused(_)) => 5,
-        Reply::Poll(PollReply::Gone(why)) => 6 ^ (*why as u64) << 8,
+        Reply::Poll(PollReply::Gone(reason)) => 6 ^ (*reason as u64) << 8,
         Reply::Renew(RenewReply::Renewed { token, remaining }) => {
             7 ^ token.get() << 3 ^ time(*remaining)
         }
-        Reply::Renew(RenewReply::Lost(why)) => 8 ^ (*why as u64) << 8,
-        Reply::End(_) => 9,
+        Reply::Renew(RenewReply::Lost(reason)) => 8 ^ (*reason as u64) << 8,
+        Reply::Release(_) => 9,
         Reply::Convert(_) => 10,
         Reply::Inspect(_) => 11,
         Reply::ForceRelease(_) => 12,

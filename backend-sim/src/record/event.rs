@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::{self, Command};
-use leasehold_api::{ClockId, Key, Notice, SessionId, Stamp};
+use leasehold_api::{ClockId, Key, Notification, SessionId, Stamp};
 
 use crate::record::{Data, Fault, Tail};
 
@@ -27,7 +27,7 @@ pub enum Call {
     Acquire,
     Poll,
     Renew,
-    End,
+    Release,
     Convert,
     Inspect,
     ForceRelease,
@@ -82,10 +82,10 @@ pub enum Event {
         /// At which server: whose clock.
         clock: ClockId,
     },
-    /// The client received a notice.
+    /// The client received a notification.
     Notified {
         /// Which.
-        notice: Notice,
+        notification: Notification,
     },
     /// A fault that was injected came to pass.
     Fault {

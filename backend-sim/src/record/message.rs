@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::Notice;
+use leasehold_api::Notification;
 
 use crate::record::Call;
 
@@ -43,7 +43,7 @@ pub enum Content {
     /// What the server pushed to a client that listens.
     Push {
         /// What it says.
-        notice: Notice,
+        notification: Notification,
         /// Number of the request's message that caused it, if one did.
         cause: Option<u64>,
     },

@@ -52,17 +52,17 @@ impl Harness for Simulated {
         });
         let latency = Latency::between(Duration::ZERO, Duration::from_millis(2));
         let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
-        Ok(Arc::new(Place { server }))
+        Ok(Arc::new(Waiter { server }))
     }
 }
 
 #[derive(Debug)]
-struct Place {
+struct Waiter {
     server: SimServer,
 }
 
 #[async_trait]
-impl Environment for Place {
+impl Environment for Waiter {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         Ok(Arc::new(self.server.client("client")))
     }

@@ -1,6 +1,6 @@
 //! The backend by itself: what each call, fault and control does, at exact times.
 
-use leasehold_api::{AcquireReply, EndReply, PollReply, RenewReply};
+use leasehold_api::{AcquireReply, PollReply, ReleaseReply, RenewReply};
 use leasehold_sim::SimServer;
 
 use crate::support::{Raw, ms, secs};
@@ -23,7 +23,10 @@ async fn a_lease_passes_on() {
     assert!(matches!(b.poll(second).await, Ok(PollReply::Queued(_))));
     server.advance(secs(2)).await;
     assert!(matches!(b.poll(second).await, Ok(PollReply::Acquired(_))));
-    assert!(matches!(b.end(second).await, Ok(EndReply::Released { .. })));
+    assert!(matches!(
+        b.release(second).await,
+        Ok(ReleaseReply::Released { .. })
+    ));
     assert_eq!(server.elapsed(), ms(10_018));
     server.assert_idle();
     insta::assert_snapshot!(server.timeline());

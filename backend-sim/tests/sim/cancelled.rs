@@ -89,14 +89,14 @@ impl Method {
         match self {
             Self::Lock | Self::TryLock => &[Call::Hello, Call::Acquire],
             _ if self.waits() => &[Call::Acquire, Call::Poll, Call::Renew, Call::Listen],
-            Self::With | Self::ManyLock | Self::ManyTryLock => &[Call::Acquire, Call::End],
-            Self::Release | Self::Shutdown | Self::ManyRelease => &[Call::End],
+            Self::With | Self::ManyLock | Self::ManyTryLock => &[Call::Acquire, Call::Release],
+            Self::Release | Self::Shutdown | Self::ManyRelease => &[Call::Release],
             Self::Protect | Self::Renew | Self::ManyRenew => &[Call::Renew],
             Self::Downgrade | Self::TryUpgrade => &[Call::Convert],
             Self::Inspect => &[Call::Inspect],
             Self::ForceRelease => &[Call::Inspect, Call::ForceRelease],
-            Self::IntoHandoff => &[Call::Acquire, Call::End],
-            Self::Adopt => &[Call::End, Call::Renew],
+            Self::IntoHandoff => &[Call::Acquire, Call::Release],
+            Self::Adopt => &[Call::Release, Call::Renew],
             // All that wait are above.
             _ => &[],
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::future::join;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold_api::{
-    AcquireReply, BackendError, EndReply, LockBackend as _, Notice, RenewReply, Why,
+    AcquireReply, BackendError, EndReason, LockBackend as _, Notification, ReleaseReply, RenewReply,
 };
 use leasehold_sim::{Data, Latency, SimOptions, SimServer, replay};
 
@@ -106,20 +106,20 @@ async fn code_run_as_the_client_stands_still_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_client_finds_its_notices_when_it_goes_on() {
+async fn a_paused_client_finds_its_notifications_when_it_goes_on() {
     let server = SimServer::new(1);
     let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
     let (held, _) = a.acquire(secs(10)).await;
-    let mut notices = b.backend.listen(b.session).await.expect("listening");
+    let mut notifications = b.backend.listen(b.session).await.expect("listening");
     b.queue(secs(10)).await;
     b.backend.pause();
-    a.end(held).await.expect("released");
+    a.release(held).await.expect("released");
     server.advance(secs(1)).await;
-    assert!(notices.next().now_or_never().is_none());
+    assert!(notifications.next().now_or_never().is_none());
     b.backend.resume();
-    let granted = notices.next().await;
+    let granted = notifications.next().await;
     assert!(
-        matches!(granted, Some(Notice::Granted { .. })),
+        matches!(granted, Some(Notification::Granted { .. })),
         "{granted:?}"
     );
 }
@@ -128,7 +128,7 @@ async fn a_paused_client_finds_its_notices_when_it_goes_on() {
 async fn a_killed_client_leaves_what_its_lease_ends() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
-    let _notices = a.backend.listen(a.session).await.expect("listening");
+    let _notifications = a.backend.listen(a.session).await.expect("listening");
     a.acquire(secs(10)).await;
     let runs = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&runs);
@@ -156,7 +156,7 @@ async fn a_killed_client_cannot_be_resumed() {
 async fn a_stopped_server_refuses_and_breaks_what_was_under_way() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
-    let mut notices = a.backend.listen(a.session).await.expect("listening");
+    let mut notifications = a.backend.listen(a.session).await.expect("listening");
     let (operation, _) = a.acquire(secs(10)).await;
     let first_clock = a.backend.hello().await.expect("an answer").clock;
     let stop = async {
@@ -172,12 +172,18 @@ async fn a_stopped_server_refuses_and_breaks_what_was_under_way() {
         "{refused:?}"
     );
     assert_eq!(server.elapsed() - before, ms(2));
-    assert_eq!(notices.next().await, Some(Notice::Gap { listening: false }));
+    assert_eq!(
+        notifications.next().await,
+        Some(Notification::Missed { listening: false })
+    );
     server.advance(secs(2)).await;
     assert_eq!(server.listeners(a.session), 0);
     let started = server.elapsed();
     server.start(Data::Kept);
-    assert_eq!(notices.next().await, Some(Notice::Gap { listening: true }));
+    assert_eq!(
+        notifications.next().await,
+        Some(Notification::Missed { listening: true })
+    );
     assert!(
         server.elapsed() - started <= ms(102),
         "subscribed again soon"
@@ -203,7 +209,7 @@ async fn a_restart_keeps_or_loses_the_data() {
         let renewed = a.renew(operation, secs(10)).await.expect("an answer");
         match renewed {
             RenewReply::Renewed { .. } => assert!(kept),
-            RenewReply::Lost(why) => assert_eq!((kept, why), (false, Why::Unknown)),
+            RenewReply::Lost(reason) => assert_eq!((kept, reason), (false, EndReason::Unknown)),
         }
     }
 }
@@ -247,7 +253,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
     for found in [
         a.backend.acquire(&request).await.map(drop),
         a.renew(operation, secs(1)).await.map(drop),
-        a.end(operation).await.map(drop),
+        a.release(operation).await.map(drop),
         a.backend.inspect(&key()).await.map(drop),
     ] {
         assert!(matches!(&found, Err(BackendError::ForeignValue { found }) if found == "hash"));
@@ -267,8 +273,8 @@ async fn a_deleted_key_is_nobody_s() {
     server.remove_key(&key());
     server.assert_idle();
     assert!(matches!(
-        a.end(operation).await,
-        Ok(EndReply::NotHeld(Why::Unknown))
+        a.release(operation).await,
+        Ok(ReleaseReply::NotHeld(EndReason::Unknown))
     ));
 }
 
@@ -314,7 +320,7 @@ async fn advancing_ends_after_all_else_that_is_due() {
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "something is left behind at 0.008 s:
   mutex \"job\": \"a\" holds it (exclusive), 9.995s left
-  mutex \"job\": \"b\" waits for it (exclusive), place for 4.999s
+  mutex \"job\": \"b\" waits for it (exclusive), waiter for 4.999s
 ")]
 async fn what_is_left_behind_is_listed() {
     let server = SimServer::new(1);
@@ -356,13 +362,13 @@ async fn busy_run(seed: u64) -> (SimServer, String) {
     for client in &clients {
         let client = Arc::clone(client);
         tasks.push(tokio::spawn(async move {
-            let _notices = client.backend.listen(client.session).await;
+            let _notifications = client.backend.listen(client.session).await;
             for round in 0..8 {
                 let operation = client.queue_somehow(ms(40)).await;
                 client.backend.runtime().sleep(ms(7 * round)).await;
                 let _ = client.poll(operation).await;
                 let _ = client.renew(operation, ms(30)).await;
-                let _ = client.end(operation).await;
+                let _ = client.release(operation).await;
             }
         }));
     }

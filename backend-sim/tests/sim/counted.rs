@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Convert, ConvertReply, End,
-    EndReply, ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notices, Poll,
-    PollReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Convert, ConvertReply,
+    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notifications, Poll,
+    PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 use leasehold_sim::SimBackend;
 
@@ -59,8 +59,8 @@ impl Runtime for CountedTasks {
     fn spawn(&self, future: BoxFuture<'static, ()>) {
         self.inner.spawn(self.counted(future));
     }
-    fn spawn_guardian(&self, future: BoxFuture<'static, ()>) {
-        self.inner.spawn_guardian(self.counted(future));
+    fn spawn_on_renewal_thread(&self, future: BoxFuture<'static, ()>) {
+        self.inner.spawn_on_renewal_thread(self.counted(future));
     }
     fn fill_random(&self, bytes: &mut [u8]) {
         self.inner.fill_random(bytes);
@@ -85,7 +85,7 @@ impl LockBackend for Counted {
     async fn hello(&self) -> Result<Stamp, BackendError> {
         self.inner.hello().await
     }
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         self.inner.listen(session).await
     }
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
@@ -103,8 +103,8 @@ impl LockBackend for Counted {
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         self.inner.renew(batch).await
     }
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
-        self.inner.end(batch).await
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
+        self.inner.release(batch).await
     }
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
         self.inner.convert(request).await

@@ -22,7 +22,10 @@ fn what_comes_from_the_seed_passes() {
 }
 
 /// Eight tasks, started in an order that differs from one map to the next.
-#[expect(clippy::disallowed_types, reason = "the canary must notice it")]
+#[expect(
+    clippy::disallowed_types,
+    reason = "the determinism_check must notice it"
+)]
 async fn in_the_order_of_a_map(sim: SimServer) {
     let map: HashMap<u32, &str> = (0..8).map(|n| (n, "a")).collect();
     for (n, name) in map {

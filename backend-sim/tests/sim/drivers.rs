@@ -30,8 +30,8 @@ async fn worker(sim: SimServer, backend: SimBackend) -> u32 {
     let mut acquired = 0;
     for _ in 0..3 {
         let mutex = locks.mutex("job").expect("a valid name").lease(secs(3));
-        let patience = ms(u64::from(sim.draw(4_000)));
-        if let Ok(Outcome::Acquired(guard)) = mutex.lock_within(patience).await {
+        let wait_limit = ms(u64::from(sim.draw(4_000)));
+        if let Ok(Outcome::Acquired(guard)) = mutex.lock_within(wait_limit).await {
             acquired += 1;
             sim.sleep(ms(u64::from(sim.draw(2_000)))).await;
             // Whatever it comes to: the end goes on in the background.

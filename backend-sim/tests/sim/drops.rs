@@ -119,7 +119,7 @@ async fn a_shutdown_leaves_nothing() {
     let waiting = tokio::spawn(async move { waiting.lock().await });
     server.advance(ms(100)).await;
     drop(dropped.expect("held"));
-    process.inject_into(Call::End, Fault::LoseReply);
+    process.inject_into(Call::Release, Fault::LoseReply);
     locks.shutdown().await.expect("all acknowledged");
     server.assert_idle();
     assert!(!kept.is_valid());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{LockBackend as _, LockClient};
-use leasehold_sim::{Exploration, Latency, SimOptions, SimServer, Troubles};
+use leasehold_sim::{Exploration, FaultMix, Latency, SimOptions, SimServer};
 
 use crate::support::{ms, secs};
 
@@ -45,7 +45,7 @@ async fn count(sim: SimServer, locked: bool) -> Result<(), String> {
 fn exploration() -> Exploration {
     Exploration::new()
         .with_seeds(0..300)
-        .with_troubles(Troubles::all())
+        .with_fault_mix(FaultMix::all())
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn right_code_passes() {
 #[test]
 fn a_failure_is_found_and_made_simple() {
     let failure = exploration().find(|sim| count(sim, false)).expect("found");
-    assert!(failure.why.contains("of 6 were counted"), "{failure}");
+    assert!(failure.reason.contains("of 6 were counted"), "{failure}");
     let set = failure.tape.draws.iter().filter(|draw| draw.value != 0);
     assert!(set.count() <= 8, "{failure}");
     // No trouble is needed for it, so none is left.
@@ -66,7 +66,7 @@ fn a_failure_is_found_and_made_simple() {
 
 #[test]
 fn outages_are_ridden_out_and_code_that_is_not_ready_for_them_is_found() {
-    let outages = || exploration().with_troubles(Troubles::none().with_outages(true));
+    let outages = || exploration().with_fault_mix(FaultMix::none().with_outages(true));
     outages().check(|sim| count(sim, true));
     let hasty = outages().find(|sim| async move {
         let locks = LockClient::new(sim.client("a"));
@@ -229,27 +229,27 @@ fn panics_deadlocks_and_endless_runs_are_failures() {
     let find = |exploration: Exploration,
                 what: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
         let failure = exploration.find(what).expect("it fails");
-        failure.why
+        failure.reason
     };
     let few = Exploration::new().with_seeds(0..3);
-    let why = find(few.clone(), |sim| {
+    let reason = find(few.clone(), |sim| {
         Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") })
     });
-    assert!(why.contains("of mine"), "{why}");
-    let why = find(few.clone(), |_| Box::pin(std::future::pending()));
-    assert!(why.contains("nothing can go on"), "{why}");
-    let why = find(few.clone().with_time_limit(secs(9)), |sim| {
+    assert!(reason.contains("of mine"), "{reason}");
+    let reason = find(few.clone(), |_| Box::pin(std::future::pending()));
+    assert!(reason.contains("nothing can go on"), "{reason}");
+    let reason = find(few.clone().with_time_limit(secs(9)), |sim| {
         Box::pin(async move { sim.sleep(secs(10)).await })
     });
-    assert!(why.contains("not done after 9s"), "{why}");
-    let why = find(few.with_step_limit(100), |sim| {
+    assert!(reason.contains("not done after 9s"), "{reason}");
+    let reason = find(few.with_step_limit(100), |sim| {
         Box::pin(async move {
             loop {
                 sim.yield_now().await;
             }
         })
     });
-    assert!(why.contains("not done after 100 steps"), "{why}");
+    assert!(reason.contains("not done after 100 steps"), "{reason}");
 }
 
 /// A run that does not fail goes on for long, but what is tried to make a failed one simple does not.
@@ -283,9 +283,12 @@ fn what_the_seed_does_not_decide_is_noticed() {
         sim.sleep(ms(u64::from(run % 2))).await;
         sim.client("b").hello().await.expect("an answer");
     });
-    let why = failure.expect("it is noticed").why;
-    assert!(why.contains("two runs of one seed differ"), "{why}");
-    assert!(why.contains("first:") && why.contains("hello"), "{why}");
+    let reason = failure.expect("it is noticed").reason;
+    assert!(reason.contains("two runs of one seed differ"), "{reason}");
+    assert!(
+        reason.contains("first:") && reason.contains("hello"),
+        "{reason}"
+    );
 }
 
 /// The same calls at the same times, for other keys: the hash of the run does not show it.
@@ -298,11 +301,11 @@ fn other_keys_in_the_second_run_are_noticed() {
         let mutex = locks.mutex(key).expect("a valid key");
         mutex.lock().await.map(drop)
     });
-    let why = failure.expect("it is noticed").why;
-    assert!(why.contains("two runs of one seed differ"), "{why}");
+    let reason = failure.expect("it is noticed").reason;
+    assert!(reason.contains("two runs of one seed differ"), "{reason}");
     assert!(
-        why.contains("acquire \"0\"") && why.contains("acquire \"1\""),
-        "{why}"
+        reason.contains("acquire \"0\"") && reason.contains("acquire \"1\""),
+        "{reason}"
     );
 }
 
@@ -313,19 +316,21 @@ fn no_seeds_are_refused() {
 }
 
 #[test]
-fn a_panic_is_told_with_its_place_and_what_helps() {
+fn a_panic_is_told_with_its_waiter_and_what_helps() {
     let find = |what: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
         let failure = Exploration::new().with_seeds(0..3).find(what);
-        failure.expect("it fails").why
+        failure.expect("it fails").reason
     };
-    let why = find(|sim| Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") }));
-    let here = why.rsplit_once("\npanicked at ").map(|(_, place)| place);
+    let reason = find(|sim| Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") }));
+    let here = reason
+        .rsplit_once("\npanicked at ")
+        .map(|(_, location)| location);
     assert!(
-        here.is_some_and(|place| place.starts_with(file!())),
-        "{why}"
+        here.is_some_and(|location| location.starts_with(file!())),
+        "{reason}"
     );
-    let why = find(|_| Box::pin(tokio::time::sleep(ms(1))));
-    assert!(why.contains("sleep with `sim.sleep`"), "{why}");
+    let reason = find(|_| Box::pin(tokio::time::sleep(ms(1))));
+    assert!(reason.contains("sleep with `sim.sleep`"), "{reason}");
 }
 
 struct PanicsInTheEnd;

@@ -3,8 +3,8 @@
 use futures_util::future::join;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold_api::{
-    AcquireReply, BackendError, EndReply, ForceRelease, LockBackend as _, Notice, PollReply,
-    Refused, RenewReply,
+    AcquireReply, BackendError, ForceRelease, LockBackend as _, Notification, PollReply, Refused,
+    ReleaseReply, RenewReply,
 };
 use leasehold_sim::{Call, Fault, Latency, SimServer};
 
@@ -41,8 +41,8 @@ async fn a_lost_reply_was_executed_and_a_retry_says_so() {
     // Executed at 3 ms, asked again at 1.003 s.
     assert_eq!((acquired.holds, acquired.remaining), (1, secs(9)));
     assert!(matches!(
-        a.end(operation).await,
-        Ok(EndReply::Released { holds_left: 0, .. })
+        a.release(operation).await,
+        Ok(ReleaseReply::Released { holds_left: 0, .. })
     ));
     server.assert_idle();
 }
@@ -54,8 +54,8 @@ async fn a_late_request_is_overtaken() {
     let operation = a.operation();
     let request = a.request(operation, secs(10)).await;
     a.backend.inject(Fault::DelayRequest(ms(500)));
-    let (late, end) = join(a.backend.acquire(&request), a.end(operation)).await;
-    assert!(matches!(end, Ok(EndReply::NotHeld(_))), "{end:?}");
+    let (late, end) = join(a.backend.acquire(&request), a.release(operation)).await;
+    assert!(matches!(end, Ok(ReleaseReply::NotHeld(_))), "{end:?}");
     let reply = late.expect("an answer").reply;
     assert_eq!(reply, AcquireReply::Refused(Refused::Stale));
     assert_eq!(server.elapsed(), ms(2 + 500 + 2));
@@ -94,7 +94,7 @@ async fn a_second_delivery_has_no_second_effect() {
     a.backend
         .inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
     let (operation, _) = a.acquire(secs(10)).await;
-    a.end(operation).await.expect("an answer");
+    a.release(operation).await.expect("an answer");
     server.advance(ms(100)).await;
     server.assert_idle();
     insta::assert_snapshot!(server.timeline());
@@ -144,7 +144,7 @@ async fn a_push_is_lost_doubled_or_late() {
     ] {
         let server = SimServer::new(1);
         let (a, held, b, queued) = holder_and_waiter(&server).await;
-        let mut notices = b.backend.listen(b.session).await.expect("listening");
+        let mut notifications = b.backend.listen(b.session).await.expect("listening");
         assert!(matches!(b.poll(queued).await, Ok(PollReply::Queued(_))));
         if let Some(fault) = fault {
             b.backend.inject(fault);
@@ -153,18 +153,18 @@ async fn a_push_is_lost_doubled_or_late() {
         let receive = async {
             let mut times = Vec::new();
             let timer = b.backend.runtime().sleep(ms(100));
-            let mut notices = notices.by_ref().take_until(timer);
-            while let Some(notice) = notices.next().await {
+            let mut notifications = notifications.by_ref().take_until(timer);
+            while let Some(notification) = notifications.next().await {
                 assert!(
-                    matches!(notice, Notice::Granted { sequence: 1, .. }),
-                    "{notice:?}"
+                    matches!(notification, Notification::Granted { sequence: 1, .. }),
+                    "{notification:?}"
                 );
                 times.push(server.elapsed() - released);
             }
             times
         };
-        let (times, end) = join(receive, a.end(held)).await;
-        assert!(matches!(end, Ok(EndReply::Released { .. })));
+        let (times, end) = join(receive, a.release(held)).await;
+        assert!(matches!(end, Ok(ReleaseReply::Released { .. })));
         assert_eq!(times, expected, "with {fault:?}");
         assert!(matches!(b.poll(queued).await, Ok(PollReply::Acquired(_))));
     }
@@ -197,25 +197,25 @@ async fn an_isolated_client_misses_the_reply_that_was_under_way() {
     assert_eq!(server.elapsed(), secs(1));
 }
 
-const GAP_AND_BACK: [Notice; 2] = [
-    Notice::Gap { listening: false },
-    Notice::Gap { listening: true },
+const GAP_AND_BACK: [Notification; 2] = [
+    Notification::Missed { listening: false },
+    Notification::Missed { listening: true },
 ];
 
 #[tokio::test(start_paused = true)]
 async fn a_push_does_not_outlive_its_connection() {
     let server = SimServer::new(1);
     let (a, held, b, _) = holder_and_waiter(&server).await;
-    let notices = b.backend.listen(b.session).await.expect("listening");
+    let notifications = b.backend.listen(b.session).await.expect("listening");
     let break_connection = async {
         // The end has arrived after 1 ms; the push would after another.
         server.advance(ms(1)).await;
         b.backend.drop_connection();
     };
-    let (end, ()) = join(a.end(held), break_connection).await;
+    let (end, ()) = join(a.release(held), break_connection).await;
     assert!(end.is_ok());
     let timer = b.backend.runtime().sleep(ms(100));
-    let received: Vec<_> = notices.take_until(timer).collect().await;
+    let received: Vec<_> = notifications.take_until(timer).collect().await;
     assert_eq!(received, GAP_AND_BACK);
 }
 
@@ -223,7 +223,7 @@ async fn a_push_does_not_outlive_its_connection() {
 async fn what_is_pushed_during_a_gap_is_lost() {
     let server = SimServer::new(1);
     let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
-    let notices = b.backend.listen(b.session).await.expect("listening");
+    let notifications = b.backend.listen(b.session).await.expect("listening");
     let (_, reply) = b.acquire(secs(10)).await;
     let AcquireReply::Acquired(acquired) = reply else {
         panic!("{reply:?}");
@@ -233,7 +233,7 @@ async fn what_is_pushed_during_a_gap_is_lost() {
     let revoke = ForceRelease::new(key(), vec![acquired.token]);
     a.backend.force_release(&revoke).await.expect("an answer");
     let timer = b.backend.runtime().sleep(ms(100));
-    let received: Vec<_> = notices.take_until(timer).collect().await;
+    let received: Vec<_> = notifications.take_until(timer).collect().await;
     assert_eq!(received, GAP_AND_BACK);
 }
 
@@ -241,7 +241,7 @@ async fn what_is_pushed_during_a_gap_is_lost() {
 async fn a_broken_connection_leaves_the_outcome_open_and_a_gap() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
-    let mut notices = a.backend.listen(a.session).await.expect("listening");
+    let mut notifications = a.backend.listen(a.session).await.expect("listening");
     assert_eq!(server.listeners(a.session), 1);
     let operation = a.operation();
     let request = a.request(operation, secs(10)).await;
@@ -253,10 +253,20 @@ async fn a_broken_connection_leaves_the_outcome_open_and_a_gap() {
     };
     let (result, ()) = join(a.backend.acquire(&request), cut).await;
     assert!(unknown(&result));
-    assert_eq!(server.elapsed() - sent, ms(1), "the client notices at once");
+    assert_eq!(
+        server.elapsed() - sent,
+        ms(1),
+        "the client notifications at once"
+    );
     assert_ne!(server.left_behind(), "", "it was executed all the same");
-    assert_eq!(notices.next().await, Some(Notice::Gap { listening: false }));
-    assert_eq!(notices.next().await, Some(Notice::Gap { listening: true }));
+    assert_eq!(
+        notifications.next().await,
+        Some(Notification::Missed { listening: false })
+    );
+    assert_eq!(
+        notifications.next().await,
+        Some(Notification::Missed { listening: true })
+    );
     assert_eq!(server.elapsed() - sent, ms(3), "one round trip later");
     assert_eq!(server.listeners(a.session), 1);
 }
@@ -287,12 +297,15 @@ async fn one_client_s_messages_keep_their_order() {
     for _ in 0..50 {
         let operation = a.operation();
         let request = a.request(operation, secs(10)).await;
-        let (acquired, ended) = join(a.backend.acquire(&request), a.end(operation)).await;
+        let (acquired, ended) = join(a.backend.acquire(&request), a.release(operation)).await;
         assert!(matches!(
             acquired.map(|r| r.reply),
             Ok(AcquireReply::Acquired(_))
         ));
-        assert!(matches!(ended, Ok(EndReply::Released { .. })), "{ended:?}");
+        assert!(
+            matches!(ended, Ok(ReleaseReply::Released { .. })),
+            "{ended:?}"
+        );
     }
 }
 
@@ -300,13 +313,13 @@ async fn one_client_s_messages_keep_their_order() {
 async fn closing_ends_streams_and_calls() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
-    let notices = a.backend.listen(a.session).await.expect("listening");
+    let notifications = a.backend.listen(a.session).await.expect("listening");
     a.backend.close().await.expect("closed");
     a.backend.close().await.expect("closed before");
     assert!(matches!(a.backend.hello().await, Err(BackendError::Closed)));
     assert_eq!(server.listeners(a.session), 0);
-    let rest: Vec<_> = notices.collect().await;
-    assert_eq!(rest, [Notice::Gap { listening: false }]);
+    let rest: Vec<_> = notifications.collect().await;
+    assert_eq!(rest, [Notification::Missed { listening: false }]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_api::bounds::HORIZON;
+use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::{
-    Acquire, End, Key, LockBackend as _, LockClient, LockSpec, Mode, Mutex, Outcome,
+    Acquire, Key, LockBackend as _, LockClient, LockSpec, Mode, Mutex, Outcome, Release,
 };
 use leasehold_sim::{Call, Data, Fault, History, Latency, SimBackend, SimOptions, SimServer};
 
@@ -40,7 +40,7 @@ async fn run() -> History {
         raw.backend.set_latency(Latency::fixed(ms(latency)));
     }
     // Who listens is told of a grant.
-    let _ears = ann.backend.listen(ann.session).await.expect("it listens");
+    let _subscribers = ann.backend.listen(ann.session).await.expect("it listens");
     let (anns, _) = ann.acquire(secs(3)).await;
     bob.backend.inject_into(Call::Acquire, Fault::LoseReply);
     let (bobs, cys) = tokio::join!(bob.queue_somehow(secs(3)), cy.queue(secs(3)));
@@ -48,8 +48,8 @@ async fn run() -> History {
     cy.backend.inject_into(Call::Poll, Fault::LoseRequest);
     let _ = tokio::join!(cy.poll(cys.0), bob.poll(bobs));
     ann.backend
-        .inject_into(Call::End, Fault::DuplicateRequest(ms(40)));
-    let _ = ann.end(anns).await;
+        .inject_into(Call::Release, Fault::DuplicateRequest(ms(40)));
+    let _ = ann.release(anns).await;
     let _ = bob.poll(bobs).await;
     bob.backend.pause();
     let (again, _) = ann.queue(secs(3)).await;
@@ -64,7 +64,7 @@ async fn run() -> History {
     server.advance(ms(300)).await;
     server.start(Data::Kept);
     cy.backend.rejoin();
-    let _ = tokio::join!(cy.renew(cys.0, secs(3)), ann.end(again));
+    let _ = tokio::join!(cy.renew(cys.0, secs(3)), ann.release(again));
     read_together(&ann, &bob).await;
     server
         .history()
@@ -79,7 +79,7 @@ async fn read_together(ann: &Raw, bob: &Raw) {
     for raw in [ann, bob] {
         let operation = raw.operation();
         let stamp = raw.backend.hello().await.expect("the server answers");
-        let before = stamp.at.saturating_add(HORIZON);
+        let before = stamp.at.saturating_add(DELIVERY_WINDOW);
         let (key, spec) = (
             Key::new("catalog").expect("a valid key"),
             LockSpec::rw_lock(),
@@ -87,10 +87,14 @@ async fn read_together(ann: &Raw, bob: &Raw) {
         let request = Acquire::new(key.clone(), spec, Mode::Shared, operation, secs(3), before);
         let request = request.expect("a valid request");
         raw.backend.acquire(&request).await.expect("an answer");
-        holds.push((raw, End::new(key, operation)));
+        holds.push((raw, Release::new(key, operation)));
     }
     for (raw, end) in holds {
-        raw.backend.end(&[end]).await.remove(0).expect("an answer");
+        raw.backend
+            .release(&[end])
+            .await
+            .remove(0)
+            .expect("an answer");
     }
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join;
-use leasehold_api::{Error, ForceHow, LockClient, Loss, Mutex, MutexGuard, Outcome, Release};
+use leasehold_api::{
+    Error, ForceHow, LockClient, Loss, Mutex, MutexGuard, Outcome, ReleaseOutcome,
+};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer};
 
 use crate::support::{key, ms, secs};
@@ -28,8 +30,8 @@ pub(crate) async fn hold(locks: &LockClient) -> MutexGuard {
     job(locks).lock().await.expect("no failure")
 }
 
-pub(crate) fn released(release: &Result<Release, Error>) -> bool {
-    matches!(release, Ok(Release::Released { holds_left: 0 }))
+pub(crate) fn released(release: &Result<ReleaseOutcome, Error>) -> bool {
+    matches!(release, Ok(ReleaseOutcome::Released { holds_left: 0 }))
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,9 +60,9 @@ async fn who_holds_is_told_to_whom_does_not_wait() {
     let Outcome::Held(held) = job(&b).try_lock().await.expect("an answer") else {
         panic!("{}", server.timeline());
     };
-    assert_eq!(held.by.expect("a label").as_str(), "a");
+    assert_eq!(held.holder.expect("a label").as_str(), "a");
     // Granted at 3 ms, asked at 7 ms.
-    assert_eq!(held.change_in, secs(30) - ms(4));
+    assert_eq!(held.retry_after, secs(30) - ms(4));
     assert_eq!(server.elapsed() - asked, ms(4));
 }
 
@@ -97,7 +99,7 @@ async fn a_hand_over_takes_one_round_trip_and_keeps_the_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_at_its_time_and_leaves_no_place() {
+async fn a_wait_ends_at_its_time_and_leaves_no_waiter() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -179,7 +181,10 @@ async fn a_paused_holder_loses_its_lock_and_cannot_end_the_next_one() {
     assert!(server.elapsed() <= ms(31_010), "{}", server.timeline());
     assert!(second.fencing_token().expect("tokens") > first.fencing_token().expect("tokens"));
     process.resume();
-    assert!(matches!(first.release().await, Ok(Release::NotHeld(_))));
+    assert!(matches!(
+        first.release().await,
+        Ok(ReleaseOutcome::NotHeld(_))
+    ));
     server.advance(secs(60)).await;
     assert!(second.is_valid(), "{}", server.timeline());
     assert!(released(&second.release().await));
@@ -235,7 +240,7 @@ async fn a_release_whose_reply_is_lost_is_no_loss() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let guard = hold(&a).await;
-    process.inject_into(Call::End, Fault::LoseReply);
+    process.inject_into(Call::Release, Fault::LoseReply);
     let lost = guard.lost();
     let release = guard.release().await;
     assert!(release.is_ok(), "{release:?}");
@@ -250,7 +255,7 @@ async fn a_late_release_does_not_touch_the_next_holder() {
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
     let guard = job(&a).lease(secs(2)).lock().await.expect("no failure");
-    process.inject_into(Call::End, Fault::DelayRequest(secs(20)));
+    process.inject_into(Call::Release, Fault::DelayRequest(secs(20)));
     drop(guard);
     let next = hold(&b).await;
     server.advance(secs(30)).await;
@@ -271,7 +276,7 @@ async fn a_release_that_comes_twice_does_not_touch_the_next_holder() {
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
     let guard = hold(&a).await;
-    process.inject_into(Call::End, Fault::DuplicateRequest(secs(5)));
+    process.inject_into(Call::Release, Fault::DuplicateRequest(secs(5)));
     assert!(released(&guard.release().await));
     let next = hold(&b).await;
     server.advance(secs(10)).await;
@@ -413,7 +418,7 @@ async fn a_waiter_whose_push_is_lost_doubled_or_late_gets_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_connection_costs_a_waiter_neither_its_place_nor_its_turn() {
+async fn a_broken_connection_costs_a_waiter_neither_its_waiter_nor_its_turn() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (process, b) = client(&server, "b");
@@ -524,7 +529,7 @@ async fn dead_waiters_cost_one_waiter_lease_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_waiter_loses_its_place_but_not_its_wait() {
+async fn a_paused_waiter_loses_its_waiter_but_not_its_wait() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (process, b) = client(&server, "b");

@@ -60,9 +60,9 @@ async fn worker(server: SimServer, backend: SimBackend, locks: LockClient, share
     let name = backend.name();
     let runtime = backend.runtime();
     for _ in 0..4 {
-        let patience = secs(1 + runtime.random_u64() % 20);
+        let wait_limit = secs(1 + runtime.random_u64() % 20);
         let mutex = job(&locks).lease(secs(3));
-        let Ok(Outcome::Acquired(guard)) = mutex.lock_within(patience).await else {
+        let Ok(Outcome::Acquired(guard)) = mutex.lock_within(wait_limit).await else {
             continue;
         };
         let guard = Arc::new(guard);

@@ -1,7 +1,7 @@
 //! Faults of servers and clocks: what they do to locks, and that a log of them can be replayed.
 
 use leasehold_api::machine::Settings;
-use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome, Release};
+use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome, ReleaseOutcome};
 use leasehold_sim::{
     Content, Data, Fate, Fault, Latency, SimBackend, SimOptions, SimServer, Simulation, Tail,
     replay,
@@ -117,7 +117,7 @@ async fn an_old_primary_serves_who_stays_until_it_gives_up() {
     assert!(matches!(a.try_lock().await, Ok(Outcome::Held(_))));
     assert!(matches!(
         second.release().await,
-        Ok(Release::Released { .. })
+        Ok(ReleaseOutcome::Released { .. })
     ));
     server.advance(secs(1)).await;
     server.assert_idle();
@@ -227,7 +227,7 @@ fn overtaken(seed: u64, unordered: bool) -> bool {
         let (first, _) = a.acquire(secs(10)).await;
         let (_, reply) = a.queue(secs(10)).await;
         assert!(matches!(reply, AcquireReply::Queued(_)));
-        a.end(first).await.expect("served");
+        a.release(first).await.expect("served");
         sim.sleep(ms(10)).await;
     });
     let mut latest = ms(0);

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_api::bounds::HORIZON;
+use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, End, EndReply, Key, Label, LockBackend, LockSpec, Mode,
-    Operation, OwnerId, Poll, PollReply, Renew, RenewReply, SessionId, Stamp, Wait,
+    Acquire, AcquireReply, BackendError, Key, Label, LockBackend, LockSpec, Mode, Operation,
+    OwnerId, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId, Stamp, Wait,
 };
 use leasehold_sim::{SimBackend, SimServer};
 
@@ -58,7 +58,7 @@ impl Raw {
     }
 
     fn request_at(&self, stamp: Stamp, operation: Operation, lease: Duration) -> Acquire {
-        let before = stamp.at.saturating_add(HORIZON);
+        let before = stamp.at.saturating_add(DELIVERY_WINDOW);
         Acquire::new(
             key(),
             LockSpec::mutex(),
@@ -114,10 +114,10 @@ impl Raw {
         reply.map(|stamped| stamped.reply)
     }
 
-    pub(crate) async fn end(&self, operation: Operation) -> Result<EndReply, BackendError> {
+    pub(crate) async fn release(&self, operation: Operation) -> Result<ReleaseReply, BackendError> {
         let reply = self
             .backend
-            .end(&[End::new(key(), operation)])
+            .release(&[Release::new(key(), operation)])
             .await
             .remove(0);
         reply.map(|stamped| stamped.reply)

@@ -3,12 +3,12 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Env, Event, Message, Reach, Reply, Settings, State, step};
+use leasehold_api::machine::{Command, Env, Message, Payload, Reach, Reply, Settings, State, step};
 use leasehold_api::{
-    Acquire, AcquireReply, ClockId, End, EndReply, Key, LockSpec, Mode, Operation, OwnerId, Renew,
-    ServerTime, SessionId, Wait,
+    Acquire, AcquireReply, ClockId, Key, LockSpec, Mode, Operation, OwnerId, Release, ReleaseReply,
+    Renew, ServerTime, SessionId, Wait,
 };
-use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notice, reply};
+use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notification, reply};
 
 use crate::Result;
 use crate::figures::sim;
@@ -119,7 +119,7 @@ fn machine_pairs(times: u32) -> Result<()> {
     for sequence in 1..=u64::from(times) {
         let operation = operation(1, sequence);
         let (reply, _) = machine.step(&machine.acquire(operation)?);
-        let end = Command::End(End::new(Key::new(NAME)?, operation));
+        let end = Command::Release(Release::new(Key::new(NAME)?, operation));
         let (end, _) = machine.step(&end);
         if !matches!(reply, Reply::Acquire(AcquireReply::Acquired(_))) || !released(&end) {
             return Err(format!("not a pair: {reply:?}, {end:?}").into());
@@ -129,7 +129,7 @@ fn machine_pairs(times: u32) -> Result<()> {
 }
 
 const fn released(reply: &Reply) -> bool {
-    matches!(reply, Reply::End(EndReply::Released { .. }))
+    matches!(reply, Reply::Release(ReleaseReply::Released { .. }))
 }
 
 /// Clients in a queue: the holder releases, the next one is notified, and the first one queues
@@ -141,12 +141,12 @@ fn machine_hand_overs(times: u32) -> Result<()> {
     }
     for turn in 0..u64::from(times) {
         let (client, sequence) = (turn % QUEUE, turn / QUEUE + 1);
-        let end = End::new(Key::new(NAME)?, operation(client, sequence));
-        let (reply, messages) = machine.step(&Command::End(end));
+        let end = Release::new(Key::new(NAME)?, operation(client, sequence));
+        let (reply, messages) = machine.step(&Command::Release(end));
         let granted = matches!(
             messages[..],
             [Message {
-                event: Event::Granted { .. },
+                payload: Payload::Granted { .. },
                 ..
             }]
         );
@@ -193,9 +193,9 @@ fn acquires(times: u32) -> Result<()> {
 
 fn releases(times: u32) -> Result<()> {
     let protocol = protocol()?;
-    let request = [End::new(Key::new(NAME)?, operation(1, 1))];
+    let request = [Release::new(Key::new(NAME)?, operation(1, 1))];
     for _ in 0..times {
-        black_box(protocol.end(black_box(&request)));
+        black_box(protocol.release(black_box(&request)));
     }
     Ok(())
 }
@@ -274,7 +274,7 @@ fn notifications(times: u32) -> Result<()> {
     let granted = Packed::default().number(1e15).text("G").number(7.0);
     let Packed(bytes) = granted.number(1e15).number(5e6);
     for _ in 0..times {
-        black_box(decode_notice(black_box(&bytes), CLOCK)?);
+        black_box(decode_notification(black_box(&bytes), CLOCK)?);
     }
     Ok(())
 }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, LockBackend, Notice, Notices, Poll, PollReply, Runtime,
-    ServerTime, SessionId, Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, LockBackend, Notification, Notifications, Poll, PollReply,
+    Runtime, ServerTime, SessionId, Stamped, forward_lock_backend,
 };
 
 /// The progress of an attempt.
@@ -30,7 +30,7 @@ pub enum Phase {
 pub struct RecordingBackend {
     inner: Arc<dyn LockBackend>,
     notes: Arc<Mutex<Notes>>,
-    /// The maximum delay of replies and notifications.
+    /// The maximum delay of replies and notices.
     hold_back: Duration,
 }
 
@@ -40,7 +40,7 @@ struct Notes {
     tickets: BTreeMap<u64, ServerTime>,
     current: u64,
     phase: Phase,
-    places_lost: u32,
+    waiters_lost: u32,
 }
 
 impl RecordingBackend {
@@ -54,7 +54,7 @@ impl RecordingBackend {
         }
     }
 
-    /// Also delays replies and notifications by a random time up to `longest`, so that attempts can
+    /// Also delays replies and notices by a random time up to `longest`, so that attempts can
     /// be dropped between the grant and its arrival.
     #[must_use]
     pub const fn holding_back(mut self, longest: Duration) -> Self {
@@ -78,8 +78,8 @@ impl RecordingBackend {
 
     /// The number of polls that found their waiter gone.
     #[must_use]
-    pub fn places_lost(&self) -> u32 {
-        lock(&self.notes).places_lost
+    pub fn waiters_lost(&self) -> u32 {
+        lock(&self.notes).waiters_lost
     }
 
     /// The progress of the attempt that started after the last call of this method.
@@ -117,20 +117,20 @@ impl Notes {
 impl LockBackend for RecordingBackend {
     forward_lock_backend! {
         |it| it.inner;
-        capabilities runtime hello renew end convert inspect force_release close
+        capabilities runtime hello renew release convert inspect force_release close
     }
 
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
-        let notices = self.inner.listen(session).await?;
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        let notifications = self.inner.listen(session).await?;
         let (notes, runtime, longest) = (Arc::clone(&self.notes), self.runtime(), self.hold_back);
-        Ok(Box::pin(notices.then(move |notice| {
-            if let Notice::Granted { sequence, .. } = notice {
+        Ok(Box::pin(notifications.then(move |notification| {
+            if let Notification::Granted { sequence, .. } = notification {
                 lock(&notes).came_to(sequence, Phase::Granted);
             }
             let runtime = Arc::clone(&runtime);
             async move {
                 hold_back(&*runtime, longest).await;
-                notice
+                notification
             }
         })))
     }
@@ -148,7 +148,7 @@ impl LockBackend for RecordingBackend {
             match answer.reply {
                 AcquireReply::Acquired(_) => notes.came_to(sequence, Phase::Granted),
                 AcquireReply::Queued(_) => {}
-                AcquireReply::Held(_) | AcquireReply::Refused(_) => return Ok(answer),
+                AcquireReply::Contended(_) | AcquireReply::Refused(_) => return Ok(answer),
             }
             notes.tickets.entry(sequence).or_insert(answer.stamp.at);
         }
@@ -172,7 +172,7 @@ impl LockBackend for RecordingBackend {
                     Ok(PollReply::Acquired(_)) => {
                         notes.came_to(poll.operation.sequence, Phase::Granted);
                     }
-                    Ok(PollReply::Gone(_)) => notes.places_lost += 1,
+                    Ok(PollReply::Gone(_)) => notes.waiters_lost += 1,
                     Ok(PollReply::Queued(_)) | Err(_) => {}
                 }
             }

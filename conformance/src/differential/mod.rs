@@ -32,7 +32,7 @@ const COMMANDS: u64 = 10_000;
 /// A run goes on until every outcome was seen often enough, up to so many times the commands asked
 /// for, or the usual number of them: a short run must not fail because what is rare did not come.
 const TIMEOUT: u64 = 6;
-/// Sequences tried while shrinking one that fails, and the longest time for it, in ms: a notice
+/// Sequences tried while shrinking one that fails, and the longest time for it, in ms: a notification
 /// that does not come is waited for each time.
 const SHRINK: u32 = 500;
 const SHRINK_TIME: u32 = 60_000;

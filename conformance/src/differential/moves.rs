@@ -43,7 +43,7 @@ pub(super) enum Move {
         batch: usize,
         lease: Lease,
     },
-    End {
+    Release {
         which: usize,
         batch: usize,
     },
@@ -84,7 +84,7 @@ pub(super) struct Ask {
     /// 1 writes; more reads, or takes so many permits.
     pub(super) weight: u32,
     pub(super) lease: Lease,
-    pub(super) wait: Option<Place>,
+    pub(super) wait: Option<Waiter>,
     pub(super) deliver: Deliver,
     pub(super) floor: Floor,
     pub(super) limits: Limits,
@@ -116,7 +116,7 @@ pub(super) enum Deliver {
 
 /// How an acquire waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Waiter {
     pub(super) listening: bool,
     /// The waiter's own deadline, from now, in µs.
     pub(super) until: Option<i64>,
@@ -154,13 +154,13 @@ const fn plain(key: usize, session: usize, owner: u64, weight: u32, lease: Lease
 }
 
 fn asks() -> impl Strategy<Value = Ask> {
-    let place = (
+    let waiter = (
         prop::bool::weighted(0.8),
         prop::option::weighted(0.2, -1_000..15_000_i64),
     );
     let wait = prop::option::weighted(
         0.75,
-        place.prop_map(|(listening, until)| Place { listening, until }),
+        waiter.prop_map(|(listening, until)| Waiter { listening, until }),
     );
     let deliver = prop_oneof![
         16 => Just(5_000_000_i64),
@@ -227,7 +227,7 @@ fn about(which: usize, lease: Lease) -> impl Strategy<Value = Move> {
         2 => Just(Move::Renew { which, batch: 1, lease }),
         2 => (to(), prop::bool::weighted(0.1))
             .prop_map(move |(to, old)| Move::Convert { which, to, old }),
-        1 => Just(Move::End { which, batch: 1 }),
+        1 => Just(Move::Release { which, batch: 1 }),
     ]
 }
 
@@ -239,7 +239,7 @@ fn single() -> impl Strategy<Value = Move> {
             .prop_map(|(which, batch, listening)| Move::Poll { which, batch, listening }),
         7 => (which(), batch(), leases())
             .prop_map(|(which, batch, lease)| Move::Renew { which, batch, lease }),
-        10 => (which(), batch()).prop_map(|(which, batch)| Move::End { which, batch }),
+        10 => (which(), batch()).prop_map(|(which, batch)| Move::Release { which, batch }),
         8 => (which(), to(), prop::bool::weighted(0.3))
             .prop_map(|(which, to, old)| Move::Convert { which, to, old }),
         3 => (0..BUSY, how(), prop::bool::weighted(0.4))
@@ -336,7 +336,7 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
                 to: Mode::Exclusive,
                 old: false,
             },
-            Move::End { which: 0, batch: 1 },
+            Move::Release { which: 0, batch: 1 },
             Move::Again { back: 1 },
             // It takes effect, arrives again in a past epoch, and then twice has nothing to do.
             down,
@@ -379,7 +379,7 @@ fn nested() -> impl Strategy<Value = Vec<Move>> {
             } else {
                 moves.push(Move::Acquire(inner));
             }
-            moves.push(Move::End { which, batch: 1 });
+            moves.push(Move::Release { which, batch: 1 });
             moves
         },
     )
@@ -387,20 +387,20 @@ fn nested() -> impl Strategy<Value = Vec<Move>> {
 
 /// A key that may be free while all its waiters are unreachable, and a waiter that polls and then is
 /// unreachable again, several times.
-fn away() -> impl Strategy<Value = Vec<Move>> {
+fn unreachable() -> impl Strategy<Value = Vec<Move>> {
     (1..SESSIONS, leases(), 0..4_usize).prop_map(|(deaf, lease, rounds)| {
         let listening = true;
-        let place = Place {
+        let waiter = Waiter {
             listening,
             until: None,
         };
         let waiter = Ask {
-            wait: Some(place),
+            wait: Some(waiter),
             ..plain(OWN, deaf, 1, 1, lease)
         };
         let holder = |owner| Move::Acquire(plain(OWN, 0, owner, 1, LONG));
         let (look, again) = (Move::Inspect { key: OWN }, Move::Again { back: 0 });
-        let end = |which| Move::End { which, batch: 1 };
+        let end = |which| Move::Release { which, batch: 1 };
         let mut moves = vec![
             Move::Fresh { key: OWN },
             holder(0),
@@ -428,7 +428,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
             old: false,
         })
     };
-    let ended = Just(Move::End { which: 0, batch: 1 });
+    let ended = Just(Move::Release { which: 0, batch: 1 });
     let expired = Just(Move::SleepUnit);
     prop_oneof![
         64 => single().prop_map(|one| vec![one]),
@@ -440,7 +440,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         10 => early(),
         2 => upgrade(),
         6 => nested(),
-        1 => away(),
+        1 => unreachable(),
         8 => twice(),
     ]
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReply, ForceHow, ForceReply, PollReply, Refused, RenewReply, Why,
+    AcquireReply, ConvertReply, EndReason, ForceHow, ForceReply, PollReply, Refused, ReleaseReply,
+    RenewReply,
 };
 
 /// The minimum count of each pair.
@@ -27,19 +28,19 @@ macro_rules! outcomes {
 enum Expected {
     /// At least [`ENOUGH`].
     Seen,
-    /// 0: no sequence of commands leads there before the marks of a session are forgotten.
+    /// 0: no sequence of commands leads there before the watermarks of a session are forgotten.
     Never,
 }
 
-// Why some never come of a repeated sending: the first `End` left nothing to release and noted
+// Why some never come of a repeated sending: the first `Release` left nothing to release and noted
 // its sequence, so that the attempt can neither hold nor wait again, and the note tells `Ended`
 // or, once a later sequence is noted, nothing; `Ended` comes of nothing else. The first `Now` ended
-// the tenures of its tokens, and no later tenure gets an old token.
+// the holders of its tokens, and no later holder gets an old token.
 outcomes! {
     AcquireAcquired: Seen Seen;
     AcquireAcquiredAgain: Seen Seen;
     AcquireQueued: Seen Seen;
-    AcquireHeld: Seen Seen;
+    AcquireContended: Seen Seen;
     AcquireStale: Seen Seen;
     AcquireTooLate: Seen Seen;
     AcquireMismatch: Seen Seen;
@@ -52,36 +53,36 @@ outcomes! {
     PollQueued: Seen Seen;
     PollGoneExpired: Seen Seen;
     PollGoneForced: Seen Seen;
-    PollGoneEnded: Seen Seen;
+    PollGoneReleased: Seen Seen;
     PollGoneUnknown: Seen Seen;
     RenewRenewed: Seen Seen;
     RenewLostExpired: Seen Seen;
     RenewLostForced: Seen Seen;
-    RenewLostEnded: Seen Seen;
+    RenewLostReleased: Seen Seen;
     RenewLostUnknown: Seen Seen;
-    EndReleased: Seen Never;
-    EndReleasedOneOfMore: Seen Never;
-    EndLeft: Seen Never;
-    EndNotHeldExpired: Seen Never;
-    EndNotHeldForced: Seen Never;
-    EndNotHeldEnded: Never Seen;
-    EndNotHeldUnknown: Seen Seen;
+    ReleaseReleased: Seen Never;
+    ReleaseReleasedOneOfMore: Seen Never;
+    ReleaseLeft: Seen Never;
+    ReleaseNotHeldExpired: Seen Never;
+    ReleaseNotHeldForced: Seen Never;
+    ReleaseNotHeldReleased: Never Seen;
+    ReleaseNotHeldUnknown: Seen Seen;
     ConvertToShared: Seen Seen;
     ConvertToExclusive: Seen Seen;
     ConvertNotSole: Seen Seen;
-    ConvertWrongPeriod: Seen Seen;
+    ConvertWrongEpoch: Seen Seen;
     ConvertLostExpired: Seen Seen;
     ConvertLostForced: Seen Seen;
-    ConvertLostEnded: Seen Seen;
+    ConvertLostReleased: Seen Seen;
     ConvertLostUnknown: Seen Seen;
     InspectIdle: Seen Seen;
     InspectHeld: Seen Seen;
     InspectWaiters: Seen Seen;
     InspectHeldWithWaiters: Seen Seen;
     RevokeForced: Seen Seen;
-    RevokeWrongPeriod: Seen Seen;
+    RevokeWrongEpoch: Seen Seen;
     NowForced: Seen Never;
-    NowWrongPeriod: Seen Seen;
+    NowWrongEpoch: Seen Seen;
 }
 
 impl Outcome {
@@ -91,18 +92,18 @@ impl Outcome {
             (Command::Acquire(_), Reply::Acquire(reply)) => Self::of_acquire(reply),
             (Command::Poll(_), Reply::Poll(reply)) => Self::of_poll(reply),
             (Command::Renew(_), Reply::Renew(reply)) => Self::of_renew(*reply),
-            (Command::End(_), Reply::End(reply)) => Self::of_end(*reply),
+            (Command::Release(_), Reply::Release(reply)) => Self::of_end(*reply),
             (Command::Convert(request), Reply::Convert(reply)) => match reply {
                 ConvertReply::Converted { .. } if request.to == leasehold_api::Mode::Shared => {
                     Self::ConvertToShared
                 }
                 ConvertReply::Converted { .. } => Self::ConvertToExclusive,
                 ConvertReply::NotSole => Self::ConvertNotSole,
-                ConvertReply::WrongPeriod(_) => Self::ConvertWrongPeriod,
-                ConvertReply::Lost(Why::Expired) => Self::ConvertLostExpired,
-                ConvertReply::Lost(Why::Forced) => Self::ConvertLostForced,
-                ConvertReply::Lost(Why::Ended) => Self::ConvertLostEnded,
-                ConvertReply::Lost(Why::Unknown) => Self::ConvertLostUnknown,
+                ConvertReply::WrongEpoch(_) => Self::ConvertWrongEpoch,
+                ConvertReply::Lost(EndReason::Expired) => Self::ConvertLostExpired,
+                ConvertReply::Lost(EndReason::Forced) => Self::ConvertLostForced,
+                ConvertReply::Lost(EndReason::Released) => Self::ConvertLostReleased,
+                ConvertReply::Lost(EndReason::Unknown) => Self::ConvertLostUnknown,
             },
             (Command::Inspect, Reply::Inspect(reply)) => {
                 match (reply.holder_count > 0, reply.waiter_count > 0) {
@@ -115,9 +116,9 @@ impl Outcome {
             (Command::ForceRelease(request), Reply::ForceRelease(reply)) => {
                 match (request.how, reply) {
                     (ForceHow::Revoke, ForceReply::Forced { .. }) => Self::RevokeForced,
-                    (ForceHow::Revoke, ForceReply::WrongPeriod) => Self::RevokeWrongPeriod,
+                    (ForceHow::Revoke, ForceReply::WrongEpoch) => Self::RevokeWrongEpoch,
                     (ForceHow::Now, ForceReply::Forced { .. }) => Self::NowForced,
-                    (ForceHow::Now, ForceReply::WrongPeriod) => Self::NowWrongPeriod,
+                    (ForceHow::Now, ForceReply::WrongEpoch) => Self::NowWrongEpoch,
                 }
             }
             _ => return None,
@@ -129,7 +130,7 @@ impl Outcome {
             AcquireReply::Acquired(acquired) if acquired.holds > 1 => Self::AcquireAcquiredAgain,
             AcquireReply::Acquired(_) => Self::AcquireAcquired,
             AcquireReply::Queued(_) => Self::AcquireQueued,
-            AcquireReply::Held(_) => Self::AcquireHeld,
+            AcquireReply::Contended(_) => Self::AcquireContended,
             AcquireReply::Refused(Refused::Stale) => Self::AcquireStale,
             AcquireReply::Refused(Refused::TooLate) => Self::AcquireTooLate,
             AcquireReply::Refused(Refused::Mismatch { .. }) => Self::AcquireMismatch,
@@ -145,32 +146,32 @@ impl Outcome {
         match reply {
             PollReply::Acquired(_) => Self::PollAcquired,
             PollReply::Queued(_) => Self::PollQueued,
-            PollReply::Gone(Why::Expired) => Self::PollGoneExpired,
-            PollReply::Gone(Why::Forced) => Self::PollGoneForced,
-            PollReply::Gone(Why::Ended) => Self::PollGoneEnded,
-            PollReply::Gone(Why::Unknown) => Self::PollGoneUnknown,
+            PollReply::Gone(EndReason::Expired) => Self::PollGoneExpired,
+            PollReply::Gone(EndReason::Forced) => Self::PollGoneForced,
+            PollReply::Gone(EndReason::Released) => Self::PollGoneReleased,
+            PollReply::Gone(EndReason::Unknown) => Self::PollGoneUnknown,
         }
     }
 
     const fn of_renew(reply: RenewReply) -> Self {
         match reply {
             RenewReply::Renewed { .. } => Self::RenewRenewed,
-            RenewReply::Lost(Why::Expired) => Self::RenewLostExpired,
-            RenewReply::Lost(Why::Forced) => Self::RenewLostForced,
-            RenewReply::Lost(Why::Ended) => Self::RenewLostEnded,
-            RenewReply::Lost(Why::Unknown) => Self::RenewLostUnknown,
+            RenewReply::Lost(EndReason::Expired) => Self::RenewLostExpired,
+            RenewReply::Lost(EndReason::Forced) => Self::RenewLostForced,
+            RenewReply::Lost(EndReason::Released) => Self::RenewLostReleased,
+            RenewReply::Lost(EndReason::Unknown) => Self::RenewLostUnknown,
         }
     }
 
-    const fn of_end(reply: EndReply) -> Self {
+    const fn of_end(reply: ReleaseReply) -> Self {
         match reply {
-            EndReply::Released { holds_left: 0, .. } => Self::EndReleased,
-            EndReply::Released { .. } => Self::EndReleasedOneOfMore,
-            EndReply::Left => Self::EndLeft,
-            EndReply::NotHeld(Why::Expired) => Self::EndNotHeldExpired,
-            EndReply::NotHeld(Why::Forced) => Self::EndNotHeldForced,
-            EndReply::NotHeld(Why::Ended) => Self::EndNotHeldEnded,
-            EndReply::NotHeld(Why::Unknown) => Self::EndNotHeldUnknown,
+            ReleaseReply::Released { holds_left: 0, .. } => Self::ReleaseReleased,
+            ReleaseReply::Released { .. } => Self::ReleaseReleasedOneOfMore,
+            ReleaseReply::Left => Self::ReleaseLeft,
+            ReleaseReply::NotHeld(EndReason::Expired) => Self::ReleaseNotHeldExpired,
+            ReleaseReply::NotHeld(EndReason::Forced) => Self::ReleaseNotHeldForced,
+            ReleaseReply::NotHeld(EndReason::Released) => Self::ReleaseNotHeldReleased,
+            ReleaseReply::NotHeld(EndReason::Unknown) => Self::ReleaseNotHeldUnknown,
         }
     }
 }
@@ -179,14 +180,14 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
     seen: Vec<[u64; 2]>,
-    notices: u64,
+    notifications: u64,
 }
 
 impl Counts {
     pub(super) fn new() -> Self {
         Self {
             seen: vec![[0; 2]; ALL.len()],
-            notices: 0,
+            notifications: 0,
         }
     }
 
@@ -194,8 +195,8 @@ impl Counts {
         self.seen[outcome as usize][usize::from(again)] += 1;
     }
 
-    pub(super) fn count_notices(&mut self, more: usize) {
-        self.notices += u64::try_from(more).unwrap_or(u64::MAX);
+    pub(super) fn count_notifications(&mut self, more: usize) {
+        self.notifications += u64::try_from(more).unwrap_or(u64::MAX);
     }
 
     /// The number of compared commands.
@@ -206,8 +207,8 @@ impl Counts {
 
     /// The number of compared notifications.
     #[must_use]
-    pub const fn notices(&self) -> u64 {
-        self.notices
+    pub const fn notifications(&self) -> u64 {
+        self.notifications
     }
 
     /// The outcomes that were too rare, or that should be impossible; one line each.
@@ -236,6 +237,11 @@ impl fmt::Display for Counts {
         for ((outcome, ..), [once, again]) in ALL.iter().zip(&self.seen) {
             writeln!(f, "{:<26}{once:>9}{again:>9}", format!("{outcome:?}"))?;
         }
-        write!(f, "{} commands, {} notices", self.commands(), self.notices)
+        write!(
+            f,
+            "{} commands, {} notifications",
+            self.commands(),
+            self.notifications
+        )
     }
 }

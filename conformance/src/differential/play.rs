@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Env, Message, Reach, Reply, Settings, State, step};
 use leasehold_api::{
-    Acquire, BackendError, Convert, End, FencingToken, ForceRelease, Kind, Label, LockBackend,
-    LockSpec, Mode, Operation, OwnerId, Poll, Renew, ServerTime, SessionId, Stamped, Wait, bounds,
+    Acquire, BackendError, Convert, FencingToken, ForceRelease, Kind, Label, LockBackend, LockSpec,
+    Mode, Operation, OwnerId, Poll, Release, Renew, ServerTime, SessionId, Stamped, Wait, bounds,
 };
 
 use super::moves::{Ask, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mode};
@@ -204,8 +204,8 @@ impl Play<'_> {
                 let request = Renew::new(name, operation, self.lease(lease));
                 Command::Renew(request.expect("a valid lease"))
             }),
-            Move::End { which, batch } => self.about(which, batch, |name, operation| {
-                Command::End(End::new(name, operation))
+            Move::Release { which, batch } => self.about(which, batch, |name, operation| {
+                Command::Release(Release::new(name, operation))
             }),
             Move::Convert { which, to, old } => one(self.convert(which, to, old)),
             Move::Force { key, how, old } => {
@@ -274,7 +274,9 @@ impl Play<'_> {
         };
         let by = match ask.deliver {
             Deliver::In(micros) => shifted(self.now, micros),
-            Deliver::Early => self.now.saturating_add(bounds::HORIZON + self.fixture.unit),
+            Deliver::Early => self
+                .now
+                .saturating_add(bounds::DELIVERY_WINDOW + self.fixture.unit),
         };
         let lease = self.lease(ask.lease);
         let mode = mode(spec.kind(), ask.weight);
@@ -283,11 +285,11 @@ impl Play<'_> {
             .expect("moves are drawn so that they are valid")
             .with_label(label(operation))
             .with_limits(ask.limits);
-        request.wait = ask.wait.map(|place| {
-            let wait = Wait::new(place.listening);
-            place.until.map_or(wait, |until| {
-                wait.with_place_until(shifted(self.now, until))
-            })
+        request.wait = ask.wait.map(|waiter| {
+            let wait = Wait::new(waiter.listening);
+            waiter
+                .until
+                .map_or(wait, |until| wait.with_wait_until(shifted(self.now, until)))
         });
         let last = known.tokens.last().map_or(0, |token| token.get());
         request.floor = match ask.floor {
@@ -304,7 +306,7 @@ impl Play<'_> {
         Sent { lock, command }
     }
 
-    /// Sends a batch of one kind of command, and compares replies and notifications.
+    /// Sends a batch of one kind of command, and compares replies and notices.
     async fn deliver(&mut self, batch: &[Sent]) -> Result<(), String> {
         if batch.is_empty() {
             return Ok(());
@@ -320,7 +322,7 @@ impl Play<'_> {
             let answered = answered.map_err(|error| format!("{:?}: {error}", sent.command))?;
             self.compare(sent, &answered, &mut told)?;
         }
-        self.compare_notices(&told).await
+        self.compare_notifications(&told).await
     }
 
     fn compare(
@@ -377,7 +379,10 @@ impl Play<'_> {
 
     /// Each session hears what it was told, in that order; what it should not hear shows here or
     /// at the end.
-    async fn compare_notices(&mut self, told: &[(Message, ServerTime)]) -> Result<(), String> {
+    async fn compare_notifications(
+        &mut self,
+        told: &[(Message, ServerTime)],
+    ) -> Result<(), String> {
         let backend = Arc::clone(&self.fixture.backend);
         for subscriber in self
             .fixture
@@ -389,7 +394,7 @@ impl Play<'_> {
             let mine = told.iter().filter(|(message, _)| message.to == session);
             for (message, at) in mine {
                 subscriber.expect(&backend, message, *at).await?;
-                self.fixture.counts.count_notices(1);
+                self.fixture.counts.count_notifications(1);
             }
             let heard = subscriber.leftovers();
             if !heard.is_empty() {
@@ -426,7 +431,7 @@ fn describe(command: &Command, now: ServerTime) -> String {
     match command {
         Command::Acquire(r) => {
             let wait = r.wait.map_or("no wait".to_owned(), |wait| {
-                let until = wait.place_until.map(from_now);
+                let until = wait.wait_until.map(from_now);
                 format!("wait (listening: {}, until: {until:?})", wait.listening)
             });
             format!(
@@ -442,7 +447,7 @@ fn describe(command: &Command, now: ServerTime) -> String {
         }
         Command::Poll(r) => format!("poll {}, listening: {}", label(r.operation), r.listening),
         Command::Renew(r) => format!("renew {} for {:?}", label(r.operation), r.lease),
-        Command::End(r) => format!("end {}", label(r.operation)),
+        Command::Release(r) => format!("end {}", label(r.operation)),
         Command::Convert(r) => {
             format!(
                 "convert {} of {:?} to {:?}",
@@ -502,7 +507,7 @@ async fn send(
         Command::ForceRelease(request) => one!(backend.force_release(request), ForceRelease),
         Command::Poll(_) => all!(Poll, poll),
         Command::Renew(_) => all!(Renew, renew),
-        Command::End(_) => all!(End, end),
+        Command::Release(_) => all!(Release, release),
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::{FutureExt, StreamExt};
-use leasehold_api::machine::{Event, Message};
+use leasehold_api::machine::{Message, Payload};
 use leasehold_api::{
-    Acquire, End, Key, LockBackend, LockSpec, Mode, Notice, Notices, Operation, OwnerId,
-    ServerTime, SessionId, Wait,
+    Acquire, Key, LockBackend, LockSpec, Mode, Notification, Notifications, Operation, OwnerId,
+    Release, ServerTime, SessionId, Wait,
 };
 
 /// The longest wait for a notification, or for the server to notice a lost subscription.
@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// A session, its attempts and its subscription.
 pub(super) struct Subscriber {
     pub(super) session: SessionId,
-    notices: Option<Notices>,
+    notifications: Option<Notifications>,
     sequence: u64,
     /// The number of keys used for probes.
     probes: u64,
@@ -32,14 +32,14 @@ impl Subscriber {
         backend.runtime().fill_random(&mut bytes);
         Self {
             session: SessionId::from_bytes(bytes),
-            notices: None,
+            notifications: None,
             sequence: 0,
             probes: 0,
         }
     }
 
     pub(super) const fn listens(&self) -> bool {
-        self.notices.is_some()
+        self.notifications.is_some()
     }
 
     /// The next sequence of the session. It skips one, which late attempts use.
@@ -53,10 +53,10 @@ impl Subscriber {
         backend: &Arc<dyn LockBackend>,
         listen: bool,
     ) -> Result<(), String> {
-        if listen && self.notices.is_none() {
-            let notices = backend.listen(self.session).await;
-            self.notices = Some(notices.map_err(|error| format!("listen: {error}"))?);
-        } else if !listen && self.notices.take().is_some() {
+        if listen && self.notifications.is_none() {
+            let notifications = backend.listen(self.session).await;
+            self.notifications = Some(notifications.map_err(|error| format!("listen: {error}"))?);
+        } else if !listen && self.notifications.take().is_some() {
             self.wait_until_unreachable(backend).await?;
         }
         Ok(())
@@ -69,16 +69,16 @@ impl Subscriber {
         message: &Message,
         at: ServerTime,
     ) -> Result<(), String> {
-        let Some(notices) = &mut self.notices else {
+        let Some(notifications) = &mut self.notifications else {
             return Ok(());
         };
         let too_long = backend.runtime().sleep(TIMEOUT);
-        let heard = match select(notices.next(), too_long).await {
+        let heard = match select(notifications.next(), too_long).await {
             Either::Left((Some(heard), _)) => heard,
-            Either::Left((None, _)) => return Err("the notices ended".to_owned()),
+            Either::Left((None, _)) => return Err("the notifications ended".to_owned()),
             Either::Right(_) => return Err(format!("expected {message:?}, received nothing")),
         };
-        if same(&heard, message.event, at) {
+        if same(&heard, message.payload, at) {
             return Ok(());
         }
         Err(format!(
@@ -87,11 +87,11 @@ impl Subscriber {
     }
 
     /// Returns the unexpected notifications that have already arrived.
-    pub(super) fn leftovers(&mut self) -> VecDeque<Notice> {
+    pub(super) fn leftovers(&mut self) -> VecDeque<Notification> {
         let mut heard = VecDeque::new();
-        if let Some(notices) = &mut self.notices {
-            while let Some(Some(notice)) = notices.next().now_or_never() {
-                heard.push_back(notice);
+        if let Some(notifications) = &mut self.notifications {
+            while let Some(Some(notification)) = notifications.next().now_or_never() {
+                heard.push_back(notification);
             }
         }
         heard
@@ -100,16 +100,16 @@ impl Subscriber {
     /// Checks that no unexpected notification is in flight: the next one must be that of a new
     /// grant.
     pub(super) async fn barrier(&mut self, backend: &Arc<dyn LockBackend>) -> Result<(), String> {
-        if self.notices.is_none() {
+        if self.notifications.is_none() {
             return Ok(());
         }
         let waiter = self.probe(backend).await?;
-        let Some(notices) = &mut self.notices else {
+        let Some(notifications) = &mut self.notifications else {
             return Ok(());
         };
         let too_long = backend.runtime().sleep(TIMEOUT);
-        match select(notices.next(), too_long).await {
-            Either::Left((Some(Notice::Granted { sequence, .. }), _))
+        match select(notifications.next(), too_long).await {
+            Either::Left((Some(Notification::Granted { sequence, .. }), _))
                 if sequence == waiter.operation.sequence => {}
             Either::Left((heard, _)) => return Err(format!("received {heard:?} unexpectedly")),
             Either::Right(_) => return Err("a grant was not pushed".to_owned()),
@@ -118,7 +118,7 @@ impl Subscriber {
     }
 
     /// Queues the session on a new key and frees the key.
-    async fn probe(&mut self, backend: &Arc<dyn LockBackend>) -> Result<End, String> {
+    async fn probe(&mut self, backend: &Arc<dyn LockBackend>) -> Result<Release, String> {
         self.probes += 1;
         let number =
             u64::from_le_bytes(self.session.as_bytes()[..8].try_into().unwrap_or_default());
@@ -137,13 +137,13 @@ impl Subscriber {
         backend.acquire(&ask(holder)?).await.map_err(error)?;
         let request = ask(waiter)?.with_wait(Wait::new(true));
         backend.acquire(&request).await.map_err(error)?;
-        let end = [End::new(key.clone(), holder)];
-        backend.end(&end).await.remove(0).map_err(error)?;
-        Ok(End::new(key, waiter))
+        let end = [Release::new(key.clone(), holder)];
+        backend.release(&end).await.remove(0).map_err(error)?;
+        Ok(Release::new(key, waiter))
     }
 
-    async fn finish(&self, backend: &Arc<dyn LockBackend>, waiter: End) -> Result<(), String> {
-        let ended = backend.end(&[waiter]).await.remove(0);
+    async fn finish(&self, backend: &Arc<dyn LockBackend>, waiter: Release) -> Result<(), String> {
+        let ended = backend.release(&[waiter]).await.remove(0);
         ended
             .map(|_| ())
             .map_err(|error| format!("a probe: {error}"))
@@ -168,7 +168,11 @@ impl Subscriber {
             let look = backend.inspect(&waiter.key).await;
             let look = look.map_err(|error| error.to_string())?.reply;
             self.finish(backend, waiter).await?;
-            if look.waiters.first().is_some_and(|waiter| waiter.away) {
+            if look
+                .waiters
+                .first()
+                .is_some_and(|waiter| waiter.unreachable)
+            {
                 return Ok(());
             }
             backend.runtime().sleep(Duration::from_millis(1)).await;
@@ -178,23 +182,23 @@ impl Subscriber {
 }
 
 /// Whether a notification equals the machine's message.
-fn same(notice: &Notice, event: Event, at: ServerTime) -> bool {
-    match (*notice, event) {
+fn same(notification: &Notification, payload: Payload, at: ServerTime) -> bool {
+    match (*notification, payload) {
         (
-            Notice::Granted {
+            Notification::Granted {
                 sequence,
                 token,
                 remaining,
                 stamp,
             },
-            Event::Granted {
+            Payload::Granted {
                 sequence: s,
                 token: t,
                 remaining: r,
             },
         ) => (sequence, token, remaining, stamp.at) == (s, t, r, at),
-        (Notice::Hint { sequence, stamp }, Event::Hint { sequence: s })
-        | (Notice::Revoked { sequence, stamp }, Event::Revoked { sequence: s }) => {
+        (Notification::WakeUp { sequence, stamp }, Payload::WakeUp { sequence: s })
+        | (Notification::Revoked { sequence, stamp }, Payload::Revoked { sequence: s }) => {
             (sequence, stamp.at) == (s, at)
         }
         _ => false,

@@ -1,7 +1,7 @@
 //! Batches: many commands in one call, each executed independently.
 
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, EndReply, PollReply, Refused, RenewReply, ServerTime,
+    Acquire, AcquireReply, BackendError, PollReply, Refused, ReleaseReply, RenewReply, ServerTime,
     bounds,
 };
 
@@ -26,7 +26,10 @@ pub(super) const CASES: &[Case] = cases!("batches";
 
 async fn empty_batches_are_answered_empty(world: &World) -> Verdict {
     let backend = world.backend().await?;
-    let sizes = (backend.renew(&[]).await.len(), backend.end(&[]).await.len());
+    let sizes = (
+        backend.renew(&[]).await.len(),
+        backend.release(&[]).await.len(),
+    );
     want_eq!(
         sizes,
         (0, 0),
@@ -86,8 +89,8 @@ async fn each_renewal_by_itself(world: &World) -> Verdict {
 async fn each_release_by_itself(world: &World) -> Verdict {
     let held = holds(world, 4).await?;
     held[2].released("S3").await?;
-    let batch: Vec<_> = held.iter().map(Attempt::end_request).collect();
-    let answers = held[0].session.backend.end(&batch).await;
+    let batch: Vec<_> = held.iter().map(Attempt::release_request).collect();
+    let answers = held[0].session.backend.release(&batch).await;
     want_eq!(
         answers.len(),
         4,
@@ -97,8 +100,8 @@ async fn each_release_by_itself(world: &World) -> Verdict {
     for (n, answer) in answers.into_iter().enumerate() {
         let reply = answer?.reply;
         let right = match reply {
-            EndReply::Released { holds_left: 0, .. } => n != 2,
-            EndReply::NotHeld(_) => n == 2,
+            ReleaseReply::Released { holds_left: 0, .. } => n != 2,
+            ReleaseReply::NotHeld(_) => n == 2,
             _ => false,
         };
         ensure!(
@@ -117,16 +120,16 @@ async fn each_release_by_itself(world: &World) -> Verdict {
 
 async fn same_attempt_twice_in_a_batch(world: &World) -> Verdict {
     let held = holds(world, 1).await?;
-    let batch = [held[0].end_request(), held[0].end_request()];
+    let batch = [held[0].release_request(), held[0].release_request()];
     let mut answers = Vec::new();
-    for answer in held[0].session.backend.end(&batch).await {
+    for answer in held[0].session.backend.release(&batch).await {
         answers.push(answer?.reply);
     }
     want!(
         &answers[..],
         [
-            EndReply::Released { holds_left: 0, .. },
-            EndReply::NotHeld(_)
+            ReleaseReply::Released { holds_left: 0, .. },
+            ReleaseReply::NotHeld(_)
         ],
         "rule 12",
         "a batch is executed in order: the second release sees the effect of the first"
@@ -143,7 +146,7 @@ async fn each_poll_by_itself(world: &World) -> Verdict {
         waiters.push(session.ask(&lock).wait().queued("rule 7").await?.0);
     }
     held[0].released("S3").await?;
-    waiters[2].end().await?;
+    waiters[2].release().await?;
     let batch: Vec<_> = waiters.iter().map(|w| w.poll_request(false)).collect();
     let mut answers = Vec::new();
     for answer in session.backend.poll(&batch).await {
@@ -169,11 +172,11 @@ async fn releases_of_one_key_in_order(world: &World) -> Verdict {
     let (first, _) = session.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = session.ask(&lock).wait().queued("rule 7").await?;
     // The second request finds the offer that the first one made.
-    let batch = [held[0].end_request(), first.end_request()];
-    for answer in session.backend.end(&batch).await {
+    let batch = [held[0].release_request(), first.release_request()];
+    for answer in session.backend.release(&batch).await {
         want!(
             answer?.reply,
-            EndReply::Released { .. },
+            ReleaseReply::Released { .. },
             "rule 8",
             "each request is executed by itself, in the order of the batch"
         );
@@ -184,8 +187,8 @@ async fn releases_of_one_key_in_order(world: &World) -> Verdict {
 
 async fn largest_batch(world: &World) -> Verdict {
     let held = holds(world, bounds::MAX_BATCH).await?;
-    let batch: Vec<_> = held.iter().map(Attempt::end_request).collect();
-    let answers = held[0].session.backend.end(&batch).await;
+    let batch: Vec<_> = held.iter().map(Attempt::release_request).collect();
+    let answers = held[0].session.backend.release(&batch).await;
     want_eq!(
         answers.len(),
         batch.len(),
@@ -195,7 +198,7 @@ async fn largest_batch(world: &World) -> Verdict {
     for answer in answers {
         want!(
             answer?.reply,
-            EndReply::Released { .. },
+            ReleaseReply::Released { .. },
             "trait contract",
             "each key was held"
         );
@@ -208,15 +211,19 @@ async fn one_error_touches_no_other(world: &World) -> Verdict {
     let lock = Lock::mutex("foreign");
     let planted = world.environment().plant_foreign(&lock.key).await;
     planted.map_err(|error| Failure::setup(&error))?;
-    let mut foreign = held[0].end_request();
+    let mut foreign = held[0].release_request();
     foreign.key = lock.key.clone();
-    let batch = [held[0].end_request(), foreign, held[1].end_request()];
-    let mut answers = held[0].session.backend.end(&batch).await.into_iter();
+    let batch = [
+        held[0].release_request(),
+        foreign,
+        held[1].release_request(),
+    ];
+    let mut answers = held[0].session.backend.release(&batch).await.into_iter();
     for expected_error in [false, true, false] {
         match answers.next() {
             Some(Ok(stamped)) if !expected_error => want!(
                 stamped.reply,
-                EndReply::Released { .. },
+                ReleaseReply::Released { .. },
                 "trait contract",
                 "an error on one key doesn't affect the others"
             ),
@@ -264,7 +271,7 @@ async fn each_acquire_by_itself(world: &World) -> Verdict {
         &answers[..],
         [
             Ok(AcquireReply::Acquired(_)),
-            Ok(AcquireReply::Held(_)),
+            Ok(AcquireReply::Contended(_)),
             Ok(AcquireReply::Acquired(_)),
             Ok(AcquireReply::Refused(Refused::TooLate)),
             Ok(AcquireReply::Acquired(_))

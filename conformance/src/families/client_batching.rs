@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use leasehold_api::{Error, LockClient, MutexGuard, Outcome, Release};
+use leasehold_api::{Error, LockClient, MutexGuard, Outcome, ReleaseOutcome};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -42,7 +42,7 @@ async fn release_all(guards: &[MutexGuard]) -> Verdict {
     for release in join_all(guards.iter().map(MutexGuard::release)).await {
         want!(
             release?,
-            Release::Released { holds_left: 0 },
+            ReleaseOutcome::Released { holds_left: 0 },
             "S3",
             "each release reports its own result"
         );

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, End, EndReply, Error, Key, Limits,
-    LockBackend, LockClient, Loss, Outcome, Policy, Renew, RenewReply, Runtime, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Capabilities, Error, Key, Limits, LockBackend, LockClient,
+    Loss, Outcome, Policy, Release, ReleaseReply, Renew, RenewReply, Runtime, Stamp, Stamped,
 };
 
 use crate::case::{Case, cases};
@@ -183,7 +183,7 @@ impl LockBackend for Untouchable {
         panic!("{batch:?} was sent")
     }
 
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         panic!("{batch:?} was sent")
     }
 

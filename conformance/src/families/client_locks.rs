@@ -1,7 +1,7 @@
 //! Acquiring and releasing through the client.
 
 use futures_util::future::{ready, select};
-use leasehold_api::{Outcome, Release};
+use leasehold_api::{Outcome, ReleaseOutcome};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
@@ -41,7 +41,7 @@ async fn contention_is_a_value(world: &World) -> Verdict {
     let _guard = a.mutex("k")?.lock().await?;
     let held = busy(b.mutex("k")?.try_lock().await, "S1")?;
     ensure!(
-        !held.change_in.is_zero(),
+        !held.retry_after.is_zero(),
         "rule 3",
         held,
         "the outcome says when to try again"
@@ -216,7 +216,7 @@ async fn label_is_what_others_see(world: &World) -> Verdict {
     let _guard = a.mutex("k")?.lock().await?;
     let held = busy(b.mutex("k")?.try_lock().await, "S1")?;
     want_eq!(
-        held.by,
+        held.holder,
         Some(label.clone()),
         "rule 4",
         "contention names the holder's label"
@@ -259,7 +259,7 @@ async fn inspection_answers_is_it_held(world: &World) -> Verdict {
     );
     want!(
         reading.release().await?,
-        Release::Released { .. },
+        ReleaseOutcome::Released { .. },
         "S3",
         "the reader released the key"
     );

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::{join, join_all};
 use leasehold_api::{
-    Error, ForceHow, InvalidInput, LockClient, Loss, Many, ManyGuard, ManyOutcome, Release,
+    Error, ForceHow, InvalidInput, LockClient, Loss, Many, ManyGuard, ManyOutcome, ReleaseOutcome,
 };
 
 use crate::case::{Case, cases};
@@ -53,7 +53,7 @@ async fn released_all(guard: &ManyGuard) -> Verdict {
     for (key, release) in guard.release().await {
         want!(
             release?,
-            Release::Released { holds_left: 0 },
+            ReleaseOutcome::Released { holds_left: 0 },
             "S3",
             "the release of {key} reports that it was held"
         );
@@ -159,7 +159,7 @@ async fn held_key_is_named_and_the_rest_given_back(world: &World) -> Verdict {
     let tried = mutexes(&a, &["k1", "k2", "k3"])?.try_lock().await?;
     want!(
         tried,
-        ManyOutcome::Held { key, .. } if key.as_str() == "k2",
+        ManyOutcome::Contention { key, .. } if key.as_str() == "k2",
         "S1",
         "a try names the key that is held"
     );

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 
 use futures_util::future::{join, join_all};
-use leasehold_api::{LockClient, MutexGuard, Notice};
+use leasehold_api::{LockClient, MutexGuard, Notification};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want_eq};
@@ -221,7 +221,7 @@ async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
     let guards = meanwhile(world, waits, async || {
         for standing in [false, true] {
             let before = proxy.polled();
-            proxy.push(Notice::Gap {
+            proxy.push(Notification::Missed {
                 listening: standing,
             });
             let polled = until(world, 4, || proxy.polled() >= before + 2).await;
@@ -258,7 +258,7 @@ async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
     };
     let tokens = meanwhile(world, join(first, second), async || {
         world.pass(2).await;
-        proxy.push(Notice::Gap { listening: false });
+        proxy.push(Notification::Missed { listening: false });
         world.pass(1).await;
         released(&held, "S3").await
     });

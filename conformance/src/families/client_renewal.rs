@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold_api::{Error, ForceHow, LockClient, Loss, MutexGuard, Outcome, Release};
+use leasehold_api::{Error, ForceHow, LockClient, Loss, MutexGuard, Outcome, ReleaseOutcome};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -118,7 +118,7 @@ async fn late_release_spares_the_next_holder(world: &World) -> Verdict {
     let next = got(b.mutex("k")?.try_lock().await, "L1")?;
     want!(
         late.release().await?,
-        Release::NotHeld(_),
+        ReleaseOutcome::NotHeld(_),
         "S3",
         "a late release reports that the lock was no longer held"
     );
@@ -297,7 +297,7 @@ async fn force_spares_later_holders(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     want!(
         b.force_release("k", tokens, ForceHow::Now).await?,
-        leasehold_api::ForceReply::WrongPeriod,
+        leasehold_api::ForceReply::WrongEpoch,
         "S3",
         "a forced release of a past token doesn't affect a later holder"
     );

@@ -1,6 +1,6 @@
 //! Reader/writer locks, semaphores and nested holds through the client.
 
-use leasehold_api::{Error, Outcome, Refused, Release, Upgrade};
+use leasehold_api::{Error, Outcome, Refused, ReleaseOutcome, Upgrade};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
@@ -111,7 +111,7 @@ async fn reentrant_guards_are_counted(world: &World) -> Verdict {
         busy(b.mutex("k")?.try_lock().await, "rule 5")?;
         want_eq!(
             guard.release().await?,
-            Release::Released { holds_left: left },
+            ReleaseOutcome::Released { holds_left: left },
             "rule 5",
             "guards of one owner can be released in any order"
         );
@@ -142,7 +142,7 @@ async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
     );
     want!(
         inner.release().await?,
-        Release::Released { holds_left: 1 },
+        ReleaseOutcome::Released { holds_left: 1 },
         "rule 5",
         "inner"
     );
@@ -203,7 +203,7 @@ async fn nested_writer_downgrades_by_dropping(world: &World) -> Verdict {
     busy(b.rw_lock("k")?.try_read().await, "S1")?;
     want!(
         writer.release().await?,
-        Release::Released { holds_left: 1 },
+        ReleaseOutcome::Released { holds_left: 1 },
         "rule 5",
         "a read hold"
     );

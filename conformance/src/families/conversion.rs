@@ -1,6 +1,6 @@
 //! Downgrade and upgrade.
 
-use leasehold_api::{ConvertReply, EndReply, FencingToken, Mode, Stamped, TenureView};
+use leasehold_api::{ConvertReply, FencingToken, HolderStatus, Mode, ReleaseReply, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -210,7 +210,7 @@ async fn other_epoch_changes_nothing(world: &World) -> Verdict {
     ] {
         let view = want!(
             held.downgrade(wrong).await?.reply,
-            ConvertReply::WrongPeriod(view) => view,
+            ConvertReply::WrongEpoch(view) => view,
             "rule 6",
             "a conversion of another epoch ({wrong:?}) changes nothing"
         );
@@ -293,12 +293,12 @@ async fn one_hold_of_several_converts(world: &World) -> Verdict {
     b.ask(&lock).shared().held("S1").await?;
     // The other hold still reads. The mode of a holder is that of its strongest hold.
     let view = want!(
-        inner.end().await?,
-        EndReply::Released { holds_left: 1, tenure: Some(view) } => view,
+        inner.release().await?,
+        ReleaseReply::Released { holds_left: 1, holder: Some(view) } => view,
         "rule 5",
         "the outer hold remains"
     );
-    let TenureView { mode, token, .. } = view;
+    let HolderStatus { mode, token, .. } = view;
     want_eq!(
         mode,
         Mode::Shared,

@@ -86,7 +86,7 @@ async fn one_of_many_at_once_wins(world: &World) -> Verdict {
                 AcquireReply::Acquired(_) => won += 1,
                 other => want!(
                     other,
-                    AcquireReply::Held(_),
+                    AcquireReply::Contended(_),
                     "S1",
                     "all other attempts learn that the key is held"
                 ),
@@ -106,11 +106,11 @@ async fn held_says_when_it_may_change(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let (lock, lease) = (Lock::mutex("k"), world.units(20));
     a.ask(&lock).lease(lease).acquired("S1").await?;
-    let change_in = b.ask(&lock).held("S1").await?.change_in;
+    let retry_after = b.ask(&lock).held("S1").await?.retry_after;
     ensure!(
-        !change_in.is_zero() && change_in <= lease,
+        !retry_after.is_zero() && retry_after <= lease,
         "rule 3",
-        change_in,
+        retry_after,
         "`Held` says the time to the earliest change, here the end of the lease"
     );
     Ok(())

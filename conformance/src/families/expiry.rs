@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_api::{AcquireReply, EndReply, PollReply, RenewReply, ServerTime, Why};
+use leasehold_api::{AcquireReply, EndReason, PollReply, ReleaseReply, RenewReply, ServerTime};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -45,7 +45,7 @@ async fn not_a_moment_early(world: &World) -> Verdict {
         let (attempt, reply) = b.ask(&lock).send().await?;
         let over = attempt.stamp.at >= end;
         match reply {
-            AcquireReply::Held(_) if !over => {}
+            AcquireReply::Contended(_) if !over => {}
             AcquireReply::Acquired(_) if over => return Ok(()),
             other => {
                 let expected = if over { "Acquired" } else { "Held" };
@@ -99,7 +99,7 @@ async fn free_at_the_very_end(world: &World) -> Verdict {
     }
     let early = answers.iter().filter(|(at, _)| *at < end);
     for (at, reply) in early {
-        let held = matches!(reply, AcquireReply::Held(_));
+        let held = matches!(reply, AcquireReply::Contended(_));
         ensure!(held, "S1", (at, reply), "nobody is granted before {end:?}");
     }
     let late: Vec<_> = answers.iter().filter(|(at, _)| *at >= end).collect();
@@ -123,7 +123,7 @@ async fn expired_holder_cannot_renew(world: &World) -> Verdict {
     world.pass(4).await;
     want!(
         held.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(Why::Expired | Why::Unknown),
+        RenewReply::Lost(EndReason::Expired | EndReason::Unknown),
         "rule 4",
         "a renewal never revives an expired lease"
     );
@@ -140,8 +140,8 @@ async fn expired_holder_cannot_release(world: &World) -> Verdict {
         .await?;
     world.pass(4).await;
     want!(
-        held.end().await?,
-        EndReply::NotHeld(Why::Expired | Why::Unknown),
+        held.release().await?,
+        ReleaseReply::NotHeld(EndReason::Expired | EndReason::Unknown),
         "S3",
         "an expired hold can't be released"
     );
@@ -231,18 +231,18 @@ async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
-    let mut check_in = queued.check_in;
+    let mut poll_after = queued.poll_after;
     for _ in 0..8 {
         let interval = lock.spec.poll_interval();
         ensure!(
-            !check_in.is_zero() && check_in <= interval,
+            !poll_after.is_zero() && poll_after <= interval,
             "rule 3",
-            check_in,
-            "`check_in` is at most the poll interval of {interval:?}"
+            poll_after,
+            "`poll_after` is at most the poll interval of {interval:?}"
         );
-        world.pass_for(check_in).await;
+        world.pass_for(poll_after).await;
         match waiter.poll().await?.reply {
-            PollReply::Queued(queued) => check_in = queued.check_in,
+            PollReply::Queued(queued) => poll_after = queued.poll_after,
             other => {
                 want!(
                     other,

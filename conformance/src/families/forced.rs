@@ -1,7 +1,7 @@
 //! Forced release: takes a key away from the holders that an inspection showed.
 
 use leasehold_api::{
-    AcquireReply, FencingToken, ForceHow, ForceRelease, ForceReply, RenewReply, Why,
+    AcquireReply, EndReason, FencingToken, ForceHow, ForceRelease, ForceReply, RenewReply,
 };
 
 use crate::case::{Case, cases};
@@ -37,11 +37,11 @@ async fn forced(
     lock: &Lock,
     token: FencingToken,
     how: ForceHow,
-    tenures: u32,
+    holders: u32,
 ) -> Verdict {
     want_eq!(
         force(session, lock, token, how).await?,
-        ForceReply::Forced { tenures },
+        ForceReply::Forced { holders },
         "S3",
         "the holders with the named token are released"
     );
@@ -55,7 +55,7 @@ async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
     forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(Why::Forced),
+        RenewReply::Lost(EndReason::Forced),
         "S3",
         "a revoked holder can't renew, and the reply has the reason"
     );
@@ -132,7 +132,7 @@ async fn now_tells_its_holder(world: &World) -> Verdict {
     forced(&b, &lock, held.token(), ForceHow::Now, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(Why::Forced | Why::Unknown),
+        RenewReply::Lost(EndReason::Forced | EndReason::Unknown),
         "S3",
         "a holder that was released by force has lost the key"
     );
@@ -162,7 +162,7 @@ async fn never_a_later_epoch(world: &World) -> Verdict {
     for how in [ForceHow::Revoke, ForceHow::Now] {
         want_eq!(
             force(&b, &lock, seen.token(), how).await?,
-            ForceReply::WrongPeriod,
+            ForceReply::WrongEpoch,
             "S3",
             "a forced release of a past token doesn't affect a later holder"
         );
@@ -179,7 +179,7 @@ async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
     let how = ForceHow::Now;
     want_eq!(
         force(&b, &lock, seen, how).await?,
-        ForceReply::WrongPeriod,
+        ForceReply::WrongEpoch,
         "S3",
         "never used"
     );
@@ -187,7 +187,7 @@ async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
     world.pass(4).await;
     want_eq!(
         force(&b, &lock, held.token(), how).await?,
-        ForceReply::WrongPeriod,
+        ForceReply::WrongEpoch,
         "S3",
         "an expired holder can't be released by force"
     );

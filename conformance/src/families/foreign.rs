@@ -72,7 +72,7 @@ async fn renew_and_release_say_so(world: &World) -> Verdict {
     for answer in backend.renew(&[renewal]).await {
         is_foreign(answer)?;
     }
-    for answer in backend.end(&[attempt.end_request()]).await {
+    for answer in backend.release(&[attempt.release_request()]).await {
         is_foreign(answer)?;
     }
     untouched(world, &lock).await

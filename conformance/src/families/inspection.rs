@@ -146,12 +146,12 @@ async fn waiters_are_shown_in_order(world: &World) -> Verdict {
     );
     for waiter in &view.waiters {
         ensure!(
-            !waiter.away,
+            !waiter.unreachable,
             "rule 9",
             waiter,
             "a waiter that doesn't listen is never unreachable"
         );
-        let left = waiter.place_remaining;
+        let left = waiter.waiter_remaining;
         ensure!(
             !left.is_zero() && left <= lock.spec.waiter_lease(),
             "rule 10",
@@ -284,10 +284,10 @@ async fn nothing_is_left_behind(world: &World) -> Verdict {
     for _ in 0..4 {
         waiters.push(a.ask(&lock).wait().queued("rule 7").await?.0);
     }
-    waiters[1].end().await?;
+    waiters[1].release().await?;
     held.released("S3").await?;
     for waiter in &waiters {
-        waiter.end().await?;
+        waiter.release().await?;
     }
     let view = a.inspect(&lock).await?.reply;
     want_eq!(

@@ -57,7 +57,7 @@ async fn queue_full(world: &World) -> Verdict {
     }
     // A try doesn't queue, so the limit of waiters doesn't apply.
     b.ask(&lock).limits(waiters(0)).held("rule 10").await?;
-    first.end().await?;
+    first.release().await?;
     b.ask(&lock)
         .wait()
         .limits(waiters(2))
@@ -195,7 +195,7 @@ async fn waiters_keep_the_key_as_it_is(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(4).await;
     mismatch(world, &lock, LockSpec::rw_lock()).await?;
-    held.end().await?;
+    held.release().await?;
     waiter.poll_granted("rule 7").await?;
     Ok(())
 }

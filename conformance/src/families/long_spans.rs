@@ -83,7 +83,7 @@ async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
     let held = a.ask(&lock).acquired("S1").await?;
     held.released("S3").await?;
     for _ in 0..30 {
-        world.pass_for(bounds::HORIZON / 10).await;
+        world.pass_for(bounds::DELIVERY_WINDOW / 10).await;
         want!(
             held.again().await?.reply,
             AcquireReply::Refused(Refused::Stale | Refused::TooLate),

@@ -3,7 +3,8 @@
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use leasehold_api::{
-    EndReply, FencingToken, ForceHow, ForceRelease, Notice, Notices, Policy, PollReply, Stamp, Wait,
+    FencingToken, ForceHow, ForceRelease, Notification, Notifications, Policy, PollReply,
+    ReleaseReply, Stamp, Wait,
 };
 
 use crate::case::{Case, cases};
@@ -26,37 +27,44 @@ pub(super) const CASES: &[Case] = cases!("notifications";
 );
 
 /// Connects a session and subscribes it.
-pub(super) async fn listener(world: &World) -> Result<(Session, Notices), Failure> {
+pub(super) async fn listener(world: &World) -> Result<(Session, Notifications), Failure> {
     let session = world.session().await?;
-    let notices = session.backend.listen(session.id).await?;
-    Ok((session, notices))
+    let notifications = session.backend.listen(session.id).await?;
+    Ok((session, notifications))
 }
 
 /// Returns the next notification, or `None` after ten units.
-pub(super) async fn heard(world: &World, notices: &mut Notices) -> Option<Notice> {
+pub(super) async fn heard(
+    world: &World,
+    notifications: &mut Notifications,
+) -> Option<Notification> {
     let silence = std::pin::pin!(world.pass(10));
-    match select(notices.next(), silence).await {
-        Either::Left((notice, _)) => notice,
+    match select(notifications.next(), silence).await {
+        Either::Left((notification, _)) => notification,
         Either::Right(((), _)) => None,
     }
 }
 
-pub(super) async fn quiet(world: &World, notices: &mut Notices, why: &str) -> Verdict {
-    let came = heard(world, notices).await;
-    ensure!(came.is_none(), "rule 8", came, "{why}");
+pub(super) async fn quiet(
+    world: &World,
+    notifications: &mut Notifications,
+    reason: &str,
+) -> Verdict {
+    let came = heard(world, notifications).await;
+    ensure!(came.is_none(), "rule 8", came, "{reason}");
     Ok(())
 }
 
 /// Expects a pushed grant of this attempt.
 async fn granted(
     world: &World,
-    notices: &mut Notices,
+    notifications: &mut Notifications,
     waiter: &Attempt,
 ) -> Result<(FencingToken, (Stamp, std::time::Duration)), Failure> {
     let expected = waiter.operation().sequence;
     Ok(want!(
-        heard(world, notices).await,
-        Some(Notice::Granted { sequence, token, remaining, stamp }) if sequence == expected
+        heard(world, notifications).await,
+        Some(Notification::Granted { sequence, token, remaining, stamp }) if sequence == expected
             => (token, (stamp, remaining)),
         "rule 8",
         "a grant from the queue is pushed to a waiter that listens (attempt {expected})"
@@ -71,10 +79,10 @@ pub(super) async fn listening(session: &Session, lock: &Lock) -> Result<Attempt,
 async fn grant_is_pushed(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notices) = listener(world).await?;
+    let (b, mut notifications) = listener(world).await?;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
-    let (token, _) = granted(world, &mut notices, &waiter).await?;
+    let (token, _) = granted(world, &mut notifications, &waiter).await?;
     ensure!(token > held.token(), "S4", token, "a grant starts an epoch");
     let polled = want!(
         waiter.poll_as(true).await?.reply,
@@ -94,10 +102,10 @@ async fn grant_is_pushed(world: &World) -> Verdict {
 async fn pushed_offer_expires_unless_confirmed(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notices) = listener(world).await?;
+    let (b, mut notifications) = listener(world).await?;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
-    granted(world, &mut notices, &waiter).await?;
+    granted(world, &mut notifications, &waiter).await?;
     world.pass(7).await;
     let c = world.session().await?;
     c.ask(&lock).acquired("rule 10").await?;
@@ -107,13 +115,13 @@ async fn pushed_offer_expires_unless_confirmed(world: &World) -> Verdict {
 async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(50));
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notices) = listener(world).await?;
+    let (b, mut notifications) = listener(world).await?;
     let ask = b.ask(&lock).wait_as(Wait::new(true));
     let (waiter, queued) = ask.queued("rule 7").await?;
-    let end = waiter.stamp.at.saturating_add(queued.place_remaining);
+    let end = waiter.stamp.at.saturating_add(queued.waiter_remaining);
     world.pass(2).await;
     held.released("S3").await?;
-    let (_, left) = granted(world, &mut notices, &waiter).await?;
+    let (_, left) = granted(world, &mut notifications, &waiter).await?;
     world.ends_at(
         left,
         end,
@@ -125,23 +133,23 @@ async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
 async fn only_the_head_wakes(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut first_notices) = listener(world).await?;
-    let (c, mut second_notices) = listener(world).await?;
+    let (b, mut first_notifications) = listener(world).await?;
+    let (c, mut second_notifications) = listener(world).await?;
     let first = listening(&b, &lock).await?;
     let second = listening(&c, &lock).await?;
     held.released("S3").await?;
-    granted(world, &mut first_notices, &first).await?;
+    granted(world, &mut first_notifications, &first).await?;
     quiet(
         world,
-        &mut second_notices,
+        &mut second_notifications,
         "a release notifies only the head of the queue",
     )
     .await?;
     first.released("S3").await?;
-    granted(world, &mut second_notices, &second).await?;
+    granted(world, &mut second_notifications, &second).await?;
     quiet(
         world,
-        &mut first_notices,
+        &mut first_notifications,
         "a session without locks receives nothing",
     )
     .await
@@ -162,7 +170,7 @@ async fn group_is_notified_together(world: &World) -> Verdict {
     for _ in 0..2 {
         want!(
             heard(world, &mut of_b).await,
-            Some(Notice::Granted { sequence, token, .. }) => heard_by_b.push((sequence, token)),
+            Some(Notification::Granted { sequence, token, .. }) => heard_by_b.push((sequence, token)),
             "rule 8",
             "each of the adjacent readers is notified of its grant"
         );
@@ -184,29 +192,29 @@ async fn leaving_notifies_the_next(world: &World) -> Verdict {
     let a = world.session().await?;
     let held = a.ask(&lock).acquired("S1").await?;
     let (first, _) = a.ask(&lock).wait().queued("rule 7").await?;
-    let (b, mut notices) = listener(world).await?;
+    let (b, mut notifications) = listener(world).await?;
     let second = listening(&b, &lock).await?;
     held.released("S3").await?;
     // A client that no longer wants the lock gives up its offer.
     want!(
-        first.end().await?,
-        EndReply::Released { .. },
+        first.release().await?,
+        ReleaseReply::Released { .. },
         "rule 10",
         "the release gives up the offer"
     );
-    granted(world, &mut notices, &second).await?;
+    granted(world, &mut notifications, &second).await?;
     Ok(())
 }
 
 async fn sessions_that_do_not_listen_are_not_notified(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notices) = listener(world).await?;
+    let (b, mut notifications) = listener(world).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
     quiet(
         world,
-        &mut notices,
+        &mut notifications,
         "an attempt that doesn't listen is not notified",
     )
     .await?;
@@ -218,10 +226,10 @@ async fn sessions_receive_only_their_own(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (_, mut others) = listener(world).await?;
-    let (b, mut notices) = listener(world).await?;
+    let (b, mut notifications) = listener(world).await?;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
-    granted(world, &mut notices, &waiter).await?;
+    granted(world, &mut notifications, &waiter).await?;
     quiet(
         world,
         &mut others,
@@ -258,24 +266,29 @@ async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
 async fn grant_after_the_release_is_not_pushed(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notices) = listener(world).await?;
+    let (b, mut notifications) = listener(world).await?;
     let waiter = listening(&b, &lock).await?;
     waiter.leaves("S3").await?;
     held.released("S3").await?;
-    quiet(world, &mut notices, "a released attempt is not granted").await
+    quiet(
+        world,
+        &mut notifications,
+        "a released attempt is not granted",
+    )
+    .await
 }
 
 async fn barging_sends_wake_ups(world: &World) -> Verdict {
     let lock = Lock::mutex("k").policy(Policy::Barging);
     let a = world.session().await?;
     let held = a.ask(&lock).acquired("S1").await?;
-    let (b, mut notices) = listener(world).await?;
+    let (b, mut notifications) = listener(world).await?;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     let expected = waiter.operation().sequence;
     want!(
-        heard(world, &mut notices).await,
-        Some(Notice::Hint { sequence, .. }) if sequence == expected,
+        heard(world, &mut notifications).await,
+        Some(Notification::WakeUp { sequence, .. }) if sequence == expected,
         "rule 7",
         "under barging, the head of the queue is woken up to try"
     );
@@ -300,15 +313,15 @@ async fn barging_sends_wake_ups(world: &World) -> Verdict {
 async fn revocation_is_pushed(world: &World) -> Verdict {
     for how in [ForceHow::Revoke, ForceHow::Now] {
         let lock = Lock::mutex(&format!("{how:?}"));
-        let (a, mut notices) = listener(world).await?;
+        let (a, mut notifications) = listener(world).await?;
         let held = a.ask(&lock).acquired("S1").await?;
         let b = world.session().await?;
         let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(how);
         b.force(&request).await?;
         let expected = held.operation().sequence;
         want!(
-            heard(world, &mut notices).await,
-            Some(Notice::Revoked { sequence, .. }) if sequence == expected,
+            heard(world, &mut notifications).await,
+            Some(Notification::Revoked { sequence, .. }) if sequence == expected,
             "S3",
             "a holder that listens is notified of a forced release ({how:?})"
         );

@@ -26,13 +26,13 @@ async fn granted(
     let [a, b] = world.sessions().await?;
     let held = a.ask(lock).acquired("S1").await?;
     let (waiter, queued) = b.ask(lock).wait().queued("rule 7").await?;
-    let end = waiter.stamp.at.saturating_add(queued.place_remaining);
+    let end = waiter.stamp.at.saturating_add(queued.waiter_remaining);
     world.pass(2).await;
     held.released("S3").await?;
     Ok((waiter, end))
 }
 
-/// Polls, and expects an offer that expires at `end`.
+/// Polls, and expects an offer that expires at `release`.
 async fn offer_ends_at(
     world: &World,
     waiter: &Attempt,

@@ -1,6 +1,6 @@
 //! Only the holder can release a lock, however late and often others try.
 
-use leasehold_api::{End, EndReply, Operation, RenewReply, Why};
+use leasehold_api::{EndReason, Operation, Release, ReleaseReply, RenewReply};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want};
@@ -30,10 +30,10 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
         session: thief.id,
         ..held.operation()
     };
-    let batch = [End::new(lock.key.clone(), stolen)];
+    let batch = [Release::new(lock.key.clone(), stolen)];
     want!(
-        one(thief.backend.end(&batch).await)?.reply,
-        EndReply::NotHeld(_),
+        one(thief.backend.release(&batch).await)?.reply,
+        ReleaseReply::NotHeld(_),
         "S3",
         "the same sequence and owner in another session are another owner"
     );
@@ -62,13 +62,13 @@ async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    let batch = [End::new(
+    let batch = [Release::new(
         lock.key.clone(),
         a.operation(held.operation().owner),
     )];
     want!(
-        one(a.backend.end(&batch).await)?.reply,
-        EndReply::NotHeld(_),
+        one(a.backend.release(&batch).await)?.reply,
+        ReleaseReply::NotHeld(_),
         "S3",
         "an attempt that holds nothing releases nothing, even for the same owner"
     );
@@ -81,10 +81,10 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
     let (lock, other) = (Lock::mutex("k1"), Lock::mutex("k2"));
     let held = a.ask(&lock).acquired("S1").await?;
     let others = b.ask(&other).acquired("S1").await?;
-    let batch = [End::new(other.key.clone(), held.operation())];
+    let batch = [Release::new(other.key.clone(), held.operation())];
     want!(
-        one(a.backend.end(&batch).await)?.reply,
-        EndReply::NotHeld(_),
+        one(a.backend.release(&batch).await)?.reply,
+        ReleaseReply::NotHeld(_),
         "S3",
         "an attempt holds only the key that it acquired"
     );
@@ -101,8 +101,8 @@ async fn late_release_after_another_holder(world: &World) -> Verdict {
     world.pass(4).await;
     let held = b.ask(&lock).acquired("L1").await?;
     want!(
-        late.end().await?,
-        EndReply::NotHeld(Why::Expired | Why::Unknown),
+        late.release().await?,
+        ReleaseReply::NotHeld(EndReason::Expired | EndReason::Unknown),
         "S3",
         "a release after the end of the lease releases nothing"
     );
@@ -140,8 +140,8 @@ async fn second_release_reports_not_held(world: &World) -> Verdict {
     held.released("S3").await?;
     for _ in 0..2 {
         want!(
-            held.end().await?,
-            EndReply::NotHeld(Why::Ended | Why::Unknown),
+            held.release().await?,
+            ReleaseReply::NotHeld(EndReason::Released | EndReason::Unknown),
             "rule 12",
             "a second release reports that the attempt was already released"
         );
@@ -178,10 +178,10 @@ async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
 async fn release_of_a_free_key(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
-    let batch = [End::new(lock.key.clone(), a.operation(a.owner()))];
+    let batch = [Release::new(lock.key.clone(), a.operation(a.owner()))];
     want!(
-        one(a.backend.end(&batch).await)?.reply,
-        EndReply::NotHeld(Why::Unknown | Why::Ended),
+        one(a.backend.release(&batch).await)?.reply,
+        ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Released),
         "S3",
         "a release of an unknown attempt reports that it holds nothing"
     );

@@ -1,6 +1,6 @@
 //! Readers share a lock; a writer excludes everyone.
 
-use leasehold_api::EndReply;
+use leasehold_api::ReleaseReply;
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, want, want_eq};
@@ -178,8 +178,8 @@ async fn readers_release_in_any_order(world: &World) -> Verdict {
         writer.ask(&lock).held("S1").await?;
         all[n].released("S3").await?;
         want!(
-            all[n].end().await?,
-            EndReply::NotHeld(_),
+            all[n].release().await?,
+            ReleaseReply::NotHeld(_),
             "S3",
             "a duplicate release doesn't release another reader"
         );

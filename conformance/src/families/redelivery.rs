@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, EndReply, Refused, RenewReply, Stamped};
+use leasehold_api::{AcquireReply, Refused, ReleaseReply, RenewReply, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, want, want_eq};
@@ -114,10 +114,10 @@ async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let ask = a.ask(&lock);
     let request = ask.build().await?;
-    let end = leasehold_api::End::new(lock.key.clone(), request.operation);
+    let end = leasehold_api::Release::new(lock.key.clone(), request.operation);
     want!(
-        crate::world::one(a.backend.end(&[end]).await)?.reply,
-        EndReply::NotHeld(_),
+        crate::world::one(a.backend.release(&[end]).await)?.reply,
+        ReleaseReply::NotHeld(_),
         "rule 12",
         "a release that overtakes its acquire finds nothing"
     );
@@ -308,7 +308,7 @@ async fn try_again_after_held_is_stale(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (tried, reply) = b.ask(&lock).send().await?;
-    want!(reply, AcquireReply::Held(_), "S1", "the key is held");
+    want!(reply, AcquireReply::Contended(_), "S1", "the key is held");
     held.released("S3").await?;
     // A delayed copy of the attempt must not acquire the key, because the caller has given up.
     stale(&tried).await?;

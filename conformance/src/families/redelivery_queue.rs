@@ -28,7 +28,7 @@ async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
-    let end = waiter.stamp.at.saturating_add(queued.place_remaining);
+    let end = waiter.stamp.at.saturating_add(queued.waiter_remaining);
     world.pass(2).await;
     let Stamped { stamp, reply } = waiter.again().await?;
     let again = want!(
@@ -38,7 +38,7 @@ async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
         "a second delivery of a waiting acquire reports the waiter"
     );
     let promise = "a redelivered acquire doesn't refresh its waiter";
-    world.ends_at((stamp, again.place_remaining), end, "rule 12", promise)?;
+    world.ends_at((stamp, again.waiter_remaining), end, "rule 12", promise)?;
     let (next, queued) = a.ask(&lock).wait().queued("rule 7").await?;
     want_eq!(queued.ahead, 1, "rule 12", "one attempt has one waiter");
     held.released("S3").await?;
@@ -52,7 +52,7 @@ async fn granted_acquire_again_reports_the_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
-    let end = waiter.stamp.at.saturating_add(queued.place_remaining);
+    let end = waiter.stamp.at.saturating_add(queued.waiter_remaining);
     held.released("S3").await?;
     world.pass(1).await;
     let Stamped { stamp, reply } = waiter.again().await?;
@@ -189,7 +189,7 @@ async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
     let writing = held.upgraded(reading).await?;
     want!(
         held.downgrade(held.token()).await?.reply,
-        ConvertReply::WrongPeriod(view) if view.token == writing,
+        ConvertReply::WrongEpoch(view) if view.token == writing,
         "rule 6",
         "a late copy of the downgrade names a past epoch and changes nothing"
     );
@@ -205,7 +205,7 @@ async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
     held.downgraded(writing).await?;
     want!(
         held.upgrade(held.token()).await?.reply,
-        ConvertReply::WrongPeriod(_),
+        ConvertReply::WrongEpoch(_),
         "rule 6",
         "a late copy of the upgrade names a past epoch and changes nothing"
     );
@@ -238,14 +238,14 @@ async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
     let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(ForceHow::Now);
     want!(
         b.force(&request).await?,
-        ForceReply::Forced { tenures: 1 },
+        ForceReply::Forced { holders: 1 },
         "S3",
         "the forced release removes the holder that was seen"
     );
     let next = b.ask(&lock).acquired("S1").await?;
     want!(
         b.force(&request).await?,
-        ForceReply::WrongPeriod,
+        ForceReply::WrongEpoch,
         "S3",
         "a duplicate forced release never affects a later epoch"
     );

@@ -1,6 +1,6 @@
 //! Reentrancy: one owner has several holds.
 
-use leasehold_api::{AcquireReply, Acquired, EndReply, Limits, Mode, Refused, TenureView};
+use leasehold_api::{AcquireReply, Acquired, HolderStatus, Limits, Mode, Refused, ReleaseReply};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -51,9 +51,9 @@ async fn nested_holds_are_counted(world: &World) -> Verdict {
         b.ask(&lock).held("rule 5").await?;
         let left = u32::try_from(holds.len()).expect("few");
         want!(
-            inner.end().await?,
-            EndReply::Released { holds_left, tenure } if holds_left == left
-                && tenure.is_some() == (left > 0),
+            inner.release().await?,
+            ReleaseReply::Released { holds_left, holder } if holds_left == left
+                && holder.is_some() == (left > 0),
             "rule 5",
             "the release of one hold leaves the other {left}"
         );
@@ -68,8 +68,8 @@ async fn holds_are_released_in_any_order(world: &World) -> Verdict {
     let holds = nest(&a, &lock, 3).await?;
     for (n, left) in [(0, 2), (2, 1)] {
         want!(
-            holds[n].end().await?,
-            EndReply::Released { holds_left, .. } if holds_left == left,
+            holds[n].release().await?,
+            ReleaseReply::Released { holds_left, .. } if holds_left == left,
             "rule 5",
             "holds can be released in any order, even the outermost first"
         );
@@ -298,10 +298,10 @@ async fn writer_may_read(world: &World) -> Verdict {
     );
     b.ask(&lock).shared().held("S1").await?;
     want!(
-        reading.end().await?,
-        EndReply::Released {
+        reading.release().await?,
+        ReleaseReply::Released {
             holds_left: 1,
-            tenure: Some(TenureView {
+            holder: Some(HolderStatus {
                 mode: Mode::Exclusive,
                 ..
             })
@@ -324,8 +324,8 @@ async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
         .acquired("rule 5")
         .await?;
     let view = want!(
-        writing.end().await?,
-        EndReply::Released { holds_left: 1, tenure: Some(view) } => view,
+        writing.release().await?,
+        ReleaseReply::Released { holds_left: 1, holder: Some(view) } => view,
         "rule 5",
         "the read hold remains"
     );
@@ -385,8 +385,8 @@ async fn nested_readers_weigh_one(world: &World) -> Verdict {
     for hold in holds {
         b.ask(&lock).held("S1").await?;
         want!(
-            hold.end().await?,
-            EndReply::Released { .. },
+            hold.release().await?,
+            ReleaseReply::Released { .. },
             "S3",
             "a read hold can be released"
         );

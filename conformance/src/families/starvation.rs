@@ -1,7 +1,7 @@
 //! Starvation: waiting is bounded under the fair policy, and unbounded under the policies that
 //! document it.
 
-use leasehold_api::{EndReply, Policy, PollReply};
+use leasehold_api::{Policy, PollReply, ReleaseReply};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want};
@@ -50,7 +50,7 @@ async fn writer_against_endless_readers(world: &World) -> Verdict {
         // The next reader arrives before the last one releases, as in a busy program.
         let next = sessions[round as usize % 2].ask(&lock).shared().wait();
         let (next, _) = next.send().await?;
-        let _ = reading.end().await?;
+        let _ = reading.release().await?;
         if !waits(&writer).await? {
             break;
         }
@@ -74,7 +74,7 @@ async fn readers_against_endless_writers(world: &World) -> Verdict {
     let mut passed = 0;
     for _ in 1..=ROUNDS {
         let (next, _) = a.ask(&lock).wait().send().await?;
-        let _ = writing.end().await?;
+        let _ = writing.release().await?;
         if !waits(&reader).await? {
             break;
         }
@@ -105,8 +105,8 @@ async fn fair_bound_of_overtaking(world: &World) -> Verdict {
         let holder = queue.remove(0);
         let again = holder.session.ask(&lock).wait();
         want!(
-            holder.end().await?,
-            EndReply::Released { .. },
+            holder.release().await?,
+            ReleaseReply::Released { .. },
             "S3",
             "the holder releases"
         );
@@ -138,8 +138,8 @@ async fn kept_waiting(
     for round in 1..=ROUNDS {
         let (next, _) = ask(sessions[round as usize % 2].ask(lock)).send().await?;
         want!(
-            current.end().await?,
-            EndReply::Released { .. },
+            current.release().await?,
+            ReleaseReply::Released { .. },
             "S3",
             "a hold ends"
         );

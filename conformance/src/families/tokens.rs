@@ -1,6 +1,6 @@
 //! Fencing tokens, and a store that refuses old ones.
 
-use leasehold_api::{AcquireReply, EndReply, FencingToken, Refused, bounds};
+use leasehold_api::{AcquireReply, FencingToken, Refused, ReleaseReply, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -105,8 +105,8 @@ async fn tokens_increase_over_offers(world: &World) -> Verdict {
         let session = world.session().await?;
         let (waiter, _) = session.ask(&lock).wait().queued("rule 7").await?;
         want!(
-            held.end().await?,
-            EndReply::Released { .. },
+            held.release().await?,
+            ReleaseReply::Released { .. },
             "S3",
             "the holder releases"
         );
@@ -372,8 +372,8 @@ async fn read_guard_kept_over_its_write_hold(world: &World) -> Verdict {
         .await?;
     store.accepts(writing.token(), "the writer")?;
     let view = want!(
-        writing.end().await?,
-        EndReply::Released { tenure: Some(view), .. } => view,
+        writing.release().await?,
+        ReleaseReply::Released { holder: Some(view), .. } => view,
         "rule 5",
         "the read hold remains, and the reply reports its mode and token"
     );

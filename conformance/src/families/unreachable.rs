@@ -45,19 +45,19 @@ async fn has_it(waiter: &Attempt, listens: bool) -> Verdict {
 async fn unreachable_waiter_is_passed_over(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let away = deaf(world, &lock).await?;
-    let (session, _notices) = listener(world).await?;
+    let unreachable = deaf(world, &lock).await?;
+    let (session, _notifications) = listener(world).await?;
     let heard = listening(&session, &lock).await?;
     held.released("S3").await?;
     has_it(&heard, true).await?;
-    waits(&away, true).await
+    waits(&unreachable, true).await
 }
 
 async fn its_ticket_is_kept(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let away = deaf(world, &lock).await?;
-    let (session, _notices) = listener(world).await?;
+    let unreachable = deaf(world, &lock).await?;
+    let (session, _notifications) = listener(world).await?;
     let (heard, later) = (
         listening(&session, &lock).await?,
         listening(&session, &lock).await?,
@@ -65,10 +65,14 @@ async fn its_ticket_is_kept(world: &World) -> Verdict {
     held.released("S3").await?;
     has_it(&heard, true).await?;
     // It subscribes again and polls, so it is first in the queue again.
-    let _notices = away.session.backend.listen(away.session.id).await?;
-    waits(&away, true).await?;
+    let _notifications = unreachable
+        .session
+        .backend
+        .listen(unreachable.session.id)
+        .await?;
+    waits(&unreachable, true).await?;
     heard.released("S3").await?;
-    has_it(&away, true).await?;
+    has_it(&unreachable, true).await?;
     waits(&later, true).await
 }
 
@@ -84,25 +88,25 @@ async fn all_unreachable_counts_as_free(world: &World) -> Verdict {
 
 async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
-    let away = deaf_behind(world, &lock).await?;
+    let unreachable = deaf_behind(world, &lock).await?;
     // Each release marks it as unreachable. Each poll clears the mark, but a newcomer has the key.
     // The third release grants to it anyway.
     for _ in 0..2 {
         let newcomer = world.session().await?.ask(&lock).acquired("rule 9").await?;
-        waits(&away, true).await?;
+        waits(&unreachable, true).await?;
         newcomer.released("S3").await?;
     }
     let session = world.session().await?;
     session.ask(&lock).held("rule 9").await?;
-    has_it(&away, true).await
+    has_it(&unreachable, true).await
 }
 
 /// Returns a waiter that was marked unreachable once, on a free key.
 async fn deaf_behind(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
     let held = world.session().await?.ask(lock).acquired("S1").await?;
-    let away = deaf(world, lock).await?;
+    let unreachable = deaf(world, lock).await?;
     held.released("S3").await?;
-    Ok(away)
+    Ok(unreachable)
 }
 
 async fn waiter_that_never_listened_is_never_unreachable(world: &World) -> Verdict {
@@ -110,7 +114,7 @@ async fn waiter_that_never_listened_is_never_unreachable(world: &World) -> Verdi
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let session = world.session().await?;
     let (polls, _) = session.ask(&lock).wait().queued("rule 7").await?;
-    let (listens, _notices) = listener(world).await?;
+    let (listens, _notifications) = listener(world).await?;
     let second = listening(&listens, &lock).await?;
     held.released("S3").await?;
     has_it(&polls, false).await?;
@@ -133,16 +137,19 @@ async fn poll_says_whether_it_listens(world: &World) -> Verdict {
 
 async fn unreachable_is_shown(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
-    let away = deaf_behind(world, &lock).await?;
+    let unreachable = deaf_behind(world, &lock).await?;
     let marks = |view: &leasehold_api::InspectReply| -> Vec<bool> {
-        view.waiters.iter().map(|waiter| waiter.away).collect()
+        view.waiters
+            .iter()
+            .map(|waiter| waiter.unreachable)
+            .collect()
     };
-    let view = away.session.inspect(&lock).await?.reply;
+    let view = unreachable.session.inspect(&lock).await?.reply;
     crate::failure::want_eq!(
         marks(&view),
         [true],
         "rule 9",
         "an inspection shows that a waiter is unreachable"
     );
-    has_it(&away, true).await
+    has_it(&unreachable, true).await
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, EndReply, PollReply, Wait, Why};
+use leasehold_api::{AcquireReply, EndReason, PollReply, ReleaseReply, Wait};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
@@ -56,7 +56,7 @@ async fn waiter_expires_after_one_waiter_lease(world: &World) -> Verdict {
     a.ask(&lock).acquired("S1").await?;
     let (_, queued) = b.ask(&lock).wait().queued("rule 7").await?;
     want_eq!(
-        queued.place_remaining,
+        queued.waiter_remaining,
         world.units(20),
         "rule 10",
         "a waiter lasts for one waiter lease from its acquire"
@@ -100,8 +100,8 @@ async fn first_come_first_served(world: &World) -> Verdict {
             waiter.poll_queued("rule 7").await?;
         }
         want!(
-            holder.end().await?,
-            EndReply::Released { .. },
+            holder.release().await?,
+            ReleaseReply::Released { .. },
             "S3",
             "the holder releases"
         );
@@ -171,7 +171,7 @@ async fn try_does_not_queue(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (tried, reply) = b.ask(&lock).send().await?;
-    want!(reply, AcquireReply::Held(_), "S1", "the key is held");
+    want!(reply, AcquireReply::Contended(_), "S1", "the key is held");
     tried
         .poll_gone(
             "rule 7",
@@ -192,7 +192,7 @@ async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
         world.pass(3).await;
         let queued = waiter.poll_queued("rule 10").await?;
         want_eq!(
-            queued.place_remaining,
+            queued.waiter_remaining,
             world.units(6),
             "rule 10",
             "a poll refreshes the waiter for one waiter lease"
@@ -209,7 +209,7 @@ async fn waiter_without_polls_expires(world: &World) -> Verdict {
     world.pass(4).await;
     want!(
         waiter.poll().await?.reply,
-        PollReply::Gone(Why::Expired | Why::Unknown),
+        PollReply::Gone(EndReason::Expired | EndReason::Unknown),
         "rule 10",
         "a waiter without polls expires with its waiter lease"
     );
@@ -223,11 +223,11 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(100));
     let held = a.ask(&lock).acquired("S1").await?;
     let until = b.now().await?.saturating_add(world.units(5));
-    let wait = Wait::new(false).with_place_until(until);
+    let wait = Wait::new(false).with_wait_until(until);
     let (waiter, queued) = b.ask(&lock).wait_as(wait).queued("rule 7").await?;
     let promise = "a waiter expires no later than its own deadline";
     world.ends_at(
-        (waiter.stamp, queued.place_remaining),
+        (waiter.stamp, queued.waiter_remaining),
         until,
         "rule 10",
         promise,
@@ -241,7 +241,7 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
         "the waiter waits until its deadline"
     );
     world.ends_at(
-        (again.stamp, queued.place_remaining),
+        (again.stamp, queued.waiter_remaining),
         until,
         "rule 10",
         promise,
@@ -257,7 +257,7 @@ async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(100));
     let held = a.ask(&lock).acquired("S1").await?;
     let until = b.now().await?.saturating_add(world.units(5));
-    let wait = Wait::new(false).with_place_until(until);
+    let wait = Wait::new(false).with_wait_until(until);
     b.ask(&lock).wait_as(wait).queued("rule 7").await?;
     held.released("S3").await?;
     c.ask(&lock).held("rule 8").await?;
@@ -270,11 +270,11 @@ async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    let wait = Wait::new(false).with_place_until(a.now().await?);
+    let wait = Wait::new(false).with_wait_until(a.now().await?);
     world.pass(1).await;
     b.ask(&lock).wait_as(wait).held("rule 10").await?;
     held.released("S3").await?;
-    let wait = Wait::new(false).with_place_until(a.now().await?);
+    let wait = Wait::new(false).with_wait_until(a.now().await?);
     world.pass(1).await;
     b.ask(&lock).wait_as(wait).acquired("rule 10").await?;
     Ok(())
@@ -304,11 +304,11 @@ async fn advice_stays_within_the_poll_interval(world: &World) -> Verdict {
     for _ in 0..12 {
         let (waiter, queued) = session.ask(&lock).wait().queued("rule 7").await?;
         let polled = waiter.poll_queued("rule 7").await?;
-        for check_in in [queued.check_in, polled.check_in] {
+        for poll_after in [queued.poll_after, polled.poll_after] {
             ensure!(
-                !check_in.is_zero() && check_in <= interval,
+                !poll_after.is_zero() && poll_after <= interval,
                 "rule 3",
-                check_in,
+                poll_after,
                 "a waiter is told to poll within {interval:?}, wherever it is in the queue"
             );
         }

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use futures_util::stream;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    End, EndReply, FencingToken, ForceHow, ForceRelease, ForceReply, InspectReply, Key, Kind,
-    Limits, LockBackend, LockSpec, Mode, Notices, Operation, Policy, Poll, PollReply, Queued,
-    Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+    FencingToken, ForceHow, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits, LockBackend,
+    LockSpec, Mode, Notifications, Operation, Policy, Poll, PollReply, Queued, Release,
+    ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
 
@@ -302,21 +302,21 @@ impl Broken {
                 answer = first(self.inner.poll(&[sent]).await)?;
             }
             (PollReply::Queued(queued), Break::ChecksInTooLate) => {
-                queued.check_in = Duration::from_secs(5);
+                queued.poll_after = Duration::from_secs(5);
             }
             (PollReply::Acquired(_), Break::HidesGrantsFromPolls) => {
                 answer.reply = PollReply::Queued(Queued {
                     ahead: 0,
-                    check_in: Duration::from_secs(1),
-                    place_remaining: Duration::from_secs(5),
+                    poll_after: Duration::from_secs(1),
+                    waiter_remaining: Duration::from_secs(5),
                 });
             }
             (PollReply::Queued(_), Break::UnsubscribedPollRemovesTheWaiter)
                 if !request.listening =>
             {
-                let end = End::new(sent.key, request.operation);
-                first(self.inner.end(&[end]).await)?;
-                answer.reply = PollReply::Gone(leasehold_api::Why::Expired);
+                let end = Release::new(sent.key, request.operation);
+                first(self.inner.release(&[end]).await)?;
+                answer.reply = PollReply::Gone(leasehold_api::EndReason::Expired);
             }
             (PollReply::Gone(_), Break::PollCreates) => {
                 if let Some(mut again) = self.noted(request.operation) {
@@ -361,8 +361,8 @@ impl Broken {
             (RenewReply::Lost(_), Break::OneReaderExpiresAll) => {
                 let others = self.notes(|notes| notes.clone());
                 for other in others.iter().filter(|other| other.mode == Mode::Shared) {
-                    let end = End::new(other.key.clone(), other.operation);
-                    first(self.inner.end(&[end]).await)?;
+                    let end = Release::new(other.key.clone(), other.operation);
+                    first(self.inner.release(&[end]).await)?;
                 }
             }
             _ => {}
@@ -370,7 +370,7 @@ impl Broken {
         Ok(answer)
     }
 
-    async fn end_one(&self, request: &End) -> Result<Stamped<EndReply>, BackendError> {
+    async fn release_one(&self, request: &Release) -> Result<Stamped<ReleaseReply>, BackendError> {
         let mut sent = request.clone();
         sent.key = self.key(&request.key);
         let known = self.noted(request.operation);
@@ -382,36 +382,36 @@ impl Broken {
             Break::ReleasesNothing => {
                 return Ok(Stamped {
                     stamp: self.inner.hello().await?,
-                    reply: EndReply::Released {
+                    reply: ReleaseReply::Released {
                         holds_left: 0,
-                        tenure: None,
+                        holder: None,
                     },
                 });
             }
             Break::ForgetsEarlyReleases if known.is_none() => {
                 return Ok(Stamped {
                     stamp: self.inner.hello().await?,
-                    reply: EndReply::NotHeld(leasehold_api::Why::Unknown),
+                    reply: ReleaseReply::NotHeld(leasehold_api::EndReason::Unknown),
                 });
             }
             Break::OneReleaseFreesAllHolds => {
                 let all = self.notes(|notes| notes.clone());
                 for other in all.iter().filter(|o| o.operation != sent.operation) {
-                    let end = End::new(other.key.clone(), other.operation);
-                    first(self.inner.end(&[end]).await)?;
+                    let end = Release::new(other.key.clone(), other.operation);
+                    first(self.inner.release(&[end]).await)?;
                 }
             }
             _ => {}
         }
-        let mut answer = first(self.inner.end(&[sent]).await)?;
+        let mut answer = first(self.inner.release(&[sent]).await)?;
         let says_yes = matches!(
             self.how,
             Break::EveryReleaseIsTheFirst | Break::SaysYesToAll
         );
-        if says_yes && matches!(answer.reply, EndReply::NotHeld(_)) {
-            answer.reply = EndReply::Released {
+        if says_yes && matches!(answer.reply, ReleaseReply::NotHeld(_)) {
+            answer.reply = ReleaseReply::Released {
                 holds_left: 1,
-                tenure: Some(leasehold_api::TenureView {
+                holder: Some(leasehold_api::HolderStatus {
                     mode: Mode::Exclusive,
                     token: FencingToken::new(1),
                     remaining: Duration::from_secs(1),
@@ -464,16 +464,16 @@ impl LockBackend for Broken {
         Ok(self.stamp(self.inner.hello().await?))
     }
 
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
-        let notices = self.inner.listen(session).await?;
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        let notifications = self.inner.listen(session).await?;
         if matches!(self.how, Break::PushesNothing | Break::HidesGrantsFromPolls) {
             // Keeps the subscription but delivers nothing.
             return Ok(Box::pin(stream::poll_fn(move |_| {
-                let _ = &notices;
+                let _ = &notifications;
                 std::task::Poll::Pending
             })));
         }
-        Ok(notices)
+        Ok(notifications)
     }
 
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
@@ -489,7 +489,7 @@ impl LockBackend for Broken {
             AcquireReply::Acquired(acquired) => {
                 AcquireReply::Acquired(self.acquired(acquired, request))
             }
-            AcquireReply::Held(_) | AcquireReply::Queued(_)
+            AcquireReply::Contended(_) | AcquireReply::Queued(_)
                 if self.how == Break::GrantsWhatIsHeld =>
             {
                 AcquireReply::Acquired(Acquired {
@@ -499,7 +499,7 @@ impl LockBackend for Broken {
                 })
             }
             AcquireReply::Queued(mut queued) if self.how == Break::ChecksInTooLate => {
-                queued.check_in = Duration::from_secs(5);
+                queued.poll_after = Duration::from_secs(5);
                 AcquireReply::Queued(queued)
             }
             other => other,
@@ -535,10 +535,10 @@ impl LockBackend for Broken {
         spoil(self.how, answers)
     }
 
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         let mut answers = Vec::new();
         for request in batch {
-            answers.push(self.end_one(request).await);
+            answers.push(self.release_one(request).await);
         }
         spoil(self.how, answers)
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::support::Reference;
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Capabilities, End, EndReply,
-    FencingToken, Held, Key, LockBackend, Operation, Refused, Renew, RenewReply, Runtime,
-    ServerTime, SessionId, Stamp, Stamped, Why, bounds,
+    Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Capabilities, Contention, EndReason,
+    FencingToken, Key, LockBackend, Operation, Refused, Release, ReleaseReply, Renew, RenewReply,
+    Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases, run_case};
 
@@ -50,7 +50,7 @@ impl Small {
 }
 
 fn acquire(lock: &mut Lock, request: &Acquire, now: ServerTime) -> AcquireReply {
-    let latest = now.saturating_add(bounds::HORIZON);
+    let latest = now.saturating_add(bounds::DELIVERY_WINDOW);
     if request.deliver_before < now || request.deliver_before > latest {
         return AcquireReply::Refused(Refused::TooLate);
     }
@@ -61,9 +61,9 @@ fn acquire(lock: &mut Lock, request: &Acquire, now: ServerTime) -> AcquireReply 
         }
         lock.see(operation);
         if let Some((_, end)) = lock.holder.filter(|(_, end)| *end > now) {
-            return AcquireReply::Held(Held {
-                change_in: end.saturating_since(now),
-                by: None,
+            return AcquireReply::Contended(Contention {
+                retry_after: end.saturating_since(now),
+                holder: None,
             });
         }
         lock.holder = Some((operation, now.saturating_add(request.lease)));
@@ -78,7 +78,7 @@ fn acquire(lock: &mut Lock, request: &Acquire, now: ServerTime) -> AcquireReply 
 
 fn renew(lock: &mut Lock, request: &Renew, now: ServerTime) -> RenewReply {
     let Some(end) = lock.held_by(request.operation, now) else {
-        return RenewReply::Lost(Why::Unknown);
+        return RenewReply::Lost(EndReason::Unknown);
     };
     let end = end.max(now.saturating_add(request.lease));
     lock.holder = Some((request.operation, end));
@@ -88,15 +88,15 @@ fn renew(lock: &mut Lock, request: &Renew, now: ServerTime) -> RenewReply {
     }
 }
 
-fn end(lock: &mut Lock, request: &End, now: ServerTime) -> EndReply {
+fn release(lock: &mut Lock, request: &Release, now: ServerTime) -> ReleaseReply {
     lock.see(request.operation);
     if lock.held_by(request.operation, now).is_none() {
-        return EndReply::NotHeld(Why::Unknown);
+        return ReleaseReply::NotHeld(EndReason::Unknown);
     }
     lock.holder = None;
-    EndReply::Released {
+    ReleaseReply::Released {
         holds_left: 0,
-        tenure: None,
+        holder: None,
     }
 }
 
@@ -131,11 +131,11 @@ impl LockBackend for Small {
         answers
     }
 
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         let mut answers = Vec::new();
         for request in batch {
             answers.push(self.hello().await.map(|stamp| {
-                let reply = self.with(&request.key, |lock| end(lock, request, stamp.at));
+                let reply = self.with(&request.key, |lock| release(lock, request, stamp.at));
                 Stamped { stamp, reply }
             }));
         }
@@ -167,7 +167,7 @@ impl Harness for SmallHarness {
     }
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
-        Ok(Arc::new(Place {
+        Ok(Arc::new(Waiter {
             base: self.reference.environment(namespace).await?,
             locks: Locks::default(),
         }))
@@ -175,13 +175,13 @@ impl Harness for SmallHarness {
 }
 
 #[derive(Debug)]
-struct Place {
+struct Waiter {
     base: Arc<dyn Environment>,
     locks: Locks,
 }
 
 #[async_trait]
-impl Environment for Place {
+impl Environment for Waiter {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         Ok(Arc::new(Small {
             base: self.base.backend().await?,

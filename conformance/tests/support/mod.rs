@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream;
-use leasehold_api::machine::{self, Command, Event, Reach, Reply, Settings, State};
+use leasehold_api::machine::{self, Command, Payload, Reach, Reply, Settings, State};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
-    End, EndReply, ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notice,
-    Notices, Poll, PollReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notification, Notifications,
+    Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId,
+    Stamp, Stamped,
 };
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -132,7 +133,7 @@ pub(crate) struct Server {
 struct Inner {
     keys: BTreeMap<Key, State>,
     foreign: BTreeSet<Key>,
-    listeners: BTreeMap<SessionId, Vec<UnboundedSender<Notice>>>,
+    listeners: BTreeMap<SessionId, Vec<UnboundedSender<Notification>>>,
 }
 
 impl Server {
@@ -184,27 +185,27 @@ impl Server {
         for message in messages {
             for sender in listeners.get(&message.to).into_iter().flatten() {
                 // A subscriber that is gone receives nothing.
-                let _ = sender.send(notice(message.event, stamp));
+                let _ = sender.send(notification(message.payload, stamp));
             }
         }
         Ok(Stamped { stamp, reply })
     }
 }
 
-fn notice(event: Event, stamp: Stamp) -> Notice {
-    match event {
-        Event::Granted {
+fn notification(payload: Payload, stamp: Stamp) -> Notification {
+    match payload {
+        Payload::Granted {
             sequence,
             token,
             remaining,
-        } => Notice::Granted {
+        } => Notification::Granted {
             sequence,
             token,
             remaining,
             stamp,
         },
-        Event::Hint { sequence } => Notice::Hint { sequence, stamp },
-        Event::Revoked { sequence } => Notice::Revoked { sequence, stamp },
+        Payload::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
+        Payload::Revoked { sequence } => Notification::Revoked { sequence, stamp },
     }
 }
 
@@ -234,8 +235,8 @@ impl Client {
         ask!(self, &request.key, Renew(request.clone()))
     }
 
-    fn end_one(&self, request: &End) -> Result<Stamped<EndReply>, BackendError> {
-        ask!(self, &request.key, End(request.clone()))
+    fn release_one(&self, request: &Release) -> Result<Stamped<ReleaseReply>, BackendError> {
+        ask!(self, &request.key, Release(request.clone()))
     }
 }
 
@@ -255,7 +256,7 @@ impl LockBackend for Client {
         Ok(self.server.stamp())
     }
 
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let (sender, mut receiver) = unbounded_channel();
         let mut inner = self.server.lock();
         inner.listeners.entry(session).or_default().push(sender);
@@ -277,8 +278,11 @@ impl LockBackend for Client {
             .collect()
     }
 
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
-        batch.iter().map(|request| self.end_one(request)).collect()
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
+        batch
+            .iter()
+            .map(|request| self.release_one(request))
+            .collect()
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {

@@ -1,6 +1,6 @@
 //! Checks leasehold itself: the production lock client and the state machine, on the simulator.
 //!
-//! A [`Swarm`] runs one seed: several clients, every fault that the simulator has, and a checker
+//! A [`Stress`] runs one seed: several clients, every fault that the simulator has, and a checker
 //! that compares each step with the promises of `docs/semantics.md`. The command `explore` runs
 //! many seeds, simplifies the ones that fail, and plants mutants that the checker must find.
 //!
@@ -12,5 +12,5 @@ mod stress;
 
 pub use checker::{Coverage, Situation, Violation};
 pub use stress::{
-    Assumption, CARELESS_RESOURCE, PLANTED, Planted, SmallScope, Swarm, SwarmRun, try_only,
+    Assumption, CARELESS_RESOURCE, PLANTED, Planted, SmallScope, Stress, StressRun, try_only,
 };

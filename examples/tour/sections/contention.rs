@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Outcome, Release};
+use leasehold::{Outcome, ReleaseOutcome};
 
 use crate::tour::{Result, Tour};
 
@@ -18,7 +18,10 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     let bobs_mutex = bob.locks.mutex(key)?;
     match bobs_mutex.try_lock().await? {
         Outcome::Held(held) => {
-            let by = held.by.as_ref().map_or("nobody", |label| label.as_str());
+            let by = held
+                .holder
+                .as_ref()
+                .map_or("nobody", |label| label.as_str());
             tour.print(&bob, format_args!("tries, and learns that {by} holds it"))?;
             tour.check(by == "ann", "contention is a value, and names the holder")?;
         }
@@ -45,7 +48,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     let bobs = waiting.await??;
     tour.print(&bob, "holds it")?;
     tour.check(
-        released == Release::Released { holds_left: 0 },
+        released == ReleaseOutcome::Released { holds_left: 0 },
         "a release reports its result",
     )?;
     tour.check(

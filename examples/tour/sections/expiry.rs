@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::Release;
+use leasehold::ReleaseOutcome;
 
 use crate::tour::{Result, Tour};
 
@@ -36,7 +36,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     tour.print(&ann, "wakes up and releases, too late")?;
     let late = anns.release().await?;
     tour.check(
-        matches!(late, Release::NotHeld(_)),
+        matches!(late, ReleaseOutcome::NotHeld(_)),
         "a late release reports that ann no longer holds the lock",
     )?;
     bobs.renew().await?;

@@ -1,6 +1,6 @@
 //! Nested holds of one owner, and an acquire whose reply is lost.
 
-use leasehold::{Outcome, Release};
+use leasehold::{Outcome, ReleaseOutcome};
 
 use crate::tour::{Result, Tour};
 
@@ -33,7 +33,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     for (guard, left) in [(outer, 2), (inner, 1)] {
         let released = guard.release().await?;
         tour.check(
-            released == Release::Released { holds_left: left }
+            released == ReleaseOutcome::Released { holds_left: left }
                 && matches!(bobs_mutex.try_lock().await?, Outcome::Held(_)),
             format_args!("holds left: {left}; bob cannot lock it"),
         )?;
@@ -41,7 +41,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     let released = middle.release().await?;
     let bobs = bobs_mutex.try_lock().await?.acquired();
     tour.check(
-        released == Release::Released { holds_left: 0 } && bobs.is_some(),
+        released == ReleaseOutcome::Released { holds_left: 0 } && bobs.is_some(),
         "holds left: 0; bob can lock it",
     )?;
     if let Some(bobs) = bobs {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{BackendError, InvalidInput};
 use crate::id::Key;
-use crate::reply::{Held, Refused, Why};
+use crate::reply::{Contention, EndReason, Refused};
 use crate::request::{Kind, LockSpec};
 
 /// The error of a client library.
@@ -99,7 +99,7 @@ pub enum Error {
         /// The key.
         key: Key,
         /// What became of its hold.
-        reason: Why,
+        reason: EndReason,
     },
 }
 
@@ -174,11 +174,11 @@ fn refusal(asked: &LockSpec, reason: &Refused) -> String {
 }
 
 /// Says what has become of a hand-off.
-const fn spent(why: &Why) -> &'static str {
-    match why {
-        Why::Expired => "its lease ran out",
-        Why::Forced => "its lock was released by force",
-        Why::Ended | Why::Unknown => "it was adopted before, or its lock is gone",
+const fn spent(reason: &EndReason) -> &'static str {
+    match reason {
+        EndReason::Expired => "its lease ran out",
+        EndReason::Forced => "its lock was released by force",
+        EndReason::Released | EndReason::Unknown => "it was adopted before, or its lock is gone",
     }
 }
 
@@ -228,12 +228,12 @@ pub enum Loss {
     ClientClosed,
 }
 
-impl From<Why> for Loss {
-    fn from(why: Why) -> Self {
-        match why {
-            Why::Expired => Self::Expired,
-            Why::Forced => Self::Forced,
-            Why::Ended | Why::Unknown => Self::Unknown,
+impl From<EndReason> for Loss {
+    fn from(reason: EndReason) -> Self {
+        match reason {
+            EndReason::Expired => Self::Expired,
+            EndReason::Forced => Self::Forced,
+            EndReason::Released | EndReason::Unknown => Self::Unknown,
         }
     }
 }
@@ -245,7 +245,7 @@ pub enum Outcome<G> {
     /// It is held.
     Acquired(G),
     /// Somebody else has it, and the call was not to wait: only the `try_…` forms answer this.
-    Held(Held),
+    Held(Contention),
     /// The time to wait was over: only the `…_within` forms answer this.
     TimedOut(TimedOut),
 }
@@ -287,7 +287,7 @@ impl<G> Outcome<G> {
 
 /// What releasing a guard came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Release {
+pub enum ReleaseOutcome {
     /// The hold is over.
     Released {
         /// Holds that the same owner has left on the key (reentrant handles).
@@ -295,7 +295,7 @@ pub enum Release {
     },
     /// There was nothing left to release; somebody else may hold the lock since. What was done
     /// under it after its loss was not protected.
-    NotHeld(Why),
+    NotHeld(EndReason),
 }
 
 #[cfg(test)]
@@ -342,7 +342,7 @@ mod tests {
             lost(Loss::ClientClosed),
             Error::HandoffSpent {
                 key: key(),
-                reason: Why::Ended,
+                reason: EndReason::Released,
             },
             Error::InvalidInput(InvalidInput::KeyCount { asked: 65 }),
             Error::InvalidInput(InvalidInput::RepeatedKey { key: key() }),

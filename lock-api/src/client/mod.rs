@@ -26,7 +26,7 @@ mod state;
 mod task;
 mod telemetry;
 
-pub use error::{Error, Loss, Outcome, Release, TimedOut};
+pub use error::{Error, Loss, Outcome, ReleaseOutcome, TimedOut};
 pub use guard::convert::Upgrade;
 pub use guard::multi::ManyGuard;
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
@@ -42,5 +42,5 @@ pub use state::loss::LossEvent;
 /// Kinds of guard; see [`Guard`].
 pub mod kind {
     pub use crate::client::guard::kind::{Exclusive, Permits, Read, Write};
-    pub use crate::client::handoff::kind::Travels;
+    pub use crate::client::handoff::kind::Transferable;
 }

@@ -2,9 +2,9 @@
 
 use crate::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD, SCAN_FREELY};
 use crate::id::{FencingToken, Operation};
-use crate::machine::state::{Grant, Hold, Place, State, is_over};
+use crate::machine::state::{Grant, Hold, State, Waiter, is_over};
 use crate::machine::{Env, Message};
-use crate::reply::{AcquireReply, Held, PollReply, Refused};
+use crate::reply::{AcquireReply, Contention, PollReply, Refused};
 use crate::request::{Acquire, Mode, Policy, Poll, Wait};
 use crate::time::ServerTime;
 
@@ -23,10 +23,10 @@ impl State {
         self.begin(env, request.operation, None, needed, out);
 
         let seen = self
-            .mark(request.operation.session, env.now)
-            .map_or(0, |mark| mark.sequence);
+            .watermark(request.operation.session, env.now)
+            .map_or(0, |watermark| watermark.sequence);
         // Noted even if it only reports or is stale: a copy of this very sending may come as late
-        // as its own window allows, and must not outlive the mark.
+        // as its own window allows, and must not outlive the watermark.
         self.note(env, request.operation, None);
         if let Some(reply) = self.report(request.operation, env.now) {
             return reply;
@@ -37,7 +37,10 @@ impl State {
         if let Err(refused) = self.adopt(request) {
             return AcquireReply::Refused(refused);
         }
-        if self.tenures.contains_key(&self.holder(request.operation)) {
+        if self
+            .holders
+            .contains_key(&self.holder_id(request.operation))
+        {
             return self.enter_again(env, request);
         }
         if self.may_enter(request.mode) {
@@ -48,7 +51,7 @@ impl State {
 
     /// The checks that need nothing but the clock and the stored token.
     fn refuse_delivery(&self, env: Env<'_>, request: &Acquire) -> Option<Refused> {
-        let latest = env.now.saturating_add(env.settings.horizon);
+        let latest = env.now.saturating_add(env.settings.delivery_window);
         let outside = request.deliver_before < env.now || request.deliver_before > latest;
         if outside {
             return Some(Refused::TooLate);
@@ -63,25 +66,25 @@ impl State {
     }
 
     /// Whether it matters for this attempt who has expired. A reader's token does: it joins the
-    /// period of those who read, and of nobody who is gone.
+    /// epoch of those who read, and of nobody who is gone.
     fn depends_on_expiry(&self, request: &Acquire) -> bool {
         self.has_queue()
             || request.mode == Mode::Shared
             || self.spec != Some(request.spec)
             || !self.fits(request.mode)
-            || self.tenures.len() >= request.limits.holders as usize
+            || self.holders.len() >= request.limits.holders as usize
     }
 
     /// How the operation stands if it is live already.
     fn report(&self, operation: Operation, now: ServerTime) -> Option<AcquireReply> {
-        if let Some(tenure) = self.live(operation, now) {
-            return Some(AcquireReply::Acquired(self.acquired(tenure, now)));
+        if let Some(holder) = self.live(operation, now) {
+            return Some(AcquireReply::Acquired(self.acquired(holder, now)));
         }
         let ticket = self.ticket(operation)?;
         let waits = self
-            .places
+            .waiters
             .get(&ticket)
-            .is_some_and(|place| !is_over(place.end, now));
+            .is_some_and(|waiter| !is_over(waiter.end, now));
         waits.then(|| AcquireReply::Queued(self.queued(ticket, now)))
     }
 
@@ -89,7 +92,7 @@ impl State {
     fn adopt(&mut self, request: &Acquire) -> Result<(), Refused> {
         match self.spec {
             Some(lives_with) if lives_with != request.spec => {
-                if !self.tenures.is_empty() || !self.places.is_empty() {
+                if !self.holders.is_empty() || !self.waiters.is_empty() {
                     return Err(Refused::Mismatch { lives_with });
                 }
                 self.spec = Some(request.spec);
@@ -104,30 +107,30 @@ impl State {
 
     /// One more hold of an owner that holds already.
     fn enter_again(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
-        let holder = self.holder(request.operation);
-        let Some(tenure) = self.tenures.get_mut(&holder) else {
+        let holder_id = self.holder_id(request.operation);
+        let Some(holder) = self.holders.get_mut(&holder_id) else {
             return AcquireReply::Refused(Refused::Stale);
         };
-        if request.mode == Mode::Exclusive && tenure.mode() == Mode::Shared {
+        if request.mode == Mode::Exclusive && holder.mode() == Mode::Shared {
             return AcquireReply::Refused(Refused::WouldDeadlock);
         }
-        if tenure.holds.len() >= request.limits.holds as usize {
+        if holder.holds.len() >= request.limits.holds as usize {
             return AcquireReply::Refused(Refused::HoldLimit);
         }
-        tenure.holds.push(Hold {
+        holder.holds.push(Hold {
             sequence: request.operation.sequence,
             mode: request.mode,
         });
-        if !tenure.revoked {
-            // An inner hold with a shorter lease must not shorten the tenure.
-            tenure.end = tenure.end.max(env.now.saturating_add(request.lease));
+        if !holder.revoked {
+            // An inner hold with a shorter lease must not shorten the holder.
+            holder.end = holder.end.max(env.now.saturating_add(request.lease));
         }
-        let end = tenure.end;
-        self.cover_tenure(end, env.settings);
+        let end = holder.end;
+        self.cover_holder(end, env.settings);
         let acquired = self
-            .tenures
-            .get(&holder)
-            .map(|tenure| self.acquired(tenure, env.now));
+            .holders
+            .get(&holder_id)
+            .map(|holder| self.acquired(holder, env.now));
         acquired.map_or(
             AcquireReply::Refused(Refused::Stale),
             AcquireReply::Acquired,
@@ -137,17 +140,17 @@ impl State {
     /// Whether a newcomer may have what is free, after settling.
     fn may_enter(&self, mode: Mode) -> bool {
         let policy = self.spec.map(|spec| spec.policy());
-        let all_away = self.places.len() == self.away as usize;
+        let all_unreachable = self.waiters.len() == self.unreachable as usize;
         let passes = match policy {
             Some(Policy::Barging) => true,
             Some(Policy::ReaderPreference) => mode == Mode::Shared,
             _ => false,
         };
-        self.fits(mode) && (all_away || passes)
+        self.fits(mode) && (all_unreachable || passes)
     }
 
     fn enter(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
-        if self.tenures.len() >= request.limits.holders as usize {
+        if self.holders.len() >= request.limits.holders as usize {
             return AcquireReply::Refused(Refused::HoldersFull);
         }
         let grant = Grant {
@@ -163,16 +166,15 @@ impl State {
     }
 
     fn queue_or_give_up(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
-        let wait = request.wait.filter(|wait| {
-            wait.place_until
-                .is_none_or(|until| !is_over(until, env.now))
-        });
+        let wait = request
+            .wait
+            .filter(|wait| wait.wait_until.is_none_or(|until| !is_over(until, env.now)));
         let Some(wait) = wait else {
-            return AcquireReply::Held(self.held(env.now));
+            return AcquireReply::Contended(self.held(env.now));
         };
-        if self.places.len() >= request.limits.waiters as usize {
-            self.sweep_places(env.now);
-            if self.places.len() >= request.limits.waiters as usize {
+        if self.waiters.len() >= request.limits.waiters as usize {
+            self.sweep_waiters(env.now);
+            if self.waiters.len() >= request.limits.waiters as usize {
                 return AcquireReply::Refused(Refused::QueueFull);
             }
         }
@@ -183,35 +185,35 @@ impl State {
     fn enqueue(&mut self, env: Env<'_>, request: &Acquire, wait: Wait) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let end = Place::end_from(env.now, request.spec.waiter_lease(), wait.place_until);
-        let place = Place {
+        let end = Waiter::end_from(env.now, request.spec.waiter_lease(), wait.wait_until);
+        let waiter = Waiter {
             operation: request.operation,
             mode: request.mode,
             label: request.label.clone(),
             floor: request.floor,
             end,
-            until: wait.place_until,
+            until: wait.wait_until,
             listening: wait.listening,
-            away: false,
-            away_marks: 0,
+            unreachable: false,
+            unreachable_marks: 0,
         };
-        self.places.insert(ticket, place);
+        self.waiters.insert(ticket, waiter);
         self.tickets.insert(
             (request.operation.session, request.operation.sequence),
             ticket,
         );
-        self.cover_tenure(end, env.settings);
+        self.cover_holder(end, env.settings);
         ticket
     }
 
     /// Who stands in the way. Looking at each holder is bounded like any scan.
-    fn held(&self, now: ServerTime) -> Held {
-        let few = self.tenures.len() <= SCAN_FREELY;
-        let among = self.tenures.values().filter(|_| few);
-        let first = among.min_by_key(|tenure| tenure.end);
-        Held {
-            change_in: self.change_in(now),
-            by: first.map(|tenure| tenure.label.clone()),
+    fn held(&self, now: ServerTime) -> Contention {
+        let few = self.holders.len() <= SCAN_FREELY;
+        let among = self.holders.values().filter(|_| few);
+        let first = among.min_by_key(|holder| holder.end);
+        Contention {
+            retry_after: self.retry_after(now),
+            holder: first.map(|holder| holder.label.clone()),
         }
     }
 
@@ -221,7 +223,7 @@ impl State {
         request: &Poll,
         out: &mut Vec<Message>,
     ) -> PollReply {
-        self.refresh_place(env, request);
+        self.refresh_waiter(env, request);
         let own = Some(request.operation);
         let dropped = self.begin(env, request.operation, own, Self::has_queue, out);
         self.take_barging(env, request.operation, out);
@@ -229,27 +231,27 @@ impl State {
         match self.report(request.operation, env.now) {
             Some(AcquireReply::Acquired(acquired)) => PollReply::Acquired(acquired),
             Some(AcquireReply::Queued(queued)) => PollReply::Queued(queued),
-            _ => PollReply::Gone(self.why(request.operation, env.now, dropped.own)),
+            _ => PollReply::Gone(self.reason(request.operation, env.now, dropped.own)),
         }
     }
 
-    /// Extends the caller's own place, if it has not expired, and clears its mark.
-    fn refresh_place(&mut self, env: Env<'_>, request: &Poll) {
+    /// Extends the caller's own place, if it has not expired, and clears its watermark.
+    fn refresh_waiter(&mut self, env: Env<'_>, request: &Poll) {
         let waiter_lease = self
             .spec
             .map_or_else(Default::default, |spec| spec.waiter_lease());
-        let Some(place) = self
+        let Some(waiter) = self
             .ticket(request.operation)
-            .and_then(|ticket| self.places.get_mut(&ticket))
-            .filter(|place| !is_over(place.end, env.now))
+            .and_then(|ticket| self.waiters.get_mut(&ticket))
+            .filter(|waiter| !is_over(waiter.end, env.now))
         else {
             return;
         };
-        place.end = Place::end_from(env.now, waiter_lease, place.until);
-        place.listening = request.listening;
-        self.away -= u32::from(std::mem::take(&mut place.away));
-        let end = place.end;
-        self.cover_tenure(end, env.settings);
+        waiter.end = Waiter::end_from(env.now, waiter_lease, waiter.until);
+        waiter.listening = request.listening;
+        self.unreachable -= u32::from(std::mem::take(&mut waiter.unreachable));
+        let end = waiter.end;
+        self.cover_holder(end, env.settings);
     }
 
     /// Under barging a waiter gets a free key by its own poll.
@@ -261,11 +263,11 @@ impl State {
             return;
         };
         let fits = self
-            .places
+            .waiters
             .get(&ticket)
-            .is_some_and(|place| self.fits(place.mode));
+            .is_some_and(|waiter| self.fits(waiter.mode));
         if fits {
-            self.grant_place(env, ticket, false, out);
+            self.grant_waiter(env, ticket, false, out);
         }
     }
 }

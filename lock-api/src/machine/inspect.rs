@@ -32,30 +32,30 @@ impl State {
 
     fn holder_views(&self, now: ServerTime) -> Vec<HolderView> {
         let live = self
-            .tenures
+            .holders
             .values()
-            .filter(|tenure| !is_over(tenure.end, now));
-        live.map(|tenure| HolderView {
-            label: tenure.label.clone(),
-            mode: tenure.mode(),
-            holds: u32::try_from(tenure.holds.len()).unwrap_or(u32::MAX),
-            token: self.token_of(tenure),
-            remaining: tenure.end.saturating_since(now),
-            revoked: tenure.revoked,
+            .filter(|holder| !is_over(holder.end, now));
+        live.map(|holder| HolderView {
+            label: holder.label.clone(),
+            mode: holder.mode(),
+            holds: u32::try_from(holder.holds.len()).unwrap_or(u32::MAX),
+            token: self.token_of(holder),
+            remaining: holder.end.saturating_since(now),
+            revoked: holder.revoked,
         })
         .collect()
     }
 
     fn waiter_views(&self, now: ServerTime) -> Vec<WaiterView> {
         let live = self
-            .places
+            .waiters
             .values()
-            .filter(|place| !is_over(place.end, now));
-        live.map(|place| WaiterView {
-            label: place.label.clone(),
-            mode: place.mode,
-            place_remaining: place.end.saturating_since(now),
-            away: place.away,
+            .filter(|waiter| !is_over(waiter.end, now));
+        live.map(|waiter| WaiterView {
+            label: waiter.label.clone(),
+            mode: waiter.mode,
+            waiter_remaining: waiter.end.saturating_since(now),
+            unreachable: waiter.unreachable,
         })
         .collect()
     }

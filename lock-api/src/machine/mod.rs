@@ -1,6 +1,6 @@
 //! The specification of a lock: one pure, synchronous state machine.
 //!
-//! A key has a **capacity** and **tenures** that take weight: a mutex has capacity 1; of a
+//! A key has a **capacity** and **holders** that take weight: a mutex has capacity 1; of a
 //! reader/writer lock a reader takes 1 and a writer all; a semaphore has n permits. One machine
 //! serves all three, with one queue, as tokio builds its `RwLock` on its semaphore. The Redis
 //! scripts are a port of this module, and random command sequences played to both must give the
@@ -10,7 +10,7 @@
 //! Every mutating command does the same, in this order:
 //!
 //! 1. A [`State`] past its own stored end counts as empty.
-//! 2. **Settle**: drop tenures that have expired, then grant what the policy says to the queue.
+//! 2. **Settle**: drop holders that have expired, then grant what the policy says to the queue.
 //! 3. The command's own work. It decides first and changes afterwards.
 //! 4. Settle again, if that freed something.
 //!
@@ -19,24 +19,24 @@
 //!
 //! # Expiry
 //! Expiry is per owner. The state remembers a lower bound of the earliest end: inserting lowers
-//! it, and only a scan of all tenures raises it. A scan happens when the bound has passed *and*
-//! the outcome of the command depends on it; with more than [`SCAN_FREELY`] tenures at most every
+//! it, and only a scan of all holders raises it. A scan happens when the bound has passed *and*
+//! the outcome of the command depends on it; with more than [`SCAN_FREELY`] holders at most every
 //! [`SCAN_INTERVAL`]. A command that names an operation always looks at that operation's own end.
 //! Expired is `now >= end`.
 //!
 //! # The queue
 //! Places have tickets, in the order of arrival. Settling walks them in ticket order; it drops
-//! those past their end as it meets them, skips those marked *away*, and stops at the first that
-//! does not fit. Granting a place makes it a **claim**: it ends where the place would have ended,
+//! those past their end as it meets them, skips those marked *unreachable*, and stops at the first that
+//! does not fit. Granting a place makes it a **offer**: it ends where the place would have ended,
 //! and only a renewal extends it, so that a dead waiter costs no more than its place. A waiter
-//! that says it listens but on whose channel nobody does is marked away, at most
-//! [`MAX_AWAY_MARKS`] times; its next poll clears the mark. If all are away, the key counts as
+//! that says it listens but on whose channel nobody does is marked unreachable, at most
+//! [`MAX_AWAY_WATERMARKS`] times; its next poll clears the watermark. If all are unreachable, the key counts as
 //! free for whoever asks first.
 //!
 //! # Late and doubled commands
 //! The state keeps, per session, the highest sequence that an acquire or an end carried, for
-//! twice the delivery horizon. An acquire at or below it that is not live is stale. The delivery
-//! window of an acquire is at most the horizon, so no copy can arrive after the mark is gone.
+//! twice the delivery window. An acquire at or below it that is not live is stale. The delivery
+//! window of an acquire is at most the delivery window, so no copy can arrive after the watermark is gone.
 //!
 //! # Parts
 //! [`State::to_parts`] takes a state apart into plain data and [`State::from_parts`] puts it together
@@ -45,7 +45,7 @@
 //! # Sources
 //! The one-capacity view of mutex, reader/writer lock and semaphore follows tokio's
 //! `batch_semaphore`; fencing tokens follow Gray and Cheriton's leases and Burrows' Chubby
-//! (sequencers); marks per session follow the at-most-once tables of Liskov's viewstamped
+//! (sequencers); watermarks per session follow the at-most-once tables of Liskov's viewstamped
 //! replication.
 
 mod acquire;
@@ -57,18 +57,18 @@ mod state;
 
 use std::time::Duration;
 
-use crate::bounds::{HORIZON, TOKEN_RETENTION};
+use crate::bounds::{DELIVERY_WINDOW, TOKEN_RETENTION};
 #[cfg(doc)]
-use crate::bounds::{MAX_AWAY_MARKS, SCAN_FREELY, SCAN_INTERVAL};
+use crate::bounds::{MAX_UNREACHABLE_MARKS, SCAN_FREELY, SCAN_INTERVAL};
 use crate::id::{FencingToken, SessionId};
 use crate::reply::{
-    AcquireReply, ConvertReply, EndReply, ForceReply, InspectReply, PollReply, RenewReply,
+    AcquireReply, ConvertReply, ForceReply, InspectReply, PollReply, ReleaseReply, RenewReply,
 };
-use crate::request::{Acquire, Convert, End, ForceRelease, Poll, Renew};
+use crate::request::{Acquire, Convert, ForceRelease, Poll, Release, Renew};
 use crate::time::ServerTime;
 
 pub use parts::{HoldParts, HolderParts, Inconsistent, StateParts, WaiterParts, WatermarkParts};
-pub use parts::{HolderParts as TenureFacts, StateParts as Facts, WaiterParts as PlaceFacts};
+pub use parts::{HolderParts as HolderFacts, StateParts as Facts, WaiterParts as WaiterFacts};
 pub use state::State;
 
 /// The two spans that a backend fixes for all its keys.
@@ -76,22 +76,25 @@ pub use state::State;
 #[non_exhaustive]
 pub struct Settings {
     /// H: how far ahead of the clock an acquire may be deliverable.
-    pub horizon: Duration,
-    /// T: how long a token is remembered after the tenure's end.
+    pub delivery_window: Duration,
+    /// T: how long a token is remembered after the holder's end.
     pub retention: Duration,
 }
 
 impl Settings {
     /// Other spans than the defaults, for tests that cannot wait for minutes.
-    pub const fn new(horizon: Duration, retention: Duration) -> Self {
-        Self { horizon, retention }
+    pub const fn new(delivery_window: Duration, retention: Duration) -> Self {
+        Self {
+            delivery_window,
+            retention,
+        }
     }
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            horizon: HORIZON,
+            delivery_window: DELIVERY_WINDOW,
             retention: TOKEN_RETENTION,
         }
     }
@@ -133,23 +136,23 @@ pub struct Message {
     /// Whom.
     pub to: SessionId,
     /// What.
-    pub event: Event,
+    pub payload: Payload,
 }
 
 /// What a session is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Event {
+pub enum Payload {
     /// Its queued attempt was granted.
     Granted {
         /// Which attempt.
         sequence: u64,
-        /// Token of the period.
+        /// Token of the epoch.
         token: FencingToken,
-        /// Time that the claim has left.
+        /// Time that the offer has left.
         remaining: Duration,
     },
     /// A barging key is free; its queued attempt may poll now.
-    Hint {
+    WakeUp {
         /// Which attempt.
         sequence: u64,
     },
@@ -169,8 +172,8 @@ pub enum Command {
     Poll(Poll),
     /// See [`Renew`].
     Renew(Renew),
-    /// See [`End`].
-    End(End),
+    /// See [`Release`].
+    Release(Release),
     /// See [`Convert`].
     Convert(Convert),
     /// Looks at the key.
@@ -186,7 +189,7 @@ pub enum Reply {
     Acquire(AcquireReply),
     Poll(PollReply),
     Renew(RenewReply),
-    End(EndReply),
+    Release(ReleaseReply),
     Convert(ConvertReply),
     Inspect(InspectReply),
     ForceRelease(ForceReply),
@@ -203,7 +206,7 @@ pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<M
         Command::Acquire(request) => Reply::Acquire(state.acquire(env, request, out)),
         Command::Poll(request) => Reply::Poll(state.poll(env, request, out)),
         Command::Renew(request) => Reply::Renew(state.renew(env, request, out)),
-        Command::End(request) => Reply::End(state.end(env, request, out)),
+        Command::Release(request) => Reply::Release(state.release(env, request, out)),
         Command::Convert(request) => Reply::Convert(state.convert(env, request, out)),
         Command::Inspect => Reply::Inspect(state.inspect(env.now)),
         Command::ForceRelease(request) => {

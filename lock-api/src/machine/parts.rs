@@ -6,8 +6,8 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 
 use crate::id::{FencingToken, Label, Operation, SessionId};
-use crate::machine::state::{Hold, Holder, Mark, Place, State, Tenure};
-use crate::reply::Why;
+use crate::machine::state::{Hold, Holder, HolderId, State, Waiter, Watermark};
+use crate::reply::EndReason;
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::ServerTime;
 
@@ -33,9 +33,9 @@ pub struct StateParts {
     /// The ticket of the next waiter.
     pub next_ticket: u64,
     /// By session and id.
-    pub tenures: Vec<HolderParts>,
+    pub holders: Vec<HolderParts>,
     /// In the order of the queue.
-    pub places: Vec<WaiterParts>,
+    pub waiters: Vec<WaiterParts>,
     /// By session.
     pub watermarks: Vec<WatermarkParts>,
 }
@@ -43,17 +43,17 @@ pub struct StateParts {
 impl StateParts {
     /// Makes them those of a key that holds nothing; their memory is kept.
     pub fn clear(&mut self) {
-        let (mut tenures, mut places, mut watermarks) = (
-            std::mem::take(&mut self.tenures),
-            std::mem::take(&mut self.places),
+        let (mut holders, mut waiters, mut watermarks) = (
+            std::mem::take(&mut self.holders),
+            std::mem::take(&mut self.waiters),
             std::mem::take(&mut self.watermarks),
         );
-        tenures.clear();
-        places.clear();
+        holders.clear();
+        waiters.clear();
         watermarks.clear();
         *self = Self {
-            tenures,
-            places,
+            holders,
+            waiters,
             watermarks,
             ..Self::default()
         };
@@ -62,16 +62,16 @@ impl StateParts {
     /// What [`State::check`] does not see, because a `State` cannot express it.
     fn check(&self) -> Result<(), Inconsistent> {
         let fits = |mode| self.spec.is_some_and(|spec| spec.check_mode(mode).is_ok());
-        let mut holds = self.tenures.iter().flat_map(|tenure| &tenure.holds);
+        let mut holds = self.holders.iter().flat_map(|holder| &holder.holds);
         let semaphore = self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore);
         let in_token = |token: FencingToken| match semaphore {
             true => token.get() <= self.token,
             false => token.get() == self.token,
         };
         let all = [
-            ("every holder holds", {
-                let mut tenures = self.tenures.iter();
-                tenures.all(|tenure| !tenure.holds.is_empty())
+            ("every holder_id holds", {
+                let mut holders = self.holders.iter();
+                holders.all(|holder| !holder.holds.is_empty())
             }),
             (
                 "every hold fits the key",
@@ -79,15 +79,15 @@ impl StateParts {
             ),
             (
                 "every waiter fits the key",
-                self.places.iter().all(|place| fits(place.mode)),
+                self.waiters.iter().all(|waiter| fits(waiter.mode)),
             ),
             (
                 "every token is one that was granted",
-                self.tenures.iter().all(|tenure| in_token(tenure.token)),
+                self.holders.iter().all(|holder| in_token(holder.token)),
             ),
             (
                 "every ticket is one that was given",
-                self.places.iter().all(|it| it.ticket < self.next_ticket),
+                self.waiters.iter().all(|it| it.ticket < self.next_ticket),
             ),
         ];
         Inconsistent::unless(&all)
@@ -170,9 +170,9 @@ pub struct WaiterParts {
     /// Whether the waiter said that it listens.
     pub listening: bool,
     /// Nobody listened when it was to be told of a grant.
-    pub away: bool,
+    pub unreachable: bool,
     /// How often that happened.
-    pub away_marks: u8,
+    pub unreachable_marks: u8,
 }
 
 /// The highest sequence that an acquire or an end of a session carried.
@@ -185,7 +185,7 @@ pub struct WatermarkParts {
     /// When it is forgotten.
     pub until: ServerTime,
     /// What became of exactly that sequence, where it is known.
-    pub why: Option<Why>,
+    pub reason: Option<EndReason>,
 }
 
 /// Parts that no state has.
@@ -214,43 +214,43 @@ impl State {
     /// Writes what it holds over `parts` and reuses their memory.
     pub fn write_parts(&self, parts: &mut StateParts) {
         parts.clear();
-        let tenures = self.tenures.iter();
+        let holders = self.holders.iter();
         parts
-            .tenures
-            .extend(tenures.map(|(holder, tenure)| HolderParts {
-                session: holder.session,
-                id: holder.id,
-                holds: tenure.holds.iter().map(|h| (h.sequence, h.mode)).collect(),
-                end: tenure.end,
-                token: self.token_of(tenure),
-                label: tenure.label.clone(),
-                revoked: tenure.revoked,
-                upgraded: tenure.upgraded,
+            .holders
+            .extend(holders.map(|(holder_id, holder)| HolderParts {
+                session: holder_id.session,
+                id: holder_id.id,
+                holds: holder.holds.iter().map(|h| (h.sequence, h.mode)).collect(),
+                end: holder.end,
+                token: self.token_of(holder),
+                label: holder.label.clone(),
+                revoked: holder.revoked,
+                upgraded: holder.upgraded,
             }));
-        let places = self.places.iter();
-        parts.places.extend(places.map(|(&ticket, place)| {
-            let place = place.clone();
+        let waiters = self.waiters.iter();
+        parts.waiters.extend(waiters.map(|(&ticket, waiter)| {
+            let waiter = waiter.clone();
             WaiterParts {
                 ticket,
-                operation: place.operation,
-                mode: place.mode,
-                label: place.label,
-                floor: place.floor,
-                end: place.end,
-                until: place.until,
-                listening: place.listening,
-                away: place.away,
-                away_marks: place.away_marks,
+                operation: waiter.operation,
+                mode: waiter.mode,
+                label: waiter.label,
+                floor: waiter.floor,
+                end: waiter.end,
+                until: waiter.until,
+                listening: waiter.listening,
+                unreachable: waiter.unreachable,
+                unreachable_marks: waiter.unreachable_marks,
             }
         }));
-        let marks = self.marks.iter();
+        let watermarks = self.watermarks.iter();
         parts
             .watermarks
-            .extend(marks.map(|(&session, mark)| WatermarkParts {
+            .extend(watermarks.map(|(&session, watermark)| WatermarkParts {
                 session,
-                sequence: mark.sequence,
-                until: mark.until,
-                why: mark.why,
+                sequence: watermark.sequence,
+                until: watermark.until,
+                reason: watermark.reason,
             }));
         (parts.spec, parts.token) = (self.spec, self.token);
         (parts.stored_end, parts.next_ticket) = (self.stored_end, self.next_ticket);
@@ -264,8 +264,8 @@ impl State {
     /// capacity, that occur twice, or that the stored end does not cover.
     pub fn from_parts(parts: StateParts) -> Result<Self, Inconsistent> {
         parts.check()?;
-        let (tenures, places) = (parts.tenures.len(), parts.places.len());
-        let marks = parts.watermarks.len();
+        let (holders, waiters) = (parts.holders.len(), parts.waiters.len());
+        let watermarks = parts.watermarks.len();
         let mut state = Self {
             spec: parts.spec,
             token: parts.token,
@@ -275,37 +275,46 @@ impl State {
             next_ticket: parts.next_ticket,
             ..Self::default()
         };
-        for tenure in parts.tenures {
-            state.put_tenure(tenure);
+        for holder in parts.holders {
+            state.put_holder(holder);
         }
-        for place in parts.places {
-            state.put_place(place);
+        for waiter in parts.waiters {
+            state.put_waiter(waiter);
         }
-        state.marks.extend(parts.watermarks.iter().map(|mark| {
-            let (sequence, until, why) = (mark.sequence, mark.until, mark.why);
-            let kept = Mark {
-                sequence,
-                until,
-                why,
-            };
-            (mark.session, kept)
-        }));
+        state
+            .watermarks
+            .extend(parts.watermarks.iter().map(|watermark| {
+                let (sequence, until, reason) =
+                    (watermark.sequence, watermark.until, watermark.reason);
+                let kept = Watermark {
+                    sequence,
+                    until,
+                    reason,
+                };
+                (watermark.session, kept)
+            }));
         Inconsistent::unless(&[
-            ("no holder is listed twice", state.tenures.len() == tenures),
-            ("no ticket is listed twice", state.places.len() == places),
-            ("no session has two watermarks", state.marks.len() == marks),
+            (
+                "no holder_id is listed twice",
+                state.holders.len() == holders,
+            ),
+            ("no ticket is listed twice", state.waiters.len() == waiters),
+            (
+                "no session has two watermarks",
+                state.watermarks.len() == watermarks,
+            ),
         ])?;
         state.check()?;
         Ok(state)
     }
 
-    fn put_tenure(&mut self, parts: HolderParts) {
-        let holder = Holder {
+    fn put_holder(&mut self, parts: HolderParts) {
+        let holder_id = HolderId {
             session: parts.session,
             id: parts.id,
         };
         let holds = parts.holds.iter();
-        let tenure = Tenure {
+        let holder = Holder {
             holds: holds
                 .map(|&(sequence, mode)| Hold { sequence, mode })
                 .collect(),
@@ -315,16 +324,16 @@ impl State {
             revoked: parts.revoked,
             upgraded: parts.upgraded,
         };
-        self.used = self.used.saturating_add(self.weight(tenure.mode()));
-        self.tenures.insert(holder, tenure);
+        self.used = self.used.saturating_add(self.weight(holder.mode()));
+        self.holders.insert(holder_id, holder);
     }
 
-    fn put_place(&mut self, parts: WaiterParts) {
+    fn put_waiter(&mut self, parts: WaiterParts) {
         let operation = parts.operation;
-        self.away += u32::from(parts.away);
+        self.unreachable += u32::from(parts.unreachable);
         self.tickets
             .insert((operation.session, operation.sequence), parts.ticket);
-        let place = Place {
+        let waiter = Waiter {
             operation,
             mode: parts.mode,
             label: parts.label,
@@ -332,9 +341,9 @@ impl State {
             end: parts.end,
             until: parts.until,
             listening: parts.listening,
-            away: parts.away,
-            away_marks: parts.away_marks,
+            unreachable: parts.unreachable,
+            unreachable_marks: parts.unreachable_marks,
         };
-        self.places.insert(parts.ticket, place);
+        self.waiters.insert(parts.ticket, waiter);
     }
 }

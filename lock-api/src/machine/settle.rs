@@ -1,9 +1,9 @@
 //! Settling: dropping what has expired, granting what the policy says.
 
-use crate::bounds::{MAX_AWAY_MARKS, SCAN_FREELY, SCAN_INTERVAL, SETTLE_BUDGET};
+use crate::bounds::{MAX_UNREACHABLE_MARKS, SCAN_FREELY, SCAN_INTERVAL, SETTLE_BUDGET};
 use crate::id::{FencingToken, Operation};
 use crate::machine::state::{Dropped, Grant, State, is_over};
-use crate::machine::{Env, Event, Message, Reach};
+use crate::machine::{Env, Message, Payload, Reach};
 use crate::request::{Mode, Policy};
 use crate::time::ServerTime;
 
@@ -53,13 +53,13 @@ impl State {
 
     /// Whether anybody is in the queue: then it matters who has expired.
     pub(super) fn has_queue(&self) -> bool {
-        !self.places.is_empty()
+        !self.waiters.is_empty()
     }
 
-    /// Drops expired tenures, then grants to the queue.
+    /// Drops expired holders, then grants to the queue.
     pub(super) fn settle(&mut self, env: Env<'_>, how: Settling, out: &mut Vec<Message>) {
         let expired = how.needed && self.scan(env.now);
-        let Some(spec) = self.spec.filter(|_| !self.places.is_empty()) else {
+        let Some(spec) = self.spec.filter(|_| !self.waiters.is_empty()) else {
             return;
         };
         let mut budget = SETTLE_BUDGET;
@@ -81,30 +81,30 @@ impl State {
             Policy::Barging => {
                 self.drop_expired_head(env.now);
                 if (how.freed || expired) && self.used < self.capacity() {
-                    self.hint(env, &mut budget, out);
+                    self.wake_up(env, &mut budget, out);
                 }
             }
         }
     }
 
-    /// Looks at all ends if that is due; whether a tenure was dropped.
+    /// Looks at all ends if that is due; whether a holder was dropped.
     fn scan(&mut self, now: ServerTime) -> bool {
-        let many = self.tenures.len() > SCAN_FREELY;
+        let many = self.holders.len() > SCAN_FREELY;
         let due = !many || now >= self.last_scan.saturating_add(SCAN_INTERVAL);
-        if self.tenures.is_empty() || now < self.earliest || !due {
+        if self.holders.is_empty() || now < self.earliest || !due {
             return false;
         }
         let expired: Vec<_> = self
-            .tenures
+            .holders
             .iter()
             .filter(|(_, t)| is_over(t.end, now))
-            .map(|(holder, _)| *holder)
+            .map(|(holder_id, _)| *holder_id)
             .collect();
-        for holder in &expired {
-            self.remove_tenure(*holder);
+        for holder_id in &expired {
+            self.remove_holder(*holder_id);
         }
         self.earliest = self
-            .tenures
+            .holders
             .values()
             .map(|t| t.end)
             .min()
@@ -124,121 +124,121 @@ impl State {
         out: &mut Vec<Message>,
     ) -> bool {
         let mut from = 0;
-        while let Some((&ticket, place)) = self.places.range(from..).next() {
+        while let Some((&ticket, waiter)) = self.waiters.range(from..).next() {
             from = ticket + 1;
-            if is_over(place.end, env.now) {
-                self.remove_place(ticket);
+            if is_over(waiter.end, env.now) {
+                self.remove_waiter(ticket);
                 continue;
             }
-            if place.away || !class(place.mode) {
+            if waiter.unreachable || !class(waiter.mode) {
                 continue;
             }
-            if *budget == 0 || !self.fits(place.mode) {
+            if *budget == 0 || !self.fits(waiter.mode) {
                 return false;
             }
             *budget -= 1;
-            let asks = own == Some(place.operation);
+            let asks = own == Some(waiter.operation);
             if !asks && self.nobody_hears(env, ticket) {
                 continue;
             }
-            self.grant_place(env, ticket, !asks, out);
+            self.grant_waiter(env, ticket, !asks, out);
         }
         true
     }
 
-    /// Marks a place away if nobody would hear of its grant.
+    /// Watermarks a place away if nobody would hear of its grant.
     fn nobody_hears(&mut self, env: Env<'_>, ticket: u64) -> bool {
-        let Some(place) = self.places.get_mut(&ticket) else {
+        let Some(waiter) = self.waiters.get_mut(&ticket) else {
             return true;
         };
-        let may_mark = place.listening && place.away_marks < MAX_AWAY_MARKS;
-        let heard = match (env.reachable)(place.operation.session) {
+        let may_mark = waiter.listening && waiter.unreachable_marks < MAX_UNREACHABLE_MARKS;
+        let heard = match (env.reachable)(waiter.operation.session) {
             Reach::Listening => true,
             Reach::Nobody => false,
             Reach::Unknown => true,
         };
-        if !place.listening || heard || !may_mark {
+        if !waiter.listening || heard || !may_mark {
             return false;
         }
-        place.away = true;
-        place.away_marks += 1;
-        self.away += 1;
+        waiter.unreachable = true;
+        waiter.unreachable_marks += 1;
+        self.unreachable += 1;
         true
     }
 
-    /// Turns a place into a claim, which ends where the place would have.
-    pub(super) fn grant_place(
+    /// Turns a place into an offer, which ends where the place would have.
+    pub(super) fn grant_waiter(
         &mut self,
         env: Env<'_>,
         ticket: u64,
         tell: bool,
         out: &mut Vec<Message>,
     ) {
-        let Some(place) = self.remove_place(ticket) else {
+        let Some(waiter) = self.remove_waiter(ticket) else {
             return;
         };
         let grant = Grant {
-            operation: place.operation,
-            mode: place.mode,
-            label: place.label,
-            floor: place.floor,
-            end: place.end,
+            operation: waiter.operation,
+            mode: waiter.mode,
+            label: waiter.label,
+            floor: waiter.floor,
+            end: waiter.end,
         };
         self.grant(env, grant);
-        if !(tell && place.listening) {
+        if !(tell && waiter.listening) {
             return;
         }
-        if let Some(tenure) = self.live(place.operation, env.now) {
-            let event = Event::Granted {
-                sequence: place.operation.sequence,
+        if let Some(holder) = self.live(waiter.operation, env.now) {
+            let payload = Payload::Granted {
+                sequence: waiter.operation.sequence,
                 token: FencingToken::new(self.token),
-                remaining: tenure.end.saturating_since(env.now),
+                remaining: holder.end.saturating_since(env.now),
             };
-            let to = place.operation.session;
-            out.push(Message { to, event });
+            let to = waiter.operation.session;
+            out.push(Message { to, payload });
         }
     }
 
     fn drop_expired_head(&mut self, now: ServerTime) {
-        while let Some((&ticket, place)) = self.places.iter().next() {
-            if !is_over(place.end, now) {
+        while let Some((&ticket, waiter)) = self.waiters.iter().next() {
+            if !is_over(waiter.end, now) {
                 return;
             }
-            self.remove_place(ticket);
+            self.remove_waiter(ticket);
         }
     }
 
     /// Tells the first waiter that listens that it may try.
-    fn hint(&self, env: Env<'_>, budget: &mut u32, out: &mut Vec<Message>) {
-        for place in self.places.values() {
-            if is_over(place.end, env.now) || !place.listening {
+    fn wake_up(&self, env: Env<'_>, budget: &mut u32, out: &mut Vec<Message>) {
+        for waiter in self.waiters.values() {
+            if is_over(waiter.end, env.now) || !waiter.listening {
                 continue;
             }
             if *budget == 0 {
                 return;
             }
             *budget -= 1;
-            let to = place.operation.session;
+            let to = waiter.operation.session;
             if (env.reachable)(to) != Reach::Nobody {
-                let event = Event::Hint {
-                    sequence: place.operation.sequence,
+                let payload = Payload::WakeUp {
+                    sequence: waiter.operation.sequence,
                 };
-                out.push(Message { to, event });
+                out.push(Message { to, payload });
                 return;
             }
         }
     }
 
     /// Drops every place past its end, wherever it stands.
-    pub(super) fn sweep_places(&mut self, now: ServerTime) {
+    pub(super) fn sweep_waiters(&mut self, now: ServerTime) {
         let over: Vec<u64> = self
-            .places
+            .waiters
             .iter()
             .filter(|(_, p)| is_over(p.end, now))
             .map(|(ticket, _)| *ticket)
             .collect();
         for ticket in over {
-            self.remove_place(ticket);
+            self.remove_waiter(ticket);
         }
     }
 }

@@ -6,50 +6,50 @@ use std::time::Duration;
 use crate::bounds::{CHECK_EARLY, SCAN_INTERVAL, STAGGER_STEPS};
 use crate::id::{FencingToken, Label, Operation, SessionId};
 use crate::machine::{Env, Inconsistent, Settings};
-use crate::reply::{Acquired, Queued, TenureView, Why};
+use crate::reply::{Acquired, EndReason, HolderStatus, Queued};
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::{ServerTime, micros};
 
 /// Everything about one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// What the key was last used as; binding while it has a tenure or a place.
+    /// What the key was last used as; binding while it has a holder or a place.
     pub(super) spec: Option<LockSpec>,
     /// The last token granted; 0 before the first.
     pub(super) token: u64,
     /// When the state as a whole may be forgotten.
     pub(super) stored_end: ServerTime,
-    /// No tenure ends before this.
+    /// No holder ends before this.
     pub(super) earliest: ServerTime,
-    /// When the ends of all tenures were last looked at.
+    /// When the ends of all holders were last looked at.
     pub(super) last_scan: ServerTime,
     pub(super) next_ticket: u64,
-    /// Sum of the tenures' weights.
+    /// Sum of the holders' weights.
     pub(super) used: u32,
-    /// Number of places that are marked away.
-    pub(super) away: u32,
-    pub(super) tenures: BTreeMap<Holder, Tenure>,
+    /// Number of places that are marked unreachable.
+    pub(super) unreachable: u32,
+    pub(super) holders: BTreeMap<HolderId, Holder>,
     /// By ticket.
-    pub(super) places: BTreeMap<u64, Place>,
+    pub(super) waiters: BTreeMap<u64, Waiter>,
     /// Ticket of each queued attempt.
     pub(super) tickets: BTreeMap<(SessionId, u64), u64>,
-    pub(super) marks: BTreeMap<SessionId, Mark>,
+    pub(super) watermarks: BTreeMap<SessionId, Watermark>,
 }
 
-/// Whose tenure it is: (session, owner), or for a semaphore (session, sequence).
+/// Whose holder it is: (session, owner), or for a semaphore (session, sequence).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Holder {
+pub(super) struct HolderId {
     pub(super) session: SessionId,
     pub(super) id: u64,
 }
 
 /// An owner's time on the key, from its first hold to the end of its last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tenure {
+pub(super) struct Holder {
     /// In the order in which they were made; never empty.
     pub(super) holds: Vec<Hold>,
     pub(super) end: ServerTime,
-    /// Of a semaphore, whose tenures are periods of their own: the tenure's token. 0 of any other
+    /// Of a semaphore, whose holders are epochs of their own: the holder's token. 0 of any other
     /// kind, where the key's token counts.
     pub(super) token: u64,
     pub(super) label: Label,
@@ -67,7 +67,7 @@ pub(super) struct Hold {
 
 /// A waiter's entry in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Waiter {
     pub(super) operation: Operation,
     pub(super) mode: Mode,
     pub(super) label: Label,
@@ -75,17 +75,17 @@ pub(super) struct Place {
     pub(super) end: ServerTime,
     pub(super) until: Option<ServerTime>,
     pub(super) listening: bool,
-    pub(super) away: bool,
-    pub(super) away_marks: u8,
+    pub(super) unreachable: bool,
+    pub(super) unreachable_marks: u8,
 }
 
 /// The highest sequence that an acquire or an end of a session carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct Watermark {
     pub(super) sequence: u64,
     pub(super) until: ServerTime,
     /// What became of exactly that sequence, where it is known.
-    pub(super) why: Option<Why>,
+    pub(super) reason: Option<EndReason>,
 }
 
 /// Whether something that ends at `end` is over: it is, at that very instant.
@@ -93,7 +93,7 @@ pub(super) fn is_over(end: ServerTime, now: ServerTime) -> bool {
     now >= end
 }
 
-impl Tenure {
+impl Holder {
     pub(super) fn has(&self, sequence: u64) -> bool {
         self.holds.iter().any(|hold| hold.sequence == sequence)
     }
@@ -109,7 +109,7 @@ impl Tenure {
     }
 }
 
-impl Place {
+impl Waiter {
     /// Where a place refreshed at `now` ends.
     pub(super) fn end_from(
         now: ServerTime,
@@ -122,14 +122,14 @@ impl Place {
 }
 
 impl State {
-    /// Whether nothing is held and nobody waits, at `now`. Tokens and marks may remain.
+    /// Whether nothing is held and nobody waits, at `now`. Tokens and watermarks may remain.
     pub fn is_idle(&self, now: ServerTime) -> bool {
         now >= self.stored_end
-            || (self.tenures.values().all(|tenure| is_over(tenure.end, now))
-                && self.places.values().all(|place| is_over(place.end, now)))
+            || (self.holders.values().all(|holder| is_over(holder.end, now))
+                && self.waiters.values().all(|waiter| is_over(waiter.end, now)))
     }
 
-    /// When the state as a whole may be forgotten: covers every tenure, place and mark, and the
+    /// When the state as a whole may be forgotten: covers every holder, place and watermark, and the
     /// last token for the time that it is remembered.
     pub const fn stored_end(&self) -> ServerTime {
         self.stored_end
@@ -149,26 +149,26 @@ impl State {
         }
     }
 
-    /// Covers a tenure that ends at `end`, and its token for as long as that is remembered.
-    pub(super) fn cover_tenure(&mut self, end: ServerTime, settings: Settings) {
+    /// Covers a holder that ends at `end`, and its token for as long as that is remembered.
+    pub(super) fn cover_holder(&mut self, end: ServerTime, settings: Settings) {
         self.cover(end.saturating_add(settings.retention), settings);
     }
 
-    pub(super) fn holder(&self, operation: Operation) -> Holder {
+    pub(super) fn holder_id(&self, operation: Operation) -> HolderId {
         let id = match self.is_semaphore() {
             true => operation.sequence,
             false => operation.owner.as_u64(),
         };
-        Holder {
+        HolderId {
             session: operation.session,
             id,
         }
     }
 
-    /// The tenure in which `operation` holds, if it still does.
-    pub(super) fn live(&self, operation: Operation, now: ServerTime) -> Option<&Tenure> {
-        let tenure = self.tenures.get(&self.holder(operation))?;
-        (!is_over(tenure.end, now) && tenure.has(operation.sequence)).then_some(tenure)
+    /// The holder in which `operation` holds, if it still does.
+    pub(super) fn live(&self, operation: Operation, now: ServerTime) -> Option<&Holder> {
+        let holder = self.holders.get(&self.holder_id(operation))?;
+        (!is_over(holder.end, now) && holder.has(operation.sequence)).then_some(holder)
     }
 
     pub(super) fn ticket(&self, operation: Operation) -> Option<u64> {
@@ -189,14 +189,14 @@ impl State {
         self.weight(mode) <= self.capacity().saturating_sub(self.used)
     }
 
-    pub(super) fn token_of(&self, tenure: &Tenure) -> FencingToken {
+    pub(super) fn token_of(&self, holder: &Holder) -> FencingToken {
         FencingToken::new(match self.is_semaphore() {
-            true => tenure.token,
+            true => holder.token,
             false => self.token,
         })
     }
 
-    /// What a tenure granted with `token` keeps of it.
+    /// What a holder granted with `token` keeps of it.
     pub(super) fn own_token(&self, token: u64) -> u64 {
         match self.is_semaphore() {
             true => token,
@@ -208,65 +208,65 @@ impl State {
         self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore)
     }
 
-    pub(super) fn acquired(&self, tenure: &Tenure, now: ServerTime) -> Acquired {
+    pub(super) fn acquired(&self, holder: &Holder, now: ServerTime) -> Acquired {
         Acquired {
-            token: self.token_of(tenure),
-            holds: u32::try_from(tenure.holds.len()).unwrap_or(u32::MAX),
-            remaining: tenure.end.saturating_since(now),
+            token: self.token_of(holder),
+            holds: u32::try_from(holder.holds.len()).unwrap_or(u32::MAX),
+            remaining: holder.end.saturating_since(now),
         }
     }
 
-    pub(super) fn view(&self, tenure: &Tenure, now: ServerTime) -> TenureView {
-        TenureView {
-            mode: tenure.mode(),
-            token: self.token_of(tenure),
-            remaining: tenure.end.saturating_since(now),
+    pub(super) fn view(&self, holder: &Holder, now: ServerTime) -> HolderStatus {
+        HolderStatus {
+            mode: holder.mode(),
+            token: self.token_of(holder),
+            remaining: holder.end.saturating_since(now),
         }
     }
 
-    /// Starts a new period.
+    /// Starts a new epoch.
     pub(super) fn next_token(&mut self, now: ServerTime, floor: Option<FencingToken>) {
         let floor = floor.map_or(0, FencingToken::get);
         self.token = (self.token + 1).max(now.as_micros()).max(floor + 1);
     }
 
-    /// Lets `operation` hold until `end`, in a new tenure or in its owner's.
+    /// Lets `operation` hold until `end`, in a new holder or in its owner's.
     pub(super) fn grant(&mut self, env: Env<'_>, grant: Grant) {
-        let holder = self.holder(grant.operation);
+        let holder_id = self.holder_id(grant.operation);
         let hold = Hold {
             sequence: grant.operation.sequence,
             mode: grant.mode,
         };
-        self.cover_tenure(grant.end, env.settings);
+        self.cover_holder(grant.end, env.settings);
         // Among many holders an expired one may not have been looked at yet; a grant to its owner
         // must not bring it back.
-        self.drop_tenure_if_expired(holder, env.now);
-        if let Some(tenure) = self.tenures.get_mut(&holder) {
+        self.drop_holder_if_expired(holder_id, env.now);
+        if let Some(holder) = self.holders.get_mut(&holder_id) {
             // A queued read of an owner that has come to read by another attempt.
-            tenure.holds.push(hold);
-            if !tenure.revoked {
-                tenure.end = tenure.end.max(grant.end);
+            holder.holds.push(hold);
+            if !holder.revoked {
+                holder.end = holder.end.max(grant.end);
             }
             return;
         }
         let joins = self.spec.is_some_and(|spec| spec.kind() == Kind::RwLock)
             && grant.mode == Mode::Shared
-            && !self.tenures.is_empty();
+            && !self.holders.is_empty();
         // A floor above the stored token proves that a token was lost. One equal to it comes from
-        // a client that has read in this very period: a new period would get those refused who
+        // a client that has read in this very epoch: a new epoch would get those refused who
         // still read in it.
         let lost = grant.floor.is_some_and(|floor| floor.get() > self.token);
         if !joins || lost {
             self.next_token(env.now, grant.floor);
         }
-        let first = self.tenures.is_empty();
+        let first = self.holders.is_empty();
         self.earliest = if first {
             grant.end
         } else {
             self.earliest.min(grant.end)
         };
         self.used += self.weight(grant.mode);
-        let tenure = Tenure {
+        let holder = Holder {
             holds: vec![hold],
             end: grant.end,
             token: self.own_token(self.token),
@@ -274,96 +274,102 @@ impl State {
             revoked: false,
             upgraded: false,
         };
-        self.tenures.insert(holder, tenure);
+        self.holders.insert(holder_id, holder);
     }
 
-    /// Takes a tenure out, whatever it holds.
-    pub(super) fn remove_tenure(&mut self, holder: Holder) -> Option<Tenure> {
-        let tenure = self.tenures.remove(&holder)?;
-        self.used -= self.weight(tenure.mode());
-        Some(tenure)
+    /// Takes a holder out, whatever it holds.
+    pub(super) fn remove_holder(&mut self, holder_id: HolderId) -> Option<Holder> {
+        let holder = self.holders.remove(&holder_id)?;
+        self.used -= self.weight(holder.mode());
+        Some(holder)
     }
 
-    /// Takes a tenure out if it has expired.
-    fn drop_tenure_if_expired(&mut self, holder: Holder, now: ServerTime) -> Option<Tenure> {
-        self.tenures
-            .get(&holder)
-            .is_some_and(|tenure| is_over(tenure.end, now))
-            .then(|| self.remove_tenure(holder))
+    /// Takes a holder out if it has expired.
+    fn drop_holder_if_expired(&mut self, holder_id: HolderId, now: ServerTime) -> Option<Holder> {
+        self.holders
+            .get(&holder_id)
+            .is_some_and(|holder| is_over(holder.end, now))
+            .then(|| self.remove_holder(holder_id))
             .flatten()
     }
 
-    /// Takes out the tenure of `operation`'s owner, and the operation's own place, if they have
+    /// Takes out the holder of `operation`'s owner, and the operation's own place, if they have
     /// expired: a command that names an operation never finds it alive past its end.
     pub(super) fn drop_if_expired(&mut self, operation: Operation, now: ServerTime) -> Dropped {
         let mut dropped = Dropped {
             freed: false,
             own: false,
         };
-        if let Some(tenure) = self.drop_tenure_if_expired(self.holder(operation), now) {
+        if let Some(holder) = self.drop_holder_if_expired(self.holder_id(operation), now) {
             dropped = Dropped {
                 freed: true,
-                own: tenure.has(operation.sequence),
+                own: holder.has(operation.sequence),
             };
         }
-        let place = self
+        let waiter = self
             .ticket(operation)
-            .filter(|ticket| is_over(self.places[ticket].end, now));
-        if let Some(ticket) = place {
+            .filter(|ticket| is_over(self.waiters[ticket].end, now));
+        if let Some(ticket) = waiter {
             dropped.own = true;
-            self.remove_place(ticket);
+            self.remove_waiter(ticket);
         }
         dropped
     }
 
-    pub(super) fn remove_place(&mut self, ticket: u64) -> Option<Place> {
-        let place = self.places.remove(&ticket)?;
+    pub(super) fn remove_waiter(&mut self, ticket: u64) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&ticket)?;
         self.tickets
-            .remove(&(place.operation.session, place.operation.sequence));
-        self.away -= u32::from(place.away);
-        Some(place)
+            .remove(&(waiter.operation.session, waiter.operation.sequence));
+        self.unreachable -= u32::from(waiter.unreachable);
+        Some(waiter)
     }
 
-    pub(super) fn mark(&self, session: SessionId, now: ServerTime) -> Option<&Mark> {
-        self.marks.get(&session).filter(|mark| mark.until > now)
+    pub(super) fn watermark(&self, session: SessionId, now: ServerTime) -> Option<&Watermark> {
+        self.watermarks
+            .get(&session)
+            .filter(|watermark| watermark.until > now)
     }
 
     /// Remembers that an acquire or an end of this sequence was seen.
-    pub(super) fn note(&mut self, env: Env<'_>, operation: Operation, why: Option<Why>) {
-        let until = env.now.saturating_add(env.settings.horizon * 2);
-        self.marks.retain(|_, mark| mark.until > env.now);
-        let mark = self.marks.entry(operation.session).or_insert(Mark {
-            sequence: operation.sequence,
-            until,
-            why,
-        });
-        if operation.sequence > mark.sequence {
-            *mark = Mark {
+    pub(super) fn note(&mut self, env: Env<'_>, operation: Operation, reason: Option<EndReason>) {
+        let until = env.now.saturating_add(env.settings.delivery_window * 2);
+        self.watermarks
+            .retain(|_, watermark| watermark.until > env.now);
+        let watermark = self
+            .watermarks
+            .entry(operation.session)
+            .or_insert(Watermark {
                 sequence: operation.sequence,
                 until,
-                why,
+                reason,
+            });
+        if operation.sequence > watermark.sequence {
+            *watermark = Watermark {
+                sequence: operation.sequence,
+                until,
+                reason,
             };
-        } else if operation.sequence == mark.sequence && why.is_some() {
-            mark.why = why;
+        } else if operation.sequence == watermark.sequence && reason.is_some() {
+            watermark.reason = reason;
         }
-        mark.until = until;
+        watermark.until = until;
         self.cover(until, env.settings);
     }
 
     /// Why an operation that is not live is not.
-    pub(super) fn why(&self, operation: Operation, now: ServerTime, expired: bool) -> Why {
+    pub(super) fn reason(&self, operation: Operation, now: ServerTime, expired: bool) -> EndReason {
         if expired {
-            return Why::Expired;
+            return EndReason::Expired;
         }
-        self.mark(operation.session, now)
-            .filter(|mark| mark.sequence == operation.sequence)
-            .and_then(|mark| mark.why)
-            .unwrap_or(Why::Unknown)
+        self.watermark(operation.session, now)
+            .filter(|watermark| watermark.sequence == operation.sequence)
+            .and_then(|watermark| watermark.reason)
+            .unwrap_or(EndReason::Unknown)
     }
 
     /// Time to the earliest change that comes by itself, at least 1 ms.
-    pub(super) fn change_in(&self, now: ServerTime) -> Duration {
-        let at = if self.tenures.is_empty() {
+    pub(super) fn retry_after(&self, now: ServerTime) -> Duration {
+        let at = if self.holders.is_empty() {
             now
         } else if self.earliest > now {
             self.earliest
@@ -376,55 +382,62 @@ impl State {
     /// How a place stands. The first few are told the earliest change, those behind them are
     /// staggered over the second half of the poll interval.
     pub(super) fn queued(&self, ticket: u64, now: ServerTime) -> Queued {
-        let first = self.places.keys().next().copied().unwrap_or(ticket);
-        let others = u64::try_from(self.places.len())
+        let first = self.waiters.keys().next().copied().unwrap_or(ticket);
+        let others = u64::try_from(self.waiters.len())
             .unwrap_or(u64::MAX)
             .saturating_sub(1);
         let ahead = u32::try_from((ticket - first).min(others)).unwrap_or(u32::MAX);
         let poll = self
             .spec
             .map_or(Duration::ZERO, |spec| spec.poll_interval());
-        let check_in = if ahead < CHECK_EARLY {
-            poll.min(self.change_in(now))
+        let poll_after = if ahead < CHECK_EARLY {
+            poll.min(self.retry_after(now))
         } else {
             let step = u64::from(ahead % STAGGER_STEPS);
             let half = micros(poll) / 2;
             Duration::from_micros(half + step * half / u64::from(STAGGER_STEPS))
         };
-        let end = self.places.get(&ticket).map_or(now, |place| place.end);
+        let end = self.waiters.get(&ticket).map_or(now, |waiter| waiter.end);
         Queued {
             ahead,
-            check_in,
-            place_remaining: end.saturating_since(now),
+            poll_after,
+            waiter_remaining: end.saturating_since(now),
         }
     }
 
     /// The invariants that every step keeps.
     pub(super) fn check(&self) -> Result<(), Inconsistent> {
         let used: u64 = self
-            .tenures
+            .holders
             .values()
-            .map(|tenure| u64::from(self.weight(tenure.mode())))
+            .map(|holder| u64::from(self.weight(holder.mode())))
             .sum();
-        let away = self.places.values().filter(|place| place.away).count();
+        let unreachable = self
+            .waiters
+            .values()
+            .filter(|waiter| waiter.unreachable)
+            .count();
         let all = [
             (
                 "used is the sum of the weights",
                 used == u64::from(self.used),
             ),
             ("used is within capacity", self.used <= self.capacity()),
-            ("away is counted", away == self.away as usize),
             (
-                "every tenure holds",
-                self.tenures.values().all(|tenure| !tenure.holds.is_empty()),
+                "unreachable is counted",
+                unreachable == self.unreachable as usize,
+            ),
+            (
+                "every holder holds",
+                self.holders.values().all(|holder| !holder.holds.is_empty()),
             ),
             (
                 "earliest is a lower bound",
-                self.tenures.values().all(|t| t.end >= self.earliest),
+                self.holders.values().all(|t| t.end >= self.earliest),
             ),
             (
-                "every place has its ticket",
-                self.places.len() == self.tickets.len(),
+                "every waiter has its ticket",
+                self.waiters.len() == self.tickets.len(),
             ),
             (
                 "the stored end covers all",
@@ -435,10 +448,14 @@ impl State {
     }
 
     fn needed_end(&self) -> ServerTime {
-        let tenures = self.tenures.values().map(|tenure| tenure.end);
-        let places = self.places.values().map(|place| place.end);
-        let marks = self.marks.values().map(|mark| mark.until);
-        tenures.chain(places).chain(marks).max().unwrap_or_default()
+        let holders = self.holders.values().map(|holder| holder.end);
+        let waiters = self.waiters.values().map(|waiter| waiter.end);
+        let watermarks = self.watermarks.values().map(|watermark| watermark.until);
+        holders
+            .chain(waiters)
+            .chain(watermarks)
+            .max()
+            .unwrap_or_default()
     }
 }
 
@@ -455,7 +472,7 @@ pub(super) struct Grant {
 /// What [`State::drop_if_expired`] found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dropped {
-    /// A tenure went.
+    /// A holder went.
     pub(super) freed: bool,
     /// The operation itself was what had expired.
     pub(super) own: bool,

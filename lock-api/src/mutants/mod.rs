@@ -1,5 +1,5 @@
 //! Planted faults: each breaks one rule on purpose, so that tests can show that they would
-//! notice.
+//! notification.
 //!
 //! A mutant is a value of [`Mutant`], compiled only under `--cfg leasehold_mutants`. Those of the
 //! client are asked for in its code, by `mutant!`. Those of the state machine are wrapped around
@@ -59,29 +59,29 @@ mod planted {
     }
 
     mutants! {
-        /// A tenure still counts at the very instant of its end.
+        /// A holder still counts at the very instant of its end.
         ExpiryEdge = "expiry-edge-off-by-one", "rule 1";
         /// A lease counts from the moment when its reply came.
         LeaseFromTheReply = "lease-counted-from-the-reply", "rule 2";
         /// A guard is thought valid for all of what the server says is left.
         DriftAllowanceIgnored = "drift-allowance-ignored", "rule 2";
-        /// Only a task that runs notices that a deadline has passed, nobody looks at the clock.
+        /// Only a task that runs notifications that a deadline has passed, nobody looks at the clock.
         ValidAfterAPause = "valid-after-a-pause", "rule 2";
         /// A step of the server's clock is not noticed, and deadlines move by it.
         SteppedWallClock = "deadline-from-a-stepped-wall-clock", "rule 2";
         /// A renewal that follows closely on another is answered as that one was.
         CachedRenewal = "cached-reply-to-a-redelivered-renew", "rule 2";
-        /// A redelivered acquire is answered with more time than the tenure has.
+        /// A redelivered acquire is answered with more time than the holder has.
         RemainingTooLong = "remaining-too-long", "rule 2";
-        /// A redelivered acquire extends the tenure.
+        /// A redelivered acquire extends the holder.
         RedeliveryExtends = "redelivery-extends", "rule 2";
         /// An end counts the hold that it ended among those that are left.
-        EndCountsItself = "end-counts-the-hold-that-it-ended", "rule 2";
+        ReleaseCountsItself = "release-counts-the-hold-that-it-released", "rule 2";
         /// Who would wait is told that somebody else has it.
-        WaiterSentAway = "waiter-is-sent-away", "rule 2";
-        /// A key that is held is said to change when its last tenure ends, not its first.
-        HeldForTheLongest = "held-key-changes-with-its-last-tenure", "rule 3";
-        /// A key that is held is said to be held by whose tenure ends last.
+        WaiterTurnedDown = "waiter-is-turned-down", "rule 2";
+        /// A key that is held is said to change when its last holder ends, not its first.
+        HeldForTheLongest = "held-key-changes-with-its-last-holder", "rule 3";
+        /// A key that is held is said to be held by whose holder ends last.
         HeldByTheLast = "held-key-names-who-ends-last", "rule 2";
         /// The first in line is told to come back after the poll interval, whatever ends before.
         HeadIgnoresExpiry = "first-in-line-comes-back-after-an-expiry", "rule 3";
@@ -89,13 +89,13 @@ mod planted {
         CheckTooLate = "check-too-late", "rule 3";
         /// A waiter relies on the push, and never polls.
         LostWakeUpWithoutPoll = "lost-wake-up-without-poll", "rule 3";
-        /// When one tenure expires, all are dropped.
+        /// When one holder expires, all are dropped.
         OneExpiryDropsAll = "one-readers-expiry-drops-all", "rule 4";
         /// A renewal of one reader extends them all.
         RenewalExtendsAll = "renewal-of-one-reader-extends-a-dead-one", "rule 4";
         /// Ending one of two holds frees the key.
-        EndAtTwoFrees = "release-at-count-2-frees", "rule 5";
-        /// A nested hold with a shorter lease shortens the tenure.
+        ReleaseAtTwoFrees = "release-at-count-2-frees", "rule 5";
+        /// A nested hold with a shorter lease shortens the holder.
         InnerLeaseShortens = "inner-lease-shortens", "rule 5";
         /// A reader that asks to write waits for itself.
         UpgradeSelfDeadlock = "upgrade-self-deadlock", "rule 5";
@@ -103,16 +103,16 @@ mod planted {
         HoldLimitIgnored = "hold-limit-is-ignored", "rule 5";
         /// Each nested hold adds a renewal of its own.
         RenewalLeakedPerReentry = "one-renewal-task-leaked-per-re-entry", "rule 5";
-        /// A conversion acts whatever period it names.
+        /// A conversion acts whatever epoch it names.
         DuplicateConversionActs = "duplicate-downgrade-undoes-an-upgrade", "rule 6";
         /// An upgrade does not look for other holders.
         UpgradeNotSole = "upgrade-not-sole", "rule 6";
         /// An upgrade is refused to the only holder too.
         UpgradeAlwaysRefused = "upgrade-is-always-refused", "rule 6";
-        /// A tenure may upgrade again and again while others wait.
+        /// A holder may upgrade again and again while others wait.
         UpgradesAgain = "upgrade-twice-while-others-wait", "rule 6";
-        /// The end of a write hold tells those that are left the token of the period that is over.
-        EndTellsOldToken = "end-tells-the-token-that-is-over", "rule 6";
+        /// The end of a write hold tells those that are left the token of the epoch that is over.
+        ReleaseTellsOldToken = "release-tells-the-previous-token", "rule 6";
         /// A guard goes on with the token of its grant.
         GuardKeepsToken = "guard-keeps-the-token-of-its-grant", "rule 6";
         /// A downgrade lets readers pass a writer at the head.
@@ -124,7 +124,7 @@ mod planted {
         /// Readers pass waiting writers though the policy is fair.
         ReaderPreferenceUnderFair = "reader-preference-under-a-fair-policy", "rule 7";
         /// A barging key that is released tells nobody.
-        NoHint = "no-hint-is-sent", "rule 7";
+        NoWakeUp = "no-wake-up-is-sent", "rule 7";
         /// A grant is told to nobody.
         GrantUntold = "grant-is-not-pushed", "rule 8";
         /// A grant is told to the next in line.
@@ -134,17 +134,17 @@ mod planted {
         /// A grant is told with a full lease.
         GrantToldWithFullLease = "grant-is-pushed-with-a-full-lease", "rule 8";
         /// Ending a hold grants to nobody.
-        EndGrantsNobody = "end-grants-nobody", "rule 8";
+        ReleaseGrantsNobody = "release-grants-nobody", "rule 8";
         /// Who may or may not listen counts as away.
-        UnknownIsAway = "unknown-reachability-counts-as-away", "rule 9";
+        UnknownIsUnreachable = "unknown-reachability-counts-as-unreachable", "rule 9";
         /// A waiter that nobody can reach loses its ticket.
-        AwayLosesTicket = "away-waiter-loses-its-ticket", "rule 9";
+        UnreachableLosesTicket = "unreachable-waiter-loses-its-ticket", "rule 9";
         /// A grant out of the queue gets a full lease at once.
-        FullLeaseForClaim = "full-lease-instead-of-a-claim-for-a-pushed-grant", "rule 10";
-        /// A poll extends a claim.
-        PollExtendsClaim = "poll-extends-claim", "rule 10";
-        /// An end finds a place or a confirmed hold, but not a claim.
-        EndMissesClaim = "end-that-misses-a-granted-claim", "rule 10";
+        FullLeaseForOffer = "full-lease-instead-of-an-offer-for-a-pushed-grant", "rule 10";
+        /// A poll extends an offer.
+        PollExtendsOffer = "poll-extends-offer", "rule 10";
+        /// An end finds a place or a confirmed hold, but not an offer.
+        ReleaseMissesOffer = "release-that-misses-an-offer", "rule 10";
         /// A waiter that goes away with a grant in its mailbox is not ended.
         CancelledWaiterKeepsGrant = "wake-up-sent-to-a-cancelled-waiter-is-swallowed", "rule 11";
         /// A subscription that was lost makes nobody poll.
@@ -158,13 +158,13 @@ mod planted {
         /// A release leaves the renewal running.
         RenewsAfterRelease = "watchdog-renews-after-release", "rule 11";
         /// A release is acknowledged before the renewal is stopped.
-        EndBeforeRenewalStops = "end-acknowledged-before-the-renewal-is-stopped", "rule 11";
+        ReleaseBeforeRenewalStops = "release-acknowledged-before-the-renewal-is-stopped", "rule 11";
         /// A renewal under way is scheduled again after its guard has gone.
         CancelBeforeSchedule = "cancel-before-schedule-race-of-the-watchdog", "rule 11";
         /// Who waits for a change does not see one that came just before.
         ListenerChecksFirst = "listener-that-checks-before-it-registers", "rule 11";
         /// The hub forgets an attempt that was given up before its end is acknowledged.
-        HubForgetsTooSoon = "hub-entry-removed-before-its-end", "rule 11";
+        RouterForgetsTooSoon = "router-entry-removed-before-its-release", "rule 11";
         /// A pushed grant stays in the mailbox when it is taken.
         TwoTakersOfAGrant = "two-takers-of-one-pushed-grant", "rule 11";
         /// A renewal that fails once is not tried again.
@@ -176,19 +176,19 @@ mod planted {
         /// What has expired is said to be gone for no reason.
         ExpiryUntold = "expiry-is-told-as-unknown", "why";
         /// What was ended is said to have expired.
-        EndToldAsExpiry = "end-is-told-as-expiry", "why";
-        /// A tenure that was revoked is renewed.
-        RevokedIsRenewed = "revoked-tenure-is-renewed", "forced release";
+        ReleaseToldAsExpiry = "release-is-told-as-expiry", "why";
+        /// A holder that was revoked is renewed.
+        RevokedIsRenewed = "revoked-holder-is-renewed", "forced release";
         /// A holder is not told that it was revoked.
         RevocationUntold = "revocation-is-not-pushed", "forced release";
         /// A forced release counts all who hold.
         ForceCountsAll = "forced-release-counts-all-who-hold", "forced release";
         /// An inspection shows what has expired too.
         InspectionShowsExpired = "inspection-shows-what-has-expired", "inspection";
-        /// No mark is kept after an end.
-        NoMarkAfterEnd = "no-mark-kept-after-an-end", "rule 12";
+        /// No watermark is kept after an end.
+        NoWatermarkAfterRelease = "no-watermark-kept-after-a-release", "rule 12";
         /// An end that comes again ends whoever holds by then.
-        EndAgainFreesNext = "duplicated-release-frees-the-next-holder", "rule 12";
+        ReleaseAgainFreesNext = "duplicated-release-frees-the-next-holder", "rule 12";
         /// A retried acquire counts twice.
         RetryCountsTwice = "retried-acquire-counts-twice", "rule 12";
         /// An acquire is executed however late it comes.
@@ -199,12 +199,12 @@ mod planted {
         StoredEndTooEarly = "stored-end-earlier-than-token-and-t", "rule 14";
         /// Tokens count by one from zero.
         TokenCountsByOne = "token-not-monotonic-after-a-restart", "rule 15";
-        /// Each reader of a period gets a token of its own.
+        /// Each reader of an epoch gets a token of its own.
         ReadersDistinctTokens = "readers-with-distinct-tokens", "rule 15";
         /// The floor that a client brings is not looked at.
-        FloorIgnored = "token-not-monotonic-after-fail-over-to-a-stale-replica", "rule 15";
+        FloorIgnored = "token-not-monotonic-after-failover-to-a-stale-replica", "rule 15";
         /// An end does not look at the owner.
-        EndIgnoresOwner = "check-then-act-release", "S3";
+        ReleaseIgnoresOwner = "check-then-act-release", "S3";
         /// Several keys are taken in the order in which they were named.
         KeysAsNamed = "keys-as-named", "L4";
         /// A key lost while another is waited for is not noticed.
@@ -222,11 +222,11 @@ mod planted {
         /// A guard of a reentrant handle is handed off.
         ReentrantHandoff = "reentrant-guard-is-handed-off", "trait contract";
         /// Of calls that travel together, one gets the answer to another.
-        ConvoyMixesAnswers = "convoy-mixes-answers", "S1";
+        BatchMixesAnswers = "batch-mixes-answers", "S1";
         /// Of two that come together, each takes the other for the first, who has them sent.
-        ConvoyThatNobodySends = "convoy-that-nobody-sends", "L4";
+        BatchThatNobodySends = "batch-that-nobody-sends", "L4";
         /// Of calls that travel together, all fail when one does.
-        ConvoySharesFailure = "convoy-shares-failure", "S3";
+        BatchSharesFailure = "batch-shares-failure", "S3";
         /// A renewal revives what has ended.
         RenewRevives = "renew-arriving-after-release-revives", "S3";
     }
@@ -245,11 +245,11 @@ mod planted {
         pub const fn needs_threads(self) -> bool {
             matches!(
                 self,
-                Self::EndBeforeRenewalStops
+                Self::ReleaseBeforeRenewalStops
                     | Self::CancelBeforeSchedule
                     | Self::ListenerChecksFirst
-                    | Self::HubForgetsTooSoon
-                    | Self::ConvoyThatNobodySends
+                    | Self::RouterForgetsTooSoon
+                    | Self::BatchThatNobodySends
                     | Self::TwoTakersOfAGrant
             )
         }

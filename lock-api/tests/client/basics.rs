@@ -1,6 +1,6 @@
 //! Taking and releasing, in every form.
 
-use leasehold_api::{Loss, Release, Upgrade};
+use leasehold_api::{Loss, ReleaseOutcome, Upgrade};
 
 use crate::support::{client, contended, held, ms, secs, server, timed_out};
 
@@ -14,7 +14,7 @@ async fn a_mutex_is_held_by_one_and_free_after_release() {
     contended(&b.mutex("k").expect("valid").try_lock().await);
     timed_out(&b.mutex("k").expect("valid").lock_within(secs(2)).await);
     let released = guard.release().await.expect("answered");
-    assert_eq!(released, Release::Released { holds_left: 0 });
+    assert_eq!(released, ReleaseOutcome::Released { holds_left: 0 });
     assert!(!guard.is_valid());
     let second = held(b.mutex("k").expect("valid").try_lock().await);
     assert!(second.fencing_token().expect("tokens") > guard.fencing_token().expect("tokens"));
@@ -51,7 +51,7 @@ async fn a_held_lock_is_renewed_for_hours() {
     contended(&b.mutex("k").expect("valid").try_lock().await);
     assert_eq!(
         guard.release().await.expect("answered"),
-        Release::Released { holds_left: 0 }
+        ReleaseOutcome::Released { holds_left: 0 }
     );
 }
 
@@ -68,11 +68,14 @@ async fn a_fixed_lease_ends_and_says_so_before_the_server_frees_the_key() {
     contended(&b.mutex("k").expect("valid").try_lock().await);
     server.advance(ms(100)).await;
     let _second = held(b.mutex("k").expect("valid").try_lock().await);
-    assert!(matches!(guard.release().await, Ok(Release::NotHeld(_))));
+    assert!(matches!(
+        guard.release().await,
+        Ok(ReleaseOutcome::NotHeld(_))
+    ));
 }
 
 #[tokio::test(start_paused = true)]
-async fn nested_holds_share_a_tenure_and_end_in_any_order() {
+async fn nested_holds_share_a_holder_and_end_in_any_order() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -85,13 +88,13 @@ async fn nested_holds_share_a_tenure_and_end_in_any_order() {
     );
     assert_eq!(
         outer.release().await.expect("answered"),
-        Release::Released { holds_left: 1 }
+        ReleaseOutcome::Released { holds_left: 1 }
     );
     contended(&b.mutex("k").expect("valid").try_lock().await);
     assert!(inner.is_valid());
     assert_eq!(
         inner.release().await.expect("answered"),
-        Release::Released { holds_left: 0 }
+        ReleaseOutcome::Released { holds_left: 0 }
     );
     let _free = held(b.mutex("k").expect("valid").try_lock().await);
 }

@@ -8,8 +8,8 @@ use leasehold_api::bounds::{
     MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE, MIN_WAITER_LEASE,
 };
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, End, EndReply, Error, InvalidInput, Limits,
-    LockBackend, LockClient, Policy, Renew, RenewReply, Runtime, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Capabilities, Error, InvalidInput, Limits, LockBackend,
+    LockClient, Policy, Release, ReleaseReply, Renew, RenewReply, Runtime, Stamp, Stamped,
 };
 
 use crate::support::{client, secs, server};
@@ -35,7 +35,7 @@ impl LockBackend for Untouchable {
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         panic!("renew was called: {batch:?}")
     }
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         panic!("end was called: {batch:?}")
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
-use leasehold_api::{Error, LockBackend as _, LockClient, Loss, Release};
+use leasehold_api::{Error, LockBackend as _, LockClient, Loss, ReleaseOutcome};
 use leasehold_sim::{Call, Fault};
 
 use crate::support::{client, contended, held, ms, secs, server};
@@ -116,7 +116,7 @@ async fn a_release_dropped_midway_goes_on() {
     let server = server();
     let (a, network) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    network.inject_into(Call::End, Fault::LoseRequest);
+    network.inject_into(Call::Release, Fault::LoseRequest);
     assert!(tokio::time::timeout(ms(10), guard.release()).await.is_err());
     assert!(!guard.is_valid());
     server.advance(secs(3)).await;
@@ -131,15 +131,18 @@ async fn a_guard_that_was_lost_was_not_released_though_an_end_without_an_answer_
     let mutex = a.mutex("k").expect("valid").lease(secs(1)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     server.advance(secs(2)).await;
-    network.inject_into(Call::End, Fault::LoseReply);
-    let released = guard.release().await;
-    assert!(matches!(released, Ok(Release::NotHeld(_))), "{released:?}");
-    // The first end of this one has released it.
-    let guard = mutex.lock().await.expect("free");
-    network.inject_into(Call::End, Fault::LoseReply);
+    network.inject_into(Call::Release, Fault::LoseReply);
     let released = guard.release().await;
     assert!(
-        matches!(released, Ok(Release::Released { holds_left: 0 })),
+        matches!(released, Ok(ReleaseOutcome::NotHeld(_))),
+        "{released:?}"
+    );
+    // The first end of this one has released it.
+    let guard = mutex.lock().await.expect("free");
+    network.inject_into(Call::Release, Fault::LoseReply);
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Ok(ReleaseOutcome::Released { holds_left: 0 })),
         "{released:?}"
     );
 }
@@ -220,7 +223,7 @@ async fn a_shutdown_waits_for_a_release_under_way() {
     let server = server();
     let (a, network) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    network.inject_into(Call::End, Fault::DelayRequest(ms(800)));
+    network.inject_into(Call::Release, Fault::DelayRequest(ms(800)));
     let releasing = tokio::spawn(async move { guard.release().await });
     server.advance(ms(100)).await;
     a.shutdown().await.expect("all is acknowledged");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold_api::{
-    Error, ForceHow, Guard, Handoff, HandoffFailed, InvalidInput, Key, LockClient, LockSpec, Loss,
-    Mode, MutexGuard, ReadGuard, Release, Why, WriteGuard, kind,
+    EndReason, Error, ForceHow, Guard, Handoff, HandoffFailed, InvalidInput, Key, LockClient,
+    LockSpec, Loss, Mode, MutexGuard, ReadGuard, ReleaseOutcome, WriteGuard, kind,
 };
 use leasehold_sim::{Call, Fault, SimServer};
 
@@ -44,12 +44,12 @@ async fn a_hold_travels_and_its_sender_ends_nothing() {
     server.advance(secs(20)).await;
 
     let guard = adopt(&b, copy(&handoff)).await.expect("answered");
-    assert_eq!(guard.fencing_token().expect("tokens"), token, "one period");
+    assert_eq!(guard.fencing_token().expect("tokens"), token, "one epoch");
     sender.kill();
     server.advance(secs(100)).await;
     assert!(guard.is_valid(), "renewed by the adopter");
     let release = guard.release().await.expect("answered");
-    assert_eq!(release, Release::Released { holds_left: 0 });
+    assert_eq!(release, ReleaseOutcome::Released { holds_left: 0 });
     assert!(is_free(&b).await);
     let told = tokio::time::timeout(secs(100), lost).await;
     assert!(told.is_err(), "a hand-off is no loss");
@@ -96,7 +96,7 @@ async fn a_copied_text_is_adopted_once() {
     assert!(matches!(
         spent.error(),
         Error::HandoffSpent {
-            reason: Why::Unknown | Why::Ended,
+            reason: EndReason::Unknown | EndReason::Released,
             ..
         }
     ));
@@ -105,7 +105,7 @@ async fn a_copied_text_is_adopted_once() {
 
 #[tokio::test(start_paused = true)]
 async fn no_lost_message_makes_two_guards_or_none_that_lasts() {
-    let calls = [Call::End, Call::Renew];
+    let calls = [Call::Release, Call::Renew];
     let faults = [
         Fault::LoseRequest,
         Fault::LoseReply,
@@ -127,7 +127,7 @@ async fn no_lost_message_makes_two_guards_or_none_that_lasts() {
             "{call:?} {fault:?} gave {result:?} and {again:?}"
         );
         let doubtful =
-            call == Call::End && matches!(fault, Fault::LoseReply | Fault::DelayReply(_));
+            call == Call::Release && matches!(fault, Fault::LoseReply | Fault::DelayReply(_));
         match result {
             Ok(guard) => {
                 server.advance(secs(100)).await;
@@ -154,7 +154,7 @@ async fn a_lost_answer_is_in_doubt_once_and_then_spent() {
     let (a, _) = client(&server, "a");
     let (b, network) = client(&server, "b");
     let handoff = send(&a).await;
-    network.inject_into(Call::End, Fault::LoseReply);
+    network.inject_into(Call::Release, Fault::LoseReply);
     let failed = adopt(&b, handoff).await.expect_err("nobody knows");
     let unknown = matches!(failed.error(), Error::OutcomeUnknown { .. });
     assert!(unknown, "{failed}");
@@ -320,7 +320,7 @@ async fn kinds_are_compared_before_any_io() {
     assert!(guard.is_valid());
 }
 
-async fn refused_to_travel<K: kind::Travels>(guard: Guard<K>) -> Guard<K> {
+async fn refused_to_travel<K: kind::Transferable>(guard: Guard<K>) -> Guard<K> {
     let failed = guard.into_handoff().await.expect_err("it cannot");
     assert!(
         matches!(failed.error(), Error::Unsupported { .. }),
@@ -366,8 +366,8 @@ async fn in_an_outage_the_guard_is_given_back() {
     let release = guard.release().await.expect("answered");
     assert_eq!(
         release,
-        Release::Released { holds_left: 0 },
-        "no baton is left"
+        ReleaseOutcome::Released { holds_left: 0 },
+        "no transfer hold is left"
     );
 }
 
@@ -380,8 +380,8 @@ async fn after_a_failure_it_is_handed_off_at_once() {
     for _ in 0..3 {
         network.inject_into(Call::Acquire, Fault::LoseReply);
     }
-    // The baton of the first attempt outlives it.
-    network.inject_into(Call::End, Fault::LoseRequest);
+    // The transfer hold of the first attempt outlives it.
+    network.inject_into(Call::Release, Fault::LoseRequest);
     let failed = guard.into_handoff().await.expect_err("no answer came");
     assert!(
         matches!(failed.error(), Error::OutcomeUnknown { .. }),
@@ -395,8 +395,8 @@ async fn after_a_failure_it_is_handed_off_at_once() {
     let release = guard.release().await.expect("answered");
     assert_eq!(
         release,
-        Release::Released { holds_left: 0 },
-        "no baton is left"
+        ReleaseOutcome::Released { holds_left: 0 },
+        "no transfer hold is left"
     );
 }
 
@@ -453,7 +453,7 @@ async fn a_revoked_hold_is_not_adopted() {
         matches!(
             spent.error(),
             Error::HandoffSpent {
-                reason: Why::Forced,
+                reason: EndReason::Forced,
                 ..
             }
         ),

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
-use leasehold_api::{Error, ForceHow, ForceReply, Key, LockClient, Loss, Release, Why};
+use leasehold_api::{
+    EndReason, Error, ForceHow, ForceReply, Key, LockClient, Loss, ReleaseOutcome,
+};
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
 use crate::support::{client, contended, held, ms, secs, server};
@@ -27,7 +29,7 @@ async fn a_guard_is_lost_before_the_server_frees_the_key_when_its_client_is_cut_
     let second = waiting.await.expect("no panic").expect("granted");
     network.rejoin();
     let released = guard.release().await.expect("answered");
-    assert!(matches!(released, Release::NotHeld(_)));
+    assert!(matches!(released, ReleaseOutcome::NotHeld(_)));
     assert!(second.is_valid());
     contended(&a.mutex("k").expect("valid").try_lock().await);
 }
@@ -183,18 +185,18 @@ async fn a_revoked_guard_is_lost_and_its_key_is_free_after_the_lease() {
         .force_release("k", tokens, ForceHow::Revoke)
         .await
         .expect("answered");
-    assert_eq!(forced, ForceReply::Forced { tenures: 1 });
+    assert_eq!(forced, ForceReply::Forced { holders: 1 });
     assert_eq!(guard.lost().await, Loss::Forced);
     contended(&b.mutex("k").expect("valid").try_lock().await);
     assert!(matches!(
         guard.release().await,
-        Ok(Release::Released { .. } | Release::NotHeld(_))
+        Ok(ReleaseOutcome::Released { .. } | ReleaseOutcome::NotHeld(_))
     ));
 }
 
-/// The owner gets what is left of a revoked tenure, which is too little to be handed out.
+/// The owner gets what is left of a revoked holder, which is too little to be handed out.
 #[tokio::test(start_paused = true)]
-async fn the_last_moments_of_a_revoked_tenure_are_not_asked_for_again_and_again() {
+async fn the_last_moments_of_a_revoked_holder_are_not_asked_for_again_and_again() {
     let server = server();
     let backend = Wrapped::new(server.client("a"));
     let acquires = Arc::clone(&backend.acquires);
@@ -208,7 +210,7 @@ async fn the_last_moments_of_a_revoked_tenure_are_not_asked_for_again_and_again(
     let end = now().saturating_add(secs(9) - ms(1));
     let tokens = b.inspect("k").await.expect("answered").held_tokens();
     let forced = b.force_release("k", tokens, ForceHow::Revoke).await;
-    assert_eq!(forced.expect("answered"), ForceReply::Forced { tenures: 1 });
+    assert_eq!(forced.expect("answered"), ForceReply::Forced { holders: 1 });
     let left = end.saturating_since(now());
     server.advance(left - ms(10)).await;
     acquires.lock().expect("no panic").clear();
@@ -216,7 +218,7 @@ async fn the_last_moments_of_a_revoked_tenure_are_not_asked_for_again_and_again(
     assert!(now() >= end);
     let before = revoked.fencing_token().expect("tokens");
     assert!(guard.fencing_token().expect("tokens") > before);
-    // One of the old tenure, and one that came after a pause.
+    // One of the old holder, and one that came after a pause.
     assert_eq!(acquires.lock().expect("no panic").len(), 2);
 }
 
@@ -239,7 +241,7 @@ async fn a_push_tells_of_a_revocation_at_once() {
     assert!(server.elapsed() - begun < ms(100));
     assert!(matches!(
         guard.release().await,
-        Ok(Release::NotHeld(Why::Forced))
+        Ok(ReleaseOutcome::NotHeld(EndReason::Forced))
     ));
 }
 

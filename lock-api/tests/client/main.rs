@@ -6,8 +6,8 @@
 )]
 
 mod basics;
+mod batches;
 mod bounds;
-mod convoys;
 mod ending;
 mod handoff;
 mod holding;

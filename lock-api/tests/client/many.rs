@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_api::bounds::MAX_KEYS_AT_ONCE;
 use leasehold_api::{
     Error, ForceHow, InvalidInput, LockClient, Loss, Many, ManyGuard, ManyOutcome, Policy, Refused,
-    Release,
+    ReleaseOutcome,
 };
 use leasehold_sim::{Call, Content, Fault, Latency, SimOptions, SimServer};
 
@@ -63,12 +63,15 @@ async fn all_kinds_are_taken_in_order_and_released_in_one_batch() {
     server.advance(secs(100)).await;
     assert!(guard.is_valid(), "renewed in the background");
 
-    let before = ends_sent(&server);
+    let before = releases_sent(&server);
     let report = guard.release().await;
-    assert_eq!(ends_sent(&server) - before, 1, "one batch");
+    assert_eq!(releases_sent(&server) - before, 1, "one batch");
     for ((key, release), expected) in report.iter().zip(order) {
         assert_eq!(key.as_str(), expected);
-        assert!(matches!(release, Ok(Release::Released { holds_left: 0 })));
+        assert!(matches!(
+            release,
+            Ok(ReleaseOutcome::Released { holds_left: 0 })
+        ));
     }
     assert_eq!(guard.release().await.len(), 4, "the same again");
     assert!(matches!(guard.renew().await, Err(Error::Released { .. })));
@@ -76,12 +79,12 @@ async fn all_kinds_are_taken_in_order_and_released_in_one_batch() {
 }
 
 /// Calls that end something.
-fn ends_sent(server: &SimServer) -> usize {
+fn releases_sent(server: &SimServer) -> usize {
     let is_end = |content: &Content| {
         matches!(
             content,
             Content::Request {
-                call: Call::End,
+                call: Call::Release,
                 ..
             }
         )
@@ -136,9 +139,9 @@ async fn a_try_says_which_key_is_held_and_keeps_nothing() {
     let _guard = b.mutex("m").expect("valid").lock().await.expect("free");
     let began = server.elapsed();
     match mutexes(&a, &["a", "m", "z"]).try_lock().await {
-        Ok(ManyOutcome::Held { key, held }) => {
+        Ok(ManyOutcome::Contention { key, held }) => {
             assert_eq!(key.as_str(), "m");
-            assert_eq!(held.by.expect("told").as_str(), "b");
+            assert_eq!(held.holder.expect("told").as_str(), "b");
         }
         other => panic!("{other:?}"),
     }

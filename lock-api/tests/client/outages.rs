@@ -1,6 +1,6 @@
 //! Calls without an answer: one effect per operation, and no call without a bound.
 
-use leasehold_api::{Error, LockClient, Outcome, Release, Upgrade};
+use leasehold_api::{Error, LockClient, Outcome, ReleaseOutcome, Upgrade};
 use leasehold_sim::{Call, Data, Fault};
 
 use crate::support::{client, contended, held, ms, secs, server, timed_out};
@@ -16,7 +16,7 @@ async fn a_lost_reply_is_asked_for_again_and_counts_once() {
     let guard = mutex.lock().await.expect("free");
     assert_eq!(
         guard.release().await.expect("answered"),
-        Release::Released { holds_left: 0 }
+        ReleaseOutcome::Released { holds_left: 0 }
     );
     let _free = held(b.mutex("k").expect("valid").try_lock().await);
 }
@@ -29,10 +29,10 @@ async fn an_operation_that_is_delivered_twice_has_one_effect() {
     network.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
     let guard = mutex.lock().await.expect("free");
     server.advance(ms(200)).await;
-    network.inject_into(Call::End, Fault::DuplicateRequest(ms(50)));
+    network.inject_into(Call::Release, Fault::DuplicateRequest(ms(50)));
     assert_eq!(
         guard.release().await.expect("answered"),
-        Release::Released { holds_left: 0 }
+        ReleaseOutcome::Released { holds_left: 0 }
     );
     server.advance(ms(200)).await;
     server.assert_idle();
@@ -43,10 +43,10 @@ async fn a_release_whose_reply_was_lost_reads_as_released() {
     let server = server();
     let (a, network) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    network.inject_into(Call::End, Fault::LoseReply);
+    network.inject_into(Call::Release, Fault::LoseReply);
     assert_eq!(
         guard.release().await.expect("answered"),
-        Release::Released { holds_left: 0 }
+        ReleaseOutcome::Released { holds_left: 0 }
     );
 }
 
@@ -293,7 +293,7 @@ async fn an_upgrade_is_not_taken_for_done_because_of_a_hold_that_is_ending() {
         panic!("the sole owner");
     };
     for _ in 0..3 {
-        network.inject_into(Call::End, Fault::LoseRequest);
+        network.inject_into(Call::Release, Fault::LoseRequest);
     }
     drop(one);
     let Ok(Upgrade::Upgraded(two)) = upgrading.await.expect("no panic") else {

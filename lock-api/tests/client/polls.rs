@@ -15,10 +15,10 @@ use crate::wrapped::Wrapped;
 type Sent = Arc<Mutex<Vec<(Moment, usize)>>>;
 
 /// A client that waits, the list of what it polls, and its network.
-fn watched(server: &SimServer, check_in: Option<Duration>) -> (LockClient, Sent, SimBackend) {
+fn watched(server: &SimServer, poll_after: Option<Duration>) -> (LockClient, Sent, SimBackend) {
     let network = server.client("waiter");
     let mut backend = Wrapped::new(network.clone());
-    backend.check_in = check_in;
+    backend.poll_after = poll_after;
     let sent = Arc::clone(&backend.polls);
     (LockClient::new(backend), sent, network)
 }
@@ -58,14 +58,14 @@ async fn next_poll(server: &SimServer, sent: &Sent) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_that_were_taken_one_by_one_are_refreshed_together() {
-    const PLACES: usize = 200;
+async fn waiters_that_were_taken_one_by_one_are_refreshed_together() {
+    const WAITERS: usize = 200;
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, sent, _) = watched(&server, None);
-    let guards = hold_all(&a, PLACES).await;
+    let guards = hold_all(&a, WAITERS).await;
     let mut waiting = Vec::new();
-    for n in 0..PLACES {
+    for n in 0..WAITERS {
         waiting.push(wait(&b, n));
         server.advance(ms(5)).await;
     }
@@ -73,14 +73,14 @@ async fn places_that_were_taken_one_by_one_are_refreshed_together() {
     forget(&sent);
     server.advance(secs(10)).await;
     let calls = calls(&sent);
-    let polled: usize = calls.iter().map(|(_, places)| places).sum();
-    assert!(polled >= PLACES * 9, "{polled} polls keep the places");
+    let polled: usize = calls.iter().map(|(_, waiters)| waiters).sum();
+    assert!(polled >= WAITERS * 9, "{polled} polls keep the waiters");
     assert!(
-        polled <= PLACES * 14,
+        polled <= WAITERS * 14,
         "{polled} polls are no more than that"
     );
     assert!(calls.len() <= 40, "{} calls", calls.len());
-    assert!(calls.iter().all(|(_, places)| *places <= MAX_BATCH));
+    assert!(calls.iter().all(|(_, waiters)| *waiters <= MAX_BATCH));
     drop(guards);
     for waiting in waiting {
         drop(waiting.await.expect("no panic").expect("granted"));
@@ -117,13 +117,13 @@ async fn a_lone_waiter_polls_at_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_gap_all_places_are_polled_at_that_instant_in_full_batches() {
-    const PLACES: usize = 2 * MAX_BATCH + 44;
+async fn after_a_gap_all_waiters_are_polled_at_that_instant_in_full_batches() {
+    const WAITERS: usize = 2 * MAX_BATCH + 44;
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, sent, network) = watched(&server, None);
-    let guards = hold_all(&a, PLACES).await;
-    let waiting: Vec<_> = (0..PLACES).map(|n| wait(&b, n)).collect();
+    let guards = hold_all(&a, WAITERS).await;
+    let waiting: Vec<_> = (0..WAITERS).map(|n| wait(&b, n)).collect();
     server.advance(ms(3_500)).await;
     forget(&sent);
     let now = network.runtime().now();
@@ -131,7 +131,7 @@ async fn after_a_gap_all_places_are_polled_at_that_instant_in_full_batches() {
     server.advance(ms(1)).await;
     let sizes: Vec<_> = calls(&sent)
         .into_iter()
-        .filter_map(|(at, places)| (at == now).then_some(places))
+        .filter_map(|(at, waiters)| (at == now).then_some(waiters))
         .collect();
     assert_eq!(sizes, [MAX_BATCH, MAX_BATCH, 44]);
     drop(guards);
@@ -167,7 +167,7 @@ async fn a_waiter_that_is_dropped_during_its_poll_leaves_nothing_and_disturbs_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_one_place_is_its_own() {
+async fn an_error_of_one_waiter_is_its_own() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, sent, _) = watched(&server, None);
@@ -209,7 +209,7 @@ async fn a_poll_without_an_answer_holds_up_nobody() {
     forget(&sent);
     server.advance(ms(500)).await;
     let polls = calls(&sent).len();
-    assert!(polls >= 9, "{polls} polls of the other place in 500 ms");
+    assert!(polls >= 9, "{polls} polls of the other waiter in 500 ms");
     // Not even the waiter itself, if it is granted meanwhile.
     let begun = server.elapsed();
     drop(guards.remove(0));

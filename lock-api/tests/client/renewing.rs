@@ -78,7 +78,7 @@ async fn what_was_answered_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_is_confirmed_a_moment_after_it_was_taken_unless_it_is_over_by_then() {
+async fn a_offer_is_confirmed_a_moment_after_it_was_taken_unless_it_is_over_by_then() {
     for (hold, expected) in [(ms(0), 0), (ms(48), 0), (ms(60), 1)] {
         let server = server();
         let (a, _) = client(&server, "a");
@@ -126,16 +126,16 @@ async fn ends_that_fail_slow_no_others() {
     }
 }
 
-/// The end of its last hold is under way: for the server the tenure goes on.
+/// The end of its last hold is under way: for the server the holder goes on.
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_is_nested_while_the_last_one_ends_shares_its_tenure() {
+async fn a_hold_that_is_nested_while_the_last_one_ends_shares_its_holder() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
     let rw = a.reentrant_rw_lock("k").expect("valid");
     let writer = rw.write().await.expect("free");
     let written = writer.fencing_token().expect("tokens");
-    network.inject_into(Call::End, Fault::DelayRequest(ms(100)));
+    network.inject_into(Call::Release, Fault::DelayRequest(ms(100)));
     drop(writer);
     server.advance(ms(10)).await;
     let reader = rw.read().await.expect("nested");

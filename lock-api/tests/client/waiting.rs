@@ -1,4 +1,4 @@
-//! Waiting: order, pushes, lost pushes, claims, owners with several attempts.
+//! Waiting: order, pushes, lost pushes, offers, owners with several attempts.
 
 use std::sync::{Arc, Mutex};
 
@@ -52,7 +52,7 @@ async fn a_short_limit_of_calls_cuts_no_subscription_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_with_little_left_is_confirmed_before_it_is_handed_out() {
+async fn a_offer_with_little_left_is_confirmed_before_it_is_handed_out() {
     for slow in [false, true] {
         let server = server();
         let (a, _) = client(&server, "a");
@@ -118,7 +118,7 @@ async fn a_push_hands_over_without_waiting_for_a_poll() {
     );
     assert!(second.is_valid());
     server.advance(secs(100)).await;
-    assert!(second.is_valid(), "the claim was confirmed");
+    assert!(second.is_valid(), "the offer was confirmed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,7 +169,7 @@ async fn after_a_gap_everyone_polls_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pushed_grant_whose_claim_is_over_is_not_handed_out() {
+async fn a_pushed_grant_whose_offer_is_over_is_not_handed_out() {
     let server = server();
     let (guard, waiting, network, _) = holder_and_waiter(&server).await;
     network.pause();
@@ -295,7 +295,7 @@ async fn who_has_dropped_the_last_read_guard_may_write() {
     for fault in [None, Some(Fault::LoseRequest), Some(Fault::LoseReply)] {
         let reading = rw.read().await.expect("free");
         if let Some(fault) = fault {
-            network.inject_into(Call::End, fault);
+            network.inject_into(Call::Release, fault);
         }
         drop(reading);
         let writing = rw.write().await.expect("nobody reads any more");
@@ -309,7 +309,7 @@ async fn who_has_dropped_the_last_read_guard_may_write() {
     drop(tried);
     // A try does not wait for a release that is lost on its way.
     let reading = rw.read().await.expect("free");
-    network.inject_into(Call::End, Fault::LoseRequest);
+    network.inject_into(Call::Release, Fault::LoseRequest);
     drop(reading);
     let refused = rw.try_write().await.expect_err("the server knows a reader");
     let reason = Refused::WouldDeadlock;
@@ -373,7 +373,7 @@ async fn an_attempt_that_was_overtaken_goes_on_as_a_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_place_of_a_waiter_that_died_ends_with_its_own_deadline() {
+async fn the_waiter_of_a_waiter_that_died_ends_with_its_own_deadline() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, machine) = client(&server, "b");

@@ -8,8 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, End, EndReply, Key, LockBackend,
-    Moment, Notices, Poll, PollReply, Runtime, SessionId, Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Key, LockBackend, Moment,
+    Notifications, Poll, PollReply, Release, ReleaseReply, Runtime, SessionId, Stamped,
+    forward_lock_backend,
 };
 use leasehold_sim::SimBackend;
 
@@ -22,14 +23,14 @@ pub(crate) struct Wrapped {
     pub(crate) suspended: Arc<AtomicU64>,
     /// When polls were sent, and of how many places each.
     pub(crate) polls: Arc<Mutex<Vec<(Moment, usize)>>>,
-    /// When waiters are told to poll, in place of the server's word.
-    pub(crate) check_in: Option<Duration>,
+    /// When waiters are told to poll, instead of the server's word.
+    pub(crate) poll_after: Option<Duration>,
     /// Subscriptions that the server refuses; it counts down.
     pub(crate) refusals: Arc<AtomicUsize>,
     /// What was asked for.
     pub(crate) acquires: Arc<Mutex<Vec<Acquire>>>,
     /// How many acquires each call for several carried.
-    pub(crate) convoys: Arc<Mutex<Vec<usize>>>,
+    pub(crate) batches: Arc<Mutex<Vec<usize>>>,
     /// The same of ends, for one or several.
     pub(crate) ends: Arc<Mutex<Vec<usize>>>,
     /// A key whose ends fail, after so long, and with them the whole call.
@@ -44,10 +45,10 @@ impl Wrapped {
             process: Arc::new(AtomicU32::new(1)),
             suspended: Arc::default(),
             polls: Arc::default(),
-            check_in: None,
+            poll_after: None,
             refusals: Arc::default(),
             acquires: Arc::default(),
-            convoys: Arc::default(),
+            batches: Arc::default(),
             ends: Arc::default(),
             stuck: None,
         }
@@ -68,7 +69,7 @@ impl LockBackend for Wrapped {
             suspended: Arc::clone(&self.suspended),
         })
     }
-    async fn listen(&self, session: SessionId) -> Result<Notices, BackendError> {
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let refused = self
             .refusals
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
@@ -89,10 +90,10 @@ impl LockBackend for Wrapped {
             .expect("no panic")
             .push(request.clone());
         let mut reply = self.inner.acquire(&request).await;
-        if let (Ok(reply), Some(check_in)) = (&mut reply, self.check_in)
-            && let AcquireReply::Queued(place) = &mut reply.reply
+        if let (Ok(reply), Some(poll_after)) = (&mut reply, self.poll_after)
+            && let AcquireReply::Queued(waiter) = &mut reply.reply
         {
-            place.check_in = check_in;
+            waiter.poll_after = poll_after;
         }
         reply
     }
@@ -101,7 +102,7 @@ impl LockBackend for Wrapped {
         batch: &[Acquire],
     ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         assert!(self.capabilities.batches, "a batch without the capability");
-        self.convoys.lock().expect("no panic").push(batch.len());
+        self.batches.lock().expect("no panic").push(batch.len());
         join_all(batch.iter().map(|request| self.acquire(request))).await
     }
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
@@ -110,13 +111,15 @@ impl LockBackend for Wrapped {
         self.polls.lock().expect("no panic").push(sent);
         let mut replies = self.inner.poll(batch).await;
         for reply in replies.iter_mut().flatten() {
-            if let (PollReply::Queued(place), Some(check_in)) = (&mut reply.reply, self.check_in) {
-                place.check_in = check_in;
+            if let (PollReply::Queued(waiter), Some(poll_after)) =
+                (&mut reply.reply, self.poll_after)
+            {
+                waiter.poll_after = poll_after;
             }
         }
         replies
     }
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         self.ends.lock().expect("no panic").push(batch.len());
         if let Some((key, after)) = &self.stuck
             && batch.iter().any(|end| end.key == *key)
@@ -125,7 +128,7 @@ impl LockBackend for Wrapped {
             let failed = || Err(BackendError::unavailable("stuck"));
             return batch.iter().map(|_| failed()).collect();
         }
-        self.inner.end(batch).await
+        self.inner.release(batch).await
     }
 }
 
@@ -149,8 +152,8 @@ impl Runtime for Process {
     fn spawn(&self, future: BoxFuture<'static, ()>) {
         self.inner.spawn(future);
     }
-    fn spawn_guardian(&self, future: BoxFuture<'static, ()>) {
-        self.inner.spawn_guardian(future);
+    fn spawn_on_renewal_thread(&self, future: BoxFuture<'static, ()>) {
+        self.inner.spawn_on_renewal_thread(future);
     }
     fn fill_random(&self, bytes: &mut [u8]) {
         self.inner.fill_random(bytes);

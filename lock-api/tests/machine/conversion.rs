@@ -1,6 +1,6 @@
 //! Rule 6: downgrade and upgrade.
 
-use leasehold_api::{ConvertReply, EndReply, FencingToken, Mode, Policy, Why};
+use leasehold_api::{ConvertReply, EndReason, FencingToken, Mode, Policy, ReleaseReply};
 
 use crate::support::{Ask, Key, ms};
 
@@ -12,7 +12,7 @@ fn converted(reply: ConvertReply) -> FencingToken {
 }
 
 #[test]
-fn a_downgrade_starts_a_period_and_lets_the_readers_at_the_head_in() {
+fn a_downgrade_starts_a_epoch_and_lets_the_readers_at_the_head_in() {
     let mut key = Key::rw();
     let (a, r, s, w, late) = (
         key.next('a'),
@@ -66,7 +66,7 @@ fn the_sole_reader_upgrades_past_the_queue_but_only_once_while_others_wait() {
         key.convert(a, token, Mode::Exclusive),
         ConvertReply::NotSole
     );
-    key.end(w);
+    key.release(w);
     let token = converted(key.convert(a, token, Mode::Exclusive));
     converted(key.convert(a, token, Mode::Shared));
 }
@@ -86,13 +86,13 @@ fn nobody_upgrades_while_another_reads() {
 }
 
 #[test]
-fn an_unconfirmed_claim_counts_as_a_holder() {
+fn an_unconfirmed_offer_counts_as_a_holder() {
     let mut key = Key::rw();
     let (w, a, b) = (key.next('w'), key.next('a'), key.next('b'));
     key.enter(Ask::write(w));
     key.queue(Ask::read(a));
     key.queue(Ask::read(b));
-    key.end(w);
+    key.release(w);
     let token = key.look().token.expect("granted");
     assert_eq!(
         key.convert(a, token, Mode::Exclusive),
@@ -107,7 +107,7 @@ fn a_duplicate_does_not_undo_a_later_conversion() {
     let first = key.enter(Ask::write(a)).token;
     let second = converted(key.convert(a, first, Mode::Shared));
     let third = converted(key.convert(a, second, Mode::Exclusive));
-    let ConvertReply::WrongPeriod(view) = key.convert(a, first, Mode::Shared) else {
+    let ConvertReply::WrongEpoch(view) = key.convert(a, first, Mode::Shared) else {
         panic!("a duplicate acted");
     };
     assert_eq!((view.mode, view.token), (Mode::Exclusive, third));
@@ -122,7 +122,7 @@ fn a_conversion_to_what_it_is_changes_nothing() {
 }
 
 #[test]
-fn it_changes_one_hold_and_the_tenure_keeps_the_strongest() {
+fn it_changes_one_hold_and_the_holder_keeps_the_strongest() {
     let mut key = Key::rw();
     let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
     key.enter(Ask::write(one));
@@ -141,12 +141,12 @@ fn dropping_the_write_hold_is_a_downgrade() {
     let token = key.enter(Ask::write(write)).token;
     key.enter(Ask::read(read));
     key.queue(Ask::read(other));
-    let EndReply::Released { holds_left, tenure } = key.end(write) else {
+    let ReleaseReply::Released { holds_left, holder } = key.release(write) else {
         panic!("it holds");
     };
-    let tenure = tenure.expect("the read hold stays");
-    assert_eq!((holds_left, tenure.mode), (1, Mode::Shared));
-    assert!(tenure.token > token);
+    let holder = holder.expect("the read hold stays");
+    assert_eq!((holds_left, holder.mode), (1, Mode::Shared));
+    assert!(holder.token > token);
     assert_eq!(key.holding(), ["a1", "b1"]);
 }
 
@@ -158,7 +158,7 @@ fn what_is_gone_or_no_rw_lock_is_not_converted() {
     key.pass(ms(1));
     assert_eq!(
         key.convert(a, token, Mode::Exclusive),
-        ConvertReply::Lost(Why::Expired)
+        ConvertReply::Lost(EndReason::Expired)
     );
     let mut key = Key::mutex();
     let token = key.enter(Ask::write(a)).token;

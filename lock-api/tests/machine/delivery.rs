@@ -1,7 +1,7 @@
 //! Rules 12 and 13: commands that come twice, late, or in another order.
 
-use leasehold_api::bounds::HORIZON;
-use leasehold_api::{AcquireReply, EndReply, PollReply, Refused, RenewReply, Why};
+use leasehold_api::bounds::DELIVERY_WINDOW;
+use leasehold_api::{AcquireReply, EndReason, PollReply, Refused, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
@@ -10,7 +10,7 @@ fn an_acquire_after_its_end_is_stale() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let request = Ask::write(a).request(&key);
-    assert_eq!(key.end(a), EndReply::NotHeld(Why::Unknown));
+    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Unknown));
     assert_eq!(key.deliver(request), AcquireReply::Refused(Refused::Stale));
     assert_eq!(key.holding(), Vec::<String>::new());
 }
@@ -23,9 +23,9 @@ fn an_acquire_that_was_answered_is_not_executed_again() {
     let request = Ask::write(b).no_wait().request(&key);
     assert!(matches!(
         key.deliver(request.clone()),
-        AcquireReply::Held(_)
+        AcquireReply::Contended(_)
     ));
-    key.end(a);
+    key.release(a);
     assert_eq!(key.deliver(request), AcquireReply::Refused(Refused::Stale));
 }
 
@@ -52,10 +52,10 @@ fn a_retry_while_it_holds_or_waits_is_one_effect() {
     }
     assert_eq!((key.holding().len(), key.waiting().len()), (1, 1));
     assert!(matches!(
-        key.end(a),
-        EndReply::Released { holds_left: 0, .. }
+        key.release(a),
+        ReleaseReply::Released { holds_left: 0, .. }
     ));
-    assert_eq!(key.end(a), EndReply::NotHeld(Why::Ended));
+    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Released));
 }
 
 #[test]
@@ -63,8 +63,10 @@ fn the_delivery_window_includes_its_ends_and_nothing_beyond() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let request = Ask::write(a).deliver_in(secs(1)).request(&key);
-    let beyond = Ask::write(a).deliver_in(HORIZON + ms(1)).request(&key);
-    let farthest = Ask::write(a).deliver_in(HORIZON).request(&key);
+    let beyond = Ask::write(a)
+        .deliver_in(DELIVERY_WINDOW + ms(1))
+        .request(&key);
+    let farthest = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
     let too_late = AcquireReply::Refused(Refused::TooLate);
     assert_eq!(key.clone().deliver(beyond), too_late);
     assert!(matches!(
@@ -82,12 +84,12 @@ fn the_delivery_window_includes_its_ends_and_nothing_beyond() {
 }
 
 #[test]
-fn marks_outlive_every_copy() {
+fn watermarks_outlive_every_copy() {
     let mut key = Key::mutex();
     let a = key.next('a');
-    let request = Ask::write(a).deliver_in(HORIZON).request(&key);
+    let request = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
     key.deliver(request.clone());
-    key.end(a);
+    key.release(a);
     for _ in 0..=100 {
         let again = key.deliver(request.clone());
         assert_eq!(again, AcquireReply::Refused(Refused::Stale));
@@ -98,25 +100,25 @@ fn marks_outlive_every_copy() {
 }
 
 #[test]
-fn a_mark_is_forgotten_twice_the_horizon_after_the_last_operation() {
+fn a_watermark_is_forgotten_twice_the_delivery_window_after_the_last_operation() {
     let mut key = Key::mutex();
     let (old, new, other) = (key.next('a'), key.next('a'), key.next('b'));
     key.enter(Ask::write(new));
-    key.end(new);
+    key.release(new);
     key.enter(Ask::write(other).lease(secs(3_000)));
-    key.pass(HORIZON * 2 - ms(1));
+    key.pass(DELIVERY_WINDOW * 2 - ms(1));
     assert_eq!(key.clone().refused(Ask::write(old)), Refused::Stale);
     key.pass(ms(1));
     key.held(Ask::write(old));
 }
 
 #[test]
-fn a_copy_of_a_sending_that_only_reported_finds_a_mark_too() {
+fn a_copy_of_a_sending_that_only_reported_finds_a_watermark_too() {
     let mut key = Key::mutex();
     let a = key.next('a');
     key.enter(Ask::write(a).lease(secs(20)));
     key.pass(secs(15));
-    let retry = Ask::write(a).deliver_in(HORIZON).request(&key);
+    let retry = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
     assert!(matches!(
         key.deliver(retry.clone()),
         AcquireReply::Acquired(_)
@@ -129,9 +131,9 @@ fn a_copy_of_a_sending_that_only_reported_finds_a_mark_too() {
 fn a_copy_of_a_stale_sending_stays_stale() {
     let mut key = Key::mutex();
     let (old, new) = (key.next('a'), key.next('a'));
-    key.end(new);
+    key.release(new);
     key.pass(secs(15));
-    let request = Ask::write(old).deliver_in(HORIZON).request(&key);
+    let request = Ask::write(old).deliver_in(DELIVERY_WINDOW).request(&key);
     for _ in 0..2 {
         assert_eq!(
             key.deliver(request.clone()),
@@ -145,8 +147,8 @@ fn a_copy_of_a_stale_sending_stays_stale() {
 fn polls_and_renewals_of_what_was_never_there_create_nothing() {
     let mut key = Key::mutex();
     let a = key.next('a');
-    assert_eq!(key.poll(a), PollReply::Gone(Why::Unknown));
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(Why::Unknown));
+    assert_eq!(key.poll(a), PollReply::Gone(EndReason::Unknown));
+    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Unknown));
     assert_eq!(key.look(), leasehold_api::InspectReply::default());
     key.enter(Ask::write(a));
 }
@@ -157,12 +159,12 @@ fn what_became_of_an_operation_is_told_while_it_is_known() {
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
-    assert_eq!(key.end(b), EndReply::Left);
-    assert_eq!(key.poll(b), PollReply::Gone(Why::Ended));
-    key.end(a);
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(Why::Ended));
-    key.pass(HORIZON * 2);
-    assert_eq!(key.end(a), EndReply::NotHeld(Why::Unknown));
+    assert_eq!(key.release(b), ReleaseReply::Left);
+    assert_eq!(key.poll(b), PollReply::Gone(EndReason::Released));
+    key.release(a);
+    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Released));
+    key.pass(DELIVERY_WINDOW * 2);
+    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Unknown));
 }
 
 #[test]

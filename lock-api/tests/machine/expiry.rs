@@ -1,6 +1,6 @@
 //! Rule 4, expiry of each owner by itself, and rule 14, what outlives it.
 
-use leasehold_api::{EndReply, LockSpec, Policy, Refused, RenewReply, Why};
+use leasehold_api::{EndReason, LockSpec, Policy, Refused, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
@@ -11,7 +11,7 @@ fn a_short_reader_never_cuts_a_long_one() {
     key.enter(Ask::read(long).lease(secs(20)));
     key.enter(Ask::read(short).lease(secs(1)));
     key.pass(secs(1));
-    assert_eq!(key.held(Ask::write(writer)).change_in, secs(19));
+    assert_eq!(key.held(Ask::write(writer)).retry_after, secs(19));
     assert_eq!(key.holding(), ["l1"]);
 }
 
@@ -22,7 +22,7 @@ fn a_dead_reader_keeps_nobody_out_past_its_own_lease() {
     key.enter(Ask::read(dead).lease(secs(1)));
     key.enter(Ask::read(live).lease(secs(20)));
     key.queue(Ask::write(writer));
-    key.end(live);
+    key.release(live);
     assert_eq!(key.granted(), []);
     key.pass(secs(1));
     key.poll(writer);
@@ -39,7 +39,7 @@ fn a_renewal_of_one_extends_nobody_else() {
     key.renew(a, LEASE);
     key.pass(secs(1));
     assert_eq!(key.holding(), ["a1"]);
-    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(Why::Expired));
+    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(EndReason::Expired));
 }
 
 #[test]
@@ -57,11 +57,11 @@ fn a_renewal_never_shortens() {
 fn a_renewal_never_creates_or_resurrects() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(Why::Unknown));
+    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Unknown));
     key.enter(Ask::write(b).lease(ms(10)));
     key.pass(ms(10));
-    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(Why::Expired));
-    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(Why::Unknown));
+    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(EndReason::Expired));
+    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(EndReason::Unknown));
     assert_eq!(key.holding(), Vec::<String>::new());
 }
 
@@ -72,8 +72,8 @@ fn a_late_end_does_not_touch_the_next_holder() {
     key.enter(Ask::write(a).lease(secs(1)));
     key.pass(secs(1));
     key.enter(Ask::write(b));
-    assert_eq!(key.end(a), EndReply::NotHeld(Why::Unknown));
-    assert_eq!(key.end(a), EndReply::NotHeld(Why::Ended));
+    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Unknown));
+    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Released));
     assert_eq!(key.holding(), ["b1"]);
 }
 
@@ -84,9 +84,15 @@ fn an_end_by_another_owner_is_not_obeyed() {
     key.enter(Ask::write(a));
     let mut thief = a;
     thief.owner = leasehold_api::OwnerId::from_u64(8);
-    assert_eq!(key.end(thief), EndReply::NotHeld(Why::Unknown));
+    assert_eq!(
+        key.release(thief),
+        ReleaseReply::NotHeld(EndReason::Unknown)
+    );
     thief = key.next_of('b', 7);
-    assert_eq!(key.end(thief), EndReply::NotHeld(Why::Unknown));
+    assert_eq!(
+        key.release(thief),
+        ReleaseReply::NotHeld(EndReason::Unknown)
+    );
     assert_eq!(key.holding(), ["a1"]);
 }
 
@@ -132,8 +138,8 @@ fn a_waiter_alone_keeps_the_keys_terms() {
     key.set_reach('b', leasehold_api::machine::Reach::Nobody);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
-    key.end(a);
-    assert_eq!(key.waiting(), ["b1"], "away, with nobody holding");
+    key.release(a);
+    assert_eq!(key.waiting(), ["b1"], "unreachable, with nobody holding");
     key.spec = LockSpec::rw_lock();
     let lives_with = LockSpec::mutex();
     assert_eq!(key.refused(Ask::read(c)), Refused::Mismatch { lives_with });

@@ -1,23 +1,23 @@
 //! Forced release.
 
-use leasehold_api::machine::Event;
-use leasehold_api::{EndReply, ForceHow, ForceReply, PollReply, RenewReply, Why};
+use leasehold_api::machine::Payload;
+use leasehold_api::{EndReason, ForceHow, ForceReply, PollReply, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, LEASE, id, secs};
 
 #[test]
-fn a_revoked_tenure_keeps_its_lease_and_gets_no_other() {
+fn a_revoked_holder_keeps_its_lease_and_gets_no_other() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     let token = key.enter(Ask::write(a).lease(secs(3))).token;
     key.queue(Ask::write(b));
     assert_eq!(
         key.force(&[token], ForceHow::Revoke),
-        ForceReply::Forced { tenures: 1 }
+        ForceReply::Forced { holders: 1 }
     );
     assert_eq!(key.told[0].to, a.session);
-    assert_eq!(key.told[0].event, Event::Revoked { sequence: 1 });
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(Why::Forced));
+    assert_eq!(key.told[0].payload, Payload::Revoked { sequence: 1 });
+    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Forced));
     assert!(
         matches!(key.poll(b), PollReply::Queued(_)),
         "exclusion holds"
@@ -33,12 +33,12 @@ fn the_holder_may_still_end_what_was_revoked() {
     let token = key.enter(Ask::write(a)).token;
     key.queue(Ask::write(b));
     key.force(&[token], ForceHow::Revoke);
-    assert!(matches!(key.end(a), EndReply::Released { .. }));
+    assert!(matches!(key.release(a), ReleaseReply::Released { .. }));
     assert_eq!(key.granted(), [id(b)]);
 }
 
 #[test]
-fn nothing_extends_a_revoked_tenure() {
+fn nothing_extends_a_revoked_holder() {
     let mut key = Key::rw();
     let writer = key.next('w');
     key.enter(Ask::write(writer));
@@ -47,7 +47,7 @@ fn nothing_extends_a_revoked_tenure() {
     key.queue(Ask::read(one).until(until));
     key.queue(Ask::write(between));
     key.queue(Ask::read(two));
-    key.end(writer);
+    key.release(writer);
     let token = key.look().token.expect("granted");
     key.force(&[token], ForceHow::Revoke);
     let nested = key.next_of('a', 1);
@@ -56,7 +56,7 @@ fn nothing_extends_a_revoked_tenure() {
         secs(2),
         "not a nested hold"
     );
-    key.end(between);
+    key.release(between);
     let holder = &key.look().holders[0];
     assert_eq!(
         (holder.holds, holder.remaining),
@@ -73,44 +73,44 @@ fn now_ends_it_grants_the_next_and_tells_the_late() {
     key.queue(Ask::write(b));
     assert_eq!(
         key.force(&[token], ForceHow::Now),
-        ForceReply::Forced { tenures: 1 }
+        ForceReply::Forced { holders: 1 }
     );
     assert_eq!(key.granted(), [id(b)]);
-    assert_eq!(key.poll(a), PollReply::Gone(Why::Forced));
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(Why::Forced));
-    assert_eq!(key.end(a), EndReply::NotHeld(Why::Forced));
+    assert_eq!(key.poll(a), PollReply::Gone(EndReason::Forced));
+    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Forced));
+    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Forced));
     assert_eq!(key.holding(), ["b1"]);
 }
 
 #[test]
-fn a_later_period_is_not_touched() {
+fn a_later_epoch_is_not_touched() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     let seen = key.enter(Ask::write(a)).token;
-    key.end(a);
+    key.release(a);
     key.enter(Ask::write(b));
     for how in [ForceHow::Revoke, ForceHow::Now] {
-        assert_eq!(key.force(&[seen], how), ForceReply::WrongPeriod);
+        assert_eq!(key.force(&[seen], how), ForceReply::WrongEpoch);
     }
     assert!(matches!(key.renew(b, LEASE), RenewReply::Renewed { .. }));
 }
 
 #[test]
-fn all_readers_of_a_period_go_and_of_a_semaphore_only_those_named() {
+fn all_readers_of_a_epoch_go_and_of_a_semaphore_only_those_named() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::read(a));
     let token = key.enter(Ask::read(b)).token;
     assert_eq!(
         key.force(&[token], ForceHow::Now),
-        ForceReply::Forced { tenures: 2 }
+        ForceReply::Forced { holders: 2 }
     );
     let mut key = Key::semaphore(3);
     let token = key.enter(Ask::permits(a, 1)).token;
     key.enter(Ask::permits(b, 1));
     assert_eq!(
         key.force(&[token], ForceHow::Now),
-        ForceReply::Forced { tenures: 1 }
+        ForceReply::Forced { holders: 1 }
     );
     assert_eq!(key.holding(), ["b1"]);
 }

@@ -1,16 +1,16 @@
 //! Rule 14: how long a state is kept, and that nothing is left of it afterwards.
 
 use leasehold_api::bounds::TOKEN_RETENTION;
-use leasehold_api::{InspectReply, PollReply, RenewReply, Why};
+use leasehold_api::{EndReason, InspectReply, PollReply, RenewReply};
 
 use crate::support::{Ask, Key, START, WAITER_LEASE, secs};
 
 #[test]
-fn the_last_token_outlives_the_last_tenure() {
+fn the_last_token_outlives_the_last_holder() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let token = key.enter(Ask::write(a).lease(secs(1))).token;
-    key.end(a);
+    key.release(a);
     key.pass(TOKEN_RETENTION);
     assert_eq!(key.look().token, Some(token));
     key.now = START - 1;
@@ -47,8 +47,8 @@ fn past_its_stored_end_a_state_counts_as_empty() {
     assert!(key.look().token.is_some());
     key.now += 1;
     assert_eq!(key.look(), InspectReply::default());
-    assert_eq!(key.renew(a, secs(1)), RenewReply::Lost(Why::Unknown));
-    assert_eq!(key.poll(a), PollReply::Gone(Why::Unknown));
+    assert_eq!(key.renew(a, secs(1)), RenewReply::Lost(EndReason::Unknown));
+    assert_eq!(key.poll(a), PollReply::Gone(EndReason::Unknown));
 }
 
 #[test]

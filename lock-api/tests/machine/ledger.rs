@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReply, HolderView, InspectReply, Kind, Mode, Operation, Policy,
-    PollReply, RenewReply, ServerTime, WaiterView,
+    AcquireReply, ConvertReply, HolderView, InspectReply, Kind, Mode, Operation, Policy, PollReply,
+    ReleaseReply, RenewReply, ServerTime, WaiterView,
 };
 
 use crate::support::{Key, label};
@@ -16,27 +16,27 @@ use crate::support::{Key, label};
 #[derive(Clone, Debug, Default)]
 struct Entry {
     /// Where its place ends, while it waits.
-    place_end: u64,
+    waiter_end: u64,
     /// The waiter's own deadline.
     until: Option<u64>,
-    /// Tenures granted since it came, while it was not away.
+    /// Holders granted since it came, while it was not away.
     overtaken: u32,
     /// Waiters ahead of it when it came.
     ahead: u32,
-    away_marks: u32,
+    unreachable_marks: u32,
 }
 
 /// The account of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     entries: BTreeMap<String, Entry>,
-    /// Latest end that a tenure may have, by the session and owner, or sequence, that holds.
+    /// Latest end that a holder may have, by the session and owner, or sequence, that holds.
     allowed: BTreeMap<String, u64>,
     /// Attempts that were live and are not any more.
     gone: BTreeSet<Operation>,
     /// Attempts that are live.
     live: BTreeSet<Operation>,
-    /// Upgrades made while others waited, by tenure.
+    /// Upgrades made while others waited, by holder.
     upgrades: BTreeMap<String, u32>,
     /// Until when late copies must be known, and the token kept.
     kept_until: u64,
@@ -70,14 +70,14 @@ pub(crate) fn operation(command: &Command) -> Option<Operation> {
         Command::Acquire(request) => Some(request.operation),
         Command::Poll(request) => Some(request.operation),
         Command::Renew(request) => Some(request.operation),
-        Command::End(request) => Some(request.operation),
+        Command::Release(request) => Some(request.operation),
         Command::Convert(request) => Some(request.operation),
         Command::Inspect | Command::ForceRelease(_) => None,
     }
 }
 
-/// Labels here are those of the owner for tenures: `a#7`, or `a#s3` for semaphores.
-pub(crate) fn tenure_name(kind: Kind, operation: Operation) -> String {
+/// Labels here are those of the owner for holders: `a#7`, or `a#s3` for semaphores.
+pub(crate) fn holder_name(kind: Kind, operation: Operation) -> String {
     let letter = char::from(operation.session.as_bytes()[0]);
     match kind {
         Kind::Semaphore => format!("{letter}#s{}", operation.sequence),
@@ -100,7 +100,7 @@ fn operation_part(label: &leasehold_api::Label) -> &str {
 
 /// The label that an acquire carries here.
 pub(crate) fn full_label(kind: Kind, operation: Operation) -> String {
-    format!("{}|{}", tenure_name(kind, operation), label(operation))
+    format!("{}|{}", holder_name(kind, operation), label(operation))
 }
 
 impl Ledger {
@@ -144,7 +144,7 @@ impl Ledger {
         })
     }
 
-    /// Who came into a tenure in this step, with its view.
+    /// Who came into a holder in this step, with its view.
     fn granted<'a>(seen: &Observed<'a>) -> Vec<&'a HolderView> {
         let came = |h: &&HolderView| !stood(seen, h);
         seen.after.holders.iter().filter(came).collect()
@@ -162,7 +162,7 @@ impl Ledger {
         };
         for waiter in &seen.after.waiters {
             let name = operation_part(&waiter.label);
-            let Some(mine) = position(name).filter(|_| !waiter.away) else {
+            let Some(mine) = position(name).filter(|_| !waiter.unreachable) else {
                 continue;
             };
             let overtaking = granted
@@ -198,14 +198,14 @@ impl Ledger {
             Mode::Permits(n) => n,
         };
         let used: u32 = seen.after.holders.iter().map(|h| weight(h.mode)).sum();
-        let head = seen.after.waiters.iter().find(|w| !w.away);
+        let head = seen.after.waiters.iter().find(|w| !w.unreachable);
         ensure(
             head.is_none_or(|w| weight(w.mode) > spec.capacity() - used),
             || "the key is free and the head waits".to_owned(),
         )
     }
 
-    /// Tokens number periods.
+    /// Tokens number epochs.
     fn tokens(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         if seen.key.now >= self.kept_until && seen.before.token.is_none() {
             self.last_token = 0;
@@ -220,7 +220,7 @@ impl Ledger {
                 format!("{} has the old token {}", new.label, new.token)
             })?;
             let floor = self.floors.get(operation_part(&new.label));
-            // A downgrade and the readers behind it share the period that it starts.
+            // A downgrade and the readers behind it share the epoch that it starts.
             let joins = new.mode == Mode::Shared && !seen.before.holders.is_empty();
             let above = floor.is_none_or(|floor| new.token.get() >= *floor + u64::from(!joins));
             ensure(above, || format!("{} is not above {floor:?}", new.token))?;
@@ -235,12 +235,12 @@ impl Ledger {
         }
         let semaphore = seen.after.spec.is_some_and(|s| s.kind() == Kind::Semaphore);
         let tokens: BTreeSet<_> = seen.after.holders.iter().map(|h| h.token).collect();
-        let periods = if semaphore {
+        let epochs = if semaphore {
             seen.after.holders.len()
         } else {
             seen.after.holders.len().min(1)
         };
-        ensure(tokens.len() == periods, || format!("tokens {tokens:?}"))?;
+        ensure(tokens.len() == epochs, || format!("tokens {tokens:?}"))?;
         self.last_token = token;
         Ok(())
     }
@@ -256,7 +256,7 @@ impl Ledger {
         let Some((spec, op)) = spec.zip(operation(seen.command)) else {
             return Ok(());
         };
-        let name = tenure_name(spec.kind(), op);
+        let name = holder_name(spec.kind(), op);
         let view = holder(seen.after, &name).map(|h| (h.token, h.remaining));
         let said = match seen.reply {
             Reply::Acquire(AcquireReply::Acquired(it)) | Reply::Poll(PollReply::Acquired(it)) => {
@@ -271,8 +271,8 @@ impl Ledger {
         if let Reply::Acquire(AcquireReply::Queued(it)) | Reply::Poll(PollReply::Queued(it)) =
             seen.reply
         {
-            ensure(it.check_in <= spec.waiter_lease() / 3, || {
-                format!("to come back in {:?}", it.check_in)
+            ensure(it.poll_after <= spec.waiter_lease() / 3, || {
+                format!("to come back in {:?}", it.poll_after)
             })?;
         }
         let reads = holder(seen.before, &name).is_some_and(|h| h.mode == Mode::Shared);
@@ -284,11 +284,11 @@ impl Ledger {
         )
     }
 
-    /// A command of one operation changes nobody else's tenure.
+    /// A command of one operation changes nobody else's holder.
     fn others_untouched(&self, seen: &Observed<'_>) -> Result<(), String> {
         let own = operation(seen.command)
             .zip(seen.before.spec)
-            .map(|(op, spec)| tenure_name(spec.kind(), op));
+            .map(|(op, spec)| holder_name(spec.kind(), op));
         let forced = matches!(seen.command, Command::ForceRelease(_));
         for was in &seen.before.holders {
             let name = owner_part(&was.label);
@@ -316,20 +316,20 @@ impl Ledger {
             let known = self.live.contains(&request.operation);
             match reply {
                 AcquireReply::Queued(_) if !known => {
-                    let until = request.wait.and_then(|wait| wait.place_until);
+                    let until = request.wait.and_then(|wait| wait.wait_until);
                     let until = until.map(ServerTime::as_micros);
                     let end = now + micros(request.spec.waiter_lease());
                     let entry = self.entries.entry(name).or_default();
                     *entry = Entry {
-                        place_end: until.map_or(end, |until| end.min(until)),
+                        waiter_end: until.map_or(end, |until| end.min(until)),
                         until,
                         ahead: seen.before.waiter_count,
                         ..Entry::default()
                     };
                 }
                 AcquireReply::Acquired(_) if !known => {
-                    let tenure = tenure_name(request.spec.kind(), request.operation);
-                    self.allow(tenure, now + micros(request.lease));
+                    let holder = holder_name(request.spec.kind(), request.operation);
+                    self.allow(holder, now + micros(request.lease));
                 }
                 _ => {}
             }
@@ -341,20 +341,20 @@ impl Ledger {
                 && let Some(entry) = self.entries.get_mut(&name)
             {
                 let end = now + micros(spec.waiter_lease());
-                entry.place_end = entry.until.map_or(end, |until| end.min(until));
+                entry.waiter_end = entry.until.map_or(end, |until| end.min(until));
             }
         }
         if let (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) =
             (seen.command, seen.reply)
             && let Some(spec) = seen.before.spec.or(seen.after.spec)
         {
-            let tenure = tenure_name(spec.kind(), request.operation);
-            self.allow(tenure, now + micros(request.lease));
+            let holder = holder_name(spec.kind(), request.operation);
+            self.allow(holder, now + micros(request.lease));
         }
     }
 
-    fn allow(&mut self, tenure: String, end: u64) {
-        let allowed = self.allowed.entry(tenure).or_default();
+    fn allow(&mut self, holder: String, end: u64) {
+        let allowed = self.allowed.entry(holder).or_default();
         *allowed = end.max(*allowed);
     }
 
@@ -364,14 +364,20 @@ impl Ledger {
         for view in &seen.after.holders {
             let name = owner_part(&view.label).to_owned();
             let queued = seen.before.waiters.iter();
-            let claims = queued.filter(|w| owner_part(&w.label) == name);
-            let places: Vec<_> = claims
+            let offers = queued.filter(|w| owner_part(&w.label) == name);
+            let waiters: Vec<_> = offers
                 .map(|w| operation_part(&w.label).to_owned())
                 .collect();
-            for place in places {
+            for waiter in waiters {
                 let still = seen.after.waiters.iter();
-                if still.into_iter().all(|w| operation_part(&w.label) != place) {
-                    let end = self.entries.get(&place).map_or(0, |entry| entry.place_end);
+                if still
+                    .into_iter()
+                    .all(|w| operation_part(&w.label) != waiter)
+                {
+                    let end = self
+                        .entries
+                        .get(&waiter)
+                        .map_or(0, |entry| entry.waiter_end);
                     self.allow(name.clone(), end);
                 }
             }
@@ -386,7 +392,7 @@ impl Ledger {
                 })?;
             }
         }
-        // A tenure that is over frees the owner's name for another.
+        // A holder that is over frees the owner's name for another.
         let here: BTreeSet<_> = seen
             .after
             .holders
@@ -397,27 +403,27 @@ impl Ledger {
         Ok(())
     }
 
-    /// Places: ends, marks, order.
+    /// Places: ends, watermarks, order.
     fn waiters(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let now = seen.key.now;
-        let was_away = |name: &str| {
+        let was_unreachable = |name: &str| {
             let mut waiters = seen.before.waiters.iter();
-            waiters.any(|w| operation_part(&w.label) == name && w.away)
+            waiters.any(|w| operation_part(&w.label) == name && w.unreachable)
         };
         for view in &seen.after.waiters {
             let name = operation_part(&view.label);
             let Some(entry) = self.entries.get_mut(name) else {
                 return Err(format!("{name} waits and never asked to"));
             };
-            ensure(end(now, view.place_remaining) <= entry.place_end, || {
-                format!("the place of {name} lasts too long")
+            ensure(end(now, view.waiter_remaining) <= entry.waiter_end, || {
+                format!("the waiter of {name} lasts too long")
             })?;
             let polled = operation(seen.command).is_some_and(|op| label(op) == name)
                 && matches!(seen.command, Command::Poll(_));
-            if view.away && (!was_away(name) || polled) {
-                entry.away_marks += 1;
+            if view.unreachable && (!was_unreachable(name) || polled) {
+                entry.unreachable_marks += 1;
             }
-            ensure(entry.away_marks <= 2, || {
+            ensure(entry.unreachable_marks <= 2, || {
                 format!("{name} was marked too often")
             })?;
         }
@@ -427,7 +433,7 @@ impl Ledger {
         )
     }
 
-    /// While others wait, a tenure upgrades once.
+    /// While others wait, a holder upgrades once.
     fn upgrade(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let here: BTreeSet<_> = seen
             .after
@@ -441,13 +447,13 @@ impl Ledger {
         else {
             return Ok(());
         };
-        let name = tenure_name(Kind::RwLock, request.operation);
+        let name = holder_name(Kind::RwLock, request.operation);
         let was = holder(seen.before, &name).map(|h| h.mode);
-        let period = holder(seen.before, &name).map(|h| h.token);
+        let epoch = holder(seen.before, &name).map(|h| h.token);
         let acted = was != holder(seen.after, &name).map(|h| h.mode);
-        ensure(!acted || period <= Some(request.expected), || {
+        ensure(!acted || epoch <= Some(request.expected), || {
             format!(
-                "a conversion of period {} acted in {period:?}",
+                "a conversion of epoch {} acted in {epoch:?}",
                 request.expected
             )
         })?;
@@ -487,7 +493,7 @@ impl Ledger {
         let holds: u32 = seen.after.holders.iter().map(|h| h.holds).sum();
         let shown = holds as usize + seen.after.waiters.len();
         ensure(known == shown, || {
-            format!("{known} attempts are live, {shown} holds and places are shown")
+            format!("{known} attempts are live, {shown} holds and waiters are shown")
         })?;
         let gone: Vec<_> = self.live.difference(&still).copied().collect();
         self.gone.extend(gone);
@@ -500,20 +506,22 @@ impl Ledger {
     fn stored_end(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let now = seen.key.now;
         let settings = seen.key.settings;
-        let marks = match seen.command {
+        let watermarks = match seen.command {
             Command::Acquire(_) => !never_began(seen.reply),
-            Command::End(_) => true,
+            Command::Release(_) => true,
             _ => false,
         };
-        if marks {
-            self.kept_until = self.kept_until.max(now + micros(settings.horizon) * 2);
+        if watermarks {
+            self.kept_until = self
+                .kept_until
+                .max(now + micros(settings.delivery_window) * 2);
         }
         for view in &seen.after.holders {
             let kept = end(now, view.remaining) + micros(settings.retention);
             self.kept_until = self.kept_until.max(kept);
         }
         for view in &seen.after.waiters {
-            self.kept_until = self.kept_until.max(end(now, view.place_remaining));
+            self.kept_until = self.kept_until.max(end(now, view.waiter_remaining));
         }
         let stored = seen.key.state.stored_end();
         ensure(
@@ -527,7 +535,7 @@ fn part(view: &WaiterView) -> &str {
     operation_part(&view.label)
 }
 
-/// Whether a holder held before the step, in the same tenure.
+/// Whether a holder held before the step, in the same holder.
 fn stood(seen: &Observed<'_>, view: &HolderView) -> bool {
     let name = owner_part(&view.label);
     holder(seen.before, name).is_some_and(|was| was.label == view.label)
@@ -537,7 +545,7 @@ fn forces(seen: &Observed<'_>) -> bool {
     matches!(seen.command, Command::ForceRelease(_))
 }
 
-/// Whether a step may have started a period of its own among readers.
+/// Whether a step may have started an epoch of its own among readers.
 fn converts(seen: &Observed<'_>) -> bool {
     matches!(seen.command, Command::Convert(_))
 }
@@ -568,7 +576,7 @@ fn never_began(reply: &Reply) -> bool {
 
 /// Whether an attempt holds or waits: asked of a copy, by ending it there.
 fn alive(key: &Key, operation: Operation) -> bool {
-    !matches!(key.clone().end(operation), EndReply::NotHeld(_))
+    !matches!(key.clone().release(operation), ReleaseReply::NotHeld(_))
 }
 
 fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {

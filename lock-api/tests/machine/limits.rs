@@ -49,7 +49,7 @@ fn a_dead_holder_does_not_fill_the_key() {
 }
 
 #[test]
-fn no_waiters_allowed_means_no_place() {
+fn no_waiters_allowed_means_no_waiter() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));

@@ -3,8 +3,6 @@
 //! Each module takes one family of rules of `docs/semantics.md`; `random` plays sequences of
 //! commands and checks what must hold after every step.
 
-mod away;
-mod claims;
 mod conversion;
 mod delivery;
 mod expiry;
@@ -12,6 +10,7 @@ mod forced;
 mod kept;
 mod ledger;
 mod limits;
+mod offers;
 mod order;
 mod parts;
 mod random;
@@ -20,3 +19,4 @@ mod scan;
 mod support;
 mod time;
 mod tokens;
+mod unreachable;

@@ -1,7 +1,7 @@
 //! Rules 7 and 8: who is next.
 
-use leasehold_api::machine::Event;
-use leasehold_api::{EndReply, Policy, PollReply};
+use leasehold_api::machine::Payload;
+use leasehold_api::{Policy, PollReply, ReleaseReply};
 
 use crate::support::{Ask, Key, id};
 
@@ -12,9 +12,9 @@ fn a_fair_mutex_goes_by_arrival_and_tells_only_the_next() {
     key.enter(Ask::write(ops[0]));
     assert_eq!(key.queue(Ask::write(ops[1])).ahead, 0);
     assert_eq!(key.queue(Ask::write(ops[2])).ahead, 1);
-    key.end(ops[0]);
+    key.release(ops[0]);
     assert_eq!(key.granted(), [id(ops[1])]);
-    key.end(ops[1]);
+    key.release(ops[1]);
     assert_eq!(key.granted(), [id(ops[2])]);
 }
 
@@ -43,19 +43,19 @@ fn neighbouring_readers_come_in_together() {
     key.queue(Ask::read(ops[2]));
     key.queue(Ask::write(ops[3]));
     key.queue(Ask::read(ops[4]));
-    key.end(ops[0]);
+    key.release(ops[0]);
     assert_eq!(key.granted(), [id(ops[1]), id(ops[2])]);
     assert_eq!(key.waiting(), ["x1", "c1"]);
 }
 
 #[test]
-fn the_end_of_a_place_at_the_head_lets_those_behind_in() {
+fn the_end_of_a_waiter_at_the_head_lets_those_behind_in() {
     let mut key = Key::rw();
     let (r, w, s) = (key.next('r'), key.next('w'), key.next('s'));
     key.enter(Ask::read(r));
     key.queue(Ask::write(w));
     key.queue(Ask::read(s));
-    assert_eq!(key.end(w), EndReply::Left);
+    assert_eq!(key.release(w), ReleaseReply::Left);
     assert_eq!(key.granted(), [id(s)]);
 }
 
@@ -66,7 +66,10 @@ fn any_command_settles_for_everybody() {
     key.enter(Ask::write(a).lease(crate::support::secs(1)));
     key.queue(Ask::write(b));
     key.pass(crate::support::secs(1));
-    assert_eq!(key.end(c), EndReply::NotHeld(leasehold_api::Why::Unknown));
+    assert_eq!(
+        key.release(c),
+        ReleaseReply::NotHeld(leasehold_api::EndReason::Unknown)
+    );
     assert_eq!(key.granted(), [id(b)]);
 }
 
@@ -82,20 +85,20 @@ fn the_poll_that_is_granted_carries_the_news_itself() {
 }
 
 #[test]
-fn barging_hints_to_the_head_and_lets_a_newcomer_pass() {
+fn barging_wakes_the_head_and_lets_a_newcomer_pass() {
     let mut key = Key::mutex().policy(Policy::Barging);
     let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
     key.enter(Ask::write(ops[0]));
     key.queue(Ask::write(ops[1]));
     key.queue(Ask::write(ops[2]));
-    key.end(ops[0]);
-    assert_eq!(key.holding(), Vec::<String>::new(), "a hint is no grant");
+    key.release(ops[0]);
+    assert_eq!(key.holding(), Vec::<String>::new(), "a wake_up is no grant");
     assert_eq!(key.told.len(), 1);
     assert_eq!(key.told[0].to, ops[1].session);
-    assert_eq!(key.told[0].event, Event::Hint { sequence: 1 });
+    assert_eq!(key.told[0].payload, Payload::WakeUp { sequence: 1 });
     key.enter(Ask::write(ops[3]));
     assert!(matches!(key.poll(ops[1]), PollReply::Queued(_)));
-    key.end(ops[3]);
+    key.release(ops[3]);
     assert!(
         matches!(key.poll(ops[2]), PollReply::Acquired(_)),
         "a waiter gets a free key by its own poll"
@@ -109,9 +112,9 @@ fn reader_preference_lets_readers_pass_waiting_writers() {
     key.enter(Ask::read(a));
     key.queue(Ask::write(w));
     key.enter(Ask::read(r));
-    key.end(a);
+    key.release(a);
     assert_eq!(key.granted(), []);
-    key.end(r);
+    key.release(r);
     assert_eq!(key.granted(), [id(w)]);
 }
 
@@ -124,7 +127,7 @@ fn reader_preference_grants_the_queued_readers_first() {
     key.queue(Ask::read(ops[2]));
     key.queue(Ask::write(ops[3]));
     key.queue(Ask::read(ops[4]));
-    key.end(ops[0]);
+    key.release(ops[0]);
     assert_eq!(key.granted(), [id(ops[2]), id(ops[4])]);
 }
 
@@ -136,12 +139,12 @@ fn writer_preference_grants_the_queued_writers_first_and_holds_readers_back() {
     key.queue(Ask::read(ops[1]));
     key.queue(Ask::write(ops[2]));
     key.queue(Ask::write(ops[3]));
-    key.end(ops[0]);
+    key.release(ops[0]);
     assert_eq!(key.granted(), [id(ops[2])]);
-    key.end(ops[2]);
+    key.release(ops[2]);
     assert_eq!(key.granted(), [id(ops[3])]);
     key.queue(Ask::read(ops[4]));
-    key.end(ops[3]);
+    key.release(ops[3]);
     assert_eq!(key.granted(), [id(ops[1]), id(ops[4])]);
 }
 
@@ -158,12 +161,12 @@ fn a_waiter_is_overtaken_by_no_more_than_were_ahead_of_it() {
     let waiter = key.next('w');
     assert_eq!(key.queue(Ask::permits(waiter, 2)).ahead, 2);
     for op in [a, b] {
-        key.end(op);
+        key.release(op);
         let newcomer = key.next('n');
         key.held(Ask::permits(newcomer, 1));
     }
     assert_eq!(key.holding(), ["c1", "d1"]);
-    key.end(ahead[0]);
-    key.end(ahead[1]);
+    key.release(ahead[0]);
+    key.release(ahead[1]);
     assert_eq!(key.holding(), ["w1"]);
 }

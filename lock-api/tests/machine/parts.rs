@@ -66,28 +66,28 @@ fn the_order_of_the_parts_does_not_matter() {
         key.queue(Ask::write(writer));
     }
     let mut parts = key.state.to_parts();
-    parts.tenures.reverse();
-    parts.places.reverse();
+    parts.holders.reverse();
+    parts.waiters.reverse();
     parts.watermarks.reverse();
     assert_eq!(State::from_parts(parts), Ok(key.state));
 }
 
 #[test]
 fn holders_hold_what_fits_the_key() {
-    let none = |parts: &mut StateParts| parts.tenures[0].holds = HoldParts::default();
+    let none = |parts: &mut StateParts| parts.holders[0].holds = HoldParts::default();
     assert_eq!(refused(mutex(), none), "every holder holds");
     let shared = |parts: &mut StateParts| {
-        parts.tenures[0].holds = [(1, Mode::Shared)].into_iter().collect();
+        parts.holders[0].holds = [(1, Mode::Shared)].into_iter().collect();
     };
     assert_eq!(refused(mutex(), shared), "every hold fits the key");
     let nothing = |parts: &mut StateParts| parts.spec = None;
     assert_eq!(refused(mutex(), nothing), "every hold fits the key");
-    let permits = |parts: &mut StateParts| parts.places[0].mode = Mode::Permits(1);
+    let permits = |parts: &mut StateParts| parts.waiters[0].mode = Mode::Permits(1);
     assert_eq!(refused(mutex(), permits), "every waiter fits the key");
     let too_many = |parts: &mut StateParts| {
-        let mut other = parts.tenures[0].clone();
+        let mut other = parts.holders[0].clone();
         other.session = session('z');
-        parts.tenures.push(other);
+        parts.holders.push(other);
     };
     for parts in [mutex(), semaphore()] {
         assert_eq!(refused(parts, too_many), "used is within capacity");
@@ -97,10 +97,10 @@ fn holders_hold_what_fits_the_key() {
 #[test]
 fn tokens_are_those_that_were_granted() {
     let later = |parts: &mut StateParts| {
-        parts.tenures[0].token = FencingToken::new(parts.token + 1);
+        parts.holders[0].token = FencingToken::new(parts.token + 1);
     };
     let earlier = |parts: &mut StateParts| {
-        parts.tenures[0].token = FencingToken::new(parts.token - 1);
+        parts.holders[0].token = FencingToken::new(parts.token - 1);
     };
     let invariant = "every token is one that was granted";
     assert_eq!(refused(mutex(), later), invariant);
@@ -116,20 +116,20 @@ fn tokens_are_those_that_were_granted() {
 
 #[test]
 fn nothing_is_listed_twice() {
-    let holder = |parts: &mut StateParts| parts.tenures.push(parts.tenures[0].clone());
+    let holder = |parts: &mut StateParts| parts.holders.push(parts.holders[0].clone());
     assert_eq!(refused(mutex(), holder), "no holder is listed twice");
-    let waiter = |parts: &mut StateParts| parts.places.push(parts.places[0].clone());
+    let waiter = |parts: &mut StateParts| parts.waiters.push(parts.waiters[0].clone());
     assert_eq!(refused(mutex(), waiter), "no ticket is listed twice");
     let session = |parts: &mut StateParts| parts.watermarks.push(parts.watermarks[0]);
     assert_eq!(refused(mutex(), session), "no session has two watermarks");
     let again = |parts: &mut StateParts| {
-        let mut place = parts.places[0].clone();
-        place.ticket = parts.next_ticket;
+        let mut waiter = parts.waiters[0].clone();
+        waiter.ticket = parts.next_ticket;
         parts.next_ticket += 1;
-        parts.places.push(place);
+        parts.waiters.push(waiter);
     };
-    assert_eq!(refused(mutex(), again), "every place has its ticket");
-    let ahead = |parts: &mut StateParts| parts.next_ticket = parts.places[0].ticket;
+    assert_eq!(refused(mutex(), again), "every waiter has its ticket");
+    let ahead = |parts: &mut StateParts| parts.next_ticket = parts.waiters[0].ticket;
     assert_eq!(
         refused(mutex(), ahead),
         "every ticket is one that was given"
@@ -139,20 +139,20 @@ fn nothing_is_listed_twice() {
 #[test]
 fn bounds_cover_what_they_must() {
     let late = |parts: &mut StateParts| {
-        parts.earliest = parts.tenures[0].end.saturating_add(ms(1));
+        parts.earliest = parts.holders[0].end.saturating_add(ms(1));
     };
     assert_eq!(refused(mutex(), late), "earliest is a lower bound");
     let beyond = |parts: &StateParts| parts.stored_end.saturating_add(ms(1));
     let changes: [&dyn Fn(&mut StateParts); 3] = [
-        &|parts| parts.tenures[0].end = beyond(parts),
-        &|parts| parts.places[0].end = beyond(parts),
+        &|parts| parts.holders[0].end = beyond(parts),
+        &|parts| parts.waiters[0].end = beyond(parts),
         &|parts| parts.watermarks[0].until = beyond(parts),
     ];
     for change in changes {
         assert_eq!(refused(mutex(), change), "the stored end covers all");
     }
     let exactly = |parts: &mut StateParts| {
-        parts.tenures[0].end = parts.stored_end;
+        parts.holders[0].end = parts.stored_end;
         parts.earliest = parts.stored_end;
         parts.last_scan = ServerTime::from_micros(7);
     };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reach, Reply, Settings, State};
 use leasehold_api::{
-    Acquire, Convert, End, FencingToken, ForceHow, ForceRelease, InspectReply, Kind, Label, Limits,
-    LockSpec, Mode, Operation, OwnerId, Policy, Poll, Renew, ServerTime, Wait,
+    Acquire, Convert, FencingToken, ForceHow, ForceRelease, InspectReply, Kind, Label, Limits,
+    LockSpec, Mode, Operation, OwnerId, Policy, Poll, Release, Renew, ServerTime, Wait,
 };
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ enum Move {
         which: usize,
         lease: u64,
     },
-    End {
+    Release {
         which: usize,
     },
     Convert {
@@ -118,7 +118,7 @@ fn moves() -> impl Strategy<Value = Move> {
         12 => asks().prop_map(Move::Acquire),
         6 => (which(), any::<bool>()).prop_map(|(which, listening)| Move::Poll { which, listening }),
         4 => (which(), 1..30_u64).prop_map(|(which, lease)| Move::Renew { which, lease }),
-        6 => which().prop_map(|which| Move::End { which }),
+        6 => which().prop_map(|which| Move::Release { which }),
         5 => (which(), any::<bool>(), prop::bool::weighted(0.2))
             .prop_map(|(which, write, old)| Move::Convert { which, write, old }),
         1 => (any::<bool>(), any::<bool>()).prop_map(|(now, old)| Move::Force { now, old }),
@@ -186,7 +186,7 @@ impl Run {
     fn pass_to_the_edge(&mut self, short: u64) {
         let look = self.key.look();
         let holders = look.holders.iter().map(|h| h.remaining);
-        let ends = holders.chain(look.waiters.iter().map(|w| w.place_remaining));
+        let ends = holders.chain(look.waiters.iter().map(|w| w.waiter_remaining));
         if let Some(first) = ends.min() {
             self.key
                 .pass(first.saturating_sub(Duration::from_micros(short)));
@@ -213,7 +213,7 @@ impl Run {
                 let request = Renew::new(name(), attempt(which)?, ms(*lease));
                 Command::Renew(request.expect("valid"))
             }
-            Move::End { which } => Command::End(End::new(name(), attempt(which)?)),
+            Move::Release { which } => Command::Release(Release::new(name(), attempt(which)?)),
             Move::Convert { which, write, old } => {
                 let (of, at) = (attempt(which)?, token(old));
                 Command::Convert(if *write {
@@ -259,7 +259,7 @@ impl Run {
         request.wait = ask.wait.map(|(listening, until)| {
             let wait = Wait::new(listening);
             until.map_or(wait, |after| {
-                wait.with_place_until(self.key.at().saturating_add(ms(after)))
+                wait.with_wait_until(self.key.at().saturating_add(ms(after)))
             })
         });
         let last = self.tokens.last().map_or(0, |token| token.get());
@@ -303,14 +303,14 @@ impl Run {
     }
 
     /// When every attempt has been ended, in any order, nothing is left.
-    fn end_all(&mut self) -> Result<(), TestCaseError> {
+    fn release_all(&mut self) -> Result<(), TestCaseError> {
         let mut by_time = self.key.clone();
         by_time.now += 100_000;
         prop_assert!(by_time.state.is_idle(by_time.at()), "after every lease");
         by_time.now = by_time.state.stored_end().as_micros();
         prop_assert_eq!(by_time.look(), InspectReply::default());
         for attempt in self.attempts.clone() {
-            self.step(&Command::End(End::new(name(), attempt)))?;
+            self.step(&Command::Release(Release::new(name(), attempt)))?;
         }
         let look = self.key.look();
         prop_assert_eq!((look.holder_count, look.waiter_count), (0, 0));
@@ -331,6 +331,6 @@ proptest! {
         for (n, next) in moves.iter().enumerate() {
             run.play(next).map_err(|e| TestCaseError::fail(format!("at {n}: {e}")))?;
         }
-        run.end_all()?;
+        run.release_all()?;
     }
 }

@@ -1,6 +1,6 @@
 //! Rule 5: one owner, several holds.
 
-use leasehold_api::{EndReply, Mode, Refused, RenewReply, Why};
+use leasehold_api::{EndReason, Mode, Refused, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
@@ -16,22 +16,22 @@ fn holds_are_counted_and_end_in_any_order() {
         assert_eq!(key.enter(Ask::write(op)).holds, n);
     }
     for (left, op) in [(2, ops[1]), (1, ops[0])] {
-        let EndReply::Released { holds_left, tenure } = key.end(op) else {
+        let ReleaseReply::Released { holds_left, holder } = key.release(op) else {
             panic!("it holds");
         };
         assert_eq!(
-            (holds_left, tenure.expect("held").mode),
+            (holds_left, holder.expect("held").mode),
             (left, Mode::Exclusive)
         );
-        assert_eq!(key.end(op), EndReply::NotHeld(Why::Unknown));
+        assert_eq!(key.release(op), ReleaseReply::NotHeld(EndReason::Unknown));
     }
     let other = key.next('b');
     key.held(Ask::write(other));
     assert_eq!(
-        key.end(ops[2]),
-        EndReply::Released {
+        key.release(ops[2]),
+        ReleaseReply::Released {
             holds_left: 0,
-            tenure: None
+            holder: None
         }
     );
     assert_eq!(key.holding(), Vec::<String>::new());
@@ -65,7 +65,7 @@ fn an_inner_hold_with_a_shorter_lease_shortens_nothing() {
         secs(20)
     );
     key.pass(secs(2));
-    key.end(inner);
+    key.release(inner);
     assert_eq!(key.look().holders[0].remaining, secs(18));
 }
 
@@ -76,8 +76,14 @@ fn all_holds_of_an_owner_expire_together() {
     key.enter(Ask::write(outer).lease(secs(1)));
     key.enter(Ask::write(inner).lease(secs(2)));
     key.pass(secs(2));
-    assert_eq!(key.renew(outer, LEASE), RenewReply::Lost(Why::Expired));
-    assert_eq!(key.renew(inner, LEASE), RenewReply::Lost(Why::Unknown));
+    assert_eq!(
+        key.renew(outer, LEASE),
+        RenewReply::Lost(EndReason::Expired)
+    );
+    assert_eq!(
+        key.renew(inner, LEASE),
+        RenewReply::Lost(EndReason::Unknown)
+    );
     assert_eq!(key.holding(), Vec::<String>::new());
 }
 
@@ -152,8 +158,8 @@ fn the_weight_of_an_owner_is_the_greatest_of_its_holds() {
     key.enter(Ask::read(one));
     key.enter(Ask::read(two));
     key.enter(Ask::read(other));
-    key.end(one);
-    key.end(two);
+    key.release(one);
+    key.release(two);
     assert_eq!(key.holding(), ["b1"]);
 }
 
@@ -168,7 +174,7 @@ fn semaphores_ignore_the_owner() {
     assert_eq!(key.enter(Ask::permits(ops[0], 2)).holds, 1);
     assert_eq!(key.enter(Ask::permits(ops[1], 1)).holds, 1);
     key.held(Ask::permits(ops[2], 1));
-    key.end(ops[0]);
+    key.release(ops[0]);
     assert_eq!(key.holding(), ["a2"]);
 }
 
@@ -180,11 +186,11 @@ fn who_waits_and_then_re_enters_by_another_attempt_holds_twice_at_its_turn() {
     let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
     key.queue(Ask::read(one));
     key.queue(Ask::read(two));
-    key.end(writer);
+    key.release(writer);
     let holders = key.look().holders;
     assert_eq!((holders.len(), holders[0].holds), (1, 2));
-    key.end(one);
+    key.release(one);
     assert_eq!(key.look().holders[0].holds, 1);
-    key.end(two);
+    key.release(two);
     assert_eq!(key.holding(), Vec::<String>::new());
 }

@@ -1,7 +1,7 @@
 //! Rule 4, the bound on looking for the expired among many.
 
 use leasehold_api::bounds::{SCAN_FREELY, SCAN_INTERVAL};
-use leasehold_api::{AcquireReply, EndReply, Mode, Operation, RenewReply, Why};
+use leasehold_api::{AcquireReply, EndReason, Mode, Operation, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
@@ -53,7 +53,7 @@ fn among_many_a_dead_holder_may_count_for_the_scan_interval_and_no_longer() {
     );
     assert_eq!(
         key.clone().renew(dead, LEASE),
-        RenewReply::Lost(Why::Expired),
+        RenewReply::Lost(EndReason::Expired),
         "its own command always finds it expired"
     );
     key.pass(ms(1));
@@ -71,7 +71,7 @@ fn an_inspection_never_shows_the_dead_however_many_there_are() {
 }
 
 #[test]
-fn a_grant_to_an_owner_whose_tenure_expired_unseen_does_not_bring_it_back() {
+fn a_grant_to_an_owner_whose_holder_expired_unseen_does_not_bring_it_back() {
     let mut key = Key::rw();
     let writer = key.next('w');
     key.enter(Ask::write(writer));
@@ -86,21 +86,24 @@ fn a_grant_to_an_owner_whose_tenure_expired_unseen_does_not_bring_it_back() {
     let (between, newer) = (key.next('v'), key.next_of('o', 7));
     key.queue(Ask::write(between));
     key.queue(Ask::read(newer));
-    key.end(writer);
+    key.release(writer);
     key.pass(ms(1));
     key.poll(between); // The scan: the next one is not due for a while.
     key.pass(ms(1));
-    key.end(between);
+    key.release(between);
     assert_eq!(key.granted(), [crate::support::id(newer)]);
-    assert_eq!(key.renew(older, LEASE), RenewReply::Lost(Why::Unknown));
+    assert_eq!(
+        key.renew(older, LEASE),
+        RenewReply::Lost(EndReason::Unknown)
+    );
     assert!(matches!(
-        key.end(newer),
-        EndReply::Released { holds_left: 0, .. }
+        key.release(newer),
+        ReleaseReply::Released { holds_left: 0, .. }
     ));
 }
 
 #[test]
-fn readers_do_not_join_the_period_of_readers_that_are_gone() {
+fn readers_do_not_join_the_epoch_of_readers_that_are_gone() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     let before = key.enter(Ask::read(a).lease(ms(10))).token;

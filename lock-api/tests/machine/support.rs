@@ -5,14 +5,14 @@ use std::time::Duration;
 
 #[cfg(not(leasehold_mutants))]
 use leasehold_api::machine::step;
-use leasehold_api::machine::{Command, Env, Event, Message, Reach, Reply, Settings, State};
+use leasehold_api::machine::{Command, Env, Message, Payload, Reach, Reply, Settings, State};
 #[cfg(leasehold_mutants)]
 use leasehold_api::mutants::step;
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, Convert, ConvertReply, End, EndReply, FencingToken, ForceHow,
-    ForceRelease, ForceReply, Held, InspectReply, Key as Name, Label, Limits, LockSpec, Mode,
-    Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Renew, RenewReply, ServerTime,
-    SessionId, Wait,
+    Acquire, AcquireReply, Acquired, Contention, Convert, ConvertReply, FencingToken, ForceHow,
+    ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode, Operation,
+    OwnerId, Policy, Poll, PollReply, Queued, Refused, Release, ReleaseReply, Renew, RenewReply,
+    ServerTime, SessionId, Wait,
 };
 
 /// Where the virtual clock starts, in µs: far enough from 0 that it can be stepped back.
@@ -163,9 +163,9 @@ impl Key {
     }
 
     /// Is told that it is held, or panics.
-    pub(crate) fn held(&mut self, ask: Ask) -> Held {
+    pub(crate) fn held(&mut self, ask: Ask) -> Contention {
         match self.ask(ask.no_wait()) {
-            AcquireReply::Held(held) => held,
+            AcquireReply::Contended(held) => held,
             other => panic!("{other:?}, wanted Held"),
         }
     }
@@ -197,9 +197,9 @@ impl Key {
         }
     }
 
-    pub(crate) fn end(&mut self, operation: Operation) -> EndReply {
-        match self.step(&Command::End(End::new(name(), operation))) {
-            Reply::End(reply) => reply,
+    pub(crate) fn release(&mut self, operation: Operation) -> ReleaseReply {
+        match self.step(&Command::Release(Release::new(name(), operation))) {
+            Reply::Release(reply) => reply,
             other => panic!("{other:?} for an end"),
         }
     }
@@ -251,8 +251,8 @@ impl Key {
 
     /// Which attempts the last step told of their grants, in order.
     pub(crate) fn granted(&self) -> Vec<(SessionId, u64)> {
-        let granted = |message: &Message| match message.event {
-            Event::Granted { sequence, .. } => Some((message.to, sequence)),
+        let granted = |message: &Message| match message.payload {
+            Payload::Granted { sequence, .. } => Some((message.to, sequence)),
             _ => None,
         };
         self.told.iter().filter_map(granted).collect()
@@ -322,7 +322,7 @@ impl Ask {
     }
 
     pub(crate) fn until(mut self, until: ServerTime) -> Self {
-        self.wait = self.wait.map(|wait| wait.with_place_until(until));
+        self.wait = self.wait.map(|wait| wait.with_wait_until(until));
         self
     }
 

@@ -6,7 +6,7 @@ use leasehold_api::{Refused, RenewReply};
 use crate::support::{Ask, Key, START, ms};
 
 #[test]
-fn each_exclusive_tenure_has_a_greater_token() {
+fn each_exclusive_holder_has_a_greater_token() {
     let mut key = Key::mutex();
     let mut last = 0;
     for _ in 0..5 {
@@ -14,7 +14,7 @@ fn each_exclusive_tenure_has_a_greater_token() {
         let token = key.enter(Ask::write(a)).token.get();
         assert!(token > last, "in the same microsecond too");
         last = token;
-        key.end(a);
+        key.release(a);
     }
 }
 
@@ -23,23 +23,23 @@ fn a_token_is_at_least_the_time_in_microseconds() {
     let mut key = Key::mutex();
     let a = key.next('a');
     assert_eq!(key.enter(Ask::write(a)).token.get(), START);
-    key.end(a);
+    key.release(a);
     key.pass(ms(7));
     let b = key.next('b');
     assert_eq!(key.enter(Ask::write(b)).token.get(), START + 7_000);
 }
 
 #[test]
-fn overlapping_readers_share_a_period_and_a_writer_starts_another() {
+fn overlapping_readers_share_a_epoch_and_a_writer_starts_another() {
     let mut key = Key::rw();
     let (a, b, c, w) = (key.next('a'), key.next('b'), key.next('c'), key.next('w'));
     let first = key.enter(Ask::read(a)).token;
     key.pass(ms(5));
     assert_eq!(key.enter(Ask::read(b)).token, first);
-    key.end(a);
+    key.release(a);
     assert_eq!(key.enter(Ask::read(c)).token, first);
-    key.end(b);
-    key.end(c);
+    key.release(b);
+    key.release(c);
     assert!(key.enter(Ask::write(w)).token > first);
 }
 
@@ -54,7 +54,7 @@ fn a_floor_is_exceeded() {
 }
 
 #[test]
-fn a_floor_above_the_readers_token_starts_a_period_that_they_adopt() {
+fn a_floor_above_the_readers_token_starts_a_epoch_that_they_adopt() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     let first = key.enter(Ask::read(a)).token.get();
@@ -67,12 +67,12 @@ fn a_floor_above_the_readers_token_starts_a_period_that_they_adopt() {
 }
 
 #[test]
-fn a_floor_seen_in_this_very_period_joins_it() {
+fn a_floor_seen_in_this_very_epoch_joins_it() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     let first = key.enter(Ask::read(a)).token;
     key.enter(Ask::read(b));
-    key.end(a);
+    key.release(a);
     // It reads again, having seen the token by which the other still reads.
     let again = key.next('a');
     assert_eq!(key.enter(Ask::read(again).floor(first.get())).token, first);
@@ -83,7 +83,7 @@ fn a_writer_exceeds_an_equal_floor() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     let first = key.enter(Ask::read(a)).token;
-    key.end(a);
+    key.release(a);
     assert!(key.enter(Ask::write(b).floor(first.get())).token > first);
 }
 
@@ -99,7 +99,7 @@ fn a_floor_too_far_ahead_of_clock_and_token_is_refused() {
     assert_eq!(key.look(), leasehold_api::InspectReply::default());
     let token = key.enter(Ask::write(a).floor(START + day)).token.get();
     assert_eq!(token, START + day + 1);
-    key.end(a);
+    key.release(a);
     let b = key.next('b');
     key.enter(Ask::write(b).floor(token + day));
 }

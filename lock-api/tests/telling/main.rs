@@ -176,7 +176,7 @@ async fn what_did_not_work() {
     assert!(matches!(refused, Err(Error::Refused { .. })));
     network.inject_into(Call::Renew, Fault::LoseReply);
     server.advance(secs(15)).await;
-    network.inject_into(Call::End, Fault::LoseReply);
+    network.inject_into(Call::Release, Fault::LoseReply);
     drop(guard);
     server.advance(secs(5)).await;
     insta::assert_snapshot!(story());

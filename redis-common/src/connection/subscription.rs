@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use leasehold_api::{BackendError, ClockId, Notice, Notices, Runtime};
+use leasehold_api::{BackendError, ClockId, Notification, Notifications, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::managed::Shared;
-use crate::script::decode_notice;
+use crate::script::decode_notification;
 
 /// A silent subscription is pinged this often: a dead network shows in no other way.
 const PING_EVERY: Duration = Duration::from_secs(2);
@@ -44,23 +44,28 @@ pub(crate) async fn listen<C: Connector>(
     shared: &Arc<Shared<C>>,
     channel: String,
     closed: watch::Receiver<bool>,
-) -> Result<Notices, BackendError> {
+) -> Result<Notifications, BackendError> {
     let limit = shared.options.call_timeout;
     let subscription = shared
         .within(limit, Subscription::open(shared, &channel))
         .await
         .unwrap_or_else(|| Err(BackendError::unavailable("the subscription took too long")))?;
-    let (notices, stream) = mpsc::unbounded_channel();
+    let (notifications, stream) = mpsc::unbounded_channel();
     let task = SubscriptionTask {
         shared: Arc::clone(shared),
         channel,
-        notices,
+        notifications,
         closed,
     };
     shared.handle.spawn(task.run(subscription));
     Ok(Box::pin(futures_util::stream::unfold(
         stream,
-        async |mut stream| stream.recv().await.map(|notice| (notice, stream)),
+        async |mut stream| {
+            stream
+                .recv()
+                .await
+                .map(|notification| (notification, stream))
+        },
     )))
 }
 
@@ -95,7 +100,7 @@ impl<T: Connection> Subscription<T> {
 struct SubscriptionTask<C> {
     shared: Arc<Shared<C>>,
     channel: String,
-    notices: UnboundedSender<Notice>,
+    notifications: UnboundedSender<Notification>,
     closed: watch::Receiver<bool>,
 }
 
@@ -111,12 +116,12 @@ impl<C: Connector> SubscriptionTask<C> {
     /// Ends when the stream is dropped.
     async fn keep_open(&self, mut subscription: Subscription<C::Connection>) {
         while let Ended::Lost = self.forward(&mut subscription).await {
-            self.tell(Notice::Gap { listening: false });
+            self.tell(Notification::Missed { listening: false });
             let Some(new) = self.open_again().await else {
                 return;
             };
             subscription = new;
-            self.tell(Notice::Gap { listening: true });
+            self.tell(Notification::Missed { listening: true });
         }
     }
 
@@ -125,7 +130,7 @@ impl<C: Connector> SubscriptionTask<C> {
         let clock = subscription.clock;
         loop {
             let event = pin!(subscription.events.recv());
-            let unwanted = pin!(self.notices.closed());
+            let unwanted = pin!(self.notifications.closed());
             let moved = pin!(subscription.moved.changed());
             match self
                 .shared
@@ -159,7 +164,7 @@ impl<C: Connector> SubscriptionTask<C> {
         let mut pause = FIRST_PAUSE;
         loop {
             let attempt = pin!(Subscription::open(&self.shared, &self.channel));
-            match select(attempt, pin!(self.notices.closed())).await {
+            match select(attempt, pin!(self.notifications.closed())).await {
                 Either::Left((Ok(subscription), _)) => return Some(subscription),
                 Either::Left((Err(_), _)) => self.shared.runtime.sleep(pause).await,
                 Either::Right(_) => return None,
@@ -169,8 +174,10 @@ impl<C: Connector> SubscriptionTask<C> {
     }
 
     fn deliver(&self, payload: &[u8], clock: ClockId) {
-        match decode_notice(payload, clock) {
-            Ok(notices) => notices.into_iter().for_each(|notice| self.tell(notice)),
+        match decode_notification(payload, clock) {
+            Ok(notifications) => notifications
+                .into_iter()
+                .for_each(|notification| self.tell(notification)),
             // It may have been a grant, which counts as missed.
             Err(_) => self.missed(),
         }
@@ -178,11 +185,11 @@ impl<C: Connector> SubscriptionTask<C> {
 
     /// The subscription is alive, but a message may be missing.
     fn missed(&self) {
-        self.tell(Notice::Gap { listening: true });
+        self.tell(Notification::Missed { listening: true });
     }
 
-    fn tell(&self, notice: Notice) {
+    fn tell(&self, notification: Notification) {
         // Fails if the stream was dropped, which ends this task soon.
-        let _ = self.notices.send(notice);
+        let _ = self.notifications.send(notification);
     }
 }

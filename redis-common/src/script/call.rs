@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, Convert, End, ForceHow, ForceRelease, InvalidInput, Key, Operation, Poll, Renew,
+    Acquire, Convert, ForceHow, ForceRelease, InvalidInput, Key, Operation, Poll, Release, Renew,
     SessionId, bounds,
 };
 
@@ -22,7 +22,7 @@ const ACQUIRE: usize = 129;
 #[non_exhaustive]
 pub struct ScriptSettings {
     /// H, the delivery window; the same for all clients of a server.
-    pub horizon: Duration,
+    pub delivery_window: Duration,
     /// T, how long the server remembers the last token of a key; the same for all clients of a
     /// server.
     pub token_retention: Duration,
@@ -34,7 +34,7 @@ pub struct ScriptSettings {
 impl Default for ScriptSettings {
     fn default() -> Self {
         Self {
-            horizon: bounds::HORIZON,
+            delivery_window: bounds::DELIVERY_WINDOW,
             token_retention: bounds::TOKEN_RETENTION,
             push: true,
         }
@@ -51,8 +51,8 @@ impl ScriptSettings {
 
     /// Sets the delivery window, cut to whole microseconds.
     #[must_use]
-    pub const fn with_horizon(mut self, horizon: Duration) -> Self {
-        self.horizon = horizon;
+    pub const fn with_delivery_window(mut self, delivery_window: Duration) -> Self {
+        self.delivery_window = delivery_window;
         self
     }
 
@@ -161,7 +161,7 @@ impl Protocol {
     }
 
     /// Answered by [`reply::ends`](super::reply::ends).
-    pub fn end(&self, batch: &[End]) -> Call {
+    pub fn release(&self, batch: &[Release]) -> Call {
         let elements = batch.iter().map(|end| (&end.key, end));
         self.call(&self.scripts.end, USUAL, elements, |out, end| {
             operation(out, &end.operation);
@@ -239,7 +239,7 @@ fn acquire(out: &mut Writer, request: &Acquire) {
     let (mode, permits) = mode_code(request.mode);
     let (wait, until) = match &request.wait {
         None => (0, None),
-        Some(wait) => (if wait.listening { 2 } else { 1 }, wait.place_until),
+        Some(wait) => (if wait.listening { 2 } else { 1 }, wait.wait_until),
     };
     operation(out, &request.operation)
         .spec(&request.spec)

@@ -11,7 +11,7 @@
 //! - A script answers with one bulk string: for each element a status byte, the server's time and
 //!   the packed reply.
 //! - Notifications are published on one channel for each session; see [`Protocol::channel`]. A
-//!   message carries one or more of them; see [`decode_notice`].
+//!   message carries one or more of them; see [`decode_notification`].
 //!
 //! Numbers are little-endian. Times, tokens and sequences are encoded as IEEE doubles, the numbers
 //! of Lua; all of them are integers below 2^53.
@@ -28,5 +28,5 @@ mod source;
 pub use call::{Call, Protocol, ScriptSettings};
 pub use encoding::Malformed;
 pub use error_class::{ErrorClass, classify, without_arguments};
-pub use reply::{NO_NOTICES, decode_notice};
+pub use reply::{NO_NOTIFICATIONS, decode_notification};
 pub use source::Script;

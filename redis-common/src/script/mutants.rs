@@ -33,7 +33,7 @@ pub const ALL: &[LuaMutant] = &[
         )],
     },
     LuaMutant {
-        name: "lua-conversion-ignores-the-period",
+        name: "lua-conversion-ignores-the-epoch",
         rule: "rule 6",
         changes: &[("if expected ~= S.token then", "if expected == nil then")],
     },
@@ -55,12 +55,12 @@ pub const ALL: &[LuaMutant] = &[
         )],
     },
     LuaMutant {
-        name: "lua-full-lease-for-claim",
+        name: "lua-full-lease-for-offer",
         rule: "rule 10",
         changes: &[
             (
-                "marks, skip, to, to_owner, claim_ends,",
-                "marks, skip, to, to_owner, now + 30000000,",
+                "watermarks, skip, to, to_owner, offer_ends,",
+                "watermarks, skip, to, to_owner, now + 30000000,",
             ),
             (
                 "place.floor, place.ends)\n",

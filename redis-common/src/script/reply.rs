@@ -5,9 +5,9 @@
 //! what. Nothing here panics, whatever the bytes are.
 
 use leasehold_api::{
-    AcquireReply, Acquired, BackendError, ClockId, ConvertReply, EndReply, ForceReply, Held,
-    HolderView, InspectReply, Notice, PollReply, Queued, Refused, RenewReply, ServerTime, Stamp,
-    Stamped, TenureView, WaiterView, Why,
+    AcquireReply, Acquired, BackendError, ClockId, Contention, ConvertReply, EndReason, ForceReply,
+    HolderStatus, HolderView, InspectReply, Notification, PollReply, Queued, Refused, ReleaseReply,
+    RenewReply, ServerTime, Stamp, Stamped, WaiterView,
 };
 
 use super::encoding::{Malformed, Reader};
@@ -40,7 +40,7 @@ fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
     Ok(match from.u8("acquire reply")? {
         b'A' => AcquireReply::Acquired(acquired(from)?),
         b'Q' => AcquireReply::Queued(queued(from)?),
-        b'H' => AcquireReply::Held(held(from)?),
+        b'H' => AcquireReply::Contended(held(from)?),
         b'R' => AcquireReply::Refused(refused(from)?),
         _ => {
             return Err(Malformed {
@@ -57,7 +57,7 @@ pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<PollReply
         Ok(match from.u8("poll reply")? {
             b'A' => PollReply::Acquired(acquired(from)?),
             b'Q' => PollReply::Queued(queued(from)?),
-            b'G' => PollReply::Gone(why(from)?),
+            b'G' => PollReply::Gone(reason(from)?),
             _ => return Err(Malformed { what: "poll reply" }),
         })
     })
@@ -72,7 +72,7 @@ pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewR
                 token: from.token("token")?,
                 remaining: from.duration("remaining")?,
             },
-            b'L' => RenewReply::Lost(why(from)?),
+            b'L' => RenewReply::Lost(reason(from)?),
             _ => {
                 return Err(Malformed {
                     what: "renew reply",
@@ -82,22 +82,22 @@ pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewR
     })
 }
 
-/// Decodes the answer to [`Protocol::end`](super::Protocol::end) with `count` elements; always
+/// Decodes the answer to [`Protocol::release`](super::Protocol::release) with `count` elements; always
 /// gives as many.
-pub fn ends(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<EndReply>> {
+pub fn ends(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<ReleaseReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("end reply")? {
             b'R' => {
                 let holds_left = from.u32("holds left")?;
-                let tenure = if holds_left == 0 {
+                let holder = if holds_left == 0 {
                     None
                 } else {
-                    Some(tenure(from)?)
+                    Some(holder_status(from)?)
                 };
-                EndReply::Released { holds_left, tenure }
+                ReleaseReply::Released { holds_left, holder }
             }
-            b'L' => EndReply::Left,
-            b'N' => EndReply::NotHeld(why(from)?),
+            b'L' => ReleaseReply::Left,
+            b'N' => ReleaseReply::NotHeld(reason(from)?),
             _ => return Err(Malformed { what: "end reply" }),
         })
     })
@@ -112,8 +112,8 @@ pub fn convert(bytes: &[u8], clock: ClockId) -> Answer<ConvertReply> {
                 remaining: from.duration("remaining")?,
             },
             b'S' => ConvertReply::NotSole,
-            b'W' => ConvertReply::WrongPeriod(tenure(from)?),
-            b'L' => ConvertReply::Lost(why(from)?),
+            b'W' => ConvertReply::WrongEpoch(holder_status(from)?),
+            b'L' => ConvertReply::Lost(reason(from)?),
             _ => {
                 return Err(Malformed {
                     what: "convert reply",
@@ -156,9 +156,9 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
     only(bytes, clock, |from| {
         Ok(match from.u8("force reply")? {
             b'F' => ForceReply::Forced {
-                tenures: from.u32("tenures")?,
+                holders: from.u32("holders")?,
             },
-            b'W' => ForceReply::WrongPeriod,
+            b'W' => ForceReply::WrongEpoch,
             _ => {
                 return Err(Malformed {
                     what: "force reply",
@@ -170,33 +170,37 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
 
 /// A message for a session's channel that carries nothing: how many received it tells whether
 /// the session is subscribed.
-pub const NO_NOTICES: [u8; 8] = [0; 8];
+pub const NO_NOTIFICATIONS: [u8; 8] = [0; 8];
 
 /// Decodes a message from a session's channel.
 ///
 /// # Errors
 /// [`Malformed`] if no script of this crate publishes such a message.
-pub fn decode_notice(payload: &[u8], clock: ClockId) -> Result<Vec<Notice>, Malformed> {
+pub fn decode_notification(payload: &[u8], clock: ClockId) -> Result<Vec<Notification>, Malformed> {
     let mut from = Reader::new(payload);
-    let at = from.time("notice stamp")?;
+    let at = from.time("notification stamp")?;
     let stamp = Stamp { clock, at };
-    let mut notices = Vec::new();
+    let mut notifications = Vec::new();
     while !from.is_empty() {
-        let code = from.u8("notice")?;
+        let code = from.u8("notification")?;
         let sequence = from.number("sequence")?;
-        notices.push(match code {
-            b'G' => Notice::Granted {
+        notifications.push(match code {
+            b'G' => Notification::Granted {
                 sequence,
                 token: from.token("token")?,
                 remaining: from.duration("remaining")?,
                 stamp,
             },
-            b'H' => Notice::Hint { sequence, stamp },
-            b'R' => Notice::Revoked { sequence, stamp },
-            _ => return Err(Malformed { what: "notice" }),
+            b'H' => Notification::WakeUp { sequence, stamp },
+            b'R' => Notification::Revoked { sequence, stamp },
+            _ => {
+                return Err(Malformed {
+                    what: "notification",
+                });
+            }
         });
     }
-    Ok(notices)
+    Ok(notifications)
 }
 
 /// The server's time in the execution that gave this answer, whichever script it comes from;
@@ -279,12 +283,12 @@ fn garbage(error: &Malformed) -> BackendError {
     BackendError::outcome_unknown(error.to_string()).with_cause(error.clone())
 }
 
-fn why(from: &mut Reader<'_>) -> Result<Why, Malformed> {
+fn reason(from: &mut Reader<'_>) -> Result<EndReason, Malformed> {
     match from.u8("why")? {
-        b'X' => Ok(Why::Expired),
-        b'F' => Ok(Why::Forced),
-        b'E' => Ok(Why::Ended),
-        b'U' => Ok(Why::Unknown),
+        b'X' => Ok(EndReason::Expired),
+        b'F' => Ok(EndReason::Forced),
+        b'E' => Ok(EndReason::Released),
+        b'U' => Ok(EndReason::Unknown),
         _ => Err(Malformed { what: "why" }),
     }
 }
@@ -300,19 +304,22 @@ fn acquired(from: &mut Reader<'_>) -> Result<Acquired, Malformed> {
 fn queued(from: &mut Reader<'_>) -> Result<Queued, Malformed> {
     Ok(Queued {
         ahead: from.u32("ahead")?,
-        check_in: from.duration("check in")?,
-        place_remaining: from.duration("place remaining")?,
+        poll_after: from.duration("check in")?,
+        waiter_remaining: from.duration("waiter remaining")?,
     })
 }
 
-fn held(from: &mut Reader<'_>) -> Result<Held, Malformed> {
-    let change_in = from.duration("change in")?;
-    let by = if from.flag("label flag")? {
+fn held(from: &mut Reader<'_>) -> Result<Contention, Malformed> {
+    let retry_after = from.duration("change in")?;
+    let holder = if from.flag("label flag")? {
         Some(from.label("label")?)
     } else {
         None
     };
-    Ok(Held { change_in, by })
+    Ok(Contention {
+        retry_after,
+        holder,
+    })
 }
 
 fn refused(from: &mut Reader<'_>) -> Result<Refused, Malformed> {
@@ -331,8 +338,8 @@ fn refused(from: &mut Reader<'_>) -> Result<Refused, Malformed> {
     })
 }
 
-fn tenure(from: &mut Reader<'_>) -> Result<TenureView, Malformed> {
-    Ok(TenureView {
+fn holder_status(from: &mut Reader<'_>) -> Result<HolderStatus, Malformed> {
+    Ok(HolderStatus {
         mode: from.mode("mode")?,
         token: from.token("token")?,
         remaining: from.duration("remaining")?,
@@ -363,8 +370,8 @@ fn waiter(from: &mut Reader<'_>) -> Result<WaiterView, Malformed> {
     Ok(WaiterView {
         label: from.label("label")?,
         mode: from.mode("mode")?,
-        place_remaining: from.duration("place remaining")?,
-        away: from.flag("away")?,
+        waiter_remaining: from.duration("waiter remaining")?,
+        unreachable: from.flag("unreachable")?,
     })
 }
 
@@ -406,7 +413,7 @@ mod tests {
         let answers = renewals(&out.finish(), 4, CLOCK);
         assert_eq!(
             answers[0].as_ref().expect("a reply"),
-            &stamped(5, RenewReply::Lost(Why::Forced))
+            &stamped(5, RenewReply::Lost(EndReason::Forced))
         );
         assert!(matches!(
             &answers[1],
@@ -443,22 +450,22 @@ mod tests {
     }
 
     #[test]
-    fn a_message_carries_several_notices() {
+    fn a_message_carries_several_notifications() {
         let mut out = Writer::with_capacity(0);
         out.number(11).u8(b'G').number(1).number(2).number(3);
         out.u8(b'H').number(4).u8(b'R').number(5);
         let stamp = stamped(11, ()).stamp;
         let expected = vec![
-            Notice::Granted {
+            Notification::Granted {
                 sequence: 1,
                 token: FencingToken::new(2),
                 remaining: Duration::from_micros(3),
                 stamp,
             },
-            Notice::Hint { sequence: 4, stamp },
-            Notice::Revoked { sequence: 5, stamp },
+            Notification::WakeUp { sequence: 4, stamp },
+            Notification::Revoked { sequence: 5, stamp },
         ];
-        assert_eq!(decode_notice(&out.finish(), CLOCK), Ok(expected));
+        assert_eq!(decode_notification(&out.finish(), CLOCK), Ok(expected));
     }
 
     proptest! {
@@ -470,7 +477,7 @@ mod tests {
         ) {
             let bytes = [start, &bytes].concat();
             let _ = (acquire(&bytes, CLOCK), convert(&bytes, CLOCK), inspect(&bytes, CLOCK));
-            let _ = (force_release(&bytes, CLOCK), decode_notice(&bytes, CLOCK));
+            let _ = (force_release(&bytes, CLOCK), decode_notification(&bytes, CLOCK));
             prop_assert_eq!(polls(&bytes, count, CLOCK).len(), count);
             prop_assert_eq!(renewals(&bytes, count, CLOCK).len(), count);
             prop_assert_eq!(ends(&bytes, count, CLOCK).len(), count);

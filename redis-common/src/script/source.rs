@@ -149,7 +149,7 @@ const SHARED: [(&str, &str); 3] = [
         include_str!("lua/shared/one_exclusive_hold.lua"),
     ),
     ("SET_VALUE", include_str!("lua/shared/set_value.lua")),
-    ("CHECK_IN", include_str!("lua/shared/check_in.lua")),
+    ("POLL_AFTER", include_str!("lua/shared/poll_after.lua")),
 ];
 
 /// Replaces each `@NAME@`. Lua has no constants that cost nothing, and no cheap function calls:
@@ -160,7 +160,7 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         // The last byte is the version of the format.
         ("MAGIC", r"'LH\2'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
-        ("HORIZON", number(settings.horizon)),
+        ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),
         // A stored end that has to move moves by this much more, so that it moves seldom.
         ("SLACK", number(settings.token_retention / 8)),
@@ -170,7 +170,10 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("SCAN_FREELY", bounds::SCAN_FREELY.to_string()),
         ("SCAN_INTERVAL", number(bounds::SCAN_INTERVAL)),
         ("SETTLE_BUDGET", bounds::SETTLE_BUDGET.to_string()),
-        ("MAX_AWAY_MARKS", bounds::MAX_AWAY_MARKS.to_string()),
+        (
+            "MAX_UNREACHABLE_MARKS",
+            bounds::MAX_UNREACHABLE_MARKS.to_string(),
+        ),
         ("CHECK_EARLY", bounds::CHECK_EARLY.to_string()),
         ("STAGGER_STEPS", bounds::STAGGER_STEPS.to_string()),
         ("MAX_POLL_INTERVAL", number(bounds::MAX_POLL_INTERVAL)),
@@ -183,14 +186,14 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("BARGING", b'B'.to_string()),
         ("READERS_FIRST", b'R'.to_string()),
         ("WRITERS_FIRST", b'W'.to_string()),
-        // Flags of a tenure.
+        // Flags of a holder.
         ("REVOKED", "1".into()),
         ("UPGRADED", "2".into()),
         ("OWN_TOKEN", "4".into()),
         // Flags of a place.
         ("LISTENING", "1".into()),
-        ("AWAY", "2".into()),
-        // The most tenures, places and marks in one packed string; each count is a byte of it.
+        ("UNREACHABLE", "2".into()),
+        // The most holders, places and watermarks in one packed string; each count is a byte of it.
         ("PACKED_RECORDS", "160".into()),
         // The same for locks that no fast path serves: the general part writes the whole string.
         ("FEW_RECORDS", "64".into()),
@@ -200,11 +203,11 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("NONE", "0".into()),
         ("FORCE_NOW", b'N'.to_string()),
         // First bytes of the fields of a hash.
-        ("TENURE", b'h'.to_string()),
-        ("MARK", b'm'.to_string()),
+        ("HOLDER", b'h'.to_string()),
+        ("WATERMARK", b'm'.to_string()),
         // The most fields that a command takes at once; Lua's stack bounds it.
         ("CHUNK", "500".into()),
-        // Every eighth step on a hash looks at 64 fields and removes marks that are over.
+        // Every eighth step on a hash looks at 64 fields and removes watermarks that are over.
         ("SWEEP_EVERY", "8".into()),
         ("SWEEP_COUNT", "64".into()),
     ];

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_api::machine::{self, Command, Env, Event, Message, Reach, Reply, State};
+use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, State};
 use leasehold_api::{
-    Acquire, BackendError, ClockId, Convert, End, FencingToken, ForceHow, ForceRelease, Key, Label,
-    Limits, LockSpec, Mode, Notice, Operation, OwnerId, Policy, Poll, Renew, ServerTime, SessionId,
-    Stamped, Wait,
+    Acquire, BackendError, ClockId, Convert, FencingToken, ForceHow, ForceRelease, Key, Label,
+    Limits, LockSpec, Mode, Notification, Operation, OwnerId, Policy, Poll, Release, Renew,
+    ServerTime, SessionId, Stamped, Wait,
 };
-use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notice, reply};
+use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notification, reply};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -21,8 +21,8 @@ use proptest::test_runner::{Config, TestRunner};
 use super::support::{Connection, Value};
 
 const CLOCK: ClockId = ClockId::new(1);
-/// Short, so that marks and tokens are forgotten within a case.
-const HORIZON: Duration = Duration::from_millis(30);
+/// Short, so that watermarks and tokens are forgotten within a case.
+const DELIVERY_WINDOW: Duration = Duration::from_millis(30);
 const RETENTION: Duration = Duration::from_millis(80);
 
 /// One random action; the numbers choose among what there is.
@@ -33,10 +33,10 @@ enum Action {
     Again(u8),
     Poll(u8, bool),
     Renew(u8, u8),
-    End(u8),
-    /// End of the oldest attempt that has not been ended like this: in a fair queue, the holder's.
+    Release(u8),
+    /// Release of the oldest attempt that has not been ended like this: in a fair queue, the holder's.
     EndOldest,
-    /// End, then the acquire that it ends.
+    /// Release, then the acquire that it ends.
     EndFirst(Attempt),
     Convert(u8, bool, bool),
     Inspect(u8),
@@ -85,7 +85,7 @@ fn actions() -> impl Strategy<Value = Action> {
         2 => any::<u8>().prop_map(Action::Again),
         6 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
         4 => (any::<u8>(), 0..30_u8).prop_map(|(a, b)| Action::Renew(a, b)),
-        6 => any::<u8>().prop_map(Action::End),
+        6 => any::<u8>().prop_map(Action::Release),
         1 => attempts().prop_map(Action::EndFirst),
         3 => (any::<u8>(), any::<bool>(), any::<bool>())
             .prop_map(|(a, b, c)| Action::Convert(a, b, c)),
@@ -105,8 +105,8 @@ fn owner(number: u8) -> OwnerId {
     OwnerId::from_u64([5, 1 << 32, 0x0100_0000_0000_0001][usize::from(number)])
 }
 
-fn end(request: &Acquire) -> Command {
-    Command::End(End::new(request.key.clone(), request.operation))
+fn release(request: &Acquire) -> Command {
+    Command::Release(Release::new(request.key.clone(), request.operation))
 }
 
 /// A fair mutex, or a lock mostly for writing, with places and leases that last for the whole case:
@@ -140,7 +140,7 @@ fn contention() -> impl Strategy<Value = Action> {
         3 => any::<u8>().prop_map(Action::Again),
         4 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
         4 => (any::<u8>(), 0..200_u8).prop_map(|(a, b)| Action::Renew(a, b)),
-        2 => any::<u8>().prop_map(Action::End),
+        2 => any::<u8>().prop_map(Action::Release),
         1 => Just(Action::Inspect(0)),
         4 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),
         2 => (0..16_u8).prop_map(Action::Sleep),
@@ -258,7 +258,7 @@ impl World<'_> {
             0 | 1 => None,
             2 => Some(Wait::new(false)),
             3 => Some(
-                Wait::new(true).with_place_until(
+                Wait::new(true).with_wait_until(
                     self.now
                         .saturating_add(Duration::from_millis(u64::from(attempt.wait % 16))),
                 ),
@@ -292,7 +292,7 @@ impl World<'_> {
             }
             Action::EndFirst(attempt) => {
                 let request = self.request(attempt);
-                self.both(&request.key, &end(&request))?;
+                self.both(&request.key, &release(&request))?;
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
             Action::Sleep(ms) => std::thread::sleep(Duration::from_millis(u64::from(*ms))),
@@ -315,13 +315,13 @@ impl World<'_> {
             }
             Action::EndOldest => {
                 if let Some(request) = self.queue.pop_front() {
-                    self.both(&request.key, &end(&request))?;
+                    self.both(&request.key, &release(&request))?;
                 }
             }
             Action::Again(choice)
             | Action::Poll(choice, _)
             | Action::Renew(choice, _)
-            | Action::End(choice)
+            | Action::Release(choice)
             | Action::Convert(choice, _, _) => {
                 if let Some(request) = self.recent(*choice) {
                     let command = self.once_more(action, &request);
@@ -346,8 +346,8 @@ impl World<'_> {
             Action::Again(choice) => {
                 let mut again = request.clone();
                 if choice >= 128 {
-                    // As a client does that asks again, perhaps when the mark is gone.
-                    again.deliver_before = self.now.saturating_add(HORIZON / 2);
+                    // As a client does that asks again, perhaps when the watermark is gone.
+                    again.deliver_before = self.now.saturating_add(DELIVERY_WINDOW / 2);
                 }
                 Command::Acquire(again)
             }
@@ -356,7 +356,7 @@ impl World<'_> {
                 let lease = Duration::from_millis(u64::from(ms) + 1);
                 Command::Renew(Renew::new(key, operation, lease).expect("a good lease"))
             }
-            Action::End(_) => end(request),
+            Action::Release(_) => release(request),
             Action::Convert(_, up, old) => {
                 let token = self.tokens.iter().rev().nth(usize::from(old)).copied();
                 let token = token.unwrap_or(FencingToken::new(1));
@@ -432,7 +432,7 @@ impl World<'_> {
             Command::Acquire(request) => protocol.acquire(request),
             Command::Poll(request) => protocol.poll(from_ref(request)),
             Command::Renew(request) => protocol.renew(from_ref(request)),
-            Command::End(request) => protocol.end(from_ref(request)),
+            Command::Release(request) => protocol.release(from_ref(request)),
             Command::Convert(request) => protocol.convert(request),
             Command::Inspect => protocol.inspect(key),
             Command::ForceRelease(request) => protocol.force_release(request),
@@ -457,7 +457,7 @@ impl World<'_> {
                 let mut all = reply::renewals(&bytes, 1, CLOCK);
                 unstamp(all.remove(0), Reply::Renew)
             }
-            Command::End(_) => unstamp(first(reply::ends(&bytes, 1, CLOCK)), Reply::End),
+            Command::Release(_) => unstamp(first(reply::ends(&bytes, 1, CLOCK)), Reply::Release),
             Command::Convert(_) => unstamp(reply::convert(&bytes, CLOCK), Reply::Convert),
             Command::Inspect => unstamp(reply::inspect(&bytes, CLOCK), Reply::Inspect),
             Command::ForceRelease(_) => {
@@ -481,30 +481,30 @@ impl World<'_> {
             let to = listening
                 .find(|who| self.protocol.channel(who).as_bytes() == parts[1].bytes())
                 .ok_or_else(|| TestCaseError::fail("a message to a stranger"))?;
-            let notices = decode_notice(parts[2].bytes(), CLOCK)
+            let notifications = decode_notification(parts[2].bytes(), CLOCK)
                 .map_err(|error| TestCaseError::fail(error.to_string()))?;
-            heard.extend(notices.into_iter().map(|notice| Message {
+            heard.extend(notifications.into_iter().map(|notification| Message {
                 to,
-                event: event(notice),
+                payload: payload(notification),
             }));
         }
     }
 }
 
-fn event(notice: Notice) -> Event {
-    match notice {
-        Notice::Granted {
+fn payload(notification: Notification) -> Payload {
+    match notification {
+        Notification::Granted {
             sequence,
             token,
             remaining,
             ..
-        } => Event::Granted {
+        } => Payload::Granted {
             sequence,
             token,
             remaining,
         },
-        Notice::Hint { sequence, .. } => Event::Hint { sequence },
-        Notice::Revoked { sequence, .. } => Event::Revoked { sequence },
+        Notification::WakeUp { sequence, .. } => Payload::WakeUp { sequence },
+        Notification::Revoked { sequence, .. } => Payload::Revoked { sequence },
         other => panic!("nobody publishes {other:?}"),
     }
 }
@@ -531,7 +531,7 @@ fn a_contended_key_is_handed_on_as_the_state_machine_does() {
 fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Action>) {
     let server = RedisServer::start();
     let settings = ScriptSettings::default()
-        .with_horizon(HORIZON)
+        .with_delivery_window(DELIVERY_WINDOW)
         .with_token_retention(RETENTION);
     let protocol = Protocol::new("t:", settings).expect("a good prefix");
     let connections = (Connection::open(&server), Connection::open(&server));
@@ -558,7 +558,7 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         let mut cells = cells.borrow_mut();
         let number = case.fetch_add(1, Ordering::Relaxed);
         let mut world = World::new(&mut cells, &protocol, number);
-        world.settings = machine::Settings::new(HORIZON, RETENTION);
+        world.settings = machine::Settings::new(DELIVERY_WINDOW, RETENTION);
         (world.spec, world.packed_records) = (spec, packed_records);
         let done = world.run(&actions);
         for who in 0..4 {

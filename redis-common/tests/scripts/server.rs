@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, ClockId, Convert, ConvertReply, End, EndReply, Key,
-    LockSpec, Mode, Operation, OwnerId, Policy, Poll, PollReply, Renew, RenewReply, ServerTime,
-    SessionId, Wait, Why,
+    Acquire, AcquireReply, BackendError, ClockId, Convert, ConvertReply, EndReason, Key, LockSpec,
+    Mode, Operation, OwnerId, Policy, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
+    ServerTime, SessionId, Wait,
 };
 use leasehold_redis_common::script::{ErrorClass, Protocol, ScriptSettings, classify, reply};
 use leasehold_test_servers::{RedisServer, ServerOptions};
@@ -75,8 +75,8 @@ impl Bench {
         assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
     }
 
-    fn end(&mut self, name: &str, operation: Operation) -> EndReply {
-        let call = self.protocol.end(&[End::new(key(name), operation)]);
+    fn release(&mut self, name: &str, operation: Operation) -> ReleaseReply {
+        let call = self.protocol.release(&[Release::new(key(name), operation)]);
         let answer = self.connection.play(&call);
         let first = reply::ends(answer.bytes(), 1, CLOCK).remove(0);
         first.expect("a reply").reply
@@ -152,7 +152,9 @@ fn a_foreign_value_is_named_and_left_alone() {
         let request = bench.mutex(name, attempt(1, 1));
         let expected = format!("the key holds a foreign value ({found})");
         assert_eq!(bench.try_acquire(&request), Err(expected));
-        let call = bench.protocol.end(&[End::new(key(name), attempt(1, 1))]);
+        let call = bench
+            .protocol
+            .release(&[Release::new(key(name), attempt(1, 1))]);
         let answer = bench.connection.play(&call);
         assert!(matches!(
             &reply::ends(answer.bytes(), 1, CLOCK)[..],
@@ -171,14 +173,17 @@ fn an_error_in_a_batch_touches_no_other_element() {
         .connection
         .command(&[b"RPUSH".to_vec(), list, b"x".to_vec()]);
     let ends: Vec<_> = [("list", 1), ("mine", 1), ("nothing", 1)]
-        .map(|(name, sequence)| End::new(key(name), attempt(1, sequence)))
+        .map(|(name, sequence)| Release::new(key(name), attempt(1, sequence)))
         .into();
-    let answer = bench.connection.play(&bench.protocol.end(&ends));
+    let answer = bench.connection.play(&bench.protocol.release(&ends));
     let answers = reply::ends(answer.bytes(), 3, CLOCK);
     assert!(matches!(answers[0], Err(BackendError::ForeignValue { .. })));
     let reply = |i: usize| answers[i].as_ref().expect("a reply").reply;
-    assert!(matches!(reply(1), EndReply::Released { holds_left: 0, .. }));
-    assert!(matches!(reply(2), EndReply::NotHeld(_)));
+    assert!(matches!(
+        reply(1),
+        ReleaseReply::Released { holds_left: 0, .. }
+    ));
+    assert!(matches!(reply(2), ReleaseReply::NotHeld(_)));
 }
 
 #[test]
@@ -212,18 +217,18 @@ fn full_memory_stops_acquires_and_nothing_else() {
         bench.renew("renewed", attempt(1, 1)),
         RenewReply::Renewed { .. }
     ));
-    let released = bench.end("ended", attempt(1, 1));
+    let released = bench.release("ended", attempt(1, 1));
     assert!(
-        matches!(released, EndReply::Released { .. }),
+        matches!(released, ReleaseReply::Released { .. }),
         "{released:?}"
     );
-    let unknown = bench.end("nothing there", attempt(1, 1));
-    assert!(matches!(unknown, EndReply::NotHeld(_)), "{unknown:?}");
-    assert_eq!(bench.end("given up", attempt(2, 2)), EndReply::Left);
-    // Nobody listens, so that the grant asks PUBLISH first and the place is marked away.
-    let released = bench.end("waited", attempt(1, 1));
+    let unknown = bench.release("nothing there", attempt(1, 1));
+    assert!(matches!(unknown, ReleaseReply::NotHeld(_)), "{unknown:?}");
+    assert_eq!(bench.release("given up", attempt(2, 2)), ReleaseReply::Left);
+    // Nobody listens, so that the grant asks PUBLISH first and the place is marked unreachable.
+    let released = bench.release("waited", attempt(1, 1));
     assert!(
-        matches!(released, EndReply::Released { .. }),
+        matches!(released, ReleaseReply::Released { .. }),
         "{released:?}"
     );
     let poll = Poll::new(key("waited"), attempt(2, 2), true);
@@ -253,7 +258,9 @@ fn a_server_that_may_not_write_says_so_itself() {
     bench.configure("replica-read-only", "yes");
     let before = bench.stored("held");
 
-    let end = bench.protocol.end(&[End::new(key("held"), attempt(1, 1))]);
+    let end = bench
+        .protocol
+        .release(&[Release::new(key("held"), attempt(1, 1))]);
     let Value::Error(error) = bench.connection.play(&end) else {
         panic!("a replica took a write");
     };
@@ -267,14 +274,14 @@ fn a_server_that_may_not_write_says_so_itself() {
 }
 
 #[test]
-fn a_place_that_has_outlived_its_mark_is_not_taken_twice() {
+fn a_waiter_that_has_outlived_its_watermark_is_not_taken_twice() {
     let mut bench = Bench::new();
-    let horizon = Duration::from_millis(500);
-    let settings = ScriptSettings::default().with_horizon(horizon);
+    let delivery_window = Duration::from_millis(500);
+    let settings = ScriptSettings::default().with_delivery_window(delivery_window);
     bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
     let request = |bench: &mut Bench, who| {
         let mut request = bench.mutex("job", attempt(who, 1));
-        request.deliver_before = bench.now().saturating_add(horizon / 2);
+        request.deliver_before = bench.now().saturating_add(delivery_window / 2);
         request.wait = Some(Wait::new(false));
         request
     };
@@ -282,7 +289,7 @@ fn a_place_that_has_outlived_its_mark_is_not_taken_twice() {
     assert!(matches!(bench.acquire(&holder), AcquireReply::Acquired(_)));
     let waiter = request(&mut bench, 2);
     assert!(matches!(bench.acquire(&waiter), AcquireReply::Queued(_)));
-    std::thread::sleep(3 * horizon);
+    std::thread::sleep(3 * delivery_window);
     let again = request(&mut bench, 2);
     assert!(matches!(bench.acquire(&again), AcquireReply::Queued(_)));
     let third = request(&mut bench, 3);
@@ -303,19 +310,19 @@ fn a_key_is_a_hash_while_it_has_many_records_and_a_string_otherwise() {
         assert_eq!(bench.type_of("shared"), expected, "with {session} readers");
     }
     for session in 1..=80 {
-        let reply = bench.end("shared", attempt(session, 1));
-        assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+        let reply = bench.release("shared", attempt(session, 1));
+        assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
     }
-    // A short horizon forgets the marks while the key stays in use.
-    let settings = ScriptSettings::default().with_horizon(Duration::from_secs(1));
+    // A short delivery window forgets the watermarks while the key stays in use.
+    let settings = ScriptSettings::default().with_delivery_window(Duration::from_secs(1));
     bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
     for session in 1..=170 {
         let mut request = bench.request("brief", attempt(session, 1), rw, Mode::Shared);
         request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
         assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
         assert!(matches!(
-            bench.end("brief", attempt(session, 1)),
-            EndReply::Released { .. }
+            bench.release("brief", attempt(session, 1)),
+            ReleaseReply::Released { .. }
         ));
     }
     assert_eq!(bench.type_of("brief"), "hash");
@@ -324,8 +331,8 @@ fn a_key_is_a_hash_while_it_has_many_records_and_a_string_otherwise() {
         let mut request = bench.request("brief", attempt(1, sequence), rw, Mode::Shared);
         request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
         assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
-        let reply = bench.end("brief", attempt(1, sequence));
-        assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+        let reply = bench.release("brief", attempt(1, sequence));
+        assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
     }
     assert_eq!(bench.type_of("brief"), "string");
 }
@@ -355,17 +362,17 @@ fn a_hash_that_the_fast_path_does_not_serve_is_left_and_entered_with_many_record
                 let request = bench.request("many", attempt(session, 2), spec, mode);
                 let reply = bench.acquire(&request);
                 assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
-                let reply = bench.end("many", attempt(session, 2));
-                assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+                let reply = bench.release("many", attempt(session, 2));
+                assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
             } else {
                 let waiter = bench.request("many", attempt(101, session.into()), spec, mode);
                 let reply = bench.acquire(&waiter.with_wait(Wait::new(false)));
                 assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
-                let reply = bench.end("many", attempt(101, session.into()));
-                assert_eq!(reply, EndReply::Left);
+                let reply = bench.release("many", attempt(101, session.into()));
+                assert_eq!(reply, ReleaseReply::Left);
             }
-            let reply = bench.end("many", attempt(session, 1));
-            assert!(matches!(reply, EndReply::Released { .. }), "{reply:?}");
+            let reply = bench.release("many", attempt(session, 1));
+            assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
         }
         assert_eq!(bench.type_of("many"), "hash", "{spec:?}");
     }
@@ -404,14 +411,14 @@ fn a_queue_of_sixty_four_goes_round_in_one_string_and_one_of_ninety_in_a_hash() 
         // Three times round, so that what is passed over in the string is closed up in between.
         for turn in 0..3 * (usize::from(waiters) + 1) {
             let done = queue.pop_front().expect("a holder");
-            let released = bench.end("busy", done);
+            let released = bench.release("busy", done);
             assert!(
-                matches!(released, EndReply::Released { .. }),
+                matches!(released, ReleaseReply::Released { .. }),
                 "{turn}: {released:?}"
             );
             if turn % 5 == 0 {
-                let again = bench.end("busy", done);
-                assert_eq!(again, EndReply::NotHeld(Why::Ended), "{turn}");
+                let again = bench.release("busy", done);
+                assert_eq!(again, ReleaseReply::NotHeld(EndReason::Released), "{turn}");
             }
             let (again, reply) = ask(&mut bench, done.session.as_bytes()[0]);
             let queued =

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, End, EndReply, ForceHow,
-    ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll, PollReply, Renew,
-    RenewReply, Stamped, Wait, Why,
+    Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, EndReason, ForceHow,
+    ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll, PollReply,
+    Release, ReleaseReply, Renew, RenewReply, Stamped, Wait,
 };
 use leasehold_redis_common::Options;
 use leasehold_test_servers::{FaultProxy, RedisServer, Request};
@@ -118,8 +118,13 @@ impl Setup {
         acquired(&answer.reply)
     }
 
-    async fn end(&self, key: &Key, operation: Operation) {
-        first(self.direct.end(&[End::new(key.clone(), operation)]).await).expect("an answer");
+    async fn release(&self, key: &Key, operation: Operation) {
+        first(
+            self.direct
+                .release(&[Release::new(key.clone(), operation)])
+                .await,
+        )
+        .expect("an answer");
     }
 }
 
@@ -137,13 +142,16 @@ async fn load_scripts(backend: &Backend) {
     backend.convert(&convert).await.expect("an answer");
     let force = ForceRelease::new(key.clone(), vec![held.token]);
     backend.force_release(&force).await.expect("an answer");
-    let end = End::new(key.clone(), operation);
-    first(backend.end(&[end]).await).expect("an answer");
+    let end = Release::new(key.clone(), operation);
+    first(backend.release(&[end]).await).expect("an answer");
 }
 
 /// That an operation is over, as far as the state still tells.
-fn is_over(reply: &EndReply) -> bool {
-    matches!(reply, EndReply::NotHeld(Why::Ended | Why::Unknown))
+fn is_over(reply: &ReleaseReply) -> bool {
+    matches!(
+        reply,
+        ReleaseReply::NotHeld(EndReason::Released | EndReason::Unknown)
+    )
 }
 
 fn first<T>(
@@ -175,7 +183,7 @@ async fn an_acquire_whose_reply_is_lost_holds_once() {
             let seen = setup.look(&key).await;
             assert_eq!((seen.holder_count, seen.holders[0].holds), (1, 1));
             assert_eq!(seen.holders[0].token, held.token);
-            setup.end(&key, operation).await;
+            setup.release(&key, operation).await;
             assert_eq!(setup.look(&key).await.holder_count, 0);
         }
     }
@@ -198,15 +206,15 @@ async fn a_nested_hold_whose_replies_are_lost_counts_once_and_ends_once() {
                 .await;
             assert_eq!(acquired(&reply).holds, 2);
 
-            let end = [End::new(key.clone(), inner)];
+            let end = [Release::new(key.clone(), inner)];
             setup
-                .eaten(async |backend| first(backend.end(&end).await))
+                .eaten(async |backend| first(backend.release(&end).await))
                 .await;
             assert_eq!(setup.look(&key).await.holders[0].holds, 1);
 
-            let end = [End::new(key.clone(), outer)];
+            let end = [Release::new(key.clone(), outer)];
             let reply = setup
-                .eaten(async |backend| first(backend.end(&end).await))
+                .eaten(async |backend| first(backend.release(&end).await))
                 .await;
             assert!(is_over(&reply), "{reply:?}");
             assert_eq!(setup.look(&key).await.holder_count, 0);
@@ -236,7 +244,7 @@ async fn a_renewal_whose_reply_is_lost_extends_to_its_lease_and_no_further() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_replies_are_lost_has_one_place_and_leaves_it_once() {
+async fn a_waiter_whose_replies_are_lost_has_one_waiter_and_leaves_it_once() {
     let key = key("queued");
     for mut setup in Setup::all().await {
         let holder = mutex(&key, operation(session(1), 1), soon(&setup.direct).await);
@@ -248,19 +256,19 @@ async fn a_waiter_whose_replies_are_lost_has_one_place_and_leaves_it_once() {
             let reply = setup
                 .eaten(async |backend| backend.acquire(&request).await)
                 .await;
-            assert!(matches!(reply, AcquireReply::Queued(place) if place.ahead == 0));
+            assert!(matches!(reply, AcquireReply::Queued(waiter) if waiter.ahead == 0));
             assert_eq!(setup.look(&key).await.waiter_count, 1);
 
             let poll = [Poll::new(key.clone(), waiter, false)];
             let reply = setup
                 .eaten(async |backend| first(backend.poll(&poll).await))
                 .await;
-            assert!(matches!(reply, PollReply::Queued(place) if place.ahead == 0));
+            assert!(matches!(reply, PollReply::Queued(waiter) if waiter.ahead == 0));
             assert_eq!(setup.look(&key).await.waiter_count, 1);
 
-            let end = [End::new(key.clone(), waiter)];
+            let end = [Release::new(key.clone(), waiter)];
             let reply = setup
-                .eaten(async |backend| first(backend.end(&end).await))
+                .eaten(async |backend| first(backend.release(&end).await))
                 .await;
             assert!(is_over(&reply), "{reply:?}");
             assert_eq!(setup.look(&key).await.waiter_count, 0);
@@ -269,7 +277,7 @@ async fn a_waiter_whose_replies_are_lost_has_one_place_and_leaves_it_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conversion_whose_reply_is_lost_starts_one_period() {
+async fn a_conversion_whose_reply_is_lost_starts_one_epoch() {
     let key = key("converted");
     for mut setup in Setup::all().await {
         let operation = operation(session(1), 1);
@@ -285,7 +293,7 @@ async fn a_conversion_whose_reply_is_lost_starts_one_period() {
             let reply = setup
                 .eaten(async |backend| backend.convert(&convert).await)
                 .await;
-            let ConvertReply::WrongPeriod(now) = reply else {
+            let ConvertReply::WrongEpoch(now) = reply else {
                 panic!("{reply:?}");
             };
             assert_eq!(now.mode, convert.to);
@@ -293,7 +301,7 @@ async fn a_conversion_whose_reply_is_lost_starts_one_period() {
             // Once more changes nothing.
             let again = setup.direct.convert(&convert).await.expect("an answer");
             assert!(
-                matches!(again.reply, ConvertReply::WrongPeriod(view) if view.token == now.token)
+                matches!(again.reply, ConvertReply::WrongEpoch(view) if view.token == now.token)
             );
             token = now.token;
             let renew = [Renew::new(key.clone(), operation, LEASE).expect("a good lease")];
@@ -315,12 +323,12 @@ async fn a_forced_release_whose_reply_is_lost_never_touches_the_next_holder() {
             let reply = setup
                 .eaten(async |backend| backend.force_release(&force).await)
                 .await;
-            assert_eq!(reply, ForceReply::WrongPeriod);
+            assert_eq!(reply, ForceReply::WrongEpoch);
             let next = operation(session(2), sequence);
             setup.take(&mutex(&key, next, before)).await;
             setup.direct.force_release(&force).await.expect("an answer");
             assert_eq!(setup.look(&key).await.holder_count, 1);
-            setup.end(&key, next).await;
+            setup.release(&key, next).await;
         }
     }
 }

@@ -20,9 +20,9 @@ const FOREIGN: &str = "another program's value";
 /// Cases that need virtual time: they would take minutes here.
 const CANNOT_RUN: &[&str] = &[
     "long_spans::token_is_remembered",
-    "long_spans::token_outlives_an_expired_tenure",
+    "long_spans::token_outlives_an_expired_holder",
     "long_spans::longest_lease",
-    "long_spans::no_copy_outlives_its_mark",
+    "long_spans::no_copy_outlives_its_watermark",
 ];
 
 /// Runs the suite on the backend of that name. Its documentation says which rights it needs.

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use leasehold_api::{BackendError, Notice};
+use leasehold_api::{BackendError, Notification};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer, ServerOptions};
 
 use super::support::{
@@ -193,7 +193,7 @@ async fn a_server_that_has_become_a_replica_is_left() {
     {
         let proxy = FaultProxy::start(old.address()).await;
         let backend = constructor.open(&proxy.url()).await;
-        let mut notices = backend.listen(session(number)).await.expect("listening");
+        let mut notifications = backend.listen(session(number)).await.expect("listening");
         let name = key(constructor.name);
         let before = soon(&backend).await;
         let ours = |sequence| mutex(&name, operation(session(number), sequence), before);
@@ -216,9 +216,14 @@ async fn a_server_that_has_become_a_replica_is_left() {
         assert_ne!(first.stamp.clock, moved.stamp.clock, "{}", constructor.name);
         assert!(began.elapsed() <= RECOVERY, "{}", constructor.name);
         for listening in [false, true] {
-            let notice = tokio::time::timeout(RECOVERY * 5, notices.next()).await;
-            let gap = Some(Notice::Gap { listening });
-            assert_eq!(notice.expect("it is told"), gap, "{}", constructor.name);
+            let notification = tokio::time::timeout(RECOVERY * 5, notifications.next()).await;
+            let gap = Some(Notification::Missed { listening });
+            assert_eq!(
+                notification.expect("it is told"),
+                gap,
+                "{}",
+                constructor.name
+            );
         }
         let listed = admin(&new.url(), &["PUBSUB", "CHANNELS"]).await;
         assert!(

@@ -6,7 +6,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, BackendError, End, EndReply, Key, Renew, RenewReply, SessionId};
+use leasehold_api::{
+    AcquireReply, BackendError, Key, Release, ReleaseReply, Renew, RenewReply, SessionId,
+};
 use leasehold_redis_common::Options;
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
@@ -29,11 +31,11 @@ async fn try_acquire(backend: &Backend, key: &Key, sequence: u64) -> Result<(), 
     }
 }
 
-async fn end(backend: &Backend, key: &Key, sequence: u64) {
-    let end = End::new(key.clone(), operation(session(1), sequence));
-    let answer = backend.end(&[end]).await.remove(0).expect("an answer");
+async fn release(backend: &Backend, key: &Key, sequence: u64) {
+    let end = Release::new(key.clone(), operation(session(1), sequence));
+    let answer = backend.release(&[end]).await.remove(0).expect("an answer");
     assert!(
-        matches!(answer.reply, EndReply::Released { .. }),
+        matches!(answer.reply, ReleaseReply::Released { .. }),
         "{answer:?}"
     );
 }
@@ -50,7 +52,7 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
                 .expect("acquired");
         }
         admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
-        end(&backend, &key("forgotten"), sequence).await;
+        release(&backend, &key("forgotten"), sequence).await;
     }
 }
 
@@ -92,7 +94,7 @@ async fn a_full_server_takes_no_new_holds_but_keeps_and_ends_the_old_ones() {
             matches!(renewed.reply, RenewReply::Renewed { .. }),
             "{renewed:?}"
         );
-        end(&backend, &key("held"), sequence).await;
+        release(&backend, &key("held"), sequence).await;
         admin(&url, &["CONFIG", "SET", "maxmemory", "0"]).await;
     }
 }
@@ -106,7 +108,7 @@ async fn a_replica_is_unavailable_until_it_is_promoted() {
         try_acquire(&backend, &key("replica"), sequence)
             .await
             .expect("acquired");
-        end(&backend, &key("replica"), sequence).await;
+        release(&backend, &key("replica"), sequence).await;
         admin(&url, &["REPLICAOF", "127.0.0.1", "1"]).await;
         let error = try_acquire(&backend, &key("replica"), sequence + 100).await;
         let error = error.expect_err("read-only");
@@ -141,7 +143,7 @@ async fn a_busy_server_is_unavailable_until_it_is_done() {
         assert!(error.to_string().contains("BUSY"), "{error}");
         busy.await.expect("it ends");
         backend.acquire(&request).await.expect("an answer");
-        end(&backend, &key("busy"), sequence).await;
+        release(&backend, &key("busy"), sequence).await;
     }
 }
 
@@ -236,8 +238,8 @@ async fn calls_dropped_at_any_moment_leave_nothing_that_their_end_does_not_remov
             let request = mutex(&key, operation, soon(&backend).await);
             let patience = Duration::from_micros(sequence % 50 * 10);
             let _ = tokio::time::timeout(patience, backend.acquire(&request)).await;
-            let end = End::new(key.clone(), operation);
-            backend.end(&[end]).await.remove(0).expect("an answer");
+            let end = Release::new(key.clone(), operation);
+            backend.release(&[end]).await.remove(0).expect("an answer");
         }
         eventually("nothing is left", async || {
             let seen = backend.inspect(&key).await.expect("an answer").reply;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use leasehold_api::{Error, LockClient, MutexGuard, Outcome, Release};
+use leasehold_api::{Error, LockClient, MutexGuard, Outcome, ReleaseOutcome};
 use leasehold_test_servers::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
@@ -185,7 +185,10 @@ fn a_guard_may_outlive_the_shutdown_of_its_client() {
     thread::sleep(SHORT_LEASE);
     assert!(next.is_valid());
     let released = watch.runtime.block_on(next.release());
-    assert!(matches!(released, Ok(Release::Released { holds_left: 0 })));
+    assert!(matches!(
+        released,
+        Ok(ReleaseOutcome::Released { holds_left: 0 })
+    ));
 }
 
 #[test]
@@ -218,7 +221,7 @@ fn releases_that_race_come_to_the_same() {
         let (one, two) = user.block_on(async { (one.await, two.await) });
         for released in [one, two] {
             let released = released.expect("no panic");
-            let is = matches!(released, Ok(Release::Released { holds_left: 0 }));
+            let is = matches!(released, Ok(ReleaseOutcome::Released { holds_left: 0 }));
             assert!(is, "round {round}: {released:?}");
         }
         assert!(!guard.is_valid());
@@ -251,7 +254,10 @@ fn a_release_that_is_given_up_goes_on() {
             drop(guard);
         } else {
             let again = user.block_on(guard.release());
-            assert!(matches!(again, Ok(Release::Released { holds_left: 0 })));
+            assert!(matches!(
+                again,
+                Ok(ReleaseOutcome::Released { holds_left: 0 })
+            ));
         }
     }
     watch.free_within("job", SOON);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use leasehold_api::{BackendError, ClockId, Notice, Notices, bounds};
+use leasehold_api::{BackendError, ClockId, Notification, Notifications, bounds};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer};
 
@@ -13,7 +13,7 @@ use super::support::{
 };
 use crate::constructors::CONSTRUCTORS;
 
-/// Longest wait for a notice that must come: a silent connection is noticed within seconds.
+/// Longest wait for a notification that must come: a silent connection is noticed within seconds.
 const WAIT: Duration = Duration::from_secs(8);
 
 fn listeners() -> impl Iterator<Item = &'static Constructor> {
@@ -36,15 +36,15 @@ async fn subscribers(server: &RedisServer, number: u8) -> u32 {
     answer[start..=end].parse().expect("a number")
 }
 
-async fn next(stream: &mut Notices) -> Notice {
+async fn next(stream: &mut Notifications) -> Notification {
     tokio::time::timeout(WAIT, stream.next())
         .await
-        .expect("a notice comes in time")
+        .expect("a notification comes in time")
         .expect("the stream has not ended")
 }
 
-/// A message as the scripts send it: the server's time, then hints.
-fn hints(sequences: &[u32]) -> Vec<u8> {
+/// A message as the scripts send it: the server's time, then wake_ups.
+fn wake_ups(sequences: &[u32]) -> Vec<u8> {
     let mut bytes = 1_000.0_f64.to_le_bytes().to_vec();
     for &sequence in sequences {
         bytes.push(b'H');
@@ -53,19 +53,22 @@ fn hints(sequences: &[u32]) -> Vec<u8> {
     bytes
 }
 
-fn hint(notice: Notice) -> (u64, ClockId) {
-    match notice {
-        Notice::Hint { sequence, stamp } => (sequence, stamp.clock),
-        other => panic!("{other:?} instead of a hint"),
+fn wake_up(notification: Notification) -> (u64, ClockId) {
+    match notification {
+        Notification::WakeUp { sequence, stamp } => (sequence, stamp.clock),
+        other => panic!("{other:?} instead of a wake_up"),
     }
 }
 
-async fn expect_gap(stream: &mut Notices) {
-    assert_eq!(next(stream).await, Notice::Gap { listening: false });
-    assert_eq!(next(stream).await, Notice::Gap { listening: true });
+async fn expect_missed(stream: &mut Notifications) {
+    assert_eq!(
+        next(stream).await,
+        Notification::Missed { listening: false }
+    );
+    assert_eq!(next(stream).await, Notification::Missed { listening: true });
 }
 
-async fn listen(backend: &Backend, number: u8) -> Notices {
+async fn listen(backend: &Backend, number: u8) -> Notifications {
     backend.listen(session(number)).await.expect("subscribed")
 }
 
@@ -77,15 +80,15 @@ async fn a_subscription_stands_when_listen_returns_and_ends_with_its_stream() {
         let mut stream = listen(&backend, 1).await;
         assert_eq!(subscribers(&server, 1).await, 1, "{}", constructor.name);
         let clock = backend.hello().await.expect("an answer").clock;
-        publish(&server.url(), &channel(1), vec![hints(&[7, 8])]).await;
+        publish(&server.url(), &channel(1), vec![wake_ups(&[7, 8])]).await;
         assert_eq!(
-            hint(next(&mut stream).await),
+            wake_up(next(&mut stream).await),
             (7, clock),
             "{}",
             constructor.name
         );
         assert_eq!(
-            hint(next(&mut stream).await),
+            wake_up(next(&mut stream).await),
             (8, clock),
             "{}",
             constructor.name
@@ -105,8 +108,13 @@ async fn a_unix_socket_serves_as_well() {
         let backend = constructor.open(&server.unix_url()).await;
         backend.hello().await.expect("an answer");
         let mut stream = listen(&backend, 1).await;
-        publish(&server.url(), &channel(1), vec![hints(&[7])]).await;
-        assert_eq!(hint(next(&mut stream).await).0, 7, "{}", constructor.name);
+        publish(&server.url(), &channel(1), vec![wake_ups(&[7])]).await;
+        assert_eq!(
+            wake_up(next(&mut stream).await).0,
+            7,
+            "{}",
+            constructor.name
+        );
     }
 }
 
@@ -117,10 +125,10 @@ async fn a_burst_that_nobody_reads_yet_loses_nothing() {
     for constructor in listeners() {
         let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
-        let burst = (1..=MESSAGES).map(|sequence| hints(&[sequence]));
+        let burst = (1..=MESSAGES).map(|sequence| wake_ups(&[sequence]));
         publish(&server.url(), &channel(1), burst.collect()).await;
         for sequence in 1..=MESSAGES {
-            let heard = hint(next(&mut stream).await).0;
+            let heard = wake_up(next(&mut stream).await).0;
             assert_eq!(heard, u64::from(sequence), "{}", constructor.name);
         }
     }
@@ -132,10 +140,18 @@ async fn a_message_that_makes_no_sense_is_a_gap() {
     for constructor in listeners() {
         let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
-        let messages = vec![b"what is this?".to_vec(), hints(&[3])];
+        let messages = vec![b"what is this?".to_vec(), wake_ups(&[3])];
         publish(&server.url(), &channel(1), messages).await;
-        assert_eq!(next(&mut stream).await, Notice::Gap { listening: true });
-        assert_eq!(hint(next(&mut stream).await).0, 3, "{}", constructor.name);
+        assert_eq!(
+            next(&mut stream).await,
+            Notification::Missed { listening: true }
+        );
+        assert_eq!(
+            wake_up(next(&mut stream).await).0,
+            3,
+            "{}",
+            constructor.name
+        );
     }
 }
 
@@ -147,15 +163,20 @@ async fn a_killed_subscription_is_a_gap_and_stands_again() {
         let mut stream = listen(&backend, 1).await;
         admin(&server.url(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         let began = Instant::now();
-        expect_gap(&mut stream).await;
+        expect_missed(&mut stream).await;
         // Sooner than silence would have been noticed.
         assert!(
             began.elapsed() < Duration::from_millis(1_500),
             "{}",
             constructor.name
         );
-        publish(&server.url(), &channel(1), vec![hints(&[9])]).await;
-        assert_eq!(hint(next(&mut stream).await).0, 9, "{}", constructor.name);
+        publish(&server.url(), &channel(1), vec![wake_ups(&[9])]).await;
+        assert_eq!(
+            wake_up(next(&mut stream).await).0,
+            9,
+            "{}",
+            constructor.name
+        );
     }
 }
 
@@ -167,9 +188,9 @@ async fn a_restarted_server_is_a_gap_and_another_clock() {
         let mut stream = listen(&backend, 1).await;
         let before = backend.hello().await.expect("an answer").clock;
         tokio::task::block_in_place(|| server.restart(Data::Lost));
-        expect_gap(&mut stream).await;
-        publish(&server.url(), &channel(1), vec![hints(&[9])]).await;
-        let (sequence, clock) = hint(next(&mut stream).await);
+        expect_missed(&mut stream).await;
+        publish(&server.url(), &channel(1), vec![wake_ups(&[9])]).await;
+        let (sequence, clock) = wake_up(next(&mut stream).await);
         assert_eq!(sequence, 9, "{}", constructor.name);
         assert_ne!(clock, before, "{}", constructor.name);
         time_to_success(&backend, RECOVERY).await;
@@ -185,7 +206,7 @@ async fn a_subscription_that_went_silent_for_ever_is_a_gap() {
         let backend = constructor.open(&proxy.url()).await;
         let mut stream = listen(&backend, 1).await;
         proxy.strand_connections();
-        expect_gap(&mut stream).await;
+        expect_missed(&mut stream).await;
     }
 }
 

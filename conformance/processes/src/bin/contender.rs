@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use leasehold_api::{Label, LockClient, Release};
+use leasehold_api::{Label, LockClient, ReleaseOutcome};
 use leasehold_processes::{Library, RecordingBackend};
 use tokio::sync::oneshot;
 
@@ -66,8 +66,8 @@ async fn main() -> Result<(), Failure> {
         if arguments.hold_ms > 0 {
             tokio::time::sleep(Duration::from_millis(arguments.hold_ms)).await;
         }
-        if let Release::NotHeld(why) = guard.release().await? {
-            say(&format!("lost {why:?}"))?;
+        if let ReleaseOutcome::NotHeld(reason) = guard.release().await? {
+            say(&format!("lost {reason:?}"))?;
         }
     }
     locks.shutdown().await?;

@@ -1,4 +1,4 @@
-//! Subscriptions are killed repeatedly. Waiters notice it, stay in the queue, and still learn of
+//! Subscriptions are killed repeatedly. Waiters notification it, stay in the queue, and still learn of
 //! their grants.
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ async fn pubsub_killed_under_contention(library: Library) {
         clients.push((recording, locks));
     }
     // From now on, all clients are subscribed.
-    places_are_kept(&server, &clients).await;
+    waiters_are_kept(&server, &clients).await;
 
     let calm = longest_wait(&clients, "calm").await;
     let before = attempts(&clients);
@@ -64,7 +64,7 @@ async fn pubsub_killed_under_contention(library: Library) {
     let allowed = calm * 2 + LONGER + stalled;
     assert!(killed <= allowed, "{killed:?}, {calm:?} without");
     for (recording, _) in &clients {
-        assert_eq!(recording.places_lost(), 0, "no waiter is removed");
+        assert_eq!(recording.waiters_lost(), 0, "no waiter is removed");
     }
     // Each lock was acquired by the first attempt of its client: no waiter had to queue again.
     assert_eq!(attempts(&clients) - before, CLIENTS * ROUNDS);
@@ -105,7 +105,7 @@ async fn longest_wait(clients: &[Client], key: &str) -> Duration {
 }
 
 /// A waiter whose subscription is killed is served in its turn.
-async fn places_are_kept(server: &RedisServer, clients: &[Client]) {
+async fn waiters_are_kept(server: &RedisServer, clients: &[Client]) {
     const KEY: &str = "parked";
     let mutex = clients[0].1.mutex(KEY).expect("a good key");
     let gate = mutex.lock().await.expect("acquired");

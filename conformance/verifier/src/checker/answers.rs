@@ -1,21 +1,23 @@
 //! Rules 2, 3, 5, 6: what an answer says beside whether it is a yes: how many holds are left and
-//! of what, how many tenures were forced, when a held key may change, which limit was reached,
+//! of what, how many holders were forced, when a held key may change, which limit was reached,
 //! what an inspection shows.
 
-use leasehold_api::bounds::{HORIZON, MAX_FLOOR, MAX_FLOOR_AHEAD};
-use leasehold_api::machine::{Command, Reply, TenureFacts};
+use leasehold_api::bounds::{DELIVERY_WINDOW, MAX_FLOOR, MAX_FLOOR_AHEAD};
+use leasehold_api::machine::{Command, HolderFacts, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, ConvertReply, EndReply, ForceHow, ForceRelease, ForceReply, Held,
-    InspectReply, Kind, Limits, Mode, Operation, PollReply, Queued, Refused, RenewReply,
-    ServerTime, TenureView,
+    Acquire, AcquireReply, Contention, ConvertReply, ForceHow, ForceRelease, ForceReply,
+    HolderStatus, InspectReply, Kind, Limits, Mode, Operation, PollReply, Queued, Refused,
+    ReleaseReply, RenewReply, ServerTime,
 };
 
 use crate::checker::Findings;
-use crate::checker::step::{Step, find, mode, place_of, tenure_of};
+use crate::checker::step::{Step, find, holder_of, mode, waiter_of};
 
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     match (step.command, step.reply) {
-        (Command::End(request), Reply::End(reply)) => ended(step, request.operation, *reply, found),
+        (Command::Release(request), Reply::Release(reply)) => {
+            ended(step, request.operation, *reply, found)
+        }
         (Command::ForceRelease(request), Reply::ForceRelease(reply)) => {
             forced(step, request, *reply, found);
         }
@@ -24,10 +26,10 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
         (_, Reply::Renew(RenewReply::Renewed { .. })) => revoked(step, found),
         (Command::Convert(request), Reply::Convert(reply)) => {
             converted(step, request.operation, request.to, *reply, found);
-            if let ConvertReply::WrongPeriod(view) = reply {
+            if let ConvertReply::WrongEpoch(view) = reply {
                 shown(step, request.operation, *view, found);
                 if view.token == request.expected {
-                    found.add("rule 6", "the period that it named was called wrong".into());
+                    found.add("rule 6", "the epoch that it named was called wrong".into());
                 }
             }
         }
@@ -37,15 +39,15 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
 }
 
 /// The hold of an operation that stood when the step came.
-fn stood<'a>(step: &'a Step<'_>, operation: Operation) -> Option<&'a TenureFacts> {
-    tenure_of(step.before, operation.session, operation.sequence).filter(|t| t.end > step.now)
+fn stood<'a>(step: &'a Step<'_>, operation: Operation) -> Option<&'a HolderFacts> {
+    holder_of(step.before, operation.session, operation.sequence).filter(|t| t.end > step.now)
 }
 
 fn waited(step: &Step<'_>, operation: Operation) -> bool {
-    place_of(step.before, operation.session, operation.sequence).is_some_and(|p| p.end > step.now)
+    waiter_of(step.before, operation.session, operation.sequence).is_some_and(|p| p.end > step.now)
 }
 
-/// What the session calls the tenure of an operation.
+/// What the session calls the holder of an operation.
 fn id(step: &Step<'_>, operation: Operation) -> u64 {
     match step.spec().map(|spec| spec.kind()) {
         Some(Kind::Semaphore) => operation.sequence,
@@ -54,24 +56,24 @@ fn id(step: &Step<'_>, operation: Operation) -> u64 {
 }
 
 /// An end says what it ended, and what its owner has left.
-fn ended(step: &Step<'_>, operation: Operation, reply: EndReply, found: &mut Findings) {
+fn ended(step: &Step<'_>, operation: Operation, reply: ReleaseReply, found: &mut Findings) {
     let (held, waited) = (stood(step, operation).is_some(), waited(step, operation));
     let true_to_it = match reply {
         // What waited may have been granted in this very step.
-        EndReply::Released { .. } => held || waited,
-        EndReply::Left => waited && !held,
-        EndReply::NotHeld(_) => !held && !waited,
+        ReleaseReply::Released { .. } => held || waited,
+        ReleaseReply::Left => waited && !held,
+        ReleaseReply::NotHeld(_) => !held && !waited,
     };
     if !true_to_it {
         let text = format!("{operation:?} (it held: {held}, waited: {waited}) was told {reply:?}");
         found.add("rule 2", text);
     }
-    let EndReply::Released { holds_left, tenure } = reply else {
+    let ReleaseReply::Released { holds_left, holder } = reply else {
         return;
     };
     let id = id(step, operation);
-    let own = |t: &&TenureFacts| t.session == operation.session && t.id == id;
-    let others = |t: &TenureFacts| {
+    let own = |t: &&HolderFacts| t.session == operation.session && t.id == id;
+    let others = |t: &HolderFacts| {
         let holds = t.holds.iter();
         holds.filter(|(s, _)| *s != operation.sequence).count()
     };
@@ -80,32 +82,32 @@ fn ended(step: &Step<'_>, operation: Operation, reply: EndReply, found: &mut Fin
     let least = before.map_or(0, others);
     let most = after.map_or(0, |after| after.holds.len());
     let left = holds_left as usize;
-    if left < least || left > most || tenure.is_some() != (left > 0) {
+    if left < least || left > most || holder.is_some() != (left > 0) {
         let text = format!("{operation:?} was told {reply:?} and has {least} to {most} holds left");
         found.add("reentrancy", text);
     }
-    if let (Some(view), Some(after)) = (tenure, after)
+    if let (Some(view), Some(after)) = (holder, after)
         && left == most
     {
         view_of(step, view, after, found);
     }
 }
 
-/// A view is that of the operation's tenure.
-fn shown(step: &Step<'_>, operation: Operation, view: TenureView, found: &mut Findings) {
-    if let Some(after) = tenure_of(step.after, operation.session, operation.sequence) {
+/// A view is that of the operation's holder.
+fn shown(step: &Step<'_>, operation: Operation, view: HolderStatus, found: &mut Findings) {
+    if let Some(after) = holder_of(step.after, operation.session, operation.sequence) {
         view_of(step, view, after, found);
     }
 }
 
-fn view_of(step: &Step<'_>, view: TenureView, tenure: &TenureFacts, found: &mut Findings) {
-    // Readers with a higher floor, let in after the answer was made, start another period.
-    let raised = view.token < tenure.token && step.floor() >= view.token.get();
-    let same = (view.token == tenure.token || raised)
-        && view.mode == mode(tenure)
-        && step.now.saturating_add(view.remaining) == tenure.end;
+fn view_of(step: &Step<'_>, view: HolderStatus, holder: &HolderFacts, found: &mut Findings) {
+    // Readers with a higher floor, let in after the answer was made, start another epoch.
+    let raised = view.token < holder.token && step.floor() >= view.token.get();
+    let same = (view.token == holder.token || raised)
+        && view.mode == mode(holder)
+        && step.now.saturating_add(view.remaining) == holder.end;
     if !same {
-        let text = format!("{view:?} at {:?} is not {tenure:?}", step.now);
+        let text = format!("{view:?} at {:?} is not {holder:?}", step.now);
         found.add("rule 2", text);
     }
 }
@@ -118,44 +120,44 @@ fn converted(
     reply: ConvertReply,
     found: &mut Findings,
 ) {
-    let after = tenure_of(step.after, operation.session, operation.sequence);
-    let Some(tenure) = after.filter(|_| matches!(reply, ConvertReply::Converted { .. })) else {
+    let after = holder_of(step.after, operation.session, operation.sequence);
+    let Some(holder) = after.filter(|_| matches!(reply, ConvertReply::Converted { .. })) else {
         return;
     };
-    let own = tenure.holds.iter().find(|(s, _)| *s == operation.sequence);
+    let own = holder.holds.iter().find(|(s, _)| *s == operation.sequence);
     if own.is_some_and(|(_, mode)| *mode != to) {
-        found.add("rule 6", format!("converted to {to:?}: {tenure:?}"));
+        found.add("rule 6", format!("converted to {to:?}: {holder:?}"));
     }
 }
 
 /// What is revoked is renewed no more.
 fn revoked(step: &Step<'_>, found: &mut Findings) {
-    let tenure = step.operation().and_then(|own| stood(step, own));
-    if let Some(tenure) = tenure.filter(|tenure| tenure.revoked) {
+    let holder = step.operation().and_then(|own| stood(step, own));
+    if let Some(holder) = holder.filter(|holder| holder.revoked) {
         found.add(
             "forced release",
-            format!("renewed, though revoked: {tenure:?}"),
+            format!("renewed, though revoked: {holder:?}"),
         );
     }
 }
 
-/// A forced release counts the tenures that it names, and takes no others.
+/// A forced release counts the holders that it names, and takes no others.
 fn forced(step: &Step<'_>, request: &ForceRelease, reply: ForceReply, found: &mut Findings) {
-    let named = |t: &&TenureFacts| request.tokens.contains(&t.token);
+    let named = |t: &&HolderFacts| request.tokens.contains(&t.token);
     let count = match request.how {
         ForceHow::Revoke => step.stands().filter(named).count(),
         ForceHow::Now => {
-            let gone = |t: &&TenureFacts| find(step.after, t).is_none();
+            let gone = |t: &&HolderFacts| find(step.after, t).is_none();
             step.stood().filter(named).filter(gone).count()
         }
     };
     let told = match reply {
-        ForceReply::Forced { tenures } => tenures as usize,
-        ForceReply::WrongPeriod => 0,
+        ForceReply::Forced { holders } => holders as usize,
+        ForceReply::WrongEpoch => 0,
     };
     let untouched = step.stands().filter(named).find(|t| !t.revoked);
     if told != count || untouched.is_some() {
-        let text = format!("{reply:?}, of {count} tenures with {:?}", request.tokens);
+        let text = format!("{reply:?}, of {count} holders with {:?}", request.tokens);
         found.add("forced release", text);
     }
 }
@@ -165,9 +167,13 @@ fn acquire(step: &Step<'_>, request: &Acquire, reply: &AcquireReply, found: &mut
     let live = stood(step, operation).is_some() || waited(step, operation);
     match reply {
         AcquireReply::Acquired(acquired) if !live => {
-            let Limits { holds, holders, .. } = request.limits;
-            let tenures = step.stands().count();
-            if acquired.holds > holds || (acquired.holds == 1 && tenures > holders as usize) {
+            let Limits {
+                holds,
+                holders: limit,
+                ..
+            } = request.limits;
+            let holders = step.stands().count();
+            if acquired.holds > holds || (acquired.holds == 1 && holders > limit as usize) {
                 let text = format!("granted beyond {:?}: {:?}", request.limits, step.after);
                 found.add("limits", text);
             }
@@ -178,41 +184,41 @@ fn acquire(step: &Step<'_>, request: &Acquire, reply: &AcquireReply, found: &mut
                 found.add("rule 2", format!("{operation:?} waits, and did not ask to"));
             }
         }
-        AcquireReply::Held(held) => kept_out(step, request, held, found),
+        AcquireReply::Contended(held) => kept_out(step, request, held, found),
         AcquireReply::Refused(refused) => refusal(step, request, *refused, found),
         AcquireReply::Acquired(_) => {}
     }
 }
 
-/// When a key can change by itself: when a tenure ends. A machine looks again after 1 ms at the
+/// When a key can change by itself: when a holder ends. A machine looks again after 1 ms at the
 /// earliest.
 fn changes(step: &Step<'_>) -> Option<ServerTime> {
     let soonest = step.now.saturating_add(std::time::Duration::from_millis(1));
-    step.stands().map(|tenure| tenure.end.max(soonest)).min()
+    step.stands().map(|holder| holder.end.max(soonest)).min()
 }
 
 /// Who need not wait is told when it is worth another try; who would wait is not sent away.
-fn kept_out(step: &Step<'_>, request: &Acquire, held: &Held, found: &mut Findings) {
+fn kept_out(step: &Step<'_>, request: &Acquire, held: &Contention, found: &mut Findings) {
     let over = |until: ServerTime| until <= step.now;
-    let gives_up = |wait: leasehold_api::Wait| wait.place_until.is_some_and(over);
+    let gives_up = |wait: leasehold_api::Wait| wait.wait_until.is_some_and(over);
     if !request.wait.is_none_or(gives_up) {
         let text = format!("{:?} was sent away, and would wait", request.operation);
         found.add("rule 2", text);
     }
-    let at = step.now.saturating_add(held.change_in);
+    let at = step.now.saturating_add(held.retry_after);
     if let Some(end) = changes(step).filter(|end| at > *end) {
-        let text = format!("{held:?} at {:?}: a tenure ends at {end:?}", step.now);
+        let text = format!("{held:?} at {:?}: a holder ends at {end:?}", step.now);
         found.add("rule 3", text);
     }
 }
 
 /// Rule 3: the first in line is there when the key may become free.
 fn comes_back(step: &Step<'_>, queued: &Queued, found: &mut Findings) {
-    let at = step.now.saturating_add(queued.check_in);
+    let at = step.now.saturating_add(queued.poll_after);
     if queued.ahead == 0
         && let Some(end) = changes(step).filter(|end| at > *end)
     {
-        let text = format!("{queued:?} at {:?}: a tenure ends at {end:?}", step.now);
+        let text = format!("{queued:?} at {:?}: a holder ends at {end:?}", step.now);
         found.add("rule 3", text);
     }
 }
@@ -256,7 +262,7 @@ fn refusal(step: &Step<'_>, request: &Acquire, refused: Refused, found: &mut Fin
 
 /// Whether an acquire comes outside of its delivery window.
 pub(crate) fn outside(step: &Step<'_>, request: &Acquire) -> bool {
-    let latest = step.now.saturating_add(HORIZON);
+    let latest = step.now.saturating_add(DELIVERY_WINDOW);
     request.deliver_before < step.now || request.deliver_before > latest
 }
 
@@ -272,12 +278,12 @@ fn inspected(step: &Step<'_>, reply: &InspectReply, found: &mut Findings) {
     let mut shown: Vec<_> = reply.holders.iter().collect();
     shown.sort_by_key(|view| (view.remaining, view.token));
     let mut stood: Vec<_> = step.stood().collect();
-    stood.sort_by_key(|tenure| (tenure.end, tenure.token));
+    stood.sort_by_key(|holder| (holder.end, holder.token));
     let same = shown.len() == stood.len()
         && reply.holder_count as usize == stood.len()
         && reply.waiter_count as usize == step.waited().count()
-        && shown.iter().zip(&stood).all(|(view, tenure)| {
-            view.token == tenure.token && step.now.saturating_add(view.remaining) == tenure.end
+        && shown.iter().zip(&stood).all(|(view, holder)| {
+            view.token == holder.token && step.now.saturating_add(view.remaining) == holder.end
         });
     if !same {
         let text = format!("{reply:?} of {:?} at {:?}", step.before, step.now);

@@ -26,19 +26,19 @@ situations! {
     GrantedByAnother = "granted out of the queue by another's command";
     GrantedByOwnPoll = "granted out of the queue by the waiter's own poll";
     GroupGranted = "several waiters granted in one step";
-    AwayPassedOver = "a waiter on whose channel nobody listens was passed over";
-    NewcomerPastTheAway = "a newcomer took a key past waiters that were all away";
-    ClaimExpired = "a claim that nobody confirmed expired";
-    PlaceExpired = "a place expired";
+    UnreachablePassedOver = "a waiter on whose channel nobody listens was passed over";
+    NewcomerPastTheUnreachable = "a newcomer took a key past waiters that were all unreachable";
+    OfferExpired = "a offer that nobody confirmed expired";
+    WaiterExpired = "a waiter expired";
     LeaseExpired = "a lease expired";
     AtTheVeryEnd = "a command came at the very instant of an end";
-    RenewedLate = "a renewal came after the end of its tenure";
+    RenewedLate = "a renewal came after the end of its holder";
     Together = "an acquire travelled with others in one call";
     StaleAcquire = "an acquire came after its own end, or out of order";
     LateAcquire = "an acquire came after its delivery window";
     AcquireTwice = "an acquire of a live operation came again";
-    EndTwice = "an end came again";
-    ClaimEnded = "a claim was ended by a waiter that had given up";
+    ReleasedTwice = "an end came again";
+    OfferReleased = "a offer was ended by a waiter that had given up";
     Nested = "an owner held twice";
     NestedPastWaiter = "an owner took another hold past a waiter";
     NestedShorter = "a nested hold had a shorter lease";
@@ -48,12 +48,12 @@ situations! {
     UpgradeRefused = "an upgrade was refused";
     Downgraded = "a writer downgraded";
     DowngradeLetsIn = "a downgrade let readers in";
-    ConversionTwice = "a conversion named a period that was over";
+    ConversionTwice = "a conversion named a epoch that was over";
     WriterWaits = "a writer waited for several readers";
     ReaderBehindWriter = "a reader waited behind a writer while others read";
     BigHeadBlocks = "a large weight at the head blocked smaller ones";
-    Revoked = "a tenure was revoked";
-    RevokedRenewal = "a revoked tenure asked to be renewed";
+    Revoked = "a holder was revoked";
+    RevokedRenewal = "a revoked holder asked to be renewed";
     LostByDeadline = "a guard passed its deadline";
     LostByWord = "the server told a guard that it was lost";
     StaleWrite = "a late write was refused by the resource";
@@ -80,10 +80,10 @@ situations! {
     Evicted = "a key was removed";
     FailedOver = "a replica that lagged took over";
     Split = "there were two primaries";
-    OlderToken = "a state with an older token than the highest granted a period";
+    OlderToken = "a state with an older token than the highest granted a epoch";
     FloorRaised = "a client's floor raised a token";
     ClockStepped = "the server's clock was stepped";
-    Overlap = "two tenures were valid at once, out of model";
+    Overlap = "two holders were valid at once, out of model";
 }
 
 impl Situation {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::bounds::{CALL_TIMEOUT, MAX_POLL_INTERVAL};
 use leasehold_api::machine::{Command, Reply};
-use leasehold_api::{AcquireReply, Key, Notice, PollReply, SessionId};
+use leasehold_api::{AcquireReply, Key, Notification, PollReply, SessionId};
 use leasehold_sim::{ClientEvent, Event, Fault, ServerEvent};
 use litemap::LiteMap;
 
@@ -47,7 +47,7 @@ pub(crate) struct Duties {
     /// When it was last back after it had been down: who was refused may pause before he tries
     /// again.
     outage: Option<Duration>,
-    /// Of each tenure: when its last renewal was sent, and how many came too soon.
+    /// Of each holder: when its last renewal was sent, and how many came too soon.
     renewals: LiteMap<(SessionId, u64), (Duration, u32)>,
     /// Attempts that wait, by client, and until when they must poll.
     polls: LiteMap<(SessionId, u64), (usize, Duration)>,
@@ -135,7 +135,7 @@ impl Duties {
             }
             (
                 Event::Notified {
-                    notice: Notice::Gap { listening: true },
+                    notification: Notification::Missed { listening: true },
                 },
                 Some(client),
             ) => {
@@ -158,9 +158,9 @@ impl Duties {
             // Whatever it sends: it has looked after itself.
             self.polls.remove(&(operation.session, operation.sequence));
         }
-        for place in &step.before.places {
-            let operation = place.operation;
-            if !step.after.places.iter().any(|p| p.operation == operation) {
+        for waiter in &step.before.waiters {
+            let operation = waiter.operation;
+            if !step.after.waiters.iter().any(|p| p.operation == operation) {
                 self.polls.remove(&(operation.session, operation.sequence));
             }
         }
@@ -194,22 +194,22 @@ impl Duties {
         self.polls.insert(name, (step.client, until));
     }
 
-    /// A tenure is renewed each third of its lease, by one renewal.
+    /// A holder is renewed each third of its lease, by one renewal.
     fn renewal(&mut self, step: &Step<'_>, found: &mut Findings) {
         let Command::Renew(request) = step.command else {
             return;
         };
         let operation = request.operation;
-        let tenures = &step.after.tenures;
-        let own = |t: &&leasehold_api::machine::TenureFacts| {
+        let holders = &step.after.holders;
+        let own = |t: &&leasehold_api::machine::HolderFacts| {
             t.session == operation.session && has(t, operation.sequence)
         };
-        let Some(tenure) = tenures.iter().find(own) else {
+        let Some(holder) = holders.iter().find(own) else {
             return;
         };
         let (last, soon) = self
             .renewals
-            .entry((tenure.session, tenure.id))
+            .entry((holder.session, holder.id))
             .or_insert((Duration::ZERO, 0));
         let health = self.clients.get(&step.client);
         let well = health.is_none_or(|h| h.wrong == 0 && h.since < *last) && self.server < *last;
@@ -221,7 +221,7 @@ impl Duties {
         };
         *last = step.sent;
         if *soon == TOO_MANY {
-            let text = format!("{tenure:?} is renewed again and again");
+            let text = format!("{holder:?} is renewed again and again");
             found.add("renewal", text);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::Notice;
+use leasehold_api::Notification;
 use leasehold_sim::{ClientEvent, Data, Event, Fault, ServerEvent};
 
 use crate::checker::Checker;
@@ -12,7 +12,7 @@ pub(crate) fn note(checker: &mut Checker, at: Duration, client: Option<usize>, e
     let situation = match event {
         Event::Fault { fault, .. } => Some(fault_note(checker, client, *fault)),
         Event::Notified {
-            notice: Notice::Gap { listening: true },
+            notification: Notification::Missed { listening: true },
         } => Some(Situation::Gap),
         Event::Client(event) => client.and_then(|client| client_note(checker, at, client, *event)),
         Event::Server(event) => server_note(checker, at, event),
@@ -69,7 +69,7 @@ fn client_note(
         ClientEvent::Killed if checker.guards.holds(client, at) => Some(Situation::KilledHolder),
         ClientEvent::Killed => checker
             .guards
-            .has_place(client, at)
+            .has_waiter(client, at)
             .then_some(Situation::KilledWaiter),
         ClientEvent::ClockRate { ppm } if ppm != 0 => Some(Situation::ClockRates),
         ClientEvent::ClockJumped { by } if !by.is_zero() => Some(Situation::ClockJumped),

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::checker::coverage::{Coverage, Situation};
 use crate::checker::duties::{Duties, Waiting};
 use crate::checker::small_map::SmallMap;
-use crate::checker::step::{Step, has, place_of};
+use crate::checker::step::{Step, has, waiter_of};
 use crate::checker::{Findings, Model, Set, who};
 
 /// A guard, whatever it guards.
@@ -57,7 +57,7 @@ pub(crate) struct Said {
 }
 
 #[derive(Debug)]
-struct Held {
+struct TrackedGuard {
     holding: Holding,
     /// The operation that holds, if the server was seen to grant it.
     operation: Option<(SessionId, u64)>,
@@ -80,7 +80,7 @@ struct AtServer {
     /// Whether a guard was seen of it.
     taken: bool,
     revoked: bool,
-    /// The tokens of its periods, oldest first: it has had the last since then.
+    /// The tokens of its epochs, oldest first: it has had the last since then.
     tokens: SmallVec<[u64; 2]>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) type InUse = SmallVec<[(GuardId, Arc<dyn Watched>); 4]>;
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     next: GuardId,
-    held: LiteMap<GuardId, Held>,
+    held: LiteMap<GuardId, TrackedGuard>,
     at_server: LiteMap<(SessionId, u64), AtServer>,
     /// Places: whose, and until when.
     waiting: Waiting,
@@ -112,22 +112,22 @@ impl Guards {
                 .or_insert_with(&operation.session, || step.client);
         }
         self.end_in_use(step, found);
-        for tenure in &step.before.tenures {
-            for (sequence, _) in &tenure.holds {
-                let after = step.after.tenures.iter();
-                let mut same = after.filter(|t| t.session == tenure.session);
+        for holder in &step.before.holders {
+            for (sequence, _) in &holder.holds {
+                let after = step.after.holders.iter();
+                let mut same = after.filter(|t| t.session == holder.session);
                 if !same.any(|t| has(t, *sequence)) {
-                    self.at_server.remove(&(tenure.session, *sequence));
+                    self.at_server.remove(&(holder.session, *sequence));
                 }
             }
         }
-        self.follow_places(step);
-        for tenure in &step.after.tenures {
-            let left = tenure.end.saturating_since(step.now);
-            for (sequence, _) in &tenure.holds {
-                let hold = self.at_server.entry((tenure.session, *sequence));
+        self.follow_waiters(step);
+        for holder in &step.after.holders {
+            let left = holder.end.saturating_since(step.now);
+            for (sequence, _) in &holder.holds {
+                let hold = self.at_server.entry((holder.session, *sequence));
                 let hold = hold.or_insert_with(|| AtServer {
-                    client: self.sessions.get(&tenure.session).copied().unwrap_or(0),
+                    client: self.sessions.get(&holder.session).copied().unwrap_or(0),
                     key: step.key.clone(),
                     end: Duration::ZERO,
                     taken: false,
@@ -135,8 +135,8 @@ impl Guards {
                     tokens: SmallVec::new(),
                 });
                 hold.end = step.at + left;
-                hold.revoked = tenure.revoked;
-                let token = tenure.token.get();
+                hold.revoked = holder.revoked;
+                let token = holder.token.get();
                 if hold.tokens.last() != Some(&token) {
                     hold.tokens.push(token);
                 }
@@ -144,21 +144,21 @@ impl Guards {
         }
     }
 
-    fn follow_places(&mut self, step: &Step<'_>) {
-        for place in &step.before.places {
+    fn follow_waiters(&mut self, step: &Step<'_>) {
+        for waiter in &step.before.waiters {
             let Operation {
                 session, sequence, ..
-            } = place.operation;
-            if place_of(step.after, session, sequence).is_none() {
+            } = waiter.operation;
+            if waiter_of(step.after, session, sequence).is_none() {
                 self.waiting.remove(&(session, sequence));
             }
         }
-        for place in &step.after.places {
+        for waiter in &step.after.waiters {
             let Operation {
                 session, sequence, ..
-            } = place.operation;
+            } = waiter.operation;
             let client = self.sessions.get(&session).copied().unwrap_or(0);
-            let end = step.at + place.end.saturating_since(step.now);
+            let end = step.at + waiter.end.saturating_since(step.now);
             let waits = self.waiting.entry((session, sequence));
             let waits = waits.or_insert_with(|| (client, end, step.key.clone()));
             (waits.0, waits.1) = (client, end);
@@ -167,11 +167,11 @@ impl Guards {
 
     /// Rule 11: nobody ends a hold but its user.
     fn end_in_use(&self, step: &Step<'_>, found: &mut Findings) {
-        let Command::End(request) = step.command else {
+        let Command::Release(request) = step.command else {
             return;
         };
         let operation = (request.operation.session, request.operation.sequence);
-        let in_use = |held: &&Held| held.operation == Some(operation);
+        let in_use = |held: &&TrackedGuard| held.operation == Some(operation);
         if let Some(held) = self.held.values().find(in_use) {
             let text = format!("its client ended a hold in use: {:?}", held.holding);
             found.add("rule 11", text);
@@ -222,7 +222,7 @@ impl Guards {
             at.taken = true;
             *name
         });
-        let held = Held {
+        let held = TrackedGuard {
             holding,
             operation,
             since: at,
@@ -259,9 +259,9 @@ impl Guards {
     }
 
     /// Whether a client waits for anything at the server.
-    pub(crate) fn has_place(&self, client: usize, at: Duration) -> bool {
-        let mut places = self.waiting.values();
-        places.any(|(whose, end, _)| *whose == client && *end > at)
+    pub(crate) fn has_waiter(&self, client: usize, at: Duration) -> bool {
+        let mut waiters = self.waiting.values();
+        waiters.any(|(whose, end, _)| *whose == client && *end > at)
     }
 
     /// Whether a client may have given up to end what it had, as one may whose clock has jumped
@@ -277,11 +277,11 @@ impl Guards {
             let text = format!("hold {sequence} of {:?} until {:?}", hold.key, hold.end);
             (hold.client, text)
         });
-        let places = self.waiting.iter().filter(|(_, (_, end, _))| *end > at);
-        let places = places.map(|((_, sequence), (client, end, _))| {
-            (*client, format!("place {sequence} until {end:?}"))
+        let waiters = self.waiting.iter().filter(|(_, (_, end, _))| *end > at);
+        let waiters = waiters.map(|((_, sequence), (client, end, _))| {
+            (*client, format!("waiter {sequence} until {end:?}"))
         });
-        holds.chain(places).collect()
+        holds.chain(waiters).collect()
     }
 
     /// What a client has on a key at the server that no guard in use accounts for.
@@ -301,10 +301,10 @@ impl Guards {
 
     /// Where a client waits for a key.
     pub(crate) fn waits(&self, client: usize, key: &Key, at: Duration) -> Option<(SessionId, u64)> {
-        let mut places = self.waiting.iter();
-        let place =
-            places.find(|(_, (whose, end, what))| *whose == client && *end > at && what == key);
-        place.map(|(name, _)| *name)
+        let mut waiters = self.waiting.iter();
+        let waiter =
+            waiters.find(|(_, (whose, end, what))| *whose == client && *end > at && what == key);
+        waiter.map(|(name, _)| *name)
     }
 
     /// Whether a client has a guard in use whose hold is over at the server.
@@ -324,7 +324,7 @@ impl Guards {
         seen: &mut Coverage,
         found: &mut Findings,
     ) {
-        let valid: SmallVec<[(&Held, &Said); 4]> = said
+        let valid: SmallVec<[(&TrackedGuard, &Said); 4]> = said
             .iter()
             .filter(|said| !said.valid_for.is_zero())
             .filter_map(|said| Some((self.held.get(&said.id)?, said)))
@@ -344,7 +344,7 @@ impl Guards {
         }
     }
 
-    /// A valid guard gives its user a token that its tenure has, or had before something of which
+    /// A valid guard gives its user a token that its holder has, or had before something of which
     /// it was not told yet, and never an older one than it gave before.
     fn token(&mut self, said: &Said, found: &mut Findings) {
         let Some(held) = self.held.get_mut(&said.id) else {
@@ -355,7 +355,7 @@ impl Guards {
         let had = hold.is_none_or(|hold| hold.tokens.contains(&said.token));
         if !had || said.token < before {
             let text = format!(
-                "{:?} gives {} after {before}, its tenure had {:?}",
+                "{:?} gives {} after {before}, its holder had {:?}",
                 held.holding,
                 said.token,
                 hold.map(|hold| &hold.tokens)
@@ -419,7 +419,7 @@ impl Guards {
     }
 
     /// S2: what a guard says does not last longer than what the server knows.
-    fn not_after(&self, at: Duration, held: &Held, said: &Said, found: &mut Findings) {
+    fn not_after(&self, at: Duration, held: &TrackedGuard, said: &Said, found: &mut Findings) {
         let Some(operation) = held.operation else {
             let text = format!("{:?}, which no server granted", held.holding);
             return found.add("S2", text);
@@ -437,7 +437,7 @@ impl Guards {
 }
 
 /// Two that are valid at once and must not be.
-fn overlap(valid: &[(&Held, &Said)]) -> Option<String> {
+fn overlap(valid: &[(&TrackedGuard, &Said)]) -> Option<String> {
     for (n, (one, said)) in valid.iter().enumerate() {
         let others = valid[n + 1..]
             .iter()

@@ -1,5 +1,5 @@
-//! What is remembered of the operations and periods of a run: nothing lives after its end, and
-//! tokens number periods whichever server grants them.
+//! What is remembered of the operations and epochs of a run: nothing lives after its end, and
+//! tokens number epochs whichever server grants them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use litemap::LiteMap;
 use crate::checker::coverage::{Coverage, Situation};
 use crate::checker::holders::lives;
 use crate::checker::small_map::SmallMap;
-use crate::checker::step::{Step, name, place_of, tenure_of};
+use crate::checker::step::{Step, holder_of, name, waiter_of};
 use crate::checker::{Findings, Model, Set};
 
 type Name = (SessionId, u64);
@@ -20,14 +20,14 @@ pub(crate) struct History {
     /// When the first end of each operation was sent.
     ended: LiteMap<Name, Duration>,
     /// Holds that were granted out of the queue, and not confirmed by a renewal yet.
-    claims: Set<Name>,
-    /// The highest token of each key, whichever server granted it, and how many periods it has
+    offers: Set<Name>,
+    /// The highest token of each key, whichever server granted it, and how many epochs it has
     /// had.
-    periods: SmallMap<Key, Periods, 1>,
+    epochs: SmallMap<Key, Epochs, 1>,
 }
 
 #[derive(Debug, Default)]
-struct Periods {
+struct Epochs {
     highest: u64,
     /// The place of each token in the order of granting.
     order: LiteMap<u64, u32>,
@@ -47,8 +47,8 @@ impl History {
         (seen, found): (&mut Coverage, &mut Findings),
     ) {
         self.ends(step, ended, model, (seen, found));
-        self.period(step, seen, found);
-        self.claims(step, seen);
+        self.epoch(step, seen, found);
+        self.offers(step, seen);
     }
 
     /// When the first end of a step's operation was sent, if that was executed before.
@@ -57,25 +57,25 @@ impl History {
         self.ended.get(&(own.session, own.sequence)).copied()
     }
 
-    fn claims(&mut self, step: &Step<'_>, seen: &mut Coverage) {
-        for tenure in step.before.tenures.iter().filter(|t| t.end <= step.now) {
-            for (sequence, _) in &tenure.holds {
-                if self.claims.remove(&(tenure.session, *sequence)).is_some() {
-                    seen.reached(Situation::ClaimExpired);
+    fn offers(&mut self, step: &Step<'_>, seen: &mut Coverage) {
+        for holder in step.before.holders.iter().filter(|t| t.end <= step.now) {
+            for (sequence, _) in &holder.holds {
+                if self.offers.remove(&(holder.session, *sequence)).is_some() {
+                    seen.reached(Situation::OfferExpired);
                 }
             }
         }
-        for place in step.waited() {
-            let name = (place.operation.session, place.operation.sequence);
-            if tenure_of(step.after, name.0, name.1).is_some() {
-                self.claims.insert(name, ());
+        for waiter in step.waited() {
+            let name = (waiter.operation.session, waiter.operation.sequence);
+            if holder_of(step.after, name.0, name.1).is_some() {
+                self.offers.insert(name, ());
             }
         }
         if let (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) =
             (step.command, step.reply)
         {
             let operation = request.operation;
-            self.claims.remove(&(operation.session, operation.sequence));
+            self.offers.remove(&(operation.session, operation.sequence));
         }
     }
 
@@ -91,20 +91,20 @@ impl History {
         };
         let name_of = (operation.session, operation.sequence);
         match (step.command, ended) {
-            (Command::End(_), None) => {
+            (Command::Release(_), None) => {
                 self.ended.insert(name_of, step.sent);
-                if self.claims.remove(&name_of).is_some() {
-                    seen.reached(Situation::ClaimEnded);
+                if self.offers.remove(&name_of).is_some() {
+                    seen.reached(Situation::OfferReleased);
                 }
             }
-            (Command::End(_), Some(_)) => seen.reached(Situation::EndTwice),
+            (Command::Release(_), Some(_)) => seen.reached(Situation::ReleasedTwice),
             (Command::Renew(_), Some(sent)) if step.sent > sent => {
                 let text = format!("a renewal of {operation:?} was sent after its end");
                 found.add("rule 11", text);
             }
             (_, Some(_)) if model == Model::Within && lives(step, operation) => {
-                let lived = place_of(step.before, name_of.0, name_of.1).is_some()
-                    || tenure_of(step.before, name_of.0, name_of.1).is_some();
+                let lived = waiter_of(step.before, name_of.0, name_of.1).is_some()
+                    || holder_of(step.before, name_of.0, name_of.1).is_some();
                 let text = format!(
                     "{} lets {operation:?} live after its end (it did before: {lived})",
                     name(step.command)
@@ -115,11 +115,11 @@ impl History {
         }
     }
 
-    /// S4: a period that begins has a greater token than all before it, if the stored token
+    /// S4: an epoch that begins has a greater token than all before it, if the stored token
     /// survived, or the granting clock is past it, or the one who is granted brings the floor.
-    fn period(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
+    fn epoch(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
         let mut before = step.before.token;
-        if let Some(token) = step.passing_period() {
+        if let Some(token) = step.passing_epoch() {
             self.began(step, before, token, 0, seen, found);
             before = token;
         }
@@ -138,39 +138,39 @@ impl History {
         seen: &mut Coverage,
         found: &mut Findings,
     ) {
-        let periods = self.periods.or_insert_with(step.key, Periods::default);
-        let highest = periods.highest;
+        let epochs = self.epochs.or_insert_with(step.key, Epochs::default);
+        let highest = epochs.highest;
         let survived = before >= highest;
         let condition = survived || step.now.as_micros() > highest || floor >= highest;
         if !survived {
             seen.reached(Situation::OlderToken);
         }
         if condition && token <= highest {
-            let text = format!("a period began with {token}, one before had {highest}");
+            let text = format!("a epoch began with {token}, one before had {highest}");
             found.add("S4", text);
         }
-        periods.void |= !condition;
-        periods.highest = highest.max(token);
-        let next = u32::try_from(periods.order.len()).unwrap_or(u32::MAX);
-        periods.order.insert(token, next);
+        epochs.void |= !condition;
+        epochs.highest = highest.max(token);
+        let next = u32::try_from(epochs.order.len()).unwrap_or(u32::MAX);
+        epochs.order.insert(token, next);
     }
 
-    /// S5: no write of a period takes effect after a write of a later one.
+    /// S5: no write of an epoch takes effect after a write of a later one.
     pub(crate) fn written(&mut self, key: &Key, token: u64, found: &mut Findings) {
-        let Some(periods) = self.periods.get_mut(key) else {
+        let Some(epochs) = self.epochs.get_mut(key) else {
             found.add("S5", format!("a token that nobody granted: {token}"));
             return;
         };
-        let Some(&order) = periods.order.get(&token) else {
+        let Some(&order) = epochs.order.get(&token) else {
             found.add("S5", format!("a token that nobody granted: {token}"));
             return;
         };
-        match periods.written {
-            Some((last, by)) if order < last && !periods.void => {
+        match epochs.written {
+            Some((last, by)) if order < last && !epochs.void => {
                 let text = format!("a write of {token} took effect after one of {by}");
                 found.add("S5", text);
             }
-            _ => periods.written = Some((order, token)),
+            _ => epochs.written = Some((order, token)),
         }
     }
 }

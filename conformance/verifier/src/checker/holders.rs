@@ -1,42 +1,42 @@
-//! S3: a command changes the tenure that issued it, and no other; what has expired stays so.
+//! S3: a command changes the holder that issued it, and no other; what has expired stays so.
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Reply, TenureFacts};
+use leasehold_api::machine::{Command, HolderFacts, Reply};
 use leasehold_api::{
     AcquireReply, ConvertReply, ForceHow, Mode, Operation, RenewReply, ServerTime, SessionId,
 };
 
-use crate::checker::step::{Step, find, has, name, place_of};
+use crate::checker::step::{Step, find, has, name, waiter_of};
 use crate::checker::{Findings, Model};
 
-/// Checks what became of each tenure.
+/// Checks what became of each holder.
 pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
-    for tenure in step.stood() {
-        match find(step.after, tenure) {
+    for holder in step.stood() {
+        match find(step.after, holder) {
             // Another's step left it as it was: the usual case, in which nothing can be wrong.
-            Some(after) if after == tenure && !step.is_by(tenure.session) => {}
-            Some(after) => kept(step, tenure, after, found),
-            None if may_go(step, tenure) => {}
+            Some(after) if after == holder && !step.is_by(holder.session) => {}
+            Some(after) => kept(step, holder, after, found),
+            None if may_go(step, holder) => {}
             None => found.add(
                 "S3",
                 format!(
-                    "{} took away a tenure that is not its own: {tenure:?}",
+                    "{} took unreachable a holder that is not its own: {holder:?}",
                     name(step.command)
                 ),
             ),
         }
     }
-    for tenure in step.stands() {
-        let before = find(step.before, tenure);
+    for holder in step.stands() {
+        let before = find(step.before, holder);
         if before.is_some_and(|before| before.end > step.now) {
             continue;
         }
         let holds = before.map_or(&[][..], |before| &before.holds);
-        if let Some((sequence, _)) = holds.iter().find(|(s, _)| has(tenure, *s)) {
+        if let Some((sequence, _)) = holds.iter().find(|(s, _)| has(holder, *s)) {
             let acquired = matches!(step.command, Command::Acquire(_))
-                && step.is_of(tenure.session, *sequence);
-            let text = || format!("what had expired is back: {tenure:?}");
+                && step.is_of(holder.session, *sequence);
+            let text = || format!("what had expired is back: {holder:?}");
             match (acquired, model) {
                 (false, _) => found.add("S3", text()),
                 (true, Model::Within) => found.add("rule 12", text()),
@@ -44,37 +44,37 @@ pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
                 (true, Model::Outside) => {}
             }
         }
-        begun(step, tenure, found);
+        begun(step, holder, found);
     }
     stored(step, found);
 }
 
-/// Whether a tenure that stood may be gone after the step.
-fn may_go(step: &Step<'_>, tenure: &TenureFacts) -> bool {
+/// Whether a holder that stood may be gone after the step.
+fn may_go(step: &Step<'_>, holder: &HolderFacts) -> bool {
     match step.command {
-        Command::End(request) => {
-            tenure.session == request.operation.session
-                && matches!(&tenure.holds[..], [(only, _)] if *only == request.operation.sequence)
+        Command::Release(request) => {
+            holder.session == request.operation.session
+                && matches!(&holder.holds[..], [(only, _)] if *only == request.operation.sequence)
         }
         Command::ForceRelease(request) => {
-            request.how == ForceHow::Now && request.tokens.contains(&tenure.token)
+            request.how == ForceHow::Now && request.tokens.contains(&holder.token)
         }
         _ => false,
     }
 }
 
-/// Whether the hold `sequence` of a tenure may have come with the step: through its own acquire,
+/// Whether the hold `sequence` of a holder may have come with the step: through its own acquire,
 /// or out of the queue.
 fn may_come(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
     let own = step.is_of(session, sequence)
         && matches!(step.reply, Reply::Acquire(AcquireReply::Acquired(_)));
-    own || place_of(step.before, session, sequence).is_some_and(|place| place.end > step.now)
+    own || waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
 }
 
-fn kept(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut Findings) {
+fn kept(step: &Step<'_>, before: &HolderFacts, after: &HolderFacts, found: &mut Findings) {
     for (sequence, mode) in &before.holds {
         let own = step.is_of(before.session, *sequence);
-        let ended = own && matches!(step.command, Command::End(_));
+        let ended = own && matches!(step.command, Command::Release(_));
         let is = after.holds.iter().find(|(s, _)| s == sequence);
         match is {
             None if ended => {}
@@ -107,12 +107,12 @@ fn converted(step: &Step<'_>, to: Mode) -> bool {
     )
 }
 
-fn revokes(step: &Step<'_>, tenure: &TenureFacts) -> bool {
-    matches!(step.command, Command::ForceRelease(request) if request.tokens.contains(&tenure.token))
+fn revokes(step: &Step<'_>, holder: &HolderFacts) -> bool {
+    matches!(step.command, Command::ForceRelease(request) if request.tokens.contains(&holder.token))
 }
 
-/// Checks how the end of a tenure moved: never back, and only by its own command.
-fn moved(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut Findings) {
+/// Checks how the end of a holder moved: never back, and only by its own command.
+fn moved(step: &Step<'_>, before: &HolderFacts, after: &HolderFacts, found: &mut Findings) {
     let own = step
         .operation()
         .is_some_and(|own| own.session == after.session && has(after, own.sequence));
@@ -127,15 +127,15 @@ fn moved(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut
         }
         _ => None,
     };
-    let claims = after.holds.iter().filter(|(s, _)| !has(before, *s));
-    let claimed = claims
-        .filter(|(s, _)| place_of(step.before, after.session, *s).is_some())
+    let offers = after.holds.iter().filter(|(s, _)| !has(before, *s));
+    let offered = offers
+        .filter(|(s, _)| waiter_of(step.before, after.session, *s).is_some())
         .filter_map(|(s, _)| granted_until(step, after.session, *s))
         .max();
     let least = asked.map_or(before.end, |lease| {
         before.end.max(step.now.saturating_add(lease))
     });
-    let most = least.max(claimed.unwrap_or_default());
+    let most = least.max(offered.unwrap_or_default());
     if after.end < least {
         let text = format!("{} shortened {before:?}", name(step.command));
         found.add("rule 5", text);
@@ -145,25 +145,25 @@ fn moved(step: &Step<'_>, before: &TenureFacts, after: &TenureFacts, found: &mut
     }
 }
 
-/// Checks a tenure that began with the step: a grant at once has its lease, a claim has what was
+/// Checks a holder that began with the step: a grant at once has its lease, an offer has what was
 /// left of its place.
-fn begun(step: &Step<'_>, tenure: &TenureFacts, found: &mut Findings) {
+fn begun(step: &Step<'_>, holder: &HolderFacts, found: &mut Findings) {
     let mut end = None;
-    for (sequence, _) in &tenure.holds {
-        if !may_come(step, tenure.session, *sequence) {
+    for (sequence, _) in &holder.holds {
+        if !may_come(step, holder.session, *sequence) {
             let text = format!(
-                "{} made a tenure from nothing: {tenure:?}",
+                "{} made a holder from nothing: {holder:?}",
                 name(step.command)
             );
             found.add("S3", text);
             return;
         }
-        end = end.max(granted_until(step, tenure.session, *sequence));
+        end = end.max(granted_until(step, holder.session, *sequence));
     }
-    if end.is_some_and(|end| end != tenure.end) {
+    if end.is_some_and(|end| end != holder.end) {
         found.add(
             "rule 10",
-            format!("a grant ends at another time than {end:?}: {tenure:?}"),
+            format!("a grant ends at another time than {end:?}: {holder:?}"),
         );
     }
 }
@@ -171,27 +171,27 @@ fn begun(step: &Step<'_>, tenure: &TenureFacts, found: &mut Findings) {
 /// When a grant that was made in this step ends by the rules.
 fn granted_until(step: &Step<'_>, session: SessionId, sequence: u64) -> Option<ServerTime> {
     let own = step.is_of(session, sequence);
-    let place = place_of(step.before, session, sequence).filter(|place| place.end > step.now);
-    match (step.command, place) {
+    let waiter = waiter_of(step.before, session, sequence).filter(|waiter| waiter.end > step.now);
+    match (step.command, waiter) {
         (Command::Acquire(request), None) if own => Some(step.now.saturating_add(request.lease)),
-        (Command::Renew(request), Some(place)) if own => {
-            Some(place.end.max(step.now.saturating_add(request.lease)))
+        (Command::Renew(request), Some(waiter)) if own => {
+            Some(waiter.end.max(step.now.saturating_add(request.lease)))
         }
-        (Command::Poll(_), Some(place)) if own => {
+        (Command::Poll(_), Some(waiter)) if own => {
             let lease = step.spec().map(|spec| spec.waiter_lease());
             let end = step.now.saturating_add(lease.unwrap_or_default());
-            Some(place.until.map_or(end, |until| end.min(until)))
+            Some(waiter.until.map_or(end, |until| end.min(until)))
         }
-        (_, Some(place)) => Some(place.end),
+        (_, Some(waiter)) => Some(waiter.end),
         _ => None,
     }
 }
 
 /// Rule 14: the stored end covers every holder and place, and the token for its time.
 fn stored(step: &Step<'_>, found: &mut Findings) {
-    let ends = step.after.tenures.iter().map(|t| t.end);
-    let places = step.after.places.iter().map(|p| p.end);
-    let last = ends.chain(places).max();
+    let ends = step.after.holders.iter().map(|t| t.end);
+    let waiters = step.after.waiters.iter().map(|p| p.end);
+    let last = ends.chain(waiters).max();
     let covers =
         |by: Duration| last.is_none_or(|end| end.saturating_add(by) <= step.after.stored_end);
     if !covers(step.retention) {

@@ -50,7 +50,7 @@ const FINDINGS: usize = 8;
 /// made, searched and dropped faster than trees.
 type Set<T> = LiteMap<T, ()>;
 
-/// What the swarm calls its client of that index.
+/// What the stress runs calls its client of that index.
 pub(crate) fn who(client: usize) -> String {
     let letter = ('a'..='z').nth(client).unwrap_or('?');
     format!("client {letter}")
@@ -160,8 +160,8 @@ impl Checker {
             // Who may hear something counts as listening (rule 9).
             let (mute, listeners) = (self.mute, &self.listeners);
             let hears = |session: &SessionId| mute || listeners.contains_key(session);
-            order::away(step, hears, &mut self.found);
-            pushes::hinted(step, hears, &mut self.found);
+            order::unreachable(step, hears, &mut self.found);
+            pushes::woken(step, hears, &mut self.found);
         }
         let granted = matches!(
             step.reply,
@@ -243,8 +243,8 @@ impl Checker {
         }
         self.found.at = at;
         let hold = self.guards.leaked(client, key, at);
-        let place = self.guards.waits(client, key, at);
-        if let Some((_, sequence)) = hold.or(place) {
+        let waiter = self.guards.waits(client, key, at);
+        if let Some((_, sequence)) = hold.or(waiter) {
             let text = format!("{} left {sequence} at {key:?}", who(client));
             self.found.add("no orphans", text);
         }

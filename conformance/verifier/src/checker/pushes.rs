@@ -1,33 +1,33 @@
 //! Rule 8 and forced release: who is told of what by a message, and that the message is true.
 
-use leasehold_api::machine::{Command, Event, Message, Reply, TenureFacts};
-use leasehold_api::{EndReply, FencingToken, ForceHow, ForceRelease, Policy, SessionId};
+use leasehold_api::machine::{Command, HolderFacts, Message, Payload, Reply};
+use leasehold_api::{FencingToken, ForceHow, ForceRelease, Policy, ReleaseReply, SessionId};
 
 use crate::checker::Findings;
-use crate::checker::step::{Step, name, place_of, tenure_of};
+use crate::checker::step::{Step, holder_of, name, waiter_of};
 
 /// Checks the messages of a step.
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     for (n, message) in step.messages.iter().enumerate() {
         sent(step, message, found);
         let twice = step.messages[..n].iter().any(|other| other == message);
-        if twice && !matches!(message.event, Event::Hint { .. }) {
+        if twice && !matches!(message.payload, Payload::WakeUp { .. }) {
             found.add("rule 8", format!("{message:?} is sent twice"));
         }
     }
-    for place in step.waited().filter(|place| place.listening) {
-        let (session, sequence) = (place.operation.session, place.operation.sequence);
-        let granted = tenure_of(step.after, session, sequence).is_some_and(|t| t.end > step.now);
+    for waiter in step.waited().filter(|waiter| waiter.listening) {
+        let (session, sequence) = (waiter.operation.session, waiter.operation.sequence);
+        let granted = holder_of(step.after, session, sequence).is_some_and(|t| t.end > step.now);
         let asked = step.is_of(session, sequence) && matches!(step.command, Command::Poll(_));
         let told = || {
             let grants =
-                |event| matches!(event, Event::Granted { sequence: s, .. } if s == sequence);
+                |event| matches!(event, Payload::Granted { sequence: s, .. } if s == sequence);
             is_told(step, session, grants)
         };
         if granted && !asked && !told() {
             found.add(
                 "rule 8",
-                format!("nobody is told of the grant of {place:?}"),
+                format!("nobody is told of the grant of {waiter:?}"),
             );
         }
     }
@@ -36,40 +36,40 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     }
 }
 
-fn is_told(step: &Step<'_>, to: SessionId, what: impl Fn(Event) -> bool) -> bool {
+fn is_told(step: &Step<'_>, to: SessionId, what: impl Fn(Payload) -> bool) -> bool {
     let mut messages = step.messages.iter();
-    messages.any(|message| message.to == to && what(message.event))
+    messages.any(|message| message.to == to && what(message.payload))
 }
 
 /// A message goes to whom it concerns, and says what is the case.
 fn sent(step: &Step<'_>, message: &Message, found: &mut Findings) {
     let to = message.to;
-    let is = match message.event {
-        Event::Granted {
+    let is = match message.payload {
+        Payload::Granted {
             sequence,
             token,
             remaining,
         } => {
             waited(step, to, sequence)
-                && match tenure_of(step.after, to, sequence) {
-                    Some(tenure) => {
+                && match holder_of(step.after, to, sequence) {
+                    Some(holder) => {
                         let until = step.now.saturating_add(remaining);
-                        has_token(step, tenure, token)
-                            && until <= tenure.end
-                            && place_of(step.before, to, sequence).is_some_and(|p| p.end <= until)
+                        has_token(step, holder, token)
+                            && until <= holder.end
+                            && waiter_of(step.before, to, sequence).is_some_and(|p| p.end <= until)
                     }
                     // Granted and ended in one step.
                     None => step.is_of(to, sequence) || is_force(step),
                 }
         }
-        Event::Hint { sequence } => {
+        Payload::WakeUp { sequence } => {
             waited(step, to, sequence) && step.policy() == Some(Policy::Barging)
         }
-        Event::Revoked { sequence } => {
+        Payload::Revoked { sequence } => {
             is_force(step) && {
-                let after = tenure_of(step.after, to, sequence);
-                let before = tenure_of(step.before, to, sequence).filter(|t| t.end > step.now);
-                after.map_or(before.is_some(), |tenure| tenure.revoked)
+                let after = holder_of(step.after, to, sequence);
+                let before = holder_of(step.before, to, sequence).filter(|t| t.end > step.now);
+                after.map_or(before.is_some(), |holder| holder.revoked)
             }
         }
     };
@@ -80,58 +80,58 @@ fn sent(step: &Step<'_>, message: &Message, found: &mut Findings) {
 }
 
 fn waited(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
-    place_of(step.before, session, sequence).is_some_and(|place| place.end > step.now)
+    waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
 }
 
 const fn is_force(step: &Step<'_>) -> bool {
     matches!(step.command, Command::ForceRelease(_))
 }
 
-/// Readers with a higher floor, granted later in the same step, start another period.
-fn has_token(step: &Step<'_>, tenure: &TenureFacts, token: FencingToken) -> bool {
-    token == tenure.token || (token < tenure.token && step.floor() >= token.get())
+/// Readers with a higher floor, granted later in the same step, start another epoch.
+fn has_token(step: &Step<'_>, holder: &HolderFacts, token: FencingToken) -> bool {
+    token == holder.token || (token < holder.token && step.floor() >= token.get())
 }
 
 /// Each hold that is revoked is told of it.
 fn revoked(step: &Step<'_>, request: &ForceRelease, found: &mut Findings) {
-    let named = |t: &&TenureFacts| request.tokens.contains(&t.token);
-    let revoked: Vec<&TenureFacts> = match request.how {
+    let named = |t: &&HolderFacts| request.tokens.contains(&t.token);
+    let revoked: Vec<&HolderFacts> = match request.how {
         ForceHow::Revoke => step.stands().filter(named).collect(),
         ForceHow::Now => step.stood().filter(named).collect(),
     };
-    for tenure in revoked {
-        for (sequence, _) in &tenure.holds {
+    for holder in revoked {
+        for (sequence, _) in &holder.holds {
             let revokes = |event| {
                 event
-                    == Event::Revoked {
+                    == Payload::Revoked {
                         sequence: *sequence,
                     }
             };
-            if !is_told(step, tenure.session, revokes) {
-                let text = format!("hold {sequence} is not told that it is revoked: {tenure:?}");
+            if !is_told(step, holder.session, revokes) {
+                let text = format!("hold {sequence} is not told that it is revoked: {holder:?}");
                 found.add("forced release", text);
             }
         }
     }
 }
 
-/// Rule 7: a barging key that is released sends the first that listens a hint.
-pub(crate) fn hinted(step: &Step<'_>, hears: impl Fn(&SessionId) -> bool, found: &mut Findings) {
+/// Rule 7: a barging key that is released sends the first that listens a wake-up.
+pub(crate) fn woken(step: &Step<'_>, hears: impl Fn(&SessionId) -> bool, found: &mut Findings) {
     let released = matches!(
         step.reply,
-        Reply::End(EndReply::Released { holds_left: 0, .. })
+        Reply::Release(ReleaseReply::Released { holds_left: 0, .. })
     );
     if !released || step.policy() != Some(Policy::Barging) || step.room() == 0 {
         return;
     }
     let mut heard = step
         .waits()
-        .filter(|place| place.listening && hears(&place.operation.session));
+        .filter(|waiter| waiter.listening && hears(&waiter.operation.session));
     let Some(head) = heard.next() else { return };
-    let hint = Event::Hint {
+    let wake_up = Payload::WakeUp {
         sequence: head.operation.sequence,
     };
-    if !is_told(step, head.operation.session, |event| event == hint) {
-        found.add("rule 7", format!("no hint is sent to {head:?}"));
+    if !is_told(step, head.operation.session, |event| event == wake_up) {
+        found.add("rule 7", format!("no wake_up is sent to {head:?}"));
     }
 }

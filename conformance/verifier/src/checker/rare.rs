@@ -2,11 +2,12 @@
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReply, ForceReply, Mode, PollReply, Refused, RenewReply, Why,
+    AcquireReply, ConvertReply, EndReason, ForceReply, Mode, PollReply, Refused, ReleaseReply,
+    RenewReply,
 };
 
 use crate::checker::coverage::{Coverage, Situation};
-use crate::checker::step::{Step, find, has, mode, place_of, tenure_of};
+use crate::checker::step::{Step, find, has, holder_of, mode, waiter_of};
 
 pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
     if step.together > 1 && matches!(step.command, Command::Acquire(_)) {
@@ -21,14 +22,14 @@ pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
         {
             seen.reached(Situation::GrantedByOwnPoll);
         }
-        Reply::Renew(RenewReply::Lost(why)) => {
+        Reply::Renew(RenewReply::Lost(reason)) => {
             // What was revoked stands: it only may not be renewed.
-            seen.reached(match why {
-                Why::Forced => Situation::RevokedRenewal,
+            seen.reached(match reason {
+                EndReason::Forced => Situation::RevokedRenewal,
                 _ => Situation::RenewedLate,
             });
         }
-        Reply::End(reply) => end(step, *reply, seen),
+        Reply::Release(reply) => release(step, *reply, seen),
         Reply::Convert(reply) => convert(step, *reply, seen),
         Reply::ForceRelease(ForceReply::Forced { .. }) => seen.reached(Situation::Revoked),
         _ => {}
@@ -39,7 +40,7 @@ pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
 }
 
 fn waited(step: &Step<'_>, session: leasehold_api::SessionId, sequence: u64) -> bool {
-    place_of(step.before, session, sequence).is_some_and(|place| place.end > step.now)
+    waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
 }
 
 fn acquire(step: &Step<'_>, reply: &AcquireReply, seen: &mut Coverage) {
@@ -47,7 +48,7 @@ fn acquire(step: &Step<'_>, reply: &AcquireReply, seen: &mut Coverage) {
         return;
     };
     let (session, sequence) = (request.operation.session, request.operation.sequence);
-    let held = tenure_of(step.before, session, sequence).is_some_and(|t| t.end > step.now);
+    let held = holder_of(step.before, session, sequence).is_some_and(|t| t.end > step.now);
     match reply {
         _ if held || waited(step, session, sequence) => seen.reached(Situation::AcquireTwice),
         AcquireReply::Acquired(acquired) => {
@@ -55,8 +56,8 @@ fn acquire(step: &Step<'_>, reply: &AcquireReply, seen: &mut Coverage) {
             let waits = step.waits().next().is_some();
             if acquired.holds > 1 {
                 nested(step, request, waits, seen);
-            } else if waits && step.waits().all(|place| place.away) {
-                seen.reached(Situation::NewcomerPastTheAway);
+            } else if waits && step.waits().all(|waiter| waiter.unreachable) {
+                seen.reached(Situation::NewcomerPastTheUnreachable);
             }
         }
         AcquireReply::Refused(Refused::Stale) => seen.reached(Situation::StaleAcquire),
@@ -72,21 +73,21 @@ fn nested(step: &Step<'_>, request: &leasehold_api::Acquire, waits: bool, seen: 
         seen.reached(Situation::NestedPastWaiter);
     }
     let operation = request.operation;
-    let own = tenure_of(step.after, operation.session, operation.sequence);
+    let own = holder_of(step.after, operation.session, operation.sequence);
     if own.is_some_and(|own| own.end > step.now.saturating_add(request.lease)) {
         seen.reached(Situation::NestedShorter);
     }
 }
 
-fn end(step: &Step<'_>, reply: EndReply, seen: &mut Coverage) {
+fn release(step: &Step<'_>, reply: ReleaseReply, seen: &mut Coverage) {
     match reply {
-        EndReply::NotHeld(Why::Ended) => seen.reached(Situation::EndTwice),
-        EndReply::Released {
-            tenure: Some(view), ..
+        ReleaseReply::NotHeld(EndReason::Released) => seen.reached(Situation::ReleasedTwice),
+        ReleaseReply::Released {
+            holder: Some(view), ..
         } => {
             let before = step
                 .operation()
-                .and_then(|own| tenure_of(step.before, own.session, own.sequence));
+                .and_then(|own| holder_of(step.before, own.session, own.sequence));
             if before.is_some_and(|before| mode(before) != view.mode) {
                 seen.reached(Situation::Downgraded);
                 lets_in(step, seen);
@@ -112,7 +113,7 @@ fn convert(step: &Step<'_>, reply: ConvertReply, seen: &mut Coverage) {
             lets_in(step, seen);
         }
         ConvertReply::NotSole => seen.reached(Situation::UpgradeRefused),
-        ConvertReply::WrongPeriod(_) => seen.reached(Situation::ConversionTwice),
+        ConvertReply::WrongEpoch(_) => seen.reached(Situation::ConversionTwice),
         ConvertReply::Lost(_) => {}
     }
 }
@@ -120,7 +121,7 @@ fn convert(step: &Step<'_>, reply: ConvertReply, seen: &mut Coverage) {
 fn lets_in(step: &Step<'_>, seen: &mut Coverage) {
     if step
         .stands()
-        .any(|tenure| find(step.before, tenure).is_none())
+        .any(|holder| find(step.before, holder).is_none())
     {
         seen.reached(Situation::DowngradeLetsIn);
     }
@@ -131,10 +132,10 @@ fn grants(step: &Step<'_>, seen: &mut Coverage) {
     if floor > step.before.token && step.after.token == floor + 1 {
         seen.reached(Situation::FloorRaised);
     }
-    let granted = step.waited().filter(|place| {
-        let operation = place.operation;
+    let granted = step.waited().filter(|waiter| {
+        let operation = waiter.operation;
         let own = step.is_of(operation.session, operation.sequence);
-        !own && tenure_of(step.after, operation.session, operation.sequence).is_some()
+        !own && holder_of(step.after, operation.session, operation.sequence).is_some()
     });
     match granted.count() {
         0 => {}
@@ -144,52 +145,56 @@ fn grants(step: &Step<'_>, seen: &mut Coverage) {
             seen.reached(Situation::GroupGranted);
         }
     }
-    let marked = |place: &&leasehold_api::machine::PlaceFacts| {
-        let before = step.before.places.iter().find(|p| p.ticket == place.ticket);
-        before.is_some_and(|before| place.away_marks > before.away_marks)
+    let marked = |waiter: &&leasehold_api::machine::WaiterFacts| {
+        let before = step
+            .before
+            .waiters
+            .iter()
+            .find(|p| p.ticket == waiter.ticket);
+        before.is_some_and(|before| waiter.unreachable_marks > before.unreachable_marks)
     };
-    if step.after.places.iter().any(|place| marked(&place)) {
-        seen.reached(Situation::AwayPassedOver);
+    if step.after.waiters.iter().any(|waiter| marked(&waiter)) {
+        seen.reached(Situation::UnreachablePassedOver);
     }
 }
 
 fn expiry(step: &Step<'_>, seen: &mut Coverage) {
     let now = step.now;
     let gone = |end| end <= now;
-    if step.before.places.iter().any(|place| gone(place.end)) {
-        seen.reached(Situation::PlaceExpired);
+    if step.before.waiters.iter().any(|waiter| gone(waiter.end)) {
+        seen.reached(Situation::WaiterExpired);
     }
-    if step.before.tenures.iter().any(|tenure| gone(tenure.end)) {
+    if step.before.holders.iter().any(|holder| gone(holder.end)) {
         seen.reached(Situation::LeaseExpired);
     }
-    let places = step.before.places.iter().map(|place| place.end);
-    let tenures = step.before.tenures.iter().map(|tenure| tenure.end);
-    if places.chain(tenures).any(|end| end == now) {
+    let waiters = step.before.waiters.iter().map(|waiter| waiter.end);
+    let holders = step.before.holders.iter().map(|holder| holder.end);
+    if waiters.chain(holders).any(|end| end == now) {
         seen.reached(Situation::AtTheVeryEnd);
     }
 }
 
 fn queue(step: &Step<'_>, seen: &mut Coverage) {
     let Some(spec) = step.spec() else { return };
-    let mut waits = step.waits().filter(|place| !place.away);
+    let mut waits = step.waits().filter(|waiter| !waiter.unreachable);
     let Some(head) = waits.next() else { return };
     let readers = step.stands().filter(|t| mode(t) == Mode::Shared).count();
     if head.mode == Mode::Exclusive && readers > 1 {
         seen.reached(Situation::WriterWaits);
     }
     let room = step.room();
-    let fits = waits.find(|place| spec.weight(place.mode) <= room);
-    match fits.map(|place| place.mode) {
+    let fits = waits.find(|waiter| spec.weight(waiter.mode) <= room);
+    match fits.map(|waiter| waiter.mode) {
         Some(Mode::Shared) if readers > 0 => seen.reached(Situation::ReaderBehindWriter),
         Some(Mode::Permits(_)) => seen.reached(Situation::BigHeadBlocks),
         _ => {}
     }
     if let Some(own) = step.operation()
-        && matches!(step.command, Command::End(_))
-        && tenure_of(step.before, own.session, own.sequence)
-            .is_some_and(|tenure| tenure.end > step.now && has(tenure, own.sequence))
+        && matches!(step.command, Command::Release(_))
+        && holder_of(step.before, own.session, own.sequence)
+            .is_some_and(|holder| holder.end > step.now && has(holder, own.sequence))
         && step.again
     {
-        seen.reached(Situation::EndTwice);
+        seen.reached(Situation::ReleasedTwice);
     }
 }

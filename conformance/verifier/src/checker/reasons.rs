@@ -1,15 +1,15 @@
 //! Rules 6, 12 and 15: answers that only a memory of the key can checker: why an operation is gone,
-//! whether an acquire is stale, whether a tenure may upgrade.
+//! whether an acquire is stale, whether a holder may upgrade.
 
-use leasehold_api::bounds::HORIZON;
-use leasehold_api::machine::{Command, Reply, TenureFacts};
+use leasehold_api::bounds::DELIVERY_WINDOW;
+use leasehold_api::machine::{Command, HolderFacts, Reply};
 use leasehold_api::{
-    AcquireReply, Convert, ConvertReply, EndReply, Key, Kind, Label, Mode, Operation, PollReply,
-    Refused, RenewReply, ServerTime, SessionId, Why,
+    AcquireReply, Convert, ConvertReply, EndReason, Key, Kind, Label, Mode, Operation, PollReply,
+    Refused, ReleaseReply, RenewReply, ServerTime, SessionId,
 };
 
 use crate::checker::small_map::SmallMap;
-use crate::checker::step::{Step, find, has, name, place_of, tenure_of};
+use crate::checker::step::{Step, find, has, holder_of, name, waiter_of};
 use crate::checker::{Findings, Model, Set};
 
 type Name = (SessionId, u64);
@@ -28,7 +28,7 @@ struct Memory {
     seen: SmallMap<SessionId, (u64, ServerTime), 4>,
     /// Holds that were revoked, or ended by force.
     forced: Set<Name>,
-    /// Tenures that have upgraded while others waited.
+    /// Holders that have upgraded while others waited.
     upgraded: Set<(SessionId, u64)>,
 }
 
@@ -54,13 +54,13 @@ impl Reasons {
             }
             _ => {}
         }
-        if let (Some(operation), Some(why)) = (step.operation(), why(step.reply)) {
-            memory.why(step, operation, (why, ended), model, found);
+        if let (Some(operation), Some(reason)) = (step.operation(), reason(step.reply)) {
+            memory.reason(step, operation, (reason, ended), model, found);
         }
         memory.note(step);
     }
 
-    /// Who is said to hold a key is the one whose tenure ends first.
+    /// Who is said to hold a key is the one whose holder ends first.
     fn label(&mut self, step: &Step<'_>, found: &mut Findings) {
         let Command::Acquire(request) = step.command else {
             return;
@@ -68,15 +68,15 @@ impl Reasons {
         let session = request.operation.session;
         self.labels
             .or_insert_with(&session, || request.label.clone());
-        let Reply::Acquire(AcquireReply::Held(held)) = step.reply else {
+        let Reply::Acquire(AcquireReply::Contended(held)) = step.reply else {
             return;
         };
-        let Some(end) = step.stands().map(|tenure| tenure.end).min() else {
+        let Some(end) = step.stands().map(|holder| holder.end).min() else {
             return;
         };
-        let label = |tenure: &TenureFacts| self.labels.get(&tenure.session);
-        let mut first = step.stands().filter(|tenure| tenure.end == end);
-        if !first.any(|tenure| label(tenure) == held.by.as_ref()) {
+        let label = |holder: &HolderFacts| self.labels.get(&holder.session);
+        let mut first = step.stands().filter(|holder| holder.end == end);
+        if !first.any(|holder| label(holder) == held.holder.as_ref()) {
             let text = format!(
                 "{held:?} names another than who ends first: {:?}",
                 step.after
@@ -87,12 +87,12 @@ impl Reasons {
 }
 
 /// The reason that an answer gives.
-const fn why(reply: &Reply) -> Option<Why> {
+const fn reason(reply: &Reply) -> Option<EndReason> {
     match reply {
-        Reply::Poll(PollReply::Gone(why))
-        | Reply::Renew(RenewReply::Lost(why))
-        | Reply::End(EndReply::NotHeld(why))
-        | Reply::Convert(ConvertReply::Lost(why)) => Some(*why),
+        Reply::Poll(PollReply::Gone(reason))
+        | Reply::Renew(RenewReply::Lost(reason))
+        | Reply::Release(ReleaseReply::NotHeld(reason))
+        | Reply::Convert(ConvertReply::Lost(reason)) => Some(*reason),
         _ => None,
     }
 }
@@ -100,9 +100,9 @@ const fn why(reply: &Reply) -> Option<Why> {
 /// Whether a hold or a place of the operation had expired when the step came.
 fn expired(step: &Step<'_>, operation: Operation) -> bool {
     let (session, sequence) = (operation.session, operation.sequence);
-    let hold = tenure_of(step.before, session, sequence).map(|tenure| tenure.end);
-    let place = place_of(step.before, session, sequence).map(|place| place.end);
-    hold.or(place).is_some_and(|end| end <= step.now)
+    let hold = holder_of(step.before, session, sequence).map(|holder| holder.end);
+    let waiter = waiter_of(step.before, session, sequence).map(|waiter| waiter.end);
+    hold.or(waiter).is_some_and(|end| end <= step.now)
 }
 
 impl Memory {
@@ -110,7 +110,7 @@ impl Memory {
     fn is_old(&self, operation: Operation, now: ServerTime) -> bool {
         let seen = self.seen.get(&operation.session);
         seen.is_some_and(|(highest, last)| {
-            operation.sequence <= *highest && now < last.saturating_add(HORIZON * 2)
+            operation.sequence <= *highest && now < last.saturating_add(DELIVERY_WINDOW * 2)
         })
     }
 
@@ -131,8 +131,8 @@ impl Memory {
         }
         let acts = matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_));
         let (session, sequence) = (operation.session, operation.sequence);
-        let lived = tenure_of(step.before, session, sequence).is_some()
-            || place_of(step.before, session, sequence).is_some();
+        let lived = holder_of(step.before, session, sequence).is_some()
+            || waiter_of(step.before, session, sequence).is_some();
         if acts && !lived && model == Model::Within && self.is_old(operation, step.now) {
             let text = format!("{operation:?} acted after {seen:?}");
             found.add("rule 12", text);
@@ -140,38 +140,38 @@ impl Memory {
     }
 
     /// A reason is true; and it is given where the state tells.
-    fn why(
+    fn reason(
         &self,
         step: &Step<'_>,
         operation: Operation,
-        (why, ended): (Why, bool),
+        (reason, ended): (EndReason, bool),
         model: Model,
         found: &mut Findings,
     ) {
         let named = (operation.session, operation.sequence);
         let expired = expired(step, operation) && step.now < step.before.stored_end;
-        let revoked = tenure_of(step.after, named.0, named.1).is_some_and(|t| t.revoked);
+        let revoked = holder_of(step.after, named.0, named.1).is_some_and(|t| t.revoked);
         let last = self.seen.get(&named.0).is_some_and(|(s, _)| *s == named.1);
-        let is = match why {
-            Why::Expired => expired,
-            Why::Forced => revoked || self.forced.contains_key(&named),
-            Why::Ended => ended && !expired,
-            Why::Unknown if model == Model::Outside => true,
-            Why::Unknown => {
+        let is = match reason {
+            EndReason::Expired => expired,
+            EndReason::Forced => revoked || self.forced.contains_key(&named),
+            EndReason::Released => ended && !expired,
+            EndReason::Unknown if model == Model::Outside => true,
+            EndReason::Unknown => {
                 let remembered = last && self.is_old(operation, step.now);
                 !(expired || revoked || ended && remembered)
             }
         };
         if !is {
             let text = format!(
-                "{} of {operation:?} says {why:?} (expired: {expired}, ended: {ended})",
+                "{} of {operation:?} says {reason:?} (expired: {expired}, ended: {ended})",
                 name(step.command)
             );
             found.add("why", text);
         }
     }
 
-    /// Rule 6: the sole holder may upgrade, but only once while others wait.
+    /// Rule 6: the sole name may upgrade, but only once while others wait.
     fn upgrade(
         &mut self,
         step: &Step<'_>,
@@ -180,19 +180,19 @@ impl Memory {
         found: &mut Findings,
     ) {
         let operation = request.operation;
-        let own = |facts| tenure_of(facts, operation.session, operation.sequence);
+        let own = |facts| holder_of(facts, operation.session, operation.sequence);
         let Some(after) = own(step.after) else {
             return;
         };
-        let holder = (after.session, after.id);
-        let others_wait = !step.after.places.is_empty();
-        let again = others_wait && self.upgraded.contains_key(&holder);
+        let name = (after.session, after.id);
+        let others_wait = !step.after.waiters.is_empty();
+        let again = others_wait && self.upgraded.contains_key(&name);
         match reply {
             ConvertReply::NotSole => {
                 let alone = step.stands().count() == 1;
                 let read_write = step.spec().is_some_and(|spec| spec.kind() == Kind::RwLock);
                 if alone && read_write && !again {
-                    let text = format!("refused to the only holder: {:?}", step.after);
+                    let text = format!("refused to the only name: {:?}", step.after);
                     found.add("rule 6", text);
                 }
             }
@@ -207,7 +207,7 @@ impl Memory {
                     found.add("rule 6", text);
                 }
                 if others_wait && !wrote {
-                    self.upgraded.insert(holder, ());
+                    self.upgraded.insert(name, ());
                 }
             }
             _ => {}
@@ -218,18 +218,18 @@ impl Memory {
         let Command::ForceRelease(request) = step.command else {
             return;
         };
-        let both = step.before.tenures.iter().chain(&step.after.tenures);
-        for tenure in both.filter(|tenure| request.tokens.contains(&tenure.token)) {
-            let holds = tenure.holds.iter();
+        let both = step.before.holders.iter().chain(&step.after.holders);
+        for holder in both.filter(|holder| request.tokens.contains(&holder.token)) {
+            let holds = holder.holds.iter();
             self.forced
-                .extend(holds.map(|(s, _)| ((tenure.session, *s), ())));
+                .extend(holds.map(|(s, _)| ((holder.session, *s), ())));
         }
     }
 
     fn note(&mut self, step: &Step<'_>) {
         let noted = match step.command {
             Command::Acquire(_) if step.settles() => step.operation(),
-            Command::End(request) => Some(request.operation),
+            Command::Release(request) => Some(request.operation),
             _ => None,
         };
         if let Some(operation) = noted {
@@ -241,14 +241,14 @@ impl Memory {
         if self.upgraded.is_empty() {
             return;
         }
-        // A tenure goes on as long as one of its holds does.
-        let goes_on = |before: &TenureFacts| {
+        // A holder goes on as long as one of its holds does.
+        let goes_on = |before: &HolderFacts| {
             find(step.after, before)
                 .is_some_and(|after| before.holds.iter().any(|(s, _)| has(after, *s)))
         };
-        let gone = step.before.tenures.iter().filter(|t| !goes_on(t));
-        for tenure in gone {
-            self.upgraded.remove(&(tenure.session, tenure.id));
+        let gone = step.before.holders.iter().filter(|t| !goes_on(t));
+        for holder in gone {
+            self.upgraded.remove(&(holder.session, holder.id));
         }
     }
 }

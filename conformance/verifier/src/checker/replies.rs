@@ -1,16 +1,16 @@
 //! Rules 2, 3, 12, 15: replies tell the truth of their own execution, late commands have no
-//! effect, and tokens number periods.
+//! effect, and tokens number epochs.
 
 use leasehold_api::bounds::MAX_POLL_INTERVAL;
-use leasehold_api::machine::{Command, Facts, Reply, TenureFacts};
+use leasehold_api::machine::{Command, Facts, HolderFacts, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, ConvertReply, EndReply, FencingToken, Kind, Mode, PollReply,
-    Queued, Refused, RenewReply, ServerTime,
+    Acquire, AcquireReply, Acquired, ConvertReply, FencingToken, Kind, Mode, PollReply, Queued,
+    Refused, ReleaseReply, RenewReply, ServerTime,
 };
 
 use crate::checker::Findings;
 use crate::checker::holders::lives;
-use crate::checker::step::{Step, find, has, mode, name, place_of, tenure_of};
+use crate::checker::step::{Step, find, has, holder_of, mode, name, waiter_of};
 
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     match (step.command, step.reply) {
@@ -28,25 +28,25 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
                     (Some(*token), step.now.saturating_add(*remaining)),
                     found,
                 );
-                let own = tenure_of(
+                let own = holder_of(
                     step.before,
                     request.operation.session,
                     request.operation.sequence,
                 );
                 if own.is_some_and(|own| own.token != request.expected) {
-                    found.add("rule 6", "a conversion of another period acted".into());
+                    found.add("rule 6", "a conversion of another epoch acted".into());
                 }
                 sole(step, request.to, found);
             }
-            ConvertReply::WrongPeriod(view) => {
+            ConvertReply::WrongEpoch(view) => {
                 let told = (Some(view.token), step.now.saturating_add(view.remaining));
                 stands(step, told, found);
             }
             ConvertReply::Lost(_) => lost(step, found),
             ConvertReply::NotSole => {}
         },
-        (Command::End(_), Reply::End(reply)) => {
-            let left = matches!(reply, EndReply::Released { .. } | EndReply::Left);
+        (Command::Release(_), Reply::Release(reply)) => {
+            let left = matches!(reply, ReleaseReply::Released { .. } | ReleaseReply::Left);
             let operation = step.operation();
             if operation.is_some_and(|operation| lives(step, operation)) {
                 found.add(
@@ -66,13 +66,13 @@ fn acquire(step: &Step<'_>, request: &Acquire, reply: &AcquireReply, found: &mut
     match reply {
         AcquireReply::Acquired(acquired) => holds(step, acquired, found),
         AcquireReply::Queued(queued) => waits(step, queued, found),
-        AcquireReply::Held(_) => {}
+        AcquireReply::Contended(_) => {}
         AcquireReply::Refused(refused) => refusal(step, request, *refused, found),
     }
     let operation = request.operation;
     let was = |facts: &Facts| {
-        tenure_of(facts, operation.session, operation.sequence).is_some()
-            || place_of(facts, operation.session, operation.sequence).is_some()
+        holder_of(facts, operation.session, operation.sequence).is_some()
+            || waiter_of(facts, operation.session, operation.sequence).is_some()
     };
     if request.deliver_before < step.now && was(step.after) && !was(step.before) {
         found.add("rule 12", format!("{operation:?} acted after its window"));
@@ -87,7 +87,7 @@ fn refusal(step: &Step<'_>, request: &Acquire, refused: Refused, found: &mut Fin
             && !matches!(request.mode, Mode::Permits(_))
     });
     if refused == Refused::WouldDeadlock {
-        let reads = owner.is_some_and(|tenure| mode(tenure) == Mode::Shared);
+        let reads = owner.is_some_and(|holder| mode(holder) == Mode::Shared);
         if !reads || request.mode != Mode::Exclusive {
             found.add("rule 5", "WouldDeadlock without a read hold".into());
         }
@@ -103,23 +103,23 @@ fn stands(
     let Some(own) = step.operation() else {
         return;
     };
-    let Some(tenure) = tenure_of(step.after, own.session, own.sequence) else {
+    let Some(holder) = holder_of(step.after, own.session, own.sequence) else {
         let text = format!("{} says that {own:?} holds", name(step.command));
         found.add("rule 2", text);
         return;
     };
-    if tenure.end != until || until <= step.now {
+    if holder.end != until || until <= step.now {
         let text = format!(
-            "{} says that it lasts until {until:?}: {tenure:?} at {:?}",
+            "{} says that it lasts until {until:?}: {holder:?} at {:?}",
             name(step.command),
             step.now
         );
         found.add("rule 2", text);
     }
-    // Readers with a higher floor, let in after the reply was made, start another period.
-    let raised = |token: FencingToken| token < tenure.token && step.floor() >= token.get();
-    if token.is_some_and(|token| token != tenure.token && !raised(token)) {
-        let text = format!("{} told {token:?} of {tenure:?}", name(step.command));
+    // Readers with a higher floor, let in after the reply was made, start another epoch.
+    let raised = |token: FencingToken| token < holder.token && step.floor() >= token.get();
+    if token.is_some_and(|token| token != holder.token && !raised(token)) {
+        let text = format!("{} told {token:?} of {holder:?}", name(step.command));
         found.add("rule 15", text);
     }
 }
@@ -129,8 +129,8 @@ fn holds(step: &Step<'_>, acquired: &Acquired, found: &mut Findings) {
     stands(step, (Some(acquired.token), until), found);
     let own = step
         .operation()
-        .and_then(|own| tenure_of(step.after, own.session, own.sequence));
-    if own.is_some_and(|tenure| tenure.holds.len() != acquired.holds as usize) {
+        .and_then(|own| holder_of(step.after, own.session, own.sequence));
+    if own.is_some_and(|holder| holder.holds.len() != acquired.holds as usize) {
         found.add(
             "reentrancy",
             format!("{acquired:?} counts otherwise: {own:?}"),
@@ -142,21 +142,25 @@ fn waits(step: &Step<'_>, queued: &Queued, found: &mut Findings) {
     let Some(own) = step.operation() else {
         return;
     };
-    let Some(place) = place_of(step.after, own.session, own.sequence) else {
-        found.add("rule 2", format!("{own:?} has no place"));
+    let Some(waiter) = waiter_of(step.after, own.session, own.sequence) else {
+        found.add("rule 2", format!("{own:?} has no waiter"));
         return;
     };
-    if place.end != step.now.saturating_add(queued.place_remaining) || place.end <= step.now {
+    if waiter.end != step.now.saturating_add(queued.waiter_remaining) || waiter.end <= step.now {
         found.add(
             "rule 2",
-            format!("{queued:?} of {place:?} at {:?}", step.now),
+            format!("{queued:?} of {waiter:?} at {:?}", step.now),
         );
     }
     let poll = step.spec().map(|spec| spec.poll_interval());
-    if queued.check_in > poll.unwrap_or(MAX_POLL_INTERVAL) {
+    if queued.poll_after > poll.unwrap_or(MAX_POLL_INTERVAL) {
         found.add("rule 3", format!("{queued:?} comes back too late"));
     }
-    let ahead = step.after.places.iter().filter(|p| p.ticket < place.ticket);
+    let ahead = step
+        .after
+        .waiters
+        .iter()
+        .filter(|p| p.ticket < waiter.ticket);
     if ahead.count() > queued.ahead as usize {
         found.add("rule 7", format!("{queued:?} has more ahead of it"));
     }
@@ -175,9 +179,9 @@ fn gone(step: &Step<'_>, found: &mut Findings) {
 /// may still have its place.
 fn lost(step: &Step<'_>, found: &mut Findings) {
     let Some(own) = step.operation() else { return };
-    let tenure = tenure_of(step.after, own.session, own.sequence);
-    if let Some(tenure) = tenure.filter(|tenure| tenure.end > step.now && !tenure.revoked) {
-        let text = format!("{} says that it is lost: {tenure:?}", name(step.command));
+    let holder = holder_of(step.after, own.session, own.sequence);
+    if let Some(holder) = holder.filter(|holder| holder.end > step.now && !holder.revoked) {
+        let text = format!("{} says that it is lost: {holder:?}", name(step.command));
         found.add("rule 2", text);
     }
 }
@@ -192,39 +196,43 @@ fn sole(step: &Step<'_>, to: Mode, found: &mut Findings) {
     }
 }
 
-/// Rule 15: a token numbers a period; the next is greater, and at least the server's time.
+/// Rule 15: a token numbers an epoch; the next is greater, and at least the server's time.
 fn tokens(step: &Step<'_>, found: &mut Findings) {
     let (before, after) = (step.before.token, step.after.token);
     let forgotten = step.now >= step.before.stored_end;
     if after < before && !forgotten {
         found.add("S4", format!("the token fell from {before} to {after}"));
     }
-    let starts = starts_period(step);
+    let starts = starts_epoch(step);
     if starts && (after <= before && !forgotten || after < step.now.as_micros()) {
-        let text = format!("a period began with {after}, the last was {before}");
+        let text = format!("a epoch began with {after}, the last was {before}");
         found.add("rule 15", text);
     }
     if !starts && after != before && !forgotten && !may_start(step) {
-        let text = format!("{} changed the token of a period", name(step.command));
+        let text = format!("{} changed the token of a epoch", name(step.command));
         found.add("rule 15", text);
     }
 }
 
-/// Whether a period must have begun in this step.
-fn starts_period(step: &Step<'_>) -> bool {
-    let reads = |tenure: &TenureFacts| mode(tenure) == Mode::Shared;
-    // Readers may join a period through a place that was in their way and has expired, in the very
+/// Whether an epoch must have begun in this step.
+fn starts_epoch(step: &Step<'_>) -> bool {
+    let reads = |holder: &HolderFacts| mode(holder) == Mode::Shared;
+    // Readers may join an epoch through a place that was in their way and has expired, in the very
     // step that ends the hold which they join.
-    let cleared = step.before.places.iter().any(|place| place.end <= step.now);
-    let goes_on = step.stood().filter(|tenure| reads(tenure)).any(|tenure| {
-        let after = find(step.after, tenure);
+    let cleared = step
+        .before
+        .waiters
+        .iter()
+        .any(|waiter| waiter.end <= step.now);
+    let goes_on = step.stood().filter(|holder| reads(holder)).any(|holder| {
+        let after = find(step.after, holder);
         cleared || after.is_some_and(|after| after.end > step.now && reads(after))
     });
-    step.stands().any(|tenure| {
-        let before = find(step.before, tenure).filter(|before| before.end > step.now);
+    step.stands().any(|holder| {
+        let before = find(step.before, holder).filter(|before| before.end > step.now);
         match before {
-            None => !reads(tenure) || !goes_on,
-            Some(before) => mode(before) != mode(tenure),
+            None => !reads(holder) || !goes_on,
+            Some(before) => mode(before) != mode(holder),
         }
     })
 }
@@ -237,17 +245,17 @@ fn may_start(step: &Step<'_>) -> bool {
     let floor = step.floor();
     let freed = step
         .before
-        .tenures
+        .holders
         .iter()
         .any(|t| find(step.after, t).is_none());
-    let claims = step.before.places.iter().any(|p| {
-        tenure_of(step.after, p.operation.session, p.operation.sequence)
+    let offers = step.before.waiters.iter().any(|p| {
+        holder_of(step.after, p.operation.session, p.operation.sequence)
             .is_some_and(|t| has(t, p.operation.sequence))
     });
-    // A claim that is granted and ended in one step leaves its token.
-    let passed = matches!(step.command, Command::End(_))
+    // An offer that is granted and ended in one step leaves its token.
+    let passed = matches!(step.command, Command::Release(_))
         && step
             .waited()
             .any(|p| step.is_of(p.operation.session, p.operation.sequence));
-    semaphore || converted || passed || floor > step.before.token || (freed && claims)
+    semaphore || converted || passed || floor > step.before.token || (freed && offers)
 }

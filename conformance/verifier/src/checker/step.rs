@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Facts, Message, PlaceFacts, Reply, TenureFacts};
+use leasehold_api::machine::{Command, Facts, HolderFacts, Message, Reply, WaiterFacts};
 use leasehold_api::{ConvertReply, Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
 
 /// A step that a server executed.
@@ -38,7 +38,7 @@ pub(crate) const fn operation(command: &Command) -> Option<Operation> {
         Command::Acquire(request) => Some(request.operation),
         Command::Poll(request) => Some(request.operation),
         Command::Renew(request) => Some(request.operation),
-        Command::End(request) => Some(request.operation),
+        Command::Release(request) => Some(request.operation),
         Command::Convert(request) => Some(request.operation),
         Command::Inspect | Command::ForceRelease(_) => None,
     }
@@ -50,7 +50,7 @@ pub(crate) fn name(command: &Command) -> &'static str {
         Command::Acquire(_) => "acquire",
         Command::Poll(_) => "poll",
         Command::Renew(_) => "renew",
-        Command::End(_) => "end",
+        Command::Release(_) => "end",
         Command::Convert(_) => "convert",
         Command::Inspect => "inspect",
         Command::ForceRelease(_) => "force_release",
@@ -73,34 +73,34 @@ impl Step<'_> {
             .is_some_and(|own| own.session == session && own.sequence == sequence)
     }
 
-    /// Tenures that had not expired when the step came.
-    pub(crate) fn stood(&self) -> impl Iterator<Item = &TenureFacts> {
+    /// Holders that had not expired when the step came.
+    pub(crate) fn stood(&self) -> impl Iterator<Item = &HolderFacts> {
         let now = self.now;
-        self.before.tenures.iter().filter(move |t| t.end > now)
+        self.before.holders.iter().filter(move |t| t.end > now)
     }
 
-    /// Tenures that stand after it.
-    pub(crate) fn stands(&self) -> impl Iterator<Item = &TenureFacts> {
+    /// Holders that stand after it.
+    pub(crate) fn stands(&self) -> impl Iterator<Item = &HolderFacts> {
         let now = self.now;
-        self.after.tenures.iter().filter(move |t| t.end > now)
+        self.after.holders.iter().filter(move |t| t.end > now)
     }
 
     /// Places that had not expired when the step came.
-    pub(crate) fn waited(&self) -> impl Iterator<Item = &PlaceFacts> {
+    pub(crate) fn waited(&self) -> impl Iterator<Item = &WaiterFacts> {
         let now = self.now;
-        self.before.places.iter().filter(move |p| p.end > now)
+        self.before.waiters.iter().filter(move |p| p.end > now)
     }
 
     /// Places that stand after it.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = &PlaceFacts> {
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &WaiterFacts> {
         let now = self.now;
-        self.after.places.iter().filter(move |p| p.end > now)
+        self.after.waiters.iter().filter(move |p| p.end > now)
     }
 
     /// Whether there was or is a place, expired or not: where nobody waits, no rule of the queue
     /// is broken.
     pub(crate) const fn has_queue(&self) -> bool {
-        !self.before.places.is_empty() || !self.after.places.is_empty()
+        !self.before.waiters.is_empty() || !self.after.waiters.is_empty()
     }
 
     /// What the key is in use as.
@@ -122,9 +122,9 @@ impl Step<'_> {
     /// The floors that those brought who were granted, and for what.
     fn floors(&self) -> impl Iterator<Item = (Mode, u64)> {
         let granted = |session, sequence| {
-            let tenure = tenure_of(self.after, session, sequence);
-            // Another hold of a tenure shares its period, whatever its owner has seen.
-            tenure.is_some_and(|it| {
+            let holder = holder_of(self.after, session, sequence);
+            // Another hold of a holder shares its epoch, whatever its owner has seen.
+            holder.is_some_and(|it| {
                 it.end > self.now && it.holds.first().map(|h| h.0) == Some(sequence)
             })
         };
@@ -136,10 +136,10 @@ impl Step<'_> {
             }
             _ => None,
         };
-        let places = self.before.places.iter();
-        let brought = places
-            .filter(move |place| granted(place.operation.session, place.operation.sequence))
-            .filter_map(|place| Some((place.mode, place.floor?.get())));
+        let waiters = self.before.waiters.iter();
+        let brought = waiters
+            .filter(move |waiter| granted(waiter.operation.session, waiter.operation.sequence))
+            .filter_map(|waiter| Some((waiter.mode, waiter.floor?.get())));
         own.into_iter().chain(brought)
     }
 
@@ -148,7 +148,7 @@ impl Step<'_> {
         self.floors().map(|(_, floor)| floor).max().unwrap_or(0)
     }
 
-    /// The same, but for readers who came into a period that has just the token of their floor:
+    /// The same, but for readers who came into an epoch that has just the token of their floor:
     /// they join it (docs/decisions/0009).
     pub(crate) fn floor_to_pass(&self) -> u64 {
         let group = self.stands().count() > 1;
@@ -159,9 +159,9 @@ impl Step<'_> {
         floors.map(|(_, floor)| floor).max().unwrap_or(0)
     }
 
-    /// The token of a period that began and was over in this very step: that of a downgrade that
+    /// The token of an epoch that began and was over in this very step: that of a downgrade that
     /// let readers in, of whom one brought a floor above it.
-    pub(crate) fn passing_period(&self) -> Option<u64> {
+    pub(crate) fn passing_epoch(&self) -> Option<u64> {
         let Reply::Convert(ConvertReply::Converted { token, .. }) = self.reply else {
             return None;
         };
@@ -186,38 +186,38 @@ impl Step<'_> {
     }
 }
 
-/// The strongest of a tenure's holds.
-pub(crate) fn mode(tenure: &TenureFacts) -> Mode {
-    let exclusive = tenure.holds.iter().any(|(_, m)| *m == Mode::Exclusive);
-    match tenure.holds.first() {
+/// The strongest of a holder's holds.
+pub(crate) fn mode(holder: &HolderFacts) -> Mode {
+    let exclusive = holder.holds.iter().any(|(_, m)| *m == Mode::Exclusive);
+    match holder.holds.first() {
         _ if exclusive => Mode::Exclusive,
         Some((_, mode)) => *mode,
         None => Mode::Shared,
     }
 }
 
-pub(crate) fn has(tenure: &TenureFacts, sequence: u64) -> bool {
-    tenure.holds.iter().any(|(s, _)| *s == sequence)
+pub(crate) fn has(holder: &HolderFacts, sequence: u64) -> bool {
+    holder.holds.iter().any(|(s, _)| *s == sequence)
 }
 
-pub(crate) fn find<'a>(facts: &'a Facts, like: &TenureFacts) -> Option<&'a TenureFacts> {
+pub(crate) fn find<'a>(facts: &'a Facts, like: &HolderFacts) -> Option<&'a HolderFacts> {
     facts
-        .tenures
+        .holders
         .iter()
         .find(|t| t.session == like.session && t.id == like.id)
 }
 
-/// The tenure in which an operation holds, expired or not.
-pub(crate) fn tenure_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&TenureFacts> {
+/// The holder in which an operation holds, expired or not.
+pub(crate) fn holder_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&HolderFacts> {
     facts
-        .tenures
+        .holders
         .iter()
         .find(|t| t.session == session && has(t, sequence))
 }
 
-pub(crate) fn place_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&PlaceFacts> {
+pub(crate) fn waiter_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&WaiterFacts> {
     facts
-        .places
+        .waiters
         .iter()
         .find(|p| p.operation.session == session && p.operation.sequence == sequence)
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
 use leasehold_api::{
-    Acquire, AcquireReply, Convert, ConvertReply, End, EndReply, FencingToken, ForceRelease,
-    ForceReply, Key, LockSpec, Mode, Operation, OwnerId, Poll, PollReply, Renew, ServerTime,
-    SessionId, Wait, Why,
+    Acquire, AcquireReply, Convert, ConvertReply, EndReason, FencingToken, ForceRelease,
+    ForceReply, Key, LockSpec, Mode, Operation, OwnerId, Poll, PollReply, Release, ReleaseReply,
+    Renew, ServerTime, SessionId, Wait,
 };
 use leasehold_sim::{ClientEvent, Event};
 
@@ -128,7 +128,7 @@ impl History {
     }
 
     fn ends(&mut self, operation: Operation) -> Reply {
-        self.step(&Command::End(End::new(self.key.clone(), operation)))
+        self.step(&Command::Release(Release::new(self.key.clone(), operation)))
     }
 
     fn polls(&mut self, operation: Operation) -> Reply {
@@ -161,7 +161,7 @@ fn an_owner_joins_its_own_grant_past_a_waiter() {
 
 /// What a poll grants to its own sender lasts as long as the place that it has just refreshed.
 #[test]
-fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_tenure() {
+fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_holder() {
     let mut key = History::of(LockSpec::rw_lock());
     let (writer, first, second) = (operation(1, 1, 1), operation(2, 7, 1), operation(2, 7, 2));
     key.takes(writer, Mode::Exclusive);
@@ -169,7 +169,7 @@ fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_tenure() {
     key.queues(second, Mode::Shared, true);
     key.heard = false;
     key.ends(writer);
-    // The first is a claim now; the second is away until it asks.
+    // The first is an offer now; the second is unreachable until it asks.
     key.pass(ms(1_000));
     let reply = key.polls(second);
     let Reply::Poll(PollReply::Acquired(acquired)) = reply else {
@@ -179,10 +179,10 @@ fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_tenure() {
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
-/// A downgrade begins a period; the reader whom it lets in has seen a greater token, and begins the
+/// A downgrade begins an epoch; the reader whom it lets in has seen a greater token, and begins the
 /// next in the same step. Both were granted.
 #[test]
-fn a_period_that_passes_within_a_step_was_granted() {
+fn a_epoch_that_passes_within_a_step_was_granted() {
     let mut key = History::of(LockSpec::rw_lock());
     let (writer, reader) = (operation(1, 1, 1), operation(2, 1, 1));
     key.takes(writer, Mode::Exclusive);
@@ -196,15 +196,15 @@ fn a_period_that_passes_within_a_step_was_granted() {
     };
     assert!(
         token.get() < key.state.to_parts().token,
-        "one period: {token}"
+        "one epoch: {token}"
     );
     let name = key.key.clone();
     key.checker.written(key.at, &name, token.get());
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
-/// An owner's further hold shares the period of its first, whatever it has seen meanwhile; with
-/// the token lost, its floor is no promise that the period is later than another.
+/// An owner's further hold shares the epoch of its first, whatever it has seen meanwhile; with
+/// the token lost, its floor is no promise that the epoch is later than another.
 #[test]
 fn a_further_hold_brings_no_floor() {
     let mut key = History::of(LockSpec::rw_lock());
@@ -283,23 +283,23 @@ fn what_is_changed_in_a_true_history_is_found() {
     type Lie = fn(&mut Reply, &mut Vec<Message>);
     let lies: [(usize, &str, Lie); 10] = [
         (2, "rule 3", |reply, _| {
-            if let Reply::Acquire(AcquireReply::Held(held)) = reply {
-                held.change_in *= 2;
+            if let Reply::Acquire(AcquireReply::Contended(held)) = reply {
+                held.retry_after *= 2;
             }
         }),
         (2, "rule 2", |reply, _| {
-            if let Reply::Acquire(AcquireReply::Held(held)) = reply {
-                held.by = None;
+            if let Reply::Acquire(AcquireReply::Contended(held)) = reply {
+                held.holder = None;
             }
         }),
         (4, "reentrancy", |reply, _| {
-            if let Reply::End(EndReply::Released { holds_left, .. }) = reply {
+            if let Reply::Release(ReleaseReply::Released { holds_left, .. }) = reply {
                 *holds_left += 1;
             }
         }),
         (4, "rule 2", |reply, _| {
-            if let Reply::End(EndReply::Released { tenure, .. }) = reply {
-                tenure.iter_mut().for_each(|view| view.mode = Mode::Shared);
+            if let Reply::Release(ReleaseReply::Released { holder, .. }) = reply {
+                holder.iter_mut().for_each(|view| view.mode = Mode::Shared);
             }
         }),
         (5, "rule 8", |_, messages| messages.clear()),
@@ -309,13 +309,13 @@ fn what_is_changed_in_a_true_history_is_found() {
         }),
         (7, "forced release", |_, messages| messages.clear()),
         (7, "forced release", |reply, _| {
-            *reply = Reply::ForceRelease(ForceReply::Forced { tenures: 2 });
+            *reply = Reply::ForceRelease(ForceReply::Forced { holders: 2 });
         }),
         (9, "why", |reply, _| {
-            *reply = Reply::End(EndReply::NotHeld(Why::Expired));
+            *reply = Reply::Release(ReleaseReply::NotHeld(EndReason::Expired));
         }),
         (10, "why", |reply, _| {
-            *reply = Reply::End(EndReply::NotHeld(Why::Unknown));
+            *reply = Reply::Release(ReleaseReply::NotHeld(EndReason::Unknown));
         }),
     ];
     for (n, (at, promise, lie)) in lies.into_iter().enumerate() {

@@ -21,9 +21,9 @@ pub(crate) struct Chaos {
     pub(crate) split: bool,
 }
 
-/// One sort of trouble.
+/// One sort of fault_kind.
 #[derive(Clone, Copy)]
-enum Trouble {
+enum FaultKind {
     Lost,
     Late,
     Doubled,
@@ -46,45 +46,45 @@ enum Trouble {
 impl Chaos {
     /// The faulty phase.
     pub(crate) async fn rage(&mut self) {
-        let troubles = self.troubles();
+        let fault_mix = self.fault_mix();
         let gap = self.plan.pace.max(Duration::from_millis(20));
         for n in 0..self.plan.incidents {
-            // Some trouble is there from the beginning.
+            // Some fault_kind is there from the beginning.
             if n > 0 || self.sim.draw(2) == 1 {
                 self.sim.sleep(self.span(gap)).await;
             }
-            let count = u32::try_from(troubles.len()).unwrap_or(0);
+            let count = u32::try_from(fault_mix.len()).unwrap_or(0);
             if count > 0 {
-                let which = troubles[self.sim.draw(count) as usize];
+                let which = fault_mix[self.sim.draw(count) as usize];
                 self.happen(which).await;
             }
         }
         self.sim.sleep(self.span(gap)).await;
     }
 
-    fn troubles(&self) -> Vec<Trouble> {
-        let on = self.plan.troubles;
+    fn fault_mix(&self) -> Vec<FaultKind> {
+        let on = self.plan.fault_mix;
         let all = [
-            (on.lost, Trouble::Lost),
-            (on.late, Trouble::Late),
-            (on.doubled, Trouble::Doubled),
-            (on.pushes, Trouble::Push),
-            (on.connections, Trouble::Connection),
-            (on.connections, Trouble::Isolation),
-            (on.pauses, Trouble::Pause),
-            (on.kills, Trouble::Kill),
-            (on.late && (on.pauses || on.kills), Trouble::Silence),
-            (on.restarts, Trouble::Restart),
-            (on.mute, Trouble::Mute),
-            (on.revokes, Trouble::Revoke),
-            (on.drift, Trouble::Drift),
-            (on.evictions, Trouble::Eviction),
-            (on.data, Trouble::DataLoss),
-            (on.fail_overs, Trouble::FailOver),
-            (on.clock, Trouble::ClockStep),
+            (on.lost, FaultKind::Lost),
+            (on.late, FaultKind::Late),
+            (on.doubled, FaultKind::Doubled),
+            (on.pushes, FaultKind::Push),
+            (on.connections, FaultKind::Connection),
+            (on.connections, FaultKind::Isolation),
+            (on.pauses, FaultKind::Pause),
+            (on.kills, FaultKind::Kill),
+            (on.late && (on.pauses || on.kills), FaultKind::Silence),
+            (on.restarts, FaultKind::Restart),
+            (on.mute, FaultKind::Mute),
+            (on.revokes, FaultKind::Revoke),
+            (on.drift, FaultKind::Drift),
+            (on.evictions, FaultKind::Eviction),
+            (on.data, FaultKind::DataLoss),
+            (on.fail_overs, FaultKind::FailOver),
+            (on.clock, FaultKind::ClockStep),
         ];
         all.into_iter()
-            .filter_map(|(on, trouble)| on.then_some(trouble))
+            .filter_map(|(on, fault_kind)| on.then_some(fault_kind))
             .collect()
     }
 
@@ -119,7 +119,7 @@ impl Chaos {
             Call::Poll,
             Call::Renew,
             Call::Renew,
-            Call::End,
+            Call::Release,
             Call::Convert,
         ];
         match calls.get(self.sim.draw(12) as usize) {
@@ -128,42 +128,42 @@ impl Chaos {
         }
     }
 
-    async fn happen(&mut self, trouble: Trouble) {
+    async fn happen(&mut self, fault_kind: FaultKind) {
         let victim = self.victim();
         let backend = &self.clients[victim];
-        match trouble {
-            Trouble::Lost if self.sim.draw(3) == 2 => self.inject(victim, Fault::LoseRequest),
-            Trouble::Lost => self.inject(victim, Fault::LoseReply),
-            Trouble::Late if self.sim.draw(2) == 1 => {
+        match fault_kind {
+            FaultKind::Lost if self.sim.draw(3) == 2 => self.inject(victim, Fault::LoseRequest),
+            FaultKind::Lost => self.inject(victim, Fault::LoseReply),
+            FaultKind::Late if self.sim.draw(2) == 1 => {
                 self.inject(victim, Fault::DelayReply(self.delay()));
             }
-            Trouble::Late => self.inject(victim, Fault::DelayRequest(self.delay())),
-            Trouble::Doubled if self.sim.draw(2) == 1 => {
+            FaultKind::Late => self.inject(victim, Fault::DelayRequest(self.delay())),
+            FaultKind::Doubled if self.sim.draw(2) == 1 => {
                 self.inject(victim, Fault::DuplicateRequest(self.delay()));
             }
             // While what the first delivery made still stands.
-            Trouble::Doubled => {
+            FaultKind::Doubled => {
                 let soon = self.span(Duration::from_millis(5));
                 self.inject(victim, Fault::DuplicateRequest(soon));
             }
-            Trouble::Push => backend.inject(match self.sim.draw(3) {
+            FaultKind::Push => backend.inject(match self.sim.draw(3) {
                 0 => Fault::LosePush,
                 1 => Fault::DuplicatePush,
                 _ => Fault::DelayPush(self.delay()),
             }),
-            Trouble::Connection => backend.drop_connection(),
-            Trouble::Isolation => self.isolate(victim),
-            Trouble::Pause => self.pause(victim),
-            Trouble::Kill => self.kill(victim),
-            Trouble::Silence => self.silence(victim).await,
-            Trouble::Restart => self.restart(),
-            Trouble::Mute => self.mute(),
-            Trouble::Revoke => self.revoke().await,
-            Trouble::Drift => self.drift(victim),
-            Trouble::Eviction => self.evict(),
-            Trouble::DataLoss => self.lose_data(),
-            Trouble::FailOver => self.fail_over(),
-            Trouble::ClockStep => self.step_clock(),
+            FaultKind::Connection => backend.drop_connection(),
+            FaultKind::Isolation => self.isolate(victim),
+            FaultKind::Pause => self.pause(victim),
+            FaultKind::Kill => self.kill(victim),
+            FaultKind::Silence => self.silence(victim).await,
+            FaultKind::Restart => self.restart(),
+            FaultKind::Mute => self.mute(),
+            FaultKind::Revoke => self.revoke().await,
+            FaultKind::Drift => self.drift(victim),
+            FaultKind::Eviction => self.evict(),
+            FaultKind::DataLoss => self.lose_data(),
+            FaultKind::FailOver => self.fail_over(),
+            FaultKind::ClockStep => self.step_clock(),
         }
     }
 
@@ -213,7 +213,7 @@ impl Chaos {
         let late = Duration::from_secs(2) + self.span(Duration::from_secs(2));
         self.clients[victim].inject_into(Call::Acquire, Fault::DelayRequest(late));
         self.sim.sleep(self.span(Duration::from_secs(1))).await;
-        let on = self.plan.troubles;
+        let on = self.plan.fault_mix;
         if on.kills && (!on.pauses || self.sim.draw(2) == 1) {
             self.kill(victim);
         } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::{
     Error, Kind, Limits, LockClient, Mode, Mutex, MutexGuard, Outcome, PermitGuard, ReadGuard,
-    Release, RwLock, Semaphore, Upgrade, WriteGuard,
+    ReleaseOutcome, RwLock, Semaphore, Upgrade, WriteGuard,
 };
 
 use crate::checker::Watched;
@@ -14,7 +14,7 @@ use crate::stress::plan::Terms;
 
 /// How long a worker is ready to wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     Try,
     Within(Duration),
     Forever,
@@ -28,13 +28,13 @@ pub(crate) enum Handle {
     Semaphore(Semaphore),
 }
 
-/// Calls one method of a handle in the way that the patience says.
+/// Calls one method of a handle in the way that the wait_limit says.
 macro_rules! take {
-    ($handle:expr, $patience:expr, $guard:path, $try:ident, $within:ident, $forever:ident $(, $arg:expr)?) => {
-        match $patience {
-            Patience::Try => $handle.$try($($arg)?).await?.map($guard),
-            Patience::Within(time) => $handle.$within($($arg,)? time).await?.map($guard),
-            Patience::Forever => Outcome::Acquired($guard($handle.$forever($($arg)?).await?)),
+    ($handle:expr, $wait_limit:expr, $guard:path, $try:ident, $within:ident, $forever:ident $(, $arg:expr)?) => {
+        match $wait_limit {
+            WaitLimit::Try => $handle.$try($($arg)?).await?.map($guard),
+            WaitLimit::Within(time) => $handle.$within($($arg,)? time).await?.map($guard),
+            WaitLimit::Forever => Outcome::Acquired($guard($handle.$forever($($arg)?).await?)),
         }
     };
 }
@@ -86,16 +86,23 @@ impl Handle {
     pub(crate) async fn take(
         &self,
         mode: Mode,
-        patience: Patience,
+        wait_limit: WaitLimit,
     ) -> Result<Outcome<AnyGuard>, Error> {
         let reads = mode == Mode::Shared;
         Ok(match self {
-            Self::Mutex(h) => take!(h, patience, AnyGuard::Mutex, try_lock, lock_within, lock),
+            Self::Mutex(h) => take!(h, wait_limit, AnyGuard::Mutex, try_lock, lock_within, lock),
             Self::RwLock(h) if reads => {
-                take!(h, patience, AnyGuard::Read, try_read, read_within, read)
+                take!(h, wait_limit, AnyGuard::Read, try_read, read_within, read)
             }
             Self::RwLock(h) => {
-                take!(h, patience, AnyGuard::Write, try_write, write_within, write)
+                take!(
+                    h,
+                    wait_limit,
+                    AnyGuard::Write,
+                    try_write,
+                    write_within,
+                    write
+                )
             }
             Self::Semaphore(h) => {
                 let permits = match mode {
@@ -104,7 +111,7 @@ impl Handle {
                 };
                 take!(
                     h,
-                    patience,
+                    wait_limit,
                     AnyGuard::Permits,
                     try_acquire,
                     acquire_within,
@@ -154,7 +161,7 @@ impl AnyGuard {
         each!(self, guard => guard.renew().await)
     }
 
-    pub(crate) async fn release(&self) -> Result<Release, Error> {
+    pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         each!(self, guard => guard.release().await)
     }
 

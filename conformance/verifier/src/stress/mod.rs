@@ -2,7 +2,7 @@
 //! everything that can go wrong, and the [checker](crate::checker) that checks.
 //!
 //! A seed draws a plan (how many clients, which kind of lock, which policy, leases, latency, which
-//! sorts of trouble), runs a faulty phase, heals everything, and then everyone who is alive must
+//! kinds of faults), runs a faulty phase, heals everything, and then everyone who is alive must
 //! get its turn.
 
 mod chaos;
@@ -67,7 +67,7 @@ pub enum Assumption {
 /// What is explored.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Swarm {
+pub struct Stress {
     out_of_model: bool,
     careless_resource: bool,
     broken: Option<Assumption>,
@@ -75,7 +75,7 @@ pub struct Swarm {
     until_broken: bool,
 }
 
-impl Swarm {
+impl Stress {
     /// Runs in which the assumptions A1 to A4 of docs/semantics.md hold: all is checked.
     pub fn new() -> Self {
         Self::default()
@@ -119,13 +119,13 @@ impl Swarm {
     }
 
     /// Runs one seed.
-    pub fn run(&self, options: SimOptions, policy: Policy) -> SwarmRun {
+    pub fn run(&self, options: SimOptions, policy: Policy) -> StressRun {
         self.run_within(STEP_LIMIT, options, policy)
     }
 
-    fn run_within(&self, steps: u64, options: SimOptions, policy: Policy) -> SwarmRun {
+    fn run_within(&self, steps: u64, options: SimOptions, policy: Policy) -> StressRun {
         let (report, monitor) = self.run_monitored(steps, options, policy);
-        SwarmRun::new(report, monitor.as_ref())
+        StressRun::new(report, monitor.as_ref())
     }
 
     fn run_monitored(
@@ -134,7 +134,7 @@ impl Swarm {
         options: SimOptions,
         policy: Policy,
     ) -> (RunReport<()>, Option<Monitor>) {
-        let swarm = self.clone();
+        let stress = self.clone();
         let options = if self.out_of_model || self.broken.is_some() {
             options.with_journal(JOURNAL)
         } else {
@@ -152,9 +152,9 @@ impl Swarm {
             simulation = simulation.with_stop(Arc::clone(&broken));
         }
         let report = simulation.run(|sim| {
-            let monitor = slot.insert(swarm.monitor(&sim, notes)).clone();
+            let monitor = slot.insert(stress.monitor(&sim, notes)).clone();
             monitor.set_on_first(&broken);
-            async move { swarm.scenario(monitor).await }
+            async move { stress.scenario(monitor).await }
         });
         (report, monitor)
     }
@@ -203,7 +203,7 @@ impl Swarm {
             let tasks = users_of(client, backend, &keys, plan, &monitor, &healed);
             users.extend(tasks.into_iter().map(|task| (client, task)));
         }
-        let admin = plan.troubles.revokes;
+        let admin = plan.fault_mix.revokes;
         let mut chaos = Chaos {
             sim: sim.clone(),
             plan,
@@ -216,15 +216,15 @@ impl Swarm {
         chaos.rage().await;
         chaos.heal();
         healed.set();
-        let until = sim.elapsed() + plan.patience();
+        let until = sim.elapsed() + plan.wait_limit();
         for (client, user) in users {
             if chaos.dead[client].load(Ordering::Relaxed) {
                 continue;
             }
             let left = until.saturating_sub(sim.elapsed());
             if sim.timeout(left, user).await.is_none() {
-                let patience = plan.patience();
-                let text = format!("{} did not get its turn in {patience:?}", who(client));
+                let wait_limit = plan.wait_limit();
+                let text = format!("{} did not get its turn in {wait_limit:?}", who(client));
                 return monitor.broken("L2", text);
             }
         }
@@ -292,7 +292,7 @@ fn users_of(
 /// What one seed came to.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct SwarmRun {
+pub struct StressRun {
     /// The promises that were broken; the run is good if there are none.
     pub violations: Vec<Violation>,
     /// The rare situations that it reached.
@@ -301,7 +301,7 @@ pub struct SwarmRun {
     pub report: RunReport<()>,
 }
 
-impl SwarmRun {
+impl StressRun {
     fn new(report: RunReport<()>, monitor: Option<&Monitor>) -> Self {
         let (mut violations, coverage) = monitor.map(Monitor::verdict).unwrap_or_default();
         let failed = match &report.ending {
@@ -331,14 +331,14 @@ mod tests {
 
     #[test]
     fn nothing_of_a_run_is_left_in_memory() {
-        let swarm = Swarm::new();
+        let stress = Stress::new();
         for seed in 0..40 {
             let (report, monitor) =
-                swarm.run_monitored(STEP_LIMIT, SimOptions::new(seed), Policy::Random);
+                stress.run_monitored(STEP_LIMIT, SimOptions::new(seed), Policy::Random);
             let monitor = monitor.expect("the scenario has begun");
             // The simulation owns an observer that shares the checker.
             let left = monitor.weak();
-            drop(SwarmRun::new(report, Some(&monitor)));
+            drop(StressRun::new(report, Some(&monitor)));
             drop(monitor);
             assert_eq!(left.strong_count(), 0, "seed {seed}");
         }

@@ -7,10 +7,10 @@ use leasehold_sim::{Latency, SimServer};
 
 use crate::stress::Assumption;
 
-/// Which sorts of trouble a run has: each seed switches about half of them off, because a run in
+/// Which kinds of faults a run has: each seed switches about half of them off, because a run in
 /// which everything goes wrong reaches less than one in which some things do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Troubles {
+pub(crate) struct FaultMix {
     pub(crate) lost: bool,
     pub(crate) late: bool,
     pub(crate) doubled: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Troubles {
     pub(crate) clock: bool,
 }
 
-impl Troubles {
+impl FaultMix {
     fn draw(sim: &SimServer, out_of_model: bool) -> Self {
         let flip = || sim.draw(2) == 1;
         Self {
@@ -88,7 +88,7 @@ pub(crate) struct Plan {
     pub(crate) unordered: bool,
     /// Users go on with what they have begun, whatever becomes of their guards meanwhile.
     pub(crate) stubborn: bool,
-    pub(crate) troubles: Troubles,
+    pub(crate) fault_mix: FaultMix,
     /// How often something goes wrong.
     pub(crate) incidents: u32,
     /// Longest time between two incidents, and longest work under the lock.
@@ -124,7 +124,7 @@ impl Plan {
         let terms = terms(sim, patient);
         let (latency, most) = latency(sim);
         let unordered = sim.draw(4) == 3;
-        let troubles = Troubles::draw(sim, out_of_model);
+        let fault_mix = FaultMix::draw(sim, out_of_model);
         let incidents = sim.draw(13);
         // Some work is short, so that hand-overs follow closely; some outlasts its lease.
         let longest = if patient { Duration::MAX } else { LONGEST_WORK };
@@ -145,7 +145,7 @@ impl Plan {
             out_of_model,
             unordered,
             stubborn: false,
-            troubles,
+            fault_mix,
             incidents,
             pace,
         }
@@ -165,12 +165,12 @@ impl Plan {
         let stubborn = assumption == Assumption::UserStops;
         self.stubborn = stubborn;
         self.out_of_model = assumption == Assumption::SameRate;
-        self.troubles = Troubles {
+        self.fault_mix = FaultMix {
             fail_overs: assumption == Assumption::OneHistory,
             evictions: assumption == Assumption::NoEviction,
             drift: assumption == Assumption::SameRate,
             pauses: stubborn,
-            ..Troubles::default()
+            ..FaultMix::default()
         };
     }
 
@@ -185,12 +185,12 @@ impl Plan {
     /// may take it, or a renewal may take longer than it has.
     pub(crate) fn kept(&self) -> Option<Duration> {
         let lease = self.terms.lease;
-        (!self.is_slow() && !self.terms.fixed && !self.troubles.revokes).then_some(lease / 2)
+        (!self.is_slow() && !self.terms.fixed && !self.fault_mix.revokes).then_some(lease / 2)
     }
 
     /// How long after healing everyone alive has had its turn: what the dead have left behind,
     /// and the work of each, with its hand-over.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn wait_limit(&self) -> Duration {
         let Terms {
             lease,
             waiter_lease,
@@ -208,7 +208,7 @@ impl Plan {
 
     /// How far the server's clock may have been set back.
     fn set_back(&self) -> Duration {
-        if self.troubles.clock {
+        if self.fault_mix.clock {
             LONGEST_STEP * self.incidents
         } else {
             Duration::ZERO

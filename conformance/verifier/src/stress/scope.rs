@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use leasehold_sim::{Policy, SimOptions, Simulation, Site, Tape};
 
 use crate::checker::Model;
-use crate::stress::SwarmRun;
+use crate::stress::StressRun;
 use crate::stress::monitor::Monitor;
 use crate::stress::try_only::try_only;
 
 /// So many clients that take and give back one lock without waiting for it
-/// ([`try_only`]), each order of their calls checked like a run of the swarm.
+/// ([`try_only`]), each order of their calls checked like a stress run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallScope {
     clients: usize,
@@ -24,7 +24,7 @@ impl SmallScope {
     }
 
     /// Runs one order.
-    pub fn run(self, options: SimOptions, policy: Policy) -> SwarmRun {
+    pub fn run(self, options: SimOptions, policy: Policy) -> StressRun {
         let mut monitor = None;
         let slot = &mut monitor;
         let report = Simulation::new(options.with_atomic_calls(true))
@@ -33,11 +33,11 @@ impl SmallScope {
                 *slot = Some(Monitor::new(&sim, Model::Within, false, false));
                 try_only(sim, self.clients, self.calls)
             });
-        SwarmRun::new(report, monitor.as_ref())
+        StressRun::new(report, monitor.as_ref())
     }
 
     /// Runs every order once, depth first, until `each` breaks; tells how many runs there were.
-    pub fn run_all(self, mut each: impl FnMut(SwarmRun) -> ControlFlow<()>) -> u64 {
+    pub fn run_all(self, mut each: impl FnMut(StressRun) -> ControlFlow<()>) -> u64 {
         let options = SimOptions::new(0).with_log_limit(0);
         let mut tape = Tape::new(0);
         let mut runs = 0;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use leasehold_api::bounds::{DEFAULT_LEASE, HORIZON};
+use leasehold_api::bounds::{DEFAULT_LEASE, DELIVERY_WINDOW};
 use leasehold_api::{
-    Acquire, AcquireReply, End, Key, LockBackend, LockSpec, Mode, Operation, OwnerId, ServerTime,
-    SessionId,
+    Acquire, AcquireReply, Key, LockBackend, LockSpec, Mode, Operation, OwnerId, Release,
+    ServerTime, SessionId,
 };
 use leasehold_sim::{SimBackend, SimServer};
 
@@ -65,7 +65,7 @@ async fn try_and_release(
         if call % 2 == 0 {
             operation.sequence += 1;
             request.operation = operation;
-            request.deliver_before = sim.server_time().saturating_add(HORIZON);
+            request.deliver_before = sim.server_time().saturating_add(DELIVERY_WINDOW);
             let reply = backend.acquire(&request).await.expect("the server serves");
             held = matches!(reply.reply, AcquireReply::Acquired(_));
             if held {
@@ -76,7 +76,9 @@ async fn try_and_release(
             if std::mem::take(&mut held) {
                 holders.fetch_sub(1, Ordering::Relaxed);
             }
-            let replies = backend.end(&[End::new(key.clone(), operation)]).await;
+            let replies = backend
+                .release(&[Release::new(key.clone(), operation)])
+                .await;
             assert!(replies.iter().all(Result::is_ok), "the server serves");
         }
     }

@@ -11,7 +11,7 @@ use leasehold_api::{Error, Key, Kind, LockBackend as _, LockClient, Loss, Mode, 
 use leasehold_sim::SimBackend;
 
 use crate::checker::{GuardId, Holding, Situation, Watched};
-use crate::stress::handle::{AnyGuard, Handle, Patience, Pocket};
+use crate::stress::handle::{AnyGuard, Handle, Pocket, WaitLimit};
 use crate::stress::healed::Healed;
 use crate::stress::monitor::Monitor;
 use crate::stress::plan::Plan;
@@ -30,16 +30,16 @@ pub(crate) struct Worker {
 
 /// What a guard's word is worth at the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Claims {
+enum Valid {
     /// A valid guard is not refused.
     All,
-    /// Its tenure may be in a later period than it knows: another hold of it has ended, and with
+    /// Its holder may be in a later epoch than it knows: another hold of it has ended, and with
     /// that its mode (rule 6).
     NotInTime,
 }
 
 /// A lock that is held, and watched.
-struct Held {
+struct HeldLock {
     pocket: Arc<Pocket>,
     id: GuardId,
     since: Duration,
@@ -95,16 +95,16 @@ impl Worker {
                 break;
             }
             let how = self.draw(6);
-            let patience = match how {
-                0..=3 => Patience::Forever,
-                4 => Patience::Within(self.span(self.plan.pace * 3)),
-                _ => Patience::Try,
+            let wait_limit = match how {
+                0..=3 => WaitLimit::Forever,
+                4 => WaitLimit::Within(self.span(self.plan.pace * 3)),
+                _ => WaitLimit::Try,
             };
-            self.round(patience, self.plan.troubles.cancels).await;
+            self.round(wait_limit, self.plan.fault_mix.cancels).await;
             self.sleep(self.span(self.plan.pace / 2)).await;
         }
         self.healed.wait().await;
-        self.round(Patience::Forever, false).await;
+        self.round(WaitLimit::Forever, false).await;
     }
 
     fn mode(&self) -> Mode {
@@ -117,7 +117,7 @@ impl Worker {
     }
 
     /// Takes the lock once, works, and lets go.
-    async fn round(&self, patience: Patience, may_cancel: bool) {
+    async fn round(&self, wait_limit: WaitLimit, may_cancel: bool) {
         let handle = match Handle::new(&self.locks, self.key.as_str(), &self.plan.terms) {
             Ok(handle) => handle,
             Err(error) => return self.refused("making a handle", &error),
@@ -130,12 +130,12 @@ impl Worker {
             _ => None,
         };
         let Some(held) = self
-            .take(&handle, self.mode(), patience, owner, cancel)
+            .take(&handle, self.mode(), wait_limit, owner, cancel)
             .await
         else {
             return self.check_left(6).await;
         };
-        self.work(&held, Claims::All).await;
+        self.work(&held, Valid::All).await;
         let nested = if self.plan.terms.reentrant && self.draw(2) == 1 {
             self.nest(&handle, owner).await
         } else {
@@ -148,7 +148,7 @@ impl Worker {
                 self.convert(&held).await;
             }
         }
-        self.work(&held, Claims::All).await;
+        self.work(&held, Valid::All).await;
         let Some(nested) = nested else {
             self.let_go(held, may_cancel).await;
             return self.check_left(1).await;
@@ -158,7 +158,7 @@ impl Worker {
             _ => (held, nested),
         };
         self.let_go(first, may_cancel).await;
-        self.work(&last, Claims::NotInTime).await;
+        self.work(&last, Valid::NotInTime).await;
         self.let_go(last, may_cancel).await;
     }
 
@@ -171,17 +171,19 @@ impl Worker {
     }
 
     /// One more hold of the same owner, perhaps with a shorter lease.
-    async fn nest(&self, handle: &Handle, owner: u64) -> Option<Held> {
+    async fn nest(&self, handle: &Handle, owner: u64) -> Option<HeldLock> {
         let lease = if self.draw(2) == 1 {
             (self.plan.terms.lease / 3).max(Duration::from_millis(100))
         } else {
             self.plan.terms.lease
         };
         let handle = handle.clone().with_lease(lease);
-        let patience = Patience::Within(Duration::from_secs(3));
-        let held = self.take(&handle, self.mode(), patience, owner, None).await;
+        let wait_limit = WaitLimit::Within(Duration::from_secs(3));
+        let held = self
+            .take(&handle, self.mode(), wait_limit, owner, None)
+            .await;
         if let Some(held) = &held {
-            self.work(held, Claims::All).await;
+            self.work(held, Valid::All).await;
         }
         held
     }
@@ -191,17 +193,17 @@ impl Worker {
         &self,
         handle: &Handle,
         mode: Mode,
-        patience: Patience,
+        wait_limit: WaitLimit,
         owner: u64,
         cancel: Option<Cancel>,
-    ) -> Option<Held> {
+    ) -> Option<HeldLock> {
         let began = self.monitor.watch(self.client);
-        let outcome = self.cancelled(handle.take(mode, patience), cancel).await;
-        let limit = match patience {
-            Patience::Try => Some(Duration::from_secs(1)),
-            Patience::Within(time) if time.is_zero() => Some(Duration::from_secs(1)),
-            Patience::Within(time) => Some(time),
-            Patience::Forever => None,
+        let outcome = self.cancelled(handle.take(mode, wait_limit), cancel).await;
+        let limit = match wait_limit {
+            WaitLimit::Try => Some(Duration::from_secs(1)),
+            WaitLimit::Within(time) if time.is_zero() => Some(Duration::from_secs(1)),
+            WaitLimit::Within(time) => Some(time),
+            WaitLimit::Forever => None,
         };
         self.monitor
             .took(self.client, began, limit, "taking a lock");
@@ -217,7 +219,7 @@ impl Worker {
         None
     }
 
-    fn hold(&self, guard: AnyGuard, mode: Mode, owner: u64) -> Held {
+    fn hold(&self, guard: AnyGuard, mode: Mode, owner: u64) -> HeldLock {
         let token = guard.token();
         self.monitor.excuse(self.client);
         let pocket = Arc::new(Pocket::new(guard, self.plan.stubborn));
@@ -234,14 +236,14 @@ impl Worker {
             self.backend.note(format!("holds {mode:?} under {token}"));
         }
         let since = self.monitor.sim.elapsed();
-        Held { pocket, id, since }
+        HeldLock { pocket, id, since }
     }
 
     /// Works for a while, and writes before and after; a careless worker does so even if its
     /// guard was lost.
-    async fn work(&self, held: &Held, claims: Claims) {
+    async fn work(&self, held: &HeldLock, validity: Valid) {
         held.pocket.set_in_use(true);
-        self.write(held, claims).await;
+        self.write(held, validity).await;
         if self.draw(8) == 7
             && let Some(guard) = held.pocket.guard()
         {
@@ -264,12 +266,12 @@ impl Worker {
             self.sleep(self.plan.terms.lease * 3 / 2).await;
         }
         self.monitor.look();
-        self.write(held, claims).await;
+        self.write(held, validity).await;
         held.pocket.set_in_use(false);
     }
 
     /// Sends a write to the resource; it arrives a little later.
-    async fn write(&self, held: &Held, claims: Claims) {
+    async fn write(&self, held: &HeldLock, validity: Valid) {
         let Some(guard) = held.pocket.guard() else {
             return;
         };
@@ -281,7 +283,7 @@ impl Worker {
             drop(guard);
         }
         // The holder that was valid when it sent may be too late when the write arrives.
-        let valid = claims == Claims::All
+        let valid = validity == Valid::All
             && sent_valid
             && held.pocket.guard().is_some_and(|guard| guard.is_valid());
         let kind = self.plan.terms.kind;
@@ -292,7 +294,7 @@ impl Worker {
         }
     }
 
-    async fn convert(&self, held: &Held) {
+    async fn convert(&self, held: &HeldLock) {
         let Some(guard) = held.pocket.take() else {
             return;
         };
@@ -317,7 +319,7 @@ impl Worker {
     }
 
     /// Releases, drops, or begins to release and does not wait for it.
-    async fn let_go(&self, held: Held, may_cancel: bool) {
+    async fn let_go(&self, held: HeldLock, may_cancel: bool) {
         self.monitor.look();
         self.monitor.end(held.id);
         let Some(guard) = held.pocket.guard() else {

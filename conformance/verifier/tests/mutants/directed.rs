@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use leasehold_api::machine::Command;
-use leasehold_api::{LockClient, Loss, Mutex, MutexGuard, Outcome, Release, Why};
+use leasehold_api::{EndReason, LockClient, Loss, Mutex, MutexGuard, Outcome, ReleaseOutcome};
 use leasehold_sim::{Call, Event, Fault, Latency, SimBackend, SimOptions, SimServer};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -43,8 +43,8 @@ scenarios! {
     a_lost_push_costs_one_poll
     nested_holds_are_renewed_together
     a_dead_waiter_is_passed
-    who_goes_away_while_it_is_granted_frees_the_next
-    who_goes_away_with_a_grant_unread_frees_the_next
+    who_goes_unreachable_while_it_is_granted_frees_the_next
+    who_goes_unreachable_with_a_grant_unread_frees_the_next
     a_gap_makes_everyone_poll
     a_push_that_comes_twice_changes_nothing
     a_lost_reply_is_no_refusal
@@ -216,7 +216,7 @@ async fn a_dead_waiter_is_passed() {
     first.abort();
 }
 
-async fn who_goes_away_while_it_is_granted_frees_the_next() {
+async fn who_goes_unreachable_while_it_is_granted_frees_the_next() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -235,7 +235,7 @@ async fn who_goes_away_while_it_is_granted_frees_the_next() {
     assert!(got - freed <= ms(10));
 }
 
-async fn who_goes_away_with_a_grant_unread_frees_the_next() {
+async fn who_goes_unreachable_with_a_grant_unread_frees_the_next() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -338,8 +338,8 @@ async fn who_is_kept_out_is_told_of_the_first_to_end() {
     let Outcome::Held(held) = lock.try_write().await.expect("no failure") else {
         panic!("a writer beside readers");
     };
-    assert_eq!(held.by.expect("they are few").as_str(), "b");
-    assert!(held.change_in <= secs(2));
+    assert_eq!(held.holder.expect("they are few").as_str(), "b");
+    assert!(held.retry_after <= secs(2));
 }
 
 async fn the_first_in_line_is_there_when_a_lease_ends() {
@@ -360,7 +360,7 @@ async fn a_release_after_the_lease_says_so() {
     let guard = mutex.lock().await.expect("free");
     server.advance(secs(3)).await;
     let released = guard.release().await.expect("acknowledged");
-    assert_eq!(released, Release::NotHeld(Why::Expired));
+    assert_eq!(released, ReleaseOutcome::NotHeld(EndReason::Expired));
 }
 
 async fn who_may_listen_is_not_passed() {

@@ -1,4 +1,4 @@
-//! The tests notice each fault that can be planted: they would be worth little if they did not.
+//! The tests notification each fault that can be planted: they would be worth little if they did not.
 //! The conformance suite is asked first, then what was made for one fault each.
 //!
 //! Needs `--cfg leasehold_mutants`; `./test` builds and runs it in a target folder of its own.
@@ -69,15 +69,15 @@ const NOTICED_BY: &[(Mutant, &str)] = &[
         "client_handoff::sender_releases_nothing",
     ),
     (
-        Mutant::ConvoyMixesAnswers,
+        Mutant::BatchMixesAnswers,
         "client_batching::each_gets_its_own_outcome",
     ),
     (
-        Mutant::ConvoyMixesAnswers,
+        Mutant::BatchMixesAnswers,
         "client_batching::failed_call_harms_no_other",
     ),
     (
-        Mutant::ConvoySharesFailure,
+        Mutant::BatchSharesFailure,
         "client_batching::failed_call_harms_no_other",
     ),
     (Mutant::RepeatedKey, "client_many::bad_sets_of_keys"),

@@ -1,37 +1,37 @@
-//! The swarm and its checker: the code keeps its promises, and the checker would notice if not.
+//! The stress and its checker: the code keeps its promises, and the checker would notice if not.
 //!
 //! A few seeds here; `./test` runs thousands with the command `explore`, in a release build.
 
 use leasehold_sim::{Ending, Policy, SHRINK_RUNS, SimOptions, Tape};
-use leasehold_verifier::{Assumption, Swarm, SwarmRun};
+use leasehold_verifier::{Assumption, Stress, StressRun};
 
-fn run(swarm: &Swarm, seed: u64) -> SwarmRun {
-    swarm.run(SimOptions::new(seed).with_log_limit(0), Policy::Random)
+fn run(stress: &Stress, seed: u64) -> StressRun {
+    stress.run(SimOptions::new(seed).with_log_limit(0), Policy::Random)
 }
 
 /// The first of so many seeds that breaks one of these promises.
-fn first_broken(swarm: &Swarm, seeds: u64, promises: &[&str]) -> Option<u64> {
+fn first_broken(stress: &Stress, seeds: u64, promises: &[&str]) -> Option<u64> {
     (0..seeds).find(|seed| {
-        let broken = run(swarm, *seed).violations;
+        let broken = run(stress, *seed).violations;
         broken.iter().any(|it| promises.contains(&it.promise))
     })
 }
 
-fn assert_kept(swarm: &Swarm) {
+fn assert_kept(stress: &Stress) {
     for seed in 0..40 {
-        let run = run(swarm, seed);
+        let run = run(stress, seed);
         assert_eq!(run.violations, [], "seed {seed}");
     }
 }
 
 #[test]
 fn promises_are_kept_within_the_model() {
-    assert_kept(&Swarm::new());
+    assert_kept(&Stress::new());
 }
 
 #[test]
 fn what_is_promised_outside_of_the_model_is_kept() {
-    assert_kept(&Swarm::new().out_of_model());
+    assert_kept(&Stress::new().out_of_model());
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn exclusion_fails_without_each_of_its_assumptions() {
         Assumption::NoEviction,
         Assumption::SameRate,
     ] {
-        let swarm = Swarm::new().breaking(assumption);
-        let broken = first_broken(&swarm, 200, &["S1", "S2"]);
+        let stress = Stress::new().breaking(assumption);
+        let broken = first_broken(&stress, 200, &["S1", "S2"]);
         assert!(broken.is_some(), "{assumption:?} does not matter");
     }
 }
@@ -51,27 +51,27 @@ fn exclusion_fails_without_each_of_its_assumptions() {
 /// when its machine has stood still for longer than the lease, and somebody else works.
 #[test]
 fn exclusion_fails_if_users_do_not_stop() {
-    let swarm = Swarm::new().breaking(Assumption::UserStops);
-    let broken = first_broken(&swarm, 200, &["S1"]);
+    let stress = Stress::new().breaking(Assumption::UserStops);
+    let broken = first_broken(&stress, 200, &["S1"]);
     assert!(broken.is_some(), "A4 does not matter");
 }
 
 #[test]
 fn a_resource_that_takes_older_tokens_is_found() {
-    let swarm = Swarm::new().with_careless_resource();
-    let broken = first_broken(&swarm, 300, &["S5"]);
+    let stress = Stress::new().with_careless_resource();
+    let broken = first_broken(&stress, 300, &["S5"]);
     assert!(broken.is_some());
 }
 
 #[test]
 fn a_seed_is_the_same_run_again_and_its_tape_too() {
-    let swarm = Swarm::new();
+    let stress = Stress::new();
     for seed in 0..5 {
-        let (first, again) = (run(&swarm, seed), run(&swarm, seed));
+        let (first, again) = (run(&stress, seed), run(&stress, seed));
         assert_eq!(first.report.trace, again.report.trace);
         assert_eq!(first.coverage, again.coverage);
         let options = SimOptions::new(0).with_log_limit(0);
-        let replayed = swarm.run(options, Policy::Replay(first.report.tape.clone()));
+        let replayed = stress.run(options, Policy::Replay(first.report.tape.clone()));
         assert_eq!(replayed.report.tape, first.report.tape);
         assert_eq!(replayed.report.trace, first.report.trace);
     }
@@ -79,9 +79,9 @@ fn a_seed_is_the_same_run_again_and_its_tape_too() {
 
 #[test]
 fn a_run_that_stops_when_a_promise_is_broken_is_the_beginning_of_the_whole_one() {
-    let swarm = Swarm::new().with_careless_resource();
-    let seed = first_broken(&swarm, 300, &["S5"]).expect("found");
-    let (whole, begun) = (run(&swarm, seed), run(&swarm.until_broken(), seed));
+    let stress = Stress::new().with_careless_resource();
+    let seed = first_broken(&stress, 300, &["S5"]).expect("found");
+    let (whole, begun) = (run(&stress, seed), run(&stress.until_broken(), seed));
     assert_eq!(begun.report.ending, Ending::Stopped);
     assert_eq!(begun.violations[0], whole.violations[0]);
     assert_eq!(begun.report.elapsed, begun.violations[0].at);
@@ -92,20 +92,20 @@ fn a_run_that_stops_when_a_promise_is_broken_is_the_beginning_of_the_whole_one()
 
 #[test]
 fn a_failed_run_becomes_a_simple_one_that_breaks_the_same_promise() {
-    let swarm = Swarm::new().with_careless_resource();
-    let seed = first_broken(&swarm, 300, &["S5"]).expect("found");
-    let found = run(&swarm, seed);
-    let simplest = |runs| swarm.simplest(found.report.tape.clone(), runs);
+    let stress = Stress::new().with_careless_resource();
+    let seed = first_broken(&stress, 300, &["S5"]).expect("found");
+    let found = run(&stress, seed);
+    let simplest = |runs| stress.simplest(found.report.tape.clone(), runs);
     let shrunk = simplest(SHRINK_RUNS).expect("it fails");
     assert_eq!(simplest(SHRINK_RUNS).expect("it fails"), shrunk);
     let set = shrunk.tape.draws.iter().filter(|draw| draw.value != 0);
     assert!(set.count() <= 8, "{}", shrunk.tape);
     let options = SimOptions::new(0).with_log_limit(0);
-    let again = swarm.run(options, Policy::Replay(shrunk.tape.clone()));
+    let again = stress.run(options, Policy::Replay(shrunk.tape.clone()));
     assert_eq!(again.violations[0].promise, found.violations[0].promise);
-    let steps = run(&swarm.clone().until_broken(), seed).report.steps;
-    let begun = swarm.clone().until_broken();
+    let steps = run(&stress.clone().until_broken(), seed).report.steps;
+    let begun = stress.clone().until_broken();
     let again = begun.run(options, Policy::Replay(shrunk.tape));
     assert!(again.report.steps <= steps + 50);
-    assert_eq!(swarm.simplest(Tape::new(0), 1), None);
+    assert_eq!(stress.simplest(Tape::new(0), 1), None);
 }

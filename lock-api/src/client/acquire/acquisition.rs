@@ -20,7 +20,7 @@ pub(crate) struct Acquisition<'a> {
 
 impl<'a> Acquisition<'a> {
     pub(crate) fn begin(ask: Ask<'a>) -> Self {
-        ask.anchor.events.asked(ask.key, ask.options.lease);
+        ask.client.events.asked(ask.key, ask.options.lease);
         let span = tracing::debug_span!(
             target: TARGET,
             "acquire",
@@ -32,7 +32,7 @@ impl<'a> Acquisition<'a> {
         );
         Self {
             ask,
-            began: ask.anchor.now(),
+            began: ask.client.now(),
             span,
             told: false,
         }
@@ -55,8 +55,8 @@ impl<'a> Acquisition<'a> {
 
     fn tell(&mut self, outcome: &'static str, hold: Option<&Hold>, error: Option<&Error>) {
         self.told = true;
-        let events = &self.ask.anchor.events;
-        let waited = self.ask.anchor.now().saturating_since(self.began);
+        let events = &self.ask.client.events;
+        let waited = self.ask.client.now().saturating_since(self.began);
         let token = hold.and_then(|hold| events.number(hold.token()));
         self.span.record("outcome", outcome);
         self.span.record("token", token);
@@ -65,7 +65,7 @@ impl<'a> Acquisition<'a> {
         let key = self.ask.key.as_str();
         let (mode, waited_ms) = (Shown(self.ask.mode), millis(waited));
         if let Some(hold) = hold {
-            let holds = hold.tenure.holds();
+            let holds = hold.holder.holds();
             tell!(DEBUG, "granted", key, %mode, token, holds, waited_ms);
         } else {
             let error = error.map(tracing::field::display);

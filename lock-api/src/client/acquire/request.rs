@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::client::core::Anchor;
-use crate::client::state::holder::Tenure;
+use crate::client::core::ClientHandle;
+use crate::client::state::holder::HolderCell;
 use crate::client::state::settings::Options;
 use crate::client::state::signal::Signal;
 use crate::id::{Key, OwnerId};
@@ -13,14 +13,14 @@ use crate::sync::{Arc, Mutex, Weak};
 
 /// How long a caller is ready to wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     /// Not for anybody who holds the lock; at most one call time-out for the server.
     Try,
     Within(Duration),
     Forever,
 }
 
-impl Patience {
+impl WaitLimit {
     /// Whether a place in the queue is of any use.
     pub(crate) const fn waits(self) -> bool {
         match self {
@@ -44,7 +44,7 @@ impl Patience {
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
-    pub(crate) anchor: &'a Arc<Anchor>,
+    pub(crate) client: &'a Arc<ClientHandle>,
     pub(crate) key: &'a Key,
     pub(crate) spec: LockSpec,
     pub(crate) mode: Mode,
@@ -66,7 +66,7 @@ impl Owner {
     pub(crate) fn reentrant(id: OwnerId) -> Self {
         Self::Reentrant(Arc::new(SharedOwner {
             id,
-            tenure: Mutex::default(),
+            holder: Mutex::default(),
             granted: Signal::default(),
         }))
     }
@@ -76,8 +76,8 @@ impl Owner {
         match self {
             Self::Fresh => false,
             Self::Reentrant(owner) => {
-                let tenure = owner.tenure.lock().upgrade();
-                tenure.is_none_or(|tenure| tenure.is_over())
+                let holder = owner.holder.lock().upgrade();
+                holder.is_none_or(|holder| holder.is_over())
             }
         }
     }
@@ -86,8 +86,8 @@ impl Owner {
 #[derive(Debug)]
 pub(crate) struct SharedOwner {
     pub(crate) id: OwnerId,
-    /// The tenure that a nested hold joins.
-    pub(crate) tenure: Mutex<Weak<Tenure>>,
+    /// The holder that a nested hold joins.
+    pub(crate) holder: Mutex<Weak<HolderCell>>,
     /// Told of each grant: what else the owner has in the queue is sent anew, as a nested hold.
     pub(crate) granted: Signal,
 }

@@ -17,16 +17,16 @@ use tracing::Instrument;
 use crate::bounds::{CHECK_EARLY, MAX_POLL_INTERVAL};
 use crate::client::acquire::acquisition::Acquisition;
 use crate::client::acquire::attempt::Attempt;
-use crate::client::acquire::request::{Ask, Patience};
+use crate::client::acquire::request::{Ask, WaitLimit};
 use crate::client::error::{Error, Outcome, TimedOut};
 use crate::client::hold::Hold;
 use crate::client::state::answer::Answer;
 use crate::client::state::backoff::Backoff;
 use crate::client::state::polls::{Due, Polled};
-use crate::client::state::router::{Event, PushedGrant};
+use crate::client::state::router::{InboxEvent, PushedGrant};
 use crate::error::BackendError;
 use crate::mutants::mutant;
-use crate::reply::{AcquireReply, Acquired, Held, PollReply, Queued, Refused};
+use crate::reply::{AcquireReply, Acquired, Contention, PollReply, Queued, Refused};
 use crate::runtime::Moment;
 use crate::time::Stamp;
 
@@ -46,9 +46,9 @@ enum Step {
 }
 
 /// Takes a lock, or says why not, and reports on that.
-pub(crate) async fn acquire(ask: Ask<'_>, patience: Patience) -> Result<Outcome<Hold>, Error> {
+pub(crate) async fn acquire(ask: Ask<'_>, limit: WaitLimit) -> Result<Outcome<Hold>, Error> {
     let acquisition = Acquisition::begin(ask);
-    let acquired = WaitLoop::new(ask, patience).run();
+    let acquired = WaitLoop::new(ask, limit).run();
     let acquired = acquired.instrument(acquisition.span()).await;
     acquisition.finish(&acquired);
     acquired
@@ -73,7 +73,7 @@ enum Woken {
 
 struct WaitLoop<'a> {
     ask: Ask<'a>,
-    patience: Patience,
+    limit: WaitLimit,
     began: Moment,
     deadline: Option<Moment>,
     /// The last call's failure, until another call succeeds.
@@ -87,13 +87,13 @@ struct WaitLoop<'a> {
 }
 
 impl<'a> WaitLoop<'a> {
-    fn new(ask: Ask<'a>, patience: Patience) -> Self {
-        let core = ask.anchor;
+    fn new(ask: Ask<'a>, limit: WaitLimit) -> Self {
+        let core = ask.client;
         let began = core.now();
-        let deadline = patience.deadline(began, core.settings.call_timeout);
+        let deadline = limit.deadline(began, core.settings.call_timeout);
         Self {
             ask,
-            patience,
+            limit,
             began,
             deadline,
             trouble: None,
@@ -106,7 +106,7 @@ impl<'a> WaitLoop<'a> {
 
     /// Makes attempts until one ends the wait.
     async fn run(mut self) -> Result<Outcome<Hold>, Error> {
-        let core = self.ask.anchor;
+        let core = self.ask.client;
         loop {
             let attempt = Attempt::begin(self.ask);
             // Only now: a shutdown that has not seen the attempt is seen here.
@@ -127,12 +127,12 @@ impl<'a> WaitLoop<'a> {
 
     fn left(&self) -> Duration {
         self.deadline.map_or(Duration::MAX, |deadline| {
-            deadline.saturating_since(self.ask.anchor.now())
+            deadline.saturating_since(self.ask.client.now())
         })
     }
 
     fn call_limit(&self) -> Duration {
-        self.left().min(self.ask.anchor.settings.call_timeout)
+        self.left().min(self.ask.client.settings.call_timeout)
     }
 
     /// The end of a wait: by contention a value, by an outage an error.
@@ -140,15 +140,15 @@ impl<'a> WaitLoop<'a> {
         if let Some(trouble) = self.trouble.take() {
             return Err(trouble.on(self.ask.key));
         }
-        if matches!(self.patience, Patience::Try) {
+        if matches!(self.limit, WaitLimit::Try) {
             if let Some(reason) = self.refused.take() {
                 return Err(self.refusal(reason));
             }
-            let why = "no attempt came through in time";
-            return Err(BackendError::unavailable(why).on(self.ask.key));
+            let reason = "no attempt came through in time";
+            return Err(BackendError::unavailable(reason).on(self.ask.key));
         }
         Ok(Outcome::TimedOut(TimedOut {
-            waited: self.ask.anchor.now().saturating_since(self.began),
+            waited: self.ask.client.now().saturating_since(self.began),
             ahead: self.ahead,
         }))
     }
@@ -180,11 +180,11 @@ impl<'a> WaitLoop<'a> {
 
     /// A pause before the next try, longer each time.
     fn next_pause(&mut self) -> Duration {
-        self.ask.anchor.jittered(self.backoff.next())
+        self.ask.client.jittered(self.backoff.next())
     }
 
     async fn sleep(&self, pause: Duration) -> Result<Slept, Error> {
-        let core = self.ask.anchor;
+        let core = self.ask.client;
         let slept = async {
             let left = self.left();
             if !pause.is_zero() {
@@ -208,7 +208,7 @@ impl<'a> WaitLoop<'a> {
             }
             let limit = self.call_limit();
             let answer = match attempt
-                .acquire(self.patience.waits(), self.deadline, limit)
+                .acquire(self.limit.waits(), self.deadline, limit)
                 .await
             {
                 Ok(answer) => answer,
@@ -230,7 +230,7 @@ impl<'a> WaitLoop<'a> {
                     self.went_well();
                     return self.wait_in_queue(attempt, answer.stamp, queued).await;
                 }
-                AcquireReply::Held(held) => {
+                AcquireReply::Contended(held) => {
                     // The pause goes on growing: it is what a wait without a queue consists of.
                     self.was_answered();
                     return Ok(self.not_queued(held));
@@ -267,12 +267,12 @@ impl<'a> WaitLoop<'a> {
     }
 
     /// Somebody has it and there is no queue to wait in.
-    fn not_queued(&mut self, held: Held) -> Step {
-        if !self.patience.waits() {
-            return Step::Done(match self.patience {
-                Patience::Try => Outcome::Held(held),
-                Patience::Within(_) | Patience::Forever => Outcome::TimedOut(TimedOut {
-                    waited: self.ask.anchor.now().saturating_since(self.began),
+    fn not_queued(&mut self, held: Contention) -> Step {
+        if !self.limit.waits() {
+            return Step::Done(match self.limit {
+                WaitLimit::Try => Outcome::Held(held),
+                WaitLimit::Within(_) | WaitLimit::Forever => Outcome::TimedOut(TimedOut {
+                    waited: self.ask.client.now().saturating_since(self.began),
                     ahead: None,
                 }),
             });
@@ -306,7 +306,7 @@ impl<'a> WaitLoop<'a> {
                     }
                 }
                 // What is as good as over may be granted again at once, as to the owner of a
-                // tenure that was revoked.
+                // holder that was revoked.
                 Ok(None) => return Ok(Step::Again(self.next_pause())),
                 Err(error) => self.note(error)?,
             }
@@ -324,13 +324,13 @@ impl<'a> WaitLoop<'a> {
         queued: Queued,
     ) -> Result<Step, Error> {
         let Ask {
-            anchor: core,
+            client: core,
             key,
             mode,
             ..
         } = self.ask;
         core.events.queued(key, mode, &queued);
-        let place = attempt.polled();
+        let waiter = attempt.polled();
         let mut due = self.next_poll(&attempt, stamp, &queued);
         self.ahead = Some(queued.ahead);
         loop {
@@ -339,13 +339,13 @@ impl<'a> WaitLoop<'a> {
             if self.left().is_zero() {
                 return self.out_of_time().map(Step::Done);
             }
-            place.ask(core.now(), due);
-            due = match self.wake_up(&attempt, &place).await {
+            waiter.ask(core.now(), due);
+            due = match self.wake_up(&attempt, &waiter).await {
                 Woken::Closed => return Err(Error::Closed),
                 Woken::PastDeadline => return self.out_of_time().map(Step::Done),
                 Woken::OwnerGranted => return Ok(Step::Again(Duration::ZERO)),
                 Woken::Granted(grant) => {
-                    drop(place);
+                    drop(waiter);
                     return match attempt.pushed(grant) {
                         Some(answer) => self.granted(attempt, answer).await,
                         None => self.confirm(attempt).await,
@@ -356,7 +356,7 @@ impl<'a> WaitLoop<'a> {
                     self.went_well();
                     match answer.reply {
                         PollReply::Acquired(acquired) => {
-                            drop(place);
+                            drop(waiter);
                             return self.granted(attempt, answer.with(acquired)).await;
                         }
                         PollReply::Queued(queued) => {
@@ -381,18 +381,18 @@ impl<'a> WaitLoop<'a> {
 
     /// When to poll: when the reply says, a little later, and often enough to keep the place.
     fn next_poll(&self, attempt: &Attempt<'a>, stamp: Stamp, queued: &Queued) -> Due {
-        let core = self.ask.anchor;
+        let core = self.ask.client;
         if mutant!(LostWakeUpWithoutPoll) {
             return Due::exactly(Duration::MAX);
         }
         let most = MAX_POLL_INTERVAL.min(self.ask.spec.poll_interval());
-        let mut base = queued.check_in.min(most);
+        let mut base = queued.poll_after.min(most);
         // Those further back are told to come at some time or other.
-        let mut flexible = queued.ahead >= CHECK_EARLY || queued.check_in >= most;
-        if attempt.can_be_prolonged(stamp, queued.place_remaining)
-            && queued.place_remaining / 2 < base
+        let mut flexible = queued.ahead >= CHECK_EARLY || queued.poll_after >= most;
+        if attempt.can_be_prolonged(stamp, queued.waiter_remaining)
+            && queued.waiter_remaining / 2 < base
         {
-            base = queued.place_remaining / 2;
+            base = queued.waiter_remaining / 2;
             flexible = true;
         }
         let base = base.max(SHORTEST_CHECK);
@@ -408,15 +408,15 @@ impl<'a> WaitLoop<'a> {
     }
 
     /// Sleeps until something happens. What comes first in here wins, if several have happened.
-    async fn wake_up(&self, attempt: &Attempt<'a>, place: &Polled) -> Woken {
-        let core = self.ask.anchor;
+    async fn wake_up(&self, attempt: &Attempt<'a>, waiter: &Polled) -> Woken {
+        let core = self.ask.client;
         let closed = pin!(core.closed().map(|()| Woken::Closed));
         let pushed = pin!(attempt.event().map(|event| match event {
-            Event::Granted(grant) => Woken::Granted(grant),
-            Event::PollNow => Woken::PollNow,
+            InboxEvent::Granted(grant) => Woken::Granted(grant),
+            InboxEvent::PollNow => Woken::PollNow,
         }));
         let nested = pin!(attempt.owner_granted().map(|()| Woken::OwnerGranted));
-        let polled = pin!(place.answer().map(Woken::Polled));
+        let polled = pin!(waiter.answer().map(Woken::Polled));
         let timer = pin!(async {
             match self.deadline {
                 Some(_) => core.runtime.sleep(self.left()).await,

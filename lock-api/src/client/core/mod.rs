@@ -15,13 +15,13 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::backend::{Capabilities, LockBackend};
 use crate::client::error::{Error, Loss};
-use crate::client::state::batches::Convoys;
+use crate::client::state::batches::Batcher;
 use crate::client::state::clock::ServerClock;
 use crate::client::state::floors::Floors;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::holder::Tenure;
-use crate::client::state::lease_status::Standing;
-use crate::client::state::release_queue::{Cleanup, EndJob, give_up_at};
+use crate::client::state::holder::HolderCell;
+use crate::client::state::lease_status::LeaseStatus;
+use crate::client::state::release_queue::{PendingRelease, ReleaseQueue, give_up_at};
 use crate::client::state::renewals::Renewals;
 use crate::client::state::session::Session;
 use crate::client::state::settings::Settings;
@@ -43,8 +43,8 @@ pub(crate) struct Core {
     pub(crate) floors: Floors,
     pub(crate) events: Events,
     pub(crate) renewals: Arc<Renewals>,
-    pub(crate) cleanup: Cleanup,
-    pub(crate) convoys: Convoys,
+    pub(crate) releases: ReleaseQueue,
+    pub(crate) batcher: Batcher,
     session: Mutex<Option<Arc<Session>>>,
     closed: AtomicBool,
     pub(crate) closing: Signal,
@@ -63,9 +63,9 @@ impl fmt::Debug for Core {
 
 /// The user's side of a client: the background tasks end when the last of these is gone.
 #[derive(Debug)]
-pub(crate) struct Anchor(Arc<Core>);
+pub(crate) struct ClientHandle(Arc<Core>);
 
-impl Deref for Anchor {
+impl Deref for ClientHandle {
     type Target = Arc<Core>;
 
     fn deref(&self) -> &Arc<Core> {
@@ -73,7 +73,7 @@ impl Deref for Anchor {
     }
 }
 
-impl Drop for Anchor {
+impl Drop for ClientHandle {
     fn drop(&mut self) {
         self.0.orphaned.store(true, Ordering::Release);
         self.0.wake_tasks();
@@ -81,13 +81,13 @@ impl Drop for Anchor {
 }
 
 impl Core {
-    pub(crate) fn anchored(
+    pub(crate) fn new_handle(
         backend: Arc<dyn LockBackend>,
         runtime: Arc<dyn Runtime>,
         settings: Settings,
-    ) -> Arc<Anchor> {
+    ) -> Arc<ClientHandle> {
         let capabilities = backend.capabilities();
-        Arc::new(Anchor(Arc::new(Self {
+        Arc::new(ClientHandle(Arc::new(Self {
             capabilities,
             events: Events::new(&settings, capabilities),
             renewals: Arc::new(Renewals::new(runtime.random_u64())),
@@ -96,8 +96,8 @@ impl Core {
             settings,
             clock: ServerClock::default(),
             floors: Floors::default(),
-            cleanup: Cleanup::default(),
-            convoys: Convoys::new(capabilities.batches),
+            releases: ReleaseQueue::default(),
+            batcher: Batcher::new(capabilities.batches),
             session: Mutex::new(None),
             closed: AtomicBool::new(false),
             closing: Signal::default(),
@@ -188,36 +188,36 @@ impl Core {
         self.closing.notify();
     }
 
-    /// Takes what a reply says about a tenure, if it still matters; whether it does.
-    pub(crate) fn extend(&self, tenure: &Tenure, standing: Standing) -> bool {
+    /// Takes what a reply says about a holder, if it still matters; whether it does.
+    pub(crate) fn extend(&self, holder: &HolderCell, status: LeaseStatus) -> bool {
         // Later acquires bring the highest token that a guard has shown.
-        if standing.token > tenure.token() {
-            self.floors.saw(&tenure.key, standing.token);
+        if status.token > holder.token() {
+            self.floors.saw(&holder.key, status.token);
         }
-        tenure.extend(self.now(), standing)
+        holder.extend(self.now(), status)
     }
 
     /// Queues the end of everything that is held, over the guards' heads.
-    pub(crate) fn end_all_holds(&self) {
-        for tenure in self.renewals.tenures() {
+    pub(crate) fn release_all_holds(&self) {
+        for holder in self.renewals.holders() {
             let now = self.now();
-            for (hold, lost) in tenure.shut_down(now) {
-                self.tell_ending(&tenure, &hold, lost, now);
-                self.cleanup.push(self.release_of(&tenure, hold));
+            for (hold, lost) in holder.shut_down(now) {
+                self.tell_releasing(&holder, &hold, lost, now);
+                self.releases.push(self.release_of(&holder, hold));
             }
         }
     }
 
-    /// The release of a hold that `tenure` no longer counts.
-    pub(crate) fn release_of(&self, tenure: &Arc<Tenure>, hold: HoldState) -> EndJob {
-        tenure.session.hub.ending(hold.operation.sequence);
-        self.renewals.remove_if_over(tenure);
+    /// The release of a hold that `holder` no longer counts.
+    pub(crate) fn release_of(&self, holder: &Arc<HolderCell>, hold: HoldState) -> PendingRelease {
+        holder.session.router.ending(hold.operation.sequence);
+        self.renewals.remove_if_over(holder);
         let give_up = give_up_at(self.now(), hold.lease, hold.waiter_lease);
-        let (key, session) = (tenure.key.clone(), Arc::clone(&tenure.session));
-        EndJob {
-            tenure: Some(Arc::clone(tenure)),
+        let (key, session) = (holder.key.clone(), Arc::clone(&holder.session));
+        PendingRelease {
+            holder: Some(Arc::clone(holder)),
             was_lost: hold.told,
-            ..EndJob::new(key, hold.operation, session, give_up, hold.ended)
+            ..PendingRelease::new(key, hold.operation, session, give_up, hold.ended)
         }
     }
 
@@ -233,33 +233,33 @@ impl Core {
     ) {
         let give_up = give_up_at(self.now(), lease, waiter_lease);
         let (key, session) = (key.clone(), Arc::clone(session));
-        let job = EndJob::new(key, operation, session, give_up, Arc::default());
-        self.cleanup.push(job);
+        let job = PendingRelease::new(key, operation, session, give_up, Arc::default());
+        self.releases.push(job);
     }
 
-    /// Tells of the guards of a tenure that are lost by now; of each once.
-    pub(crate) fn tell_losses(&self, tenure: &Tenure, now: Moment) {
-        for (hold, loss) in tenure.take_losses(now) {
-            self.events.lost(tenure, &hold, loss, now);
+    /// Tells of the guards of a holder that are lost by now; of each once.
+    pub(crate) fn tell_losses(&self, holder: &HolderCell, now: Moment) {
+        for (hold, loss) in holder.take_losses(now) {
+            self.events.lost(holder, &hold, loss, now);
         }
     }
 
     /// Tells that the end of a hold has begun, or that it was lost before.
-    pub(crate) fn tell_ending(
+    pub(crate) fn tell_releasing(
         &self,
-        tenure: &Tenure,
+        holder: &HolderCell,
         hold: &HoldState,
         lost: Option<Loss>,
         now: Moment,
     ) {
         match lost {
             Some(loss) => {
-                self.events.lost(tenure, hold, loss, now);
+                self.events.lost(holder, hold, loss, now);
                 // The hook is called by the task that renews, and only there.
                 self.renewals.changed.notify();
             }
             None if hold.told => {}
-            None => self.events.ending(tenure, hold, now),
+            None => self.events.ending(holder, hold, now),
         }
     }
 
@@ -284,7 +284,7 @@ impl Core {
             session.polls.changed.notify();
         }
         self.renewals.changed.notify();
-        self.cleanup.changed.notify();
+        self.releases.changed.notify();
         self.closing.notify();
     }
 }
@@ -295,17 +295,17 @@ pub(crate) struct Busy<'a>(&'a Core);
 
 impl<'a> Busy<'a> {
     pub(crate) fn begin(core: &'a Core) -> Self {
-        core.cleanup.begin_work();
+        core.releases.begin_work();
         Self(core)
     }
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.cleanup.end_work();
+        self.0.releases.end_work();
         // Looked at only now: who closes the client and finds it busy then waits to be told.
         if self.0.is_closed() {
-            self.0.cleanup.changed.notify();
+            self.0.releases.changed.notify();
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Conversions of a hold: read to write, and back.
 //!
-//! A conversion names the token under which it was asked for, and acts only in that period. So a
-//! second delivery changes nothing. Told `WrongPeriod`, the conversion is asked for again in the
-//! period that stands, also after an attempt that got no answer: if that one acted, the hold has
+//! A conversion names the token under which it was asked for, and acts only in that epoch. So a
+//! second delivery changes nothing. Told `WrongEpoch`, the conversion is asked for again in the
+//! epoch that stands, also after an attempt that got no answer: if that one acted, the hold has
 //! the mode that is asked for, which is answered as a conversion that is done. The mode that
-//! `WrongPeriod` tells is no such answer: another hold of the tenure may be what gives it that
+//! `WrongEpoch` tells is no such answer: another hold of the holder may be what gives it that
 //! mode, even one whose end has begun.
 
 use crate::client::error::{Error, Loss};
 use crate::client::guard::{Guard, ReadGuard, WriteGuard};
 use crate::client::hold::Hold;
 use crate::client::state::backoff::Backoff;
-use crate::client::state::lease_status::Standing;
+use crate::client::state::lease_status::LeaseStatus;
 use crate::reply::ConvertReply;
 use crate::request::{Convert, Mode};
 
@@ -21,7 +21,7 @@ use crate::request::{Convert, Mode};
 pub enum Upgrade {
     /// The lock is held for writing.
     Upgraded(WriteGuard),
-    /// Others read too, or wait and this tenure has had its upgrade; the lock is still held for
+    /// Others read too, or wait and this holder has had its upgrade; the lock is still held for
     /// reading.
     NotSole(ReadGuard),
 }
@@ -50,7 +50,7 @@ impl WriteGuard {
 impl ReadGuard {
     /// Takes the lock for writing without letting it go in between, if nobody else reads.
     ///
-    /// It never waits for other readers, and while others wait a tenure is upgraded at most
+    /// It never waits for other readers, and while others wait a holder is upgraded at most
     /// once. The write guard has a new fencing token. In an outage this tries again until the
     /// guard is lost.
     ///
@@ -75,7 +75,7 @@ enum Conversion {
 
 /// Converts a hold, trying again until there is an answer or the hold is lost.
 async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
-    let core = &hold.anchor;
+    let core = &hold.client;
     if !core.capabilities.convert {
         return Err(Error::Unsupported {
             what: "converting a hold",
@@ -86,7 +86,7 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
     loop {
         let left = hold.check()?;
         let request = Convert {
-            key: hold.tenure.key.clone(),
+            key: hold.holder.key.clone(),
             operation: hold.operation,
             expected,
             to,
@@ -95,38 +95,38 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
         match core.exchange(limit, core.backend.convert(&request)).await {
             Ok(answer) => match answer.reply {
                 ConvertReply::Converted { token, remaining } => {
-                    return converted(hold, to, answer.standing(token, remaining));
+                    return converted(hold, to, answer.status(token, remaining));
                 }
                 ConvertReply::NotSole => return Ok(Conversion::NotSole),
-                ConvertReply::WrongPeriod(view) => {
-                    core.extend(&hold.tenure, answer.standing(view.token, view.remaining));
+                ConvertReply::WrongEpoch(view) => {
+                    core.extend(&hold.holder, answer.status(view.token, view.remaining));
                     let newer = view.token > expected;
                     expected = view.token;
                     if newer {
                         continue;
                     }
                 }
-                ConvertReply::Lost(why) => {
-                    hold.tenure.lose_through(hold.operation.sequence, why);
+                ConvertReply::Lost(reason) => {
+                    hold.holder.lose_through(hold.operation.sequence, reason);
                     return Err(hold
                         .check()
                         .err()
-                        .unwrap_or_else(|| hold.loss_error(Loss::from(why))));
+                        .unwrap_or_else(|| hold.loss_error(Loss::from(reason))));
                 }
             },
             Err(error) if error.is_transient() => {}
-            Err(error) => return Err(error.on(&hold.tenure.key)),
+            Err(error) => return Err(error.on(&hold.holder.key)),
         }
         core.runtime.sleep(core.jittered(backoff.next())).await;
     }
 }
 
 /// Takes over what a conversion that acted came to.
-fn converted(hold: &Hold, to: Mode, standing: Standing) -> Result<Conversion, Error> {
-    let core = &hold.anchor;
-    core.extend(&hold.tenure, standing);
-    let from = hold.tenure.set_mode(hold.operation.sequence, to);
-    let (key, token) = (&hold.tenure.key, standing.token);
+fn converted(hold: &Hold, to: Mode, status: LeaseStatus) -> Result<Conversion, Error> {
+    let core = &hold.client;
+    core.extend(&hold.holder, status);
+    let from = hold.holder.set_mode(hold.operation.sequence, to);
+    let (key, token) = (&hold.holder.key, status.token);
     core.events.converted(key, from, to, token);
     hold.check()?;
     Ok(Conversion::Done)

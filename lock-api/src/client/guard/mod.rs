@@ -8,7 +8,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use crate::client::error::{Error, Loss, Release};
+use crate::client::error::{Error, Loss, ReleaseOutcome};
 use crate::client::hold::Hold;
 use crate::client::state::holder::Validity;
 use crate::id::{FencingToken, Key};
@@ -49,7 +49,7 @@ pub type PermitGuard = Guard<kind::Permits>;
 /// writing. Send the [`fencing_token`](Self::fencing_token) with each write to what the lock
 /// protects, and let that refuse every token lower than the highest it has accepted.
 ///
-/// All guards of one tenure (nested holds of a reentrant handle) share one token and one
+/// All guards of one holder (nested holds of a reentrant handle) share one token and one
 /// deadline, and may be released in any order.
 ///
 /// # Dropping
@@ -87,7 +87,7 @@ impl<K> Guard<K> {
 
     /// The key that is held.
     pub fn key(&self) -> &Key {
-        &self.hold.tenure.key
+        &self.hold.holder.key
     }
 
     /// The token to send with every write to what the lock protects.
@@ -152,7 +152,7 @@ impl<K> Guard<K> {
     /// # Cancel safety
     /// Once the future was polled the release goes on in the background, even if the future is
     /// dropped.
-    pub async fn release(&self) -> Result<Release, Error> {
+    pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
         self.hold.release().await
     }
 

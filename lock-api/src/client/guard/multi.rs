@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::client::error::{Error, Loss, Release};
+use crate::client::error::{Error, Loss, ReleaseOutcome};
 use crate::client::hold::{Hold, first_lost, release_all, renew_all, run_until_lost};
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
@@ -41,7 +41,7 @@ impl ManyGuard {
 
     /// The keys that are held, in the order in which they were taken.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &Key> {
-        self.holds.iter().map(|hold| &hold.tenure.key)
+        self.holds.iter().map(|hold| &hold.holder.key)
     }
 
     /// The token to send with every write to what `key` protects.
@@ -52,7 +52,7 @@ impl ManyGuard {
     pub fn fencing_token(&self, key: impl AsRef<str>) -> Result<FencingToken, Error> {
         let name = key.as_ref();
         let mut holds = self.holds.iter();
-        match holds.find(|hold| hold.tenure.key.as_str() == name) {
+        match holds.find(|hold| hold.holder.key.as_str() == name) {
             Some(hold) => hold.fencing_token(),
             None => Err(Error::InvalidInput(InvalidInput::Setting {
                 what: "key",
@@ -69,7 +69,7 @@ impl ManyGuard {
         let tokens = self
             .holds
             .iter()
-            .map(|hold| Ok((&hold.tenure.key, hold.fencing_token()?)));
+            .map(|hold| Ok((&hold.holder.key, hold.fencing_token()?)));
         tokens.collect()
     }
 
@@ -133,7 +133,7 @@ impl ManyGuard {
     /// # Cancel safety
     /// Once the future was polled the release of all keys goes on in the background, even if the
     /// future is dropped.
-    pub async fn release(&self) -> Vec<(Key, Result<Release, Error>)> {
+    pub async fn release(&self) -> Vec<(Key, Result<ReleaseOutcome, Error>)> {
         release_all(&self.holds).await
     }
 

@@ -6,7 +6,7 @@ use futures_util::future::{Either, select};
 
 use crate::backend::LockBackend;
 use crate::bounds::SHUTDOWN_TIMEOUT;
-use crate::client::core::{Anchor, Core, not_executed};
+use crate::client::core::{ClientHandle, Core, not_executed};
 use crate::client::error::Error;
 use crate::client::guard::multi::ManyGuard;
 use crate::client::handle::inspection::Inspection;
@@ -40,7 +40,7 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LockClient {
-    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) client: Arc<ClientHandle>,
 }
 
 impl LockClient {
@@ -63,7 +63,7 @@ impl LockClient {
 
     /// The backend that it was made with.
     pub fn backend(&self) -> &dyn LockBackend {
-        &*self.anchor.backend
+        &*self.client.backend
     }
 
     /// A mutex under `key`.
@@ -125,7 +125,7 @@ impl LockClient {
     /// # }
     /// ```
     pub fn many(&self) -> Many {
-        Many::new(&self.anchor)
+        Many::new(&self.client)
     }
 
     /// Takes several mutexes together, all or nothing, waiting for as long as it takes: short for
@@ -154,7 +154,7 @@ impl LockClient {
     }
 
     fn lock(&self, key: &str, kind: Kind, permits: u32, reentrant: bool) -> Result<Lock, Error> {
-        Lock::new(&self.anchor, key, kind, permits, reentrant)
+        Lock::new(&self.client, key, kind, permits, reentrant)
     }
 
     /// Looks at a key, changing nothing.
@@ -167,7 +167,7 @@ impl LockClient {
     /// It changes nothing, so it may be dropped at any time.
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Inspection, Error> {
         let key = Key::new(key)?;
-        let core = &self.anchor;
+        let core = &self.client;
         core.ensure_open()?;
         let call = core.backend.inspect(&key);
         let answer = core.exchange(core.settings.call_timeout, call).await;
@@ -175,8 +175,8 @@ impl LockClient {
         Ok(Inspection::new(key, reply))
     }
 
-    /// Takes a key away from the tenures with these tokens, as an
-    /// [inspection](Inspection::held_tokens) showed them. Later tenures are never touched.
+    /// Takes a key away from the holders with these tokens, as an
+    /// [inspection](Inspection::held_tokens) showed them. Later holders are never touched.
     ///
     /// [`ForceHow::Revoke`] forbids further renewals and lets the lease run out, so two holders
     /// never overlap. [`ForceHow::Now`] ends them at once, whatever their holders are doing:
@@ -194,7 +194,7 @@ impl LockClient {
         how: ForceHow,
     ) -> Result<ForceReply, Error> {
         let request = ForceRelease::new(Key::new(key)?, tokens).with_how(how);
-        let core = &self.anchor;
+        let core = &self.client;
         core.ensure_open()?;
         let call = core.backend.force_release(&request);
         let answer = core.exchange(core.settings.call_timeout, call).await;
@@ -213,21 +213,21 @@ impl LockClient {
     /// # Cancel safety
     /// The client is closed once the future was polled; the releases go on in the background.
     pub async fn shutdown(&self) -> Result<(), Error> {
-        let core = &self.anchor;
+        let core = &self.client;
         core.close();
         let drained = Box::pin(async {
             // Once more after the attempts under way are over: one may have become a hold.
             for _ in 0..2 {
-                core.end_all_holds();
-                core.cleanup.drained().await;
+                core.release_all_holds();
+                core.releases.drained().await;
             }
         });
         match select(drained, core.runtime.sleep(SHUTDOWN_TIMEOUT)).await {
             Either::Left(_) => Ok(()),
             Either::Right(_) => {
-                let why = "not all releases were acknowledged; leases end what is left";
+                let reason = "not all releases were acknowledged; leases end what is left";
                 Err(Error::OutcomeUnknown {
-                    reason: why.into(),
+                    reason: reason.into(),
                     cause: None,
                 })
             }
@@ -312,7 +312,7 @@ impl LockClientBuilder {
     fn open(self) -> LockClient {
         let runtime = self.backend.runtime();
         LockClient {
-            anchor: Core::anchored(self.backend, runtime, self.settings),
+            client: Core::new_handle(self.backend, runtime, self.settings),
         }
     }
 }

@@ -82,7 +82,7 @@ impl Inspection {
         self.reply.waiter_count
     }
 
-    /// The tokens of the tenures listed, each once: what a forced release names.
+    /// The tokens of the holders listed, each once: what a forced release names.
     pub fn held_tokens(&self) -> Vec<FencingToken> {
         let mut tokens: Vec<_> = self
             .reply
@@ -140,8 +140,8 @@ impl fmt::Display for Inspection {
                 waiter.label.as_str(),
                 in_mode(waiter.mode)
             )?;
-            write!(f, ", place lasts {}", Millis(waiter.place_remaining))?;
-            if waiter.away {
+            write!(f, ", waiter lasts {}", Millis(waiter.waiter_remaining))?;
+            if waiter.unreachable {
                 f.write_str(", away")?;
             }
         }

@@ -1,8 +1,8 @@
 //! What every handle wraps: a key, what it is taken for, who takes it, and how.
 
-use crate::client::acquire::request::{Ask, Owner, Patience};
+use crate::client::acquire::request::{Ask, Owner, WaitLimit};
 use crate::client::acquire::wait::acquire;
-use crate::client::core::Anchor;
+use crate::client::core::ClientHandle;
 use crate::client::error::{Error, Outcome};
 use crate::client::guard::Guard;
 use crate::client::state::settings::Options;
@@ -13,7 +13,7 @@ use crate::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
-    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) client: Arc<ClientHandle>,
     pub(crate) key: Key,
     kind: Kind,
     permits: u32,
@@ -23,14 +23,14 @@ pub(crate) struct Lock {
 
 impl Lock {
     pub(crate) fn new(
-        anchor: &Arc<Anchor>,
+        client: &Arc<ClientHandle>,
         key: &str,
         kind: Kind,
         permits: u32,
         reentrant: bool,
     ) -> Result<Self, Error> {
-        anchor.ensure_open()?;
-        let can = anchor.capabilities;
+        client.ensure_open()?;
+        let can = client.capabilities;
         let missing = match kind {
             Kind::RwLock if !can.rw_locks => Some("reader/writer locks"),
             Kind::Semaphore if !can.semaphores => Some("semaphores"),
@@ -41,19 +41,19 @@ impl Lock {
             return Err(Error::Unsupported { what });
         }
         let owner = if reentrant {
-            Owner::reentrant(OwnerId::from_u64(anchor.runtime.random_u64()))
+            Owner::reentrant(OwnerId::from_u64(client.runtime.random_u64()))
         } else {
             Owner::Fresh
         };
         let lock = Self {
-            anchor: Arc::clone(anchor),
+            client: Arc::clone(client),
             key: Key::new(key)?,
             kind,
             permits,
             owner,
-            options: Options::from_settings(&anchor.settings),
+            options: Options::from_settings(&client.settings),
         };
-        lock.options.spec(kind, permits, &anchor.settings)?;
+        lock.options.spec(kind, permits, &client.settings)?;
         Ok(lock)
     }
 
@@ -65,9 +65,9 @@ impl Lock {
     pub(crate) async fn acquire<K>(
         &self,
         mode: Mode,
-        patience: Patience,
+        limit: WaitLimit,
     ) -> Result<Outcome<Guard<K>>, Error> {
-        let outcome = acquire(self.ask(mode, &self.options)?, patience).await?;
+        let outcome = acquire(self.ask(mode, &self.options)?, limit).await?;
         Ok(outcome.map(Guard::new))
     }
 
@@ -77,10 +77,10 @@ impl Lock {
         mode: Mode,
         options: &'a Options,
     ) -> Result<Ask<'a>, InvalidInput> {
-        let spec = options.spec(self.kind, self.permits, &self.anchor.settings)?;
+        let spec = options.spec(self.kind, self.permits, &self.client.settings)?;
         spec.check_mode(mode)?;
         Ok(Ask {
-            anchor: &self.anchor,
+            client: &self.client,
             key: &self.key,
             spec,
             mode,
@@ -91,7 +91,7 @@ impl Lock {
 
     /// Takes the lock, however long that takes.
     pub(crate) async fn wait_for<K>(&self, mode: Mode) -> Result<Guard<K>, Error> {
-        match self.acquire(mode, Patience::Forever).await? {
+        match self.acquire(mode, WaitLimit::Forever).await? {
             Outcome::Acquired(guard) => Ok(guard),
             // Without a deadline neither can be; saying so is better than a panic.
             Outcome::Held(_) | Outcome::TimedOut(_) => Err(Error::Unavailable {

@@ -12,9 +12,9 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 
 use crate::bounds::MAX_KEYS_AT_ONCE;
-use crate::client::acquire::request::{Ask, Patience};
+use crate::client::acquire::request::{Ask, WaitLimit};
 use crate::client::acquire::wait::acquire;
-use crate::client::core::Anchor;
+use crate::client::core::ClientHandle;
 use crate::client::error::{Error, Outcome, TimedOut};
 use crate::client::guard::multi::ManyGuard;
 use crate::client::handle::lock::Lock;
@@ -23,7 +23,7 @@ use crate::client::state::settings::{Options, option_setters};
 use crate::error::InvalidInput;
 use crate::id::Key;
 use crate::mutants::mutant;
-use crate::reply::Held;
+use crate::reply::Contention;
 use crate::request::{Kind, Mode};
 use crate::runtime::Moment;
 use crate::sync::Arc;
@@ -62,7 +62,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Many {
-    anchor: Arc<Anchor>,
+    client: Arc<ClientHandle>,
     /// In the order of their keys.
     wants: Vec<Want>,
     options: Options,
@@ -82,11 +82,11 @@ pub enum ManyOutcome {
     Acquired(ManyGuard),
     /// Somebody else has one of them, and the call was not to wait: only
     /// [`Many::try_lock`] answers this.
-    Held {
+    Contention {
         /// The first of the keys, in their order, that is held.
         key: Key,
         /// Who has it, and when that may change.
-        held: Held,
+        held: Contention,
     },
     /// The time to wait was over: only [`Many::lock_within`] answers this.
     TimedOut {
@@ -102,7 +102,7 @@ impl ManyOutcome {
     pub fn acquired(self) -> Option<ManyGuard> {
         match self {
             Self::Acquired(guard) => Some(guard),
-            Self::Held { .. } | Self::TimedOut { .. } => None,
+            Self::Contention { .. } | Self::TimedOut { .. } => None,
         }
     }
 
@@ -113,11 +113,11 @@ impl ManyOutcome {
 }
 
 impl Many {
-    pub(crate) fn new(anchor: &Arc<Anchor>) -> Self {
+    pub(crate) fn new(client: &Arc<ClientHandle>) -> Self {
         Self {
-            anchor: Arc::clone(anchor),
+            client: Arc::clone(client),
             wants: Vec::new(),
-            options: Options::from_settings(&anchor.settings),
+            options: Options::from_settings(&client.settings),
         }
     }
 
@@ -165,12 +165,12 @@ impl Many {
     }
 
     fn and(mut self, key: &str, kind: Kind, capacity: u32, mode: Mode) -> Result<Self, Error> {
-        let lock = Lock::new(&self.anchor, key, kind, capacity, false)?;
+        let lock = Lock::new(&self.client, key, kind, capacity, false)?;
         lock.ask(mode, &lock.options)?;
-        let place = self
+        let waiter = self
             .wants
             .binary_search_by(|want| want.lock.key.cmp(&lock.key));
-        match place {
+        match waiter {
             Ok(index) if mutant!(RepeatedKey) => self.wants.insert(index, Want { lock, mode }),
             Ok(_) => return Err(InvalidInput::RepeatedKey { key: lock.key }.into()),
             Err(_) if mutant!(KeysAsNamed) => self.wants.push(Want { lock, mode }),
@@ -203,10 +203,10 @@ impl Many {
     /// Dropping the future gives up the place in the queue and releases what was taken so far,
     /// in the background.
     pub async fn lock(&self) -> Result<ManyGuard, Error> {
-        match self.acquire(Patience::Forever).await? {
+        match self.acquire(WaitLimit::Forever).await? {
             ManyOutcome::Acquired(guard) => Ok(guard),
             // Without a deadline neither can be; saying so is better than a panic.
-            ManyOutcome::Held { .. } | ManyOutcome::TimedOut { .. } => {
+            ManyOutcome::Contention { .. } | ManyOutcome::TimedOut { .. } => {
                 Err(unavailable("the wait ended without the locks"))
             }
         }
@@ -231,14 +231,14 @@ impl Many {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// match locks.many().mutexes(["a", "b"])?.try_lock().await? {
     ///     ManyOutcome::Acquired(guard) => println!("ours: {guard:?}"),
-    ///     ManyOutcome::Held { key, held } => println!("{key} is held by {:?}", held.by),
+    ///     ManyOutcome::Contention { key, held } => println!("{key} is held by {:?}", held.holder),
     ///     ManyOutcome::TimedOut { .. } => unreachable!("try_lock does not wait"),
     /// }
     /// # Ok(())
     /// # }
     /// ```
     pub async fn try_lock(&self) -> Result<ManyOutcome, Error> {
-        self.acquire(Patience::Try).await
+        self.acquire(WaitLimit::Try).await
     }
 
     /// Takes all keys, waiting for at most `time` in all. With a `time` of zero it tries each
@@ -251,7 +251,7 @@ impl Many {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn lock_within(&self, time: Duration) -> Result<ManyOutcome, Error> {
-        self.acquire(Patience::Within(time)).await
+        self.acquire(WaitLimit::Within(time)).await
     }
 
     /// Takes all keys, runs `body`, and releases them. If one is lost meanwhile the body is
@@ -268,7 +268,7 @@ impl Many {
     }
 
     /// Bad input is found here, before any I/O.
-    async fn acquire(&self, patience: Patience) -> Result<ManyOutcome, Error> {
+    async fn acquire(&self, limit: WaitLimit) -> Result<ManyOutcome, Error> {
         if self.wants.is_empty() {
             return Err(InvalidInput::KeyCount { asked: 0 }.into());
         }
@@ -276,15 +276,15 @@ impl Many {
         let asks: Result<Vec<_>, _> = asks
             .map(|want| want.lock.ask(want.mode, &self.options))
             .collect();
-        Gathering::new(&self.anchor, asks?, patience).run().await
+        Gathering::new(&self.client, asks?, limit).run().await
     }
 }
 
 /// One call: it takes the keys in turn, over and over until it holds all at once.
 struct Gathering<'a> {
-    anchor: &'a Arc<Anchor>,
+    client: &'a Arc<ClientHandle>,
     asks: Vec<Ask<'a>>,
-    patience: Patience,
+    limit: WaitLimit,
     began: Moment,
     /// After this nothing is taken anew.
     deadline: Option<Moment>,
@@ -298,26 +298,26 @@ enum Round {
 }
 
 impl<'a> Gathering<'a> {
-    fn new(anchor: &'a Arc<Anchor>, asks: Vec<Ask<'a>>, patience: Patience) -> Self {
-        let began = anchor.now();
-        let deadline = patience.deadline(began, anchor.settings.call_timeout);
+    fn new(client: &'a Arc<ClientHandle>, asks: Vec<Ask<'a>>, limit: WaitLimit) -> Self {
+        let began = client.now();
+        let deadline = limit.deadline(began, client.settings.call_timeout);
         Self {
-            anchor,
+            client,
             asks,
-            patience,
+            limit,
             began,
             deadline,
         }
     }
 
     fn left(&self) -> Duration {
-        let now = self.anchor.now();
+        let now = self.client.now();
         self.deadline
             .map_or(Duration::MAX, |deadline| deadline.saturating_since(now))
     }
 
     fn timed_out(&self, key: &Key, ahead: Option<u32>) -> ManyOutcome {
-        let waited = self.anchor.now().saturating_since(self.began);
+        let waited = self.client.now().saturating_since(self.began);
         ManyOutcome::TimedOut {
             key: key.clone(),
             timed_out: TimedOut { waited, ahead },
@@ -330,15 +330,15 @@ impl<'a> Gathering<'a> {
                 Round::Done(outcome) => return Ok(outcome),
                 Round::Lost(key) => key,
             };
-            let pause = self.anchor.jittered(PAUSE);
+            let pause = self.client.jittered(PAUSE);
             if pause >= self.left() {
-                if matches!(self.patience, Patience::Try) {
-                    let why = format!("key {key:?} was lost before the others were taken");
-                    return Err(unavailable(why));
+                if matches!(self.limit, WaitLimit::Try) {
+                    let reason = format!("key {key:?} was lost before the others were taken");
+                    return Err(unavailable(reason));
                 }
                 return Ok(self.timed_out(&key, None));
             }
-            self.anchor.runtime.sleep(pause).await;
+            self.client.runtime.sleep(pause).await;
         }
     }
 
@@ -347,7 +347,7 @@ impl<'a> Gathering<'a> {
     async fn round(&self) -> Result<Round, Error> {
         let mut holds: Vec<Hold> = Vec::with_capacity(self.asks.len());
         for ask in &self.asks {
-            let Some(patience) = self.patience_now() else {
+            let Some(limit) = self.patience_now() else {
                 return Ok(Round::Done(self.timed_out(ask.key, None)));
             };
             let watched: &[Hold] = if mutant!(LossWhileGathering) {
@@ -356,7 +356,7 @@ impl<'a> Gathering<'a> {
                 &holds
             };
             let lost = pin!(first_lost(watched));
-            let outcome = match select(pin!(acquire(*ask, patience)), lost).await {
+            let outcome = match select(pin!(acquire(*ask, limit)), lost).await {
                 Either::Left((outcome, _)) => outcome?,
                 Either::Right(((key, _), _)) => return Ok(Round::Lost(key)),
             };
@@ -364,7 +364,7 @@ impl<'a> Gathering<'a> {
                 Outcome::Acquired(hold) => holds.push(hold),
                 Outcome::Held(held) => {
                     let key = ask.key.clone();
-                    return Ok(Round::Done(ManyOutcome::Held { key, held }));
+                    return Ok(Round::Done(ManyOutcome::Contention { key, held }));
                 }
                 Outcome::TimedOut(TimedOut { ahead, .. }) => {
                     return Ok(Round::Done(self.timed_out(ask.key, ahead)));
@@ -374,17 +374,17 @@ impl<'a> Gathering<'a> {
         // Timers may be late: a deadline that has passed may not have been told yet.
         let mut lost = holds.iter().filter(|hold| hold.check().is_err());
         if let Some(lost) = lost.next().filter(|_| !mutant!(LossWhileGathering)) {
-            return Ok(Round::Lost(lost.tenure.key.clone()));
+            return Ok(Round::Lost(lost.holder.key.clone()));
         }
         Ok(Round::Done(ManyOutcome::Acquired(ManyGuard::new(holds))))
     }
 
     /// What is left of the caller's patience, for the next key.
-    fn patience_now(&self) -> Option<Patience> {
-        match self.patience {
-            Patience::Within(time) if !time.is_zero() => {
+    fn patience_now(&self) -> Option<WaitLimit> {
+        match self.limit {
+            WaitLimit::Within(time) if !time.is_zero() => {
                 let left = self.left();
-                (!left.is_zero()).then_some(Patience::Within(left))
+                (!left.is_zero()).then_some(WaitLimit::Within(left))
             }
             same => Some(same),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::client::acquire::request::Patience;
+use crate::client::acquire::request::WaitLimit;
 use crate::client::error::{Error, Outcome};
 use crate::client::guard::MutexGuard;
 use crate::client::handle::lock::Lock;
@@ -78,14 +78,14 @@ impl Mutex {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// match locks.mutex("thumbnails")?.try_lock().await? {
     ///     Outcome::Acquired(guard) => println!("ours: {}", guard.fencing_token()?),
-    ///     Outcome::Held(held) => println!("come back in {:?}", held.change_in),
+    ///     Outcome::Held(held) => println!("come back in {:?}", held.retry_after),
     ///     Outcome::TimedOut(_) => unreachable!("try_lock does not wait"),
     /// }
     /// # Ok(())
     /// # }
     /// ```
     pub async fn try_lock(&self) -> Result<Outcome<MutexGuard>, Error> {
-        self.lock.acquire(Mode::Exclusive, Patience::Try).await
+        self.lock.acquire(Mode::Exclusive, WaitLimit::Try).await
     }
 
     /// Takes the lock, waiting for at most `time`. With a `time` of zero it tries once, for at
@@ -99,7 +99,7 @@ impl Mutex {
     /// As [`lock`](Self::lock).
     pub async fn lock_within(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
         self.lock
-            .acquire(Mode::Exclusive, Patience::Within(time))
+            .acquire(Mode::Exclusive, WaitLimit::Within(time))
             .await
     }
 

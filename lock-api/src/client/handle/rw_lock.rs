@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::client::acquire::request::Patience;
+use crate::client::acquire::request::WaitLimit;
 use crate::client::error::{Error, Outcome};
 use crate::client::guard::{ReadGuard, WriteGuard};
 use crate::client::handle::lock::Lock;
@@ -68,7 +68,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_read(&self) -> Result<Outcome<ReadGuard>, Error> {
-        self.lock.acquire(Mode::Shared, Patience::Try).await
+        self.lock.acquire(Mode::Shared, WaitLimit::Try).await
     }
 
     /// Takes the lock for reading, waiting for at most `time`.
@@ -80,7 +80,7 @@ impl RwLock {
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn read_within(&self, time: Duration) -> Result<Outcome<ReadGuard>, Error> {
         self.lock
-            .acquire(Mode::Shared, Patience::Within(time))
+            .acquire(Mode::Shared, WaitLimit::Within(time))
             .await
     }
 
@@ -103,7 +103,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_write(&self) -> Result<Outcome<WriteGuard>, Error> {
-        self.lock.acquire(Mode::Exclusive, Patience::Try).await
+        self.lock.acquire(Mode::Exclusive, WaitLimit::Try).await
     }
 
     /// Takes the lock for writing, waiting for at most `time`.
@@ -115,7 +115,7 @@ impl RwLock {
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn write_within(&self, time: Duration) -> Result<Outcome<WriteGuard>, Error> {
         self.lock
-            .acquire(Mode::Exclusive, Patience::Within(time))
+            .acquire(Mode::Exclusive, WaitLimit::Within(time))
             .await
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::client::acquire::request::Patience;
+use crate::client::acquire::request::WaitLimit;
 use crate::client::error::{Error, Outcome};
 use crate::client::guard::PermitGuard;
 use crate::client::handle::lock::Lock;
@@ -63,7 +63,7 @@ impl Semaphore {
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_acquire(&self, permits: u32) -> Result<Outcome<PermitGuard>, Error> {
         self.lock
-            .acquire(Mode::Permits(permits), Patience::Try)
+            .acquire(Mode::Permits(permits), WaitLimit::Try)
             .await
     }
 
@@ -81,7 +81,7 @@ impl Semaphore {
         time: Duration,
     ) -> Result<Outcome<PermitGuard>, Error> {
         self.lock
-            .acquire(Mode::Permits(permits), Patience::Within(time))
+            .acquire(Mode::Permits(permits), WaitLimit::Within(time))
             .await
     }
 

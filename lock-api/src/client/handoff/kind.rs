@@ -6,31 +6,31 @@ use crate::client::guard::kind::{Exclusive, Read, Write};
 ///
 /// The holds of a semaphore do not nest, and nesting is what makes sure that a hand-off is
 /// adopted once.
-pub trait Travels: sealed::Travels {}
-impl Travels for Exclusive {}
-impl Travels for Read {}
-impl Travels for Write {}
+pub trait Transferable: sealed::Transferable {}
+impl Transferable for Exclusive {}
+impl Transferable for Read {}
+impl Transferable for Write {}
 
 mod sealed {
     use crate::client::guard::kind::{Exclusive, Read, Write};
     use crate::request::{Kind, Mode};
 
-    pub trait Travels {
+    pub trait Transferable {
         const KIND: Kind;
         const MODE: Mode;
     }
 
-    impl Travels for Exclusive {
+    impl Transferable for Exclusive {
         const KIND: Kind = Kind::Mutex;
         const MODE: Mode = Mode::Exclusive;
     }
 
-    impl Travels for Read {
+    impl Transferable for Read {
         const KIND: Kind = Kind::RwLock;
         const MODE: Mode = Mode::Shared;
     }
 
-    impl Travels for Write {
+    impl Transferable for Write {
         const KIND: Kind = Kind::RwLock;
         const MODE: Mode = Mode::Exclusive;
     }

@@ -10,7 +10,7 @@ use crate::client::error::{Error, NO_TOKENS};
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key, Operation, OwnerId, SessionId};
 use crate::mutants::mutant;
-use crate::reply::Why;
+use crate::reply::EndReason;
 use crate::request::{Kind, Mode};
 use crate::time::{ServerTime, micros};
 
@@ -51,25 +51,25 @@ pub struct Handoff {
     /// The hold.
     pub(crate) operation: Operation,
     /// Sequence of the hold beside it, which only one can end.
-    pub(crate) baton: u64,
+    pub(crate) transfer_hold: u64,
     /// `None` if the backend has no fencing tokens; in the text a 0.
     pub(crate) token: Option<FencingToken>,
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
     pub(crate) fixed_lease: bool,
-    /// End of the longest hold.
+    /// Release of the longest hold.
     pub(crate) until: Option<ServerTime>,
-    pub(crate) claim: Claim,
+    pub(crate) adoption: Adoption,
 }
 
-/// Whether this very value has taken the baton; no part of the text.
+/// Whether this very value has taken the transfer hold; no part of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum Adoption {
     No,
     InDoubt,
     Yes,
-    /// The baton is gone, and the answer that said to whom is lost.
-    Never(Why),
+    /// The transfer hold is gone, and the answer that said to whom is lost.
+    Never(EndReason),
 }
 
 impl fmt::Debug for Handoff {
@@ -135,7 +135,7 @@ impl Handoff {
             hex(self.operation.session.as_bytes()),
             self.operation.owner.as_u64(),
             self.operation.sequence,
-            self.baton,
+            self.transfer_hold,
             self.token.map_or(0, FencingToken::get),
             micros(self.lease),
             micros(self.waiter_lease),
@@ -188,7 +188,7 @@ fn read<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handoff> {
     let session = SessionId::from_bytes(unhex(fields.next()?)?.try_into().ok()?);
     let owner = u64::from_str_radix(fields.next()?, 16).ok()?;
     let mut number = || fields.next()?.parse::<u64>().ok();
-    let (sequence, baton, token) = (number()?, number()?, number()?);
+    let (sequence, transfer_hold, token) = (number()?, number()?, number()?);
     let lease = duration(number()?, MAX_LEASE)?;
     let waiter_lease = duration(number()?, MAX_WAITER_LEASE)?;
     let fixed_lease = match number()? {
@@ -207,13 +207,13 @@ fn read<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handoff> {
             sequence,
             owner: OwnerId::from_u64(owner),
         },
-        baton,
+        transfer_hold,
         token: (token > 0).then_some(FencingToken::new(token)),
         lease,
         waiter_lease,
         fixed_lease,
         until: (until > 0).then_some(ServerTime::from_micros(until)),
-        claim: Claim::No,
+        adoption: Adoption::No,
     })
 }
 
@@ -300,13 +300,13 @@ mod tests {
                 sequence: 31,
                 owner: OwnerId::from_u64(0xdead_beef),
             },
-            baton: 32,
+            transfer_hold: 32,
             token: Some(FencingToken::new(77)),
             lease: Duration::from_secs(30),
             waiter_lease: Duration::from_secs(5),
             fixed_lease: true,
             until: Some(ServerTime::from_micros(9)),
-            claim: Claim::No,
+            adoption: Adoption::No,
         }
     }
 

@@ -1,55 +1,55 @@
 //! How a hold travels from one client to another, and is adopted by one only.
 //!
 //! A hand-off is a text, and a text can be copied. So the sender takes a second hold beside the
-//! one that travels, in the same tenure: the *baton*. Who adopts ends the baton first. The
+//! one that travels, in the same holder: the *transfer hold*. Who adopts ends the transfer hold first. The
 //! server answers `Released` to one end of an operation and `NotHeld` to every other, however
 //! often and late it is delivered, so whoever is told `Released` is the only one that ever may
 //! renew the hold and make a guard of it. If the answer is lost nobody can know who was first;
 //! then nobody becomes the holder, and the hold ends with its lease.
 //!
-//! From the baton on the sender renews nothing. The adopter renews the hold once before its
+//! From the transfer hold on the sender renews nothing. The adopter renews the hold once before its
 //! guard is valid, and from then on as its own.
 
 use std::time::Duration;
 
 use crate::bounds::DEFAULT_HOLD_LIMIT;
-use crate::client::core::{Anchor, Busy, Core};
+use crate::client::core::{Busy, ClientHandle, Core};
 use crate::client::error::{Error, Loss};
 use crate::client::guard::Guard;
 use crate::client::handle::client::LockClient;
-use crate::client::handoff::kind::Travels;
-use crate::client::handoff::text::{Claim, Handoff, HandoffFailed, name};
+use crate::client::handoff::kind::Transferable;
+use crate::client::handoff::text::{Adoption, Handoff, HandoffFailed, name};
 use crate::client::hold::{Hold, Origin};
 use crate::client::state::answer::Answer;
 use crate::client::state::backoff::Backoff;
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::holder::Tenure;
-use crate::client::state::lease_status::Standing;
+use crate::client::state::holder::HolderCell;
+use crate::client::state::lease_status::LeaseStatus;
 use crate::client::state::session::Session;
 use crate::client::task::{release, renew};
 use crate::error::{BackendError, InvalidInput};
 use crate::id::{Key, Operation};
 use crate::mutants::mutant;
-use crate::reply::{AcquireReply, EndReply, Refused, RenewReply, Why};
-use crate::request::{Acquire, End, Kind, Limits, LockSpec, Mode, Renew};
+use crate::reply::{AcquireReply, EndReason, Refused, ReleaseReply, RenewReply};
+use crate::request::{Acquire, Kind, Limits, LockSpec, Mode, Release, Renew};
 use crate::runtime::Moment;
 use crate::sync::Arc;
 use crate::time::{ServerTime, Stamp};
 
 /// How many call time-outs each step may take.
 const CALLS: u32 = 3;
-/// The hold that travels, and the baton.
+/// The hold that travels, and the transfer hold.
 const BOTH: u32 = 2;
 
-impl<K: Travels> Guard<K> {
+impl<K: Transferable> Guard<K> {
     /// Hands the lock to another function, client or process, which
     /// [adopts](LockClient::adopt) it, without letting it go in between.
     ///
     /// This client stops renewing, and nothing that it does afterwards ends the hold. The
     /// hand-off has one whole lease for its journey, counted from this call; nobody renews it on
     /// the way, so take a lease that is long enough, and if nobody adopts it the lock is free
-    /// after that. The fencing token stays the same: sender and adopter are one period, so stop
+    /// after that. The fencing token stays the same: sender and adopter are one epoch, so stop
     /// writing before you hand off.
     ///
     /// The guard's lease, [`fixed_lease`](crate::Mutex::fixed_lease) and
@@ -106,12 +106,12 @@ impl LockClient {
     /// # Cancel safety
     /// Dropping the future leaves the hand-off as it was, or releases the lock in the background
     /// if it was taken over already; if that is not known the lease ends it.
-    pub async fn adopt<K: Travels>(
+    pub async fn adopt<K: Transferable>(
         &self,
         handoff: Handoff,
     ) -> Result<Guard<K>, HandoffFailed<Handoff>> {
         let mut handoff = handoff;
-        match adopt(&self.anchor, &mut handoff, K::KIND, K::MODE).await {
+        match adopt(&self.client, &mut handoff, K::KIND, K::MODE).await {
             Ok(hold) => Ok(Guard::new(hold)),
             Err(error) => Err(HandoffFailed::new(error, handoff)),
         }
@@ -155,57 +155,57 @@ impl<'a> Tries<'a> {
 }
 
 async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error> {
-    let core = &hold.anchor;
+    let core = &hold.client;
     let spec = may_travel(hold)?;
     hold.check()?;
     let _busy = Busy::begin(core);
-    let mut baton = Baton::draw(hold, spec, mode);
-    let stamp = baton.place().await?;
+    let mut transfer_hold = TransferHold::draw(hold, spec, mode);
+    let stamp = transfer_hold.waiter().await?;
     let now = core.now();
     hold.check()?;
-    let Some((state, lost)) = hold.tenure.begin_end(now, hold.operation.sequence) else {
+    let Some((state, lost)) = hold.holder.begin_release(now, hold.operation.sequence) else {
         return Err(hold.released_error());
     };
     if state.told {
         // Lost since the look before; perhaps that was told by others already.
-        core.tell_ending(&hold.tenure, &state, lost, now);
-        let reason = lost.or_else(|| hold.tenure.lost()).unwrap_or(Loss::Unknown);
-        core.cleanup.push(core.release_of(&hold.tenure, state));
+        core.tell_releasing(&hold.holder, &state, lost, now);
+        let reason = lost.or_else(|| hold.holder.lost()).unwrap_or(Loss::Unknown);
+        core.releases.push(core.release_of(&hold.holder, state));
         return Err(hold.loss_error(reason));
     }
-    baton.live = false;
+    transfer_hold.live = false;
     stop_keeping(hold);
-    core.events.handed_off(&hold.tenure, &state, now);
+    core.events.handed_off(&hold.holder, &state, now);
     if mutant!(SenderEndsHandoff) {
-        let job = core.release_of(&hold.tenure, state.clone());
-        core.cleanup.push(job);
+        let job = core.release_of(&hold.holder, state.clone());
+        core.releases.push(job);
     }
     // The reply's stamp is in the past by now, so the end lies rather too early than too late.
     let until = |until: Moment| stamp.at.saturating_add(until.saturating_since(now));
     Ok(Handoff {
-        key: hold.tenure.key.clone(),
+        key: hold.holder.key.clone(),
         kind,
         mode,
         operation: hold.operation,
-        baton: baton.operation.sequence,
+        transfer_hold: transfer_hold.operation.sequence,
         token: hold.fencing_token().ok(),
         lease: state.lease,
         waiter_lease: state.waiter_lease,
         fixed_lease: state.fixed_until.is_some(),
         until: state.max_until.map(until),
-        claim: Claim::No,
+        adoption: Adoption::No,
     })
 }
 
 /// What the key is taken for, if the hold can be handed off.
 fn may_travel(hold: &Hold) -> Result<LockSpec, Error> {
-    let core = &hold.anchor;
+    let core = &hold.client;
     let what = match hold.origin {
         Origin::Reentrant if mutant!(ReentrantHandoff) => return Ok(LockSpec::mutex()),
         Origin::Reentrant => "handing off a guard of a reentrant handle",
         Origin::Adopted => "handing off a guard that was handed off before",
         Origin::Plain(_) if !core.capabilities.reentrancy => "handing off a guard",
-        Origin::Plain(_) if hold.tenure.session.process != core.runtime.process_id() => {
+        Origin::Plain(_) if hold.holder.session.process != core.runtime.process_id() => {
             "handing off a guard that came through a fork"
         }
         Origin::Plain(spec) => return Ok(spec),
@@ -215,13 +215,13 @@ fn may_travel(hold: &Hold) -> Result<LockSpec, Error> {
 
 /// The hold is not this client's any more.
 fn stop_keeping(hold: &Hold) {
-    let tenure = &hold.tenure;
-    hold.anchor.renewals.remove(tenure.id);
-    tenure.session.hub.remove(hold.operation.sequence);
+    let holder = &hold.holder;
+    hold.client.renewals.remove(holder.id);
+    holder.session.router.remove(hold.operation.sequence);
 }
 
 /// The hold beside the one that travels; dropping it ends what may be there of it.
-struct Baton<'a> {
+struct TransferHold<'a> {
     hold: &'a Hold,
     spec: LockSpec,
     mode: Mode,
@@ -229,34 +229,36 @@ struct Baton<'a> {
     live: bool,
 }
 
-impl<'a> Baton<'a> {
+impl<'a> TransferHold<'a> {
     fn draw(hold: &'a Hold, spec: LockSpec, mode: Mode) -> Self {
         let owner = hold.operation.owner;
         Self {
             hold,
             spec,
             mode,
-            operation: hold.tenure.session.operation(Some(owner)),
+            operation: hold.holder.session.operation(Some(owner)),
             live: false,
         }
     }
 
-    /// Takes it; the stamp of the reply. It gives the tenure a whole lease from then on.
-    async fn place(&mut self) -> Result<Stamp, Error> {
-        let core = &self.hold.anchor;
-        let mut tries = Tries::new(core, &self.hold.tenure.key);
+    /// Takes it; the stamp of the reply. It gives the holder a whole lease from then on.
+    async fn waiter(&mut self) -> Result<Stamp, Error> {
+        let core = &self.hold.client;
+        let mut tries = Tries::new(core, &self.hold.holder.key);
         loop {
             let left = self.hold.check()?;
             let again = match self.send(tries.limit().min(left)).await {
                 Ok(Answer { stamp, reply, .. }) => match reply {
-                    // More than both: the baton of an attempt that failed is not ended yet.
+                    // More than both: the transfer hold of an attempt that failed is not ended yet.
                     AcquireReply::Acquired(acquired) if acquired.holds >= BOTH => {
                         return Ok(stamp);
                     }
                     // The hold is gone: this one stands alone, or somebody else's does.
-                    AcquireReply::Acquired(_) | AcquireReply::Held(_) | AcquireReply::Queued(_) => {
-                        let (sequence, why) = (self.hold.operation.sequence, Why::Unknown);
-                        self.hold.tenure.lose_through(sequence, why);
+                    AcquireReply::Acquired(_)
+                    | AcquireReply::Contended(_)
+                    | AcquireReply::Queued(_) => {
+                        let (sequence, reason) = (self.hold.operation.sequence, EndReason::Unknown);
+                        self.hold.holder.lose_through(sequence, reason);
                         let lost = || self.hold.loss_error(Loss::Unknown);
                         return Err(self.hold.check().err().unwrap_or_else(lost));
                     }
@@ -269,7 +271,7 @@ impl<'a> Baton<'a> {
                     }
                     AcquireReply::Refused(reason) => {
                         return Err(Error::Refused {
-                            key: self.hold.tenure.key.clone(),
+                            key: self.hold.holder.key.clone(),
                             asked: self.spec,
                             reason,
                         });
@@ -282,10 +284,10 @@ impl<'a> Baton<'a> {
     }
 
     async fn send(&mut self, limit: Duration) -> Result<Answer<AcquireReply>, BackendError> {
-        let core = &self.hold.anchor;
+        let core = &self.hold.client;
         let (deliver_before, limit) = core.deliver_before(limit).await?;
         let request = Acquire {
-            key: self.hold.tenure.key.clone(),
+            key: self.hold.holder.key.clone(),
             spec: self.spec,
             mode: self.mode,
             operation: self.operation,
@@ -304,14 +306,14 @@ impl<'a> Baton<'a> {
     }
 }
 
-impl Drop for Baton<'_> {
+impl Drop for TransferHold<'_> {
     fn drop(&mut self) {
         if self.live {
             let hold = self.hold;
-            let core = &hold.anchor;
+            let core = &hold.client;
             core.abandon(
-                &hold.tenure.session,
-                &hold.tenure.key,
+                &hold.holder.session,
+                &hold.holder.key,
                 self.operation,
                 hold.lease,
                 self.spec.waiter_lease(),
@@ -321,7 +323,7 @@ impl Drop for Baton<'_> {
 }
 
 async fn adopt(
-    anchor: &Arc<Anchor>,
+    client: &Arc<ClientHandle>,
     handoff: &mut Handoff,
     kind: Kind,
     mode: Mode,
@@ -331,19 +333,19 @@ async fn adopt(
         let asked = name(kind, mode);
         return Err(InvalidInput::HandoffKind { carries, asked }.into());
     }
-    release::start(anchor);
-    let _busy = Busy::begin(anchor);
+    release::start(client);
+    let _busy = Busy::begin(client);
     // Only now: a shutdown that has not seen the call is seen here.
-    anchor.ensure_open()?;
+    client.ensure_open()?;
     let mut arrival = Arrival {
-        anchor,
+        client,
         handoff,
         left_midway: true,
     };
     let result = arrival.run().await;
     arrival.left_midway = false;
     // A hold made while the client was being shut down may have escaped its sweep.
-    anchor.ensure_open()?;
+    client.ensure_open()?;
     let hold = result?;
     hold.check()?;
     Ok(hold)
@@ -352,20 +354,20 @@ async fn adopt(
 /// A hand-off being adopted; if that is dropped midway the hold is ended, provided that it is
 /// surely nobody else's.
 struct Arrival<'a> {
-    anchor: &'a Arc<Anchor>,
+    client: &'a Arc<ClientHandle>,
     handoff: &'a mut Handoff,
     left_midway: bool,
 }
 
 impl Arrival<'_> {
     async fn run(&mut self) -> Result<Hold, Error> {
-        match self.handoff.claim {
-            Claim::Yes => {}
-            Claim::Never(why) => return Err(self.spent(why)),
-            Claim::No | Claim::InDoubt => self.take_baton().await?,
+        match self.handoff.adoption {
+            Adoption::Yes => {}
+            Adoption::Never(reason) => return Err(self.spent(reason)),
+            Adoption::No | Adoption::InDoubt => self.take_transfer_hold().await?,
         }
-        self.handoff.claim = Claim::Yes;
-        let core = self.anchor;
+        self.handoff.adoption = Adoption::Yes;
+        let core = self.client;
         let key = self.handoff.key.clone();
         let mut tries = Tries::new(core, &key);
         let request = [Renew {
@@ -378,13 +380,13 @@ impl Arrival<'_> {
             let failed = match core.exchange_one(tries.limit(), call).await {
                 Ok(answer) => match answer.reply {
                     RenewReply::Renewed { token, remaining } => {
-                        let standing = answer.standing(token, remaining);
-                        if core.now() < standing.deadline {
-                            return Ok(self.hold(answer.sent, answer.stamp, standing));
+                        let status = answer.status(token, remaining);
+                        if core.now() < status.deadline {
+                            return Ok(self.hold(answer.sent, answer.stamp, status));
                         }
                         BackendError::unavailable("the renewal was answered too late")
                     }
-                    RenewReply::Lost(why) => return Err(self.spent(why)),
+                    RenewReply::Lost(reason) => return Err(self.spent(reason)),
                 },
                 Err(error) => error,
             };
@@ -392,64 +394,65 @@ impl Arrival<'_> {
         }
     }
 
-    /// Ends the baton: whoever is told that it stood until then is the adopter.
-    async fn take_baton(&mut self) -> Result<(), Error> {
-        let core = self.anchor;
+    /// Ends the transfer hold: whoever is told that it stood until then is the adopter.
+    async fn take_transfer_hold(&mut self) -> Result<(), Error> {
+        let core = self.client;
         let key = self.handoff.key.clone();
         let mut tries = Tries::new(core, &key);
-        let baton = Operation {
-            sequence: self.handoff.baton,
+        let transfer_hold = Operation {
+            sequence: self.handoff.transfer_hold,
             ..self.handoff.operation
         };
-        let request = [End::new(key.clone(), baton)];
+        let request = [Release::new(key.clone(), transfer_hold)];
         loop {
             // A call that is dropped before its answer leaves the same doubt as a lost one.
-            let before = std::mem::replace(&mut self.handoff.claim, Claim::InDoubt);
-            let call = core.backend.end(&request);
+            let before = std::mem::replace(&mut self.handoff.adoption, Adoption::InDoubt);
+            let call = core.backend.release(&request);
             let failed = match core.exchange_one(tries.limit(), call).await {
-                Ok(answer) => return self.baton_taken(answer.reply, before),
+                Ok(answer) => return self.transfer_hold_taken(answer.reply, before),
                 Err(error) => error,
             };
             if !matches!(failed, BackendError::OutcomeUnknown { .. }) {
-                self.handoff.claim = before;
+                self.handoff.adoption = before;
             }
             tries.after(failed).await?;
         }
     }
 
-    fn spent(&self, reason: Why) -> Error {
+    fn spent(&self, reason: EndReason) -> Error {
         let key = self.handoff.key.clone();
         Error::HandoffSpent { key, reason }
     }
 
-    /// What the end of the baton says; `before` is what was known before it was sent.
-    fn baton_taken(&mut self, reply: EndReply, before: Claim) -> Result<(), Error> {
+    /// What the end of the transfer hold says; `before` is what was known before it was sent.
+    fn transfer_hold_taken(&mut self, reply: ReleaseReply, before: Adoption) -> Result<(), Error> {
         match reply {
-            EndReply::Released {
-                tenure: Some(_), ..
+            ReleaseReply::Released {
+                holder: Some(_), ..
             } => Ok(()),
-            EndReply::NotHeld(_) if mutant!(HandoffAdoptedTwice) => Ok(()),
-            EndReply::NotHeld(gone) if before == Claim::InDoubt => {
+            ReleaseReply::NotHeld(_) if mutant!(HandoffAdoptedTwice) => Ok(()),
+            ReleaseReply::NotHeld(gone) if before == Adoption::InDoubt => {
                 // Whoever goes on asking must not ask for ever.
-                self.handoff.claim = Claim::Never(gone);
-                let why = "an earlier call may have adopted the hand-off, or another adopter has";
-                Err(BackendError::outcome_unknown(why).on(&self.handoff.key))
+                self.handoff.adoption = Adoption::Never(gone);
+                let reason =
+                    "an earlier call may have adopted the hand-off, or another adopter has";
+                Err(BackendError::outcome_unknown(reason).on(&self.handoff.key))
             }
-            EndReply::NotHeld(why) => {
-                self.handoff.claim = Claim::No;
-                Err(self.spent(why))
+            ReleaseReply::NotHeld(reason) => {
+                self.handoff.adoption = Adoption::No;
+                Err(self.spent(reason))
             }
-            // The baton stood alone: what it was to pass on is gone.
-            EndReply::Released { tenure: None, .. } | EndReply::Left => {
-                self.handoff.claim = Claim::No;
-                Err(self.spent(Why::Unknown))
+            // The transfer hold stood alone: what it was to pass on is gone.
+            ReleaseReply::Released { holder: None, .. } | ReleaseReply::Left => {
+                self.handoff.adoption = Adoption::No;
+                Err(self.spent(EndReason::Unknown))
             }
         }
     }
 
     /// The hold as this client keeps it from now on.
-    fn hold(&self, sent: Moment, stamp: Stamp, standing: Standing) -> Hold {
-        let (core, handoff) = (self.anchor, &*self.handoff);
+    fn hold(&self, sent: Moment, stamp: Stamp, status: LeaseStatus) -> Hold {
+        let (core, handoff) = (self.client, &*self.handoff);
         let until = |until: ServerTime| sent.saturating_add(until.saturating_since(stamp.at));
         let fixed = handoff.fixed_lease;
         let state = HoldState {
@@ -464,35 +467,35 @@ impl Arrival<'_> {
             told: false,
             ended: Arc::default(),
         };
-        core.floors.saw(&handoff.key, standing.token);
-        let tenure = Arc::new(Tenure::new(
+        core.floors.saw(&handoff.key, status.token);
+        let holder = Arc::new(HolderCell::new(
             handoff.key.clone(),
             core.renewals.enrol(),
             self.session(),
-            standing,
+            status,
             state.clone(),
         ));
-        core.events.adopted(&tenure, handoff.mode);
+        core.events.adopted(&holder, handoff.mode);
         renew::start(core);
         if state.renewed {
             let due = core.renewals.due_after(sent, state.lease);
-            core.renewals.schedule(&tenure, core.now(), due);
+            core.renewals.schedule(&holder, core.now(), due);
         } else {
-            core.renewals.watch(&tenure, core.now());
+            core.renewals.watch(&holder, core.now());
         }
-        Hold::new(core, tenure, &state, Origin::Adopted)
+        Hold::new(core, holder, &state, Origin::Adopted)
     }
 
     fn session(&self) -> Arc<Session> {
-        let process = self.anchor.runtime.process_id();
+        let process = self.client.runtime.process_id();
         Arc::new(Session::foreign(self.handoff.operation.session, process))
     }
 }
 
 impl Drop for Arrival<'_> {
     fn drop(&mut self) {
-        if self.left_midway && self.handoff.claim == Claim::Yes {
-            let (core, handoff) = (self.anchor, &*self.handoff);
+        if self.left_midway && self.handoff.adoption == Adoption::Yes {
+            let (core, handoff) = (self.client, &*self.handoff);
             let session = self.session();
             core.abandon(
                 &session,

@@ -8,20 +8,20 @@ use std::time::Duration;
 use futures_util::future::select;
 use smallvec::smallvec;
 
-use crate::client::core::{Anchor, Busy};
-use crate::client::error::{Error, Loss, NO_TOKENS, Release};
+use crate::client::core::{Busy, ClientHandle};
+use crate::client::error::{Error, Loss, NO_TOKENS, ReleaseOutcome};
 use crate::client::state::answer::{Answer, reply_of};
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::holder::{Tenure, Validity};
-use crate::client::state::release_outcome::{EndResult, Ended};
-use crate::client::state::release_queue::EndJob;
-use crate::client::task::release::{self, await_end};
+use crate::client::state::holder::{HolderCell, Validity};
+use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
+use crate::client::state::release_queue::PendingRelease;
+use crate::client::task::release::{self, await_release};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
 use crate::mutants::mutant;
-use crate::reply::{EndReply, RenewReply, Why};
-use crate::request::{End, LockSpec, Renew};
+use crate::reply::{EndReason, ReleaseReply, RenewReply};
+use crate::request::{LockSpec, Release, Renew};
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
@@ -39,29 +39,29 @@ pub(crate) enum Origin {
 /// A hold; dropping it queues its end.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) anchor: Arc<Anchor>,
-    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) client: Arc<ClientHandle>,
+    pub(crate) holder: Arc<HolderCell>,
     pub(crate) operation: Operation,
     pub(crate) lease: Duration,
     pub(crate) origin: Origin,
     fixed_lease: bool,
     /// Whether its end was begun through it, so that its drop has nothing to do.
     is_spent: AtomicBool,
-    ended: Arc<EndResult>,
+    ended: Arc<ReleaseResult>,
 }
 
 impl Hold {
     pub(crate) fn new(
-        anchor: &Arc<Anchor>,
-        tenure: Arc<Tenure>,
+        client: &Arc<ClientHandle>,
+        holder: Arc<HolderCell>,
         state: &HoldState,
         origin: Origin,
     ) -> Self {
-        anchor.events.guard_made(state.mode);
+        client.events.guard_made(state.mode);
         Self {
             origin,
-            anchor: Arc::clone(anchor),
-            tenure,
+            client: Arc::clone(client),
+            holder,
             operation: state.operation,
             lease: state.lease,
             fixed_lease: state.fixed_until.is_some(),
@@ -76,12 +76,12 @@ impl Hold {
 
     /// What the backend calls it, be it a fencing token or not.
     pub(crate) fn token(&self) -> FencingToken {
-        self.tenure.token()
+        self.holder.token()
     }
 
     /// The token, if it fences anybody off.
     pub(crate) fn fencing_token(&self) -> Result<FencingToken, Error> {
-        if self.anchor.capabilities.fencing_tokens {
+        if self.client.capabilities.fencing_tokens {
             Ok(self.token())
         } else {
             Err(NO_TOKENS)
@@ -90,26 +90,26 @@ impl Hold {
 
     pub(crate) fn validity(&self) -> Validity {
         if mutant!(ValidAfterAPause) {
-            return self.tenure.validity(Moment::default(), self.sequence());
+            return self.holder.validity(Moment::default(), self.sequence());
         }
-        self.tenure.validity(self.anchor.now(), self.sequence())
+        self.holder.validity(self.client.now(), self.sequence())
     }
 
     /// Ends when the hold is lost; never if its end begins first.
     pub(crate) fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<> {
         // It keeps the core but not the anchor: waiting for a loss is no use of the client.
-        let core = Arc::clone(&**self.anchor);
-        let tenure = Arc::clone(&self.tenure);
+        let core = Arc::clone(&**self.client);
+        let holder = Arc::clone(&self.holder);
         let sequence = self.sequence();
         async move {
             loop {
-                let version = tenure.changed.version();
-                let until = match tenure.validity(core.now(), sequence) {
+                let version = holder.changed.version();
+                let until = match holder.validity(core.now(), sequence) {
                     Validity::ValidUntil(until) => until,
                     Validity::Lost(loss) => return loss,
-                    Validity::Ended => return std::future::pending().await,
+                    Validity::Released => return std::future::pending().await,
                 };
-                let changed = tenure.changed.changed(version);
+                let changed = holder.changed.changed(version);
                 select(changed, pin!(core.sleep_until(Some(until)))).await;
             }
         }
@@ -118,18 +118,18 @@ impl Hold {
     /// One renewal, now.
     pub(crate) async fn renew(&self) -> Result<Duration, Error> {
         self.check()?;
-        let core = &self.anchor;
+        let core = &self.client;
         let request = [self.renew_request()];
         let limit = core.settings.call_timeout;
         let call = core.backend.renew(&request);
         let taken = self.take_renewal(core.exchange_one(limit, call).await);
-        taken.map_err(|error| error.on(&self.tenure.key))?;
+        taken.map_err(|error| error.on(&self.holder.key))?;
         self.check()
     }
 
     pub(super) fn renew_request(&self) -> Renew {
         Renew {
-            key: self.tenure.key.clone(),
+            key: self.holder.key.clone(),
             operation: self.operation,
             lease: self.lease,
         }
@@ -140,19 +140,19 @@ impl Hold {
         &self,
         answer: Result<Answer<RenewReply>, BackendError>,
     ) -> Result<(), BackendError> {
-        let core = &self.anchor;
-        core.events.renewal(&self.tenure.key, reply_of(&answer));
+        let core = &self.client;
+        core.events.renewal(&self.holder.key, reply_of(&answer));
         let answer = answer?;
         match answer.reply {
             RenewReply::Renewed { token, remaining } => {
-                let standing = answer.standing(token, remaining);
-                if core.extend(&self.tenure, standing) && self.fixed_lease {
+                let status = answer.status(token, remaining);
+                if core.extend(&self.holder, status) && self.fixed_lease {
                     let until = local_deadline(answer.sent, self.lease);
-                    self.tenure.extend_fixed(core.now(), self.sequence(), until);
+                    self.holder.extend_fixed(core.now(), self.sequence(), until);
                 }
             }
-            RenewReply::Lost(why) => {
-                self.tenure.lose_through(self.sequence(), why);
+            RenewReply::Lost(reason) => {
+                self.holder.lose_through(self.sequence(), reason);
             }
         }
         Ok(())
@@ -161,19 +161,19 @@ impl Hold {
     /// Time left, or why there is none.
     pub(crate) fn check(&self) -> Result<Duration, Error> {
         match self.validity() {
-            Validity::ValidUntil(until) => Ok(until.saturating_since(self.anchor.now())),
+            Validity::ValidUntil(until) => Ok(until.saturating_since(self.client.now())),
             Validity::Lost(loss) => Err(self.loss_error(loss)),
-            Validity::Ended => Err(self.released_error()),
+            Validity::Released => Err(self.released_error()),
         }
     }
 
     pub(crate) fn loss_error(&self, reason: Loss) -> Error {
-        let key = self.tenure.key.clone();
+        let key = self.holder.key.clone();
         Error::Lost { key, reason }
     }
 
     pub(crate) fn released_error(&self) -> Error {
-        let key = self.tenure.key.clone();
+        let key = self.holder.key.clone();
         Error::Released { key }
     }
 
@@ -181,61 +181,61 @@ impl Hold {
     pub(crate) fn lost_by_now(&self) -> Option<Error> {
         match self.validity() {
             Validity::Lost(loss) => Some(self.loss_error(loss)),
-            Validity::ValidUntil(_) | Validity::Ended => None,
+            Validity::ValidUntil(_) | Validity::Released => None,
         }
     }
 
     /// Begins the end; gives the job to whoever comes first.
-    pub(super) fn begin_end(&self) -> Option<EndJob> {
+    pub(super) fn begin_release(&self) -> Option<PendingRelease> {
         self.is_spent.store(true, Ordering::Relaxed);
-        let now = self.anchor.now();
-        let (state, lost) = self.tenure.begin_end(now, self.sequence())?;
-        self.anchor.tell_ending(&self.tenure, &state, lost, now);
-        Some(self.anchor.release_of(&self.tenure, state))
+        let now = self.client.now();
+        let (state, lost) = self.holder.begin_release(now, self.sequence())?;
+        self.client.tell_releasing(&self.holder, &state, lost, now);
+        Some(self.client.release_of(&self.holder, state))
     }
 
     /// Ends the hold and says what that came to.
-    pub(crate) async fn release(&self) -> Result<Release, Error> {
+    pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         {
-            let _busy = Busy::begin(&self.anchor);
-            if mutant!(EndBeforeRenewalStops) {
-                let end = End::new(self.tenure.key.clone(), self.operation);
-                self.anchor.backend.end(&[end]).await;
+            let _busy = Busy::begin(&self.client);
+            if mutant!(ReleaseBeforeRenewalStops) {
+                let end = Release::new(self.holder.key.clone(), self.operation);
+                self.client.backend.release(&[end]).await;
             }
-            if let Some(mut job) = self.begin_end() {
-                job.in_doubt |= mutant!(EndBeforeRenewalStops);
-                release::send(&self.anchor, smallvec![job]).await;
+            if let Some(mut job) = self.begin_release() {
+                job.in_doubt |= mutant!(ReleaseBeforeRenewalStops);
+                release::send(&self.client, smallvec![job]).await;
             }
         }
-        self.end_result().await
+        self.release_result().await
     }
 
     /// What the end came to, once it has begun.
-    pub(super) async fn end_result(&self) -> Result<Release, Error> {
-        let Ended {
+    pub(super) async fn release_result(&self) -> Result<ReleaseOutcome, Error> {
+        let Acknowledged {
             reply,
             in_doubt,
             was_lost,
-        } = await_end(&self.anchor, &self.ended)
+        } = await_release(&self.client, &self.ended)
             .await
-            .map_err(|error| error.on(&self.tenure.key))?;
+            .map_err(|error| error.on(&self.holder.key))?;
         Ok(match reply {
-            EndReply::Released { holds_left, .. } => Release::Released { holds_left },
-            EndReply::Left => Release::Released { holds_left: 0 },
+            ReleaseReply::Released { holds_left, .. } => ReleaseOutcome::Released { holds_left },
+            ReleaseReply::Left => ReleaseOutcome::Released { holds_left: 0 },
             // An attempt that got no answer has ended it. Of a guard that was lost before nobody
             // knows what that attempt has found.
-            EndReply::NotHeld(Why::Ended) if in_doubt && !was_lost => {
-                Release::Released { holds_left: 0 }
+            ReleaseReply::NotHeld(EndReason::Released) if in_doubt && !was_lost => {
+                ReleaseOutcome::Released { holds_left: 0 }
             }
-            EndReply::NotHeld(why) => Release::NotHeld(why),
+            ReleaseReply::NotHeld(reason) => ReleaseOutcome::NotHeld(reason),
         })
     }
 
     /// Queues the end without waiting for it.
-    pub(crate) fn end_in_background(&self) {
-        let _busy = Busy::begin(&self.anchor);
-        if let Some(job) = self.begin_end() {
-            self.anchor.cleanup.push(job);
+    pub(crate) fn release_in_background(&self) {
+        let _busy = Busy::begin(&self.client);
+        if let Some(job) = self.begin_release() {
+            self.client.releases.push(job);
         }
     }
 
@@ -271,9 +271,9 @@ impl Drop for Hold {
     fn drop(&mut self) {
         // A guard that came through a fork is a copy: the parent still uses the hold. That is asked
         // before any lock is taken, which a thread that did not come along may have kept.
-        let is_ours = || self.tenure.session.process == self.anchor.runtime.process_id();
+        let is_ours = || self.holder.session.process == self.client.runtime.process_id();
         if !self.is_spent.load(Ordering::Relaxed) && is_ours() {
-            self.end_in_background();
+            self.release_in_background();
         }
     }
 }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use crate::client::core::Busy;
-use crate::client::error::{Error, Loss, Release};
+use crate::client::error::{Error, Loss, ReleaseOutcome};
 use crate::client::hold::one::Hold;
 use crate::client::task::release::{self, Jobs};
 use crate::id::Key;
@@ -21,7 +21,7 @@ pub(crate) async fn renew_all(holds: &[Hold]) -> Result<(), Error> {
     let Some(first) = holds.first() else {
         return Ok(());
     };
-    let core = &first.anchor;
+    let core = &first.client;
     let requests: Vec<Renew> = holds.iter().map(Hold::renew_request).collect();
     let limit = core.settings.call_timeout;
     let call = core.backend.renew(&requests);
@@ -29,25 +29,25 @@ pub(crate) async fn renew_all(holds: &[Hold]) -> Result<(), Error> {
     let mut failed = Ok(());
     for (hold, answer) in holds.iter().zip(answers) {
         if let Err(error) = hold.take_renewal(answer) {
-            failed = failed.and(Err(error.on(&hold.tenure.key)));
+            failed = failed.and(Err(error.on(&hold.holder.key)));
         }
     }
     failed
 }
 
 /// Releases all holds and reports on each.
-pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<Release, Error>)> {
+pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<ReleaseOutcome, Error>)> {
     if let Some(first) = holds.first() {
-        let core = &first.anchor;
+        let core = &first.client;
         let _busy = Busy::begin(core);
-        let jobs: Jobs = holds.iter().filter_map(Hold::begin_end).collect();
+        let jobs: Jobs = holds.iter().filter_map(Hold::begin_release).collect();
         if !jobs.is_empty() {
             release::send(core, jobs).await;
         }
     }
     let reports = holds
         .iter()
-        .map(async |hold| (hold.tenure.key.clone(), hold.end_result().await));
+        .map(async |hold| (hold.holder.key.clone(), hold.release_result().await));
     join_all(reports).await
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn first_lost(
     let mut all: FuturesUnordered<_> = holds
         .iter()
         .map(|hold| {
-            let (key, lost) = (hold.tenure.key.clone(), hold.lost());
+            let (key, lost) = (hold.holder.key.clone(), hold.lost());
             async move { (key, lost.await) }
         })
         .collect();

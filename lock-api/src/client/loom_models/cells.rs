@@ -1,4 +1,4 @@
-//! The cells by themselves: signal, hub, tenure.
+//! The cells by themselves: signal, router, holder.
 
 use futures_util::FutureExt;
 use loom::future::block_on;
@@ -6,8 +6,8 @@ use loom::future::block_on;
 use crate::client::error::Loss;
 use crate::client::loom_models::{explore, granted, spawn};
 use crate::client::state::holder::Validity;
-use crate::client::state::holder::tests::{at, hold, standing, tenure};
-use crate::client::state::router::{Event, Hub};
+use crate::client::state::holder::tests::{at, hold, holder, status};
+use crate::client::state::router::{InboxEvent, NotificationRouter};
 use crate::client::state::signal::Signal;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -55,14 +55,14 @@ fn loom_a_waiter_that_goes_away_takes_no_other_waiters_wake_up() {
 #[test]
 fn loom_a_pushed_grant_reaches_the_one_who_waits() {
     explore(|| {
-        let hub = Arc::new(Hub::default());
-        let mailbox = hub.register(1);
-        let pushing = Arc::clone(&hub);
+        let router = Arc::new(NotificationRouter::default());
+        let inbox = router.register(1);
+        let pushing = Arc::clone(&router);
         let push = spawn(move || {
             pushing.deliver(granted(1), Moment::default());
         });
-        let event = block_on(mailbox.next());
-        assert!(matches!(event, Event::Granted(grant) if grant.token.get() == 7));
+        let event = block_on(inbox.next());
+        assert!(matches!(event, InboxEvent::Granted(grant) if grant.token.get() == 7));
         push.join().expect("it ends");
     });
 }
@@ -70,16 +70,16 @@ fn loom_a_pushed_grant_reaches_the_one_who_waits() {
 #[test]
 fn loom_a_pushed_grant_has_one_taker() {
     explore(|| {
-        let hub = Arc::new(Hub::default());
-        let mailbox = hub.register(1);
-        let pushing = Arc::clone(&hub);
+        let router = Arc::new(NotificationRouter::default());
+        let inbox = router.register(1);
+        let pushing = Arc::clone(&router);
         let push = spawn(move || pushing.deliver(granted(1), Moment::default()));
-        let other = Arc::clone(&mailbox);
+        let other = Arc::clone(&inbox);
         let take = spawn(move || other.next().now_or_never().is_some());
-        let taken = u32::from(mailbox.next().now_or_never().is_some());
+        let taken = u32::from(inbox.next().now_or_never().is_some());
         let taken = taken + u32::from(take.join().expect("it ends"));
         push.join().expect("it ends");
-        let left = u32::from(mailbox.next().now_or_never().is_some());
+        let left = u32::from(inbox.next().now_or_never().is_some());
         assert_eq!(taken + left, 1);
     });
 }
@@ -87,55 +87,55 @@ fn loom_a_pushed_grant_has_one_taker() {
 #[test]
 fn loom_an_end_has_one_owner() {
     explore(|| {
-        let tenure = Arc::new(tenure(hold(1, 1_000)));
-        let other = Arc::clone(&tenure);
+        let holder = Arc::new(holder(hold(1, 1_000)));
+        let other = Arc::clone(&holder);
         let shutdown = spawn(move || other.shut_down(at(1)).len());
-        let dropped = usize::from(tenure.begin_end(at(1), 1).is_some());
+        let dropped = usize::from(holder.begin_release(at(1), 1).is_some());
         assert_eq!(dropped + shutdown.join().expect("it ends"), 1);
-        assert!(tenure.is_over());
+        assert!(holder.is_over());
     });
 }
 
 #[test]
 fn loom_nothing_is_renewed_after_its_end_began() {
     explore(|| {
-        let tenure = Arc::new(tenure(hold(1, 1_000)));
+        let holder = Arc::new(holder(hold(1, 1_000)));
         let begun = Arc::new(AtomicBool::new(false));
-        let (renewed, seen) = (Arc::clone(&tenure), Arc::clone(&begun));
+        let (renewed, seen) = (Arc::clone(&holder), Arc::clone(&begun));
         let renewal = spawn(move || {
             let late = seen.load(Ordering::Acquire);
             let plan = renewed.plan(at(1));
             assert!(!(late && plan.is_some()), "renewed after the end began");
             if plan.is_some() {
-                renewed.extend(at(1), standing(7, 2_000));
+                renewed.extend(at(1), status(7, 2_000));
             }
         });
-        assert!(tenure.begin_end(at(1), 1).is_some());
+        assert!(holder.begin_release(at(1), 1).is_some());
         begun.store(true, Ordering::Release);
         renewal.join().expect("it ends");
-        assert_eq!(tenure.validity(at(1), 1), Validity::Ended);
-        assert!(tenure.plan(at(1)).is_none());
+        assert_eq!(holder.validity(at(1), 1), Validity::Released);
+        assert!(holder.plan(at(1)).is_none());
     });
 }
 
 #[test]
 fn loom_a_loss_beside_a_renewal_is_final_and_told() {
     explore(|| {
-        let tenure = Arc::new(tenure(hold(1, 1_000)));
-        let (renewed, losing) = (Arc::clone(&tenure), Arc::clone(&tenure));
-        let renewal = spawn(move || renewed.extend(at(1), standing(7, 2_000)));
+        let holder = Arc::new(holder(hold(1, 1_000)));
+        let (renewed, losing) = (Arc::clone(&holder), Arc::clone(&holder));
+        let renewal = spawn(move || renewed.extend(at(1), status(7, 2_000)));
         let loss = spawn(move || losing.lose(Loss::Forced));
         block_on(async {
             loop {
-                let seen = tenure.changed.version();
-                if tenure.validity(at(1), 1) == Validity::Lost(Loss::Forced) {
+                let seen = holder.changed.version();
+                if holder.validity(at(1), 1) == Validity::Lost(Loss::Forced) {
                     return;
                 }
-                tenure.changed.changed(seen).await;
+                holder.changed.changed(seen).await;
             }
         });
         renewal.join().expect("it ends");
         loss.join().expect("it ends");
-        assert_eq!(tenure.validity(at(1), 1), Validity::Lost(Loss::Forced));
+        assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Forced));
     });
 }

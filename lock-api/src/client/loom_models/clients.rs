@@ -7,24 +7,26 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use loom::future::block_on;
 
-use crate::backend::Notice;
-use crate::client::error::{Loss, Release};
-use crate::client::loom_models::stage::{Stage, assert_nothing_left, clean_up, renew, sequence};
+use crate::backend::Notification;
+use crate::client::error::{Loss, ReleaseOutcome};
+use crate::client::loom_models::fixture::{
+    Fixture, assert_nothing_left, clean_up, renew, sequence,
+};
 use crate::client::loom_models::{STAMP, explore, granted, spawn};
 use crate::client::state::signal::Signal;
 use crate::client::task::{release, renew as renewal};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-const RELEASED: Release = Release::Released { holds_left: 0 };
+const RELEASED: ReleaseOutcome = ReleaseOutcome::Released { holds_left: 0 };
 
 #[test]
 fn loom_a_release_beside_a_renewal_stops_it() {
     explore(|| {
-        let stage = Stage::new();
-        let (core, session) = (stage.core(), stage.session());
-        let guard = stage.guard();
+        let fixture = Fixture::new();
+        let (core, session) = (fixture.core(), fixture.session());
+        let guard = fixture.guard();
         let number = sequence(&guard);
-        let (renewed, server) = (Arc::clone(&core), Arc::clone(&stage.server));
+        let (renewed, server) = (Arc::clone(&core), Arc::clone(&fixture.server));
         let renewal = spawn(move || {
             let over = server.ends(number) > 0;
             for batch in renewal::batches(&renewed) {
@@ -35,9 +37,9 @@ fn loom_a_release_beside_a_renewal_stops_it() {
         let released = block_on(guard.release());
         assert!(matches!(released, Ok(RELEASED)));
         renewal.join().expect("it ends");
-        assert!(guard.hold.tenure.plan(core.now()).is_none());
+        assert!(guard.hold.holder.plan(core.now()).is_none());
         drop(guard);
-        assert_eq!(stage.server.ends(number), 1);
+        assert_eq!(fixture.server.ends(number), 1);
         assert_nothing_left(&core, &session, number);
     });
 }
@@ -45,21 +47,21 @@ fn loom_a_release_beside_a_renewal_stops_it() {
 #[test]
 fn loom_a_release_that_is_cancelled_goes_on() {
     explore(|| {
-        let stage = Stage::new();
-        let (core, session) = (stage.core(), stage.session());
-        let guard = stage.guard();
+        let fixture = Fixture::new();
+        let (core, session) = (fixture.core(), fixture.session());
+        let guard = fixture.guard();
         let number = sequence(&guard);
-        stage.server.loses_reply.store(true, Ordering::Release);
+        fixture.server.loses_reply.store(true, Ordering::Release);
         let working = Arc::clone(&core);
-        let cleanup = spawn(move || clean_up(working));
+        let releases = spawn(move || clean_up(working));
         let renewed = Arc::clone(&core);
         let renewal = spawn(move || renew(&renewed));
         assert!(guard.release().now_or_never().is_none());
         // The second asks what became of the first.
         assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
-        let Stage { server, locks } = stage;
+        let Fixture { server, locks } = fixture;
         drop((guard, locks));
-        cleanup.join().expect("it ends");
+        releases.join().expect("it ends");
         renewal.join().expect("it ends");
         assert_eq!(server.ends(number), 2);
         assert_nothing_left(&core, &session, number);
@@ -69,16 +71,16 @@ fn loom_a_release_that_is_cancelled_goes_on() {
 #[test]
 fn loom_two_releases_come_to_the_same() {
     explore(|| {
-        let stage = Stage::new();
-        let (core, session) = (stage.core(), stage.session());
-        let guard = Arc::new(stage.guard());
+        let fixture = Fixture::new();
+        let (core, session) = (fixture.core(), fixture.session());
+        let guard = Arc::new(fixture.guard());
         let number = sequence(&guard);
         let other = Arc::clone(&guard);
         let release = spawn(move || block_on(other.release()));
         assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
         assert!(matches!(release.join().expect("it ends"), Ok(RELEASED)));
         drop(guard);
-        assert_eq!(stage.server.ends(number), 1);
+        assert_eq!(fixture.server.ends(number), 1);
         assert_nothing_left(&core, &session, number);
     });
 }
@@ -86,20 +88,20 @@ fn loom_two_releases_come_to_the_same() {
 #[test]
 fn loom_a_release_beside_renewal_loss_and_pushes() {
     explore(|| {
-        let stage = Stage::new();
-        let (core, session) = (stage.core(), stage.session());
-        let guard = stage.guard();
+        let fixture = Fixture::new();
+        let (core, session) = (fixture.core(), fixture.session());
+        let guard = fixture.guard();
         let number = sequence(&guard);
         let renewed = Arc::clone(&core);
         let renewal = spawn(move || renew(&renewed));
         let (pushing, told) = (Arc::clone(&core), Arc::clone(&session));
         let push = spawn(move || {
-            let revoked = Notice::Revoked {
+            let revoked = Notification::Revoked {
                 sequence: number,
                 stamp: STAMP,
             };
-            for notice in [granted(number), revoked] {
-                told.hub.deliver(notice, pushing.now());
+            for notification in [granted(number), revoked] {
+                told.router.deliver(notification, pushing.now());
             }
         });
         assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
@@ -107,7 +109,7 @@ fn loom_a_release_beside_renewal_loss_and_pushes() {
         push.join().expect("it ends");
         assert!(!guard.is_valid());
         drop(guard);
-        assert_eq!(stage.server.ends(number), 1);
+        assert_eq!(fixture.server.ends(number), 1);
         assert_nothing_left(&core, &session, number);
     });
 }
@@ -115,12 +117,12 @@ fn loom_a_release_beside_renewal_loss_and_pushes() {
 #[test]
 fn loom_who_awaits_a_loss_is_told() {
     explore(|| {
-        let stage = Stage::new();
-        let guard = stage.guard();
-        let renewed = stage.core();
+        let fixture = Fixture::new();
+        let guard = fixture.guard();
+        let renewed = fixture.core();
         let renewal = spawn(move || renew(&renewed));
-        let tenure = Arc::clone(&guard.hold.tenure);
-        let loss = spawn(move || tenure.lose(Loss::Forced));
+        let holder = Arc::clone(&guard.hold.holder);
+        let loss = spawn(move || holder.lose(Loss::Forced));
         assert_eq!(block_on(guard.lost()), Loss::Forced);
         renewal.join().expect("it ends");
         loss.join().expect("it ends");
@@ -131,15 +133,15 @@ fn loom_who_awaits_a_loss_is_told() {
 #[test]
 fn loom_a_drop_beside_renewal_loss_and_listener() {
     explore(|| {
-        let stage = Stage::new();
-        let (core, session) = (stage.core(), stage.session());
-        let guard = stage.guard();
+        let fixture = Fixture::new();
+        let (core, session) = (fixture.core(), fixture.session());
+        let guard = fixture.guard();
         let number = sequence(&guard);
-        let tenure = Arc::clone(&guard.hold.tenure);
+        let holder = Arc::clone(&guard.hold.holder);
         let renewed = Arc::clone(&core);
         let background = spawn(move || {
             renew(&renewed);
-            tenure.lose(Loss::Forced);
+            holder.lose(Loss::Forced);
         });
         let dropped = Arc::new((AtomicBool::new(false), Signal::default()));
         let (lost, seen) = (guard.lost(), Arc::clone(&dropped));
@@ -164,7 +166,7 @@ fn loom_a_drop_beside_renewal_loss_and_listener() {
         dropped.1.notify();
         background.join().expect("it ends");
         listener.join().expect("it ends");
-        let Stage { server, locks } = stage;
+        let Fixture { server, locks } = fixture;
         drop(locks);
         clean_up(Arc::clone(&core));
         assert_eq!(server.ends(number), 1);
@@ -175,15 +177,15 @@ fn loom_a_drop_beside_renewal_loss_and_listener() {
 #[test]
 fn loom_a_grant_may_be_pushed_before_the_reply_is_read() {
     explore(|| {
-        let stage = Stage::new();
-        let (core, session) = (stage.core(), stage.session());
-        stage.server.queues.store(true, Ordering::Release);
-        let (server, told) = (Arc::clone(&stage.server), Arc::clone(&session));
+        let fixture = Fixture::new();
+        let (core, session) = (fixture.core(), fixture.session());
+        fixture.server.queues.store(true, Ordering::Release);
+        let (server, told) = (Arc::clone(&fixture.server), Arc::clone(&session));
         let push = spawn(move || {
             block_on(server.queued());
-            told.hub.deliver(granted(1), core.now());
+            told.router.deliver(granted(1), core.now());
         });
-        let mutex = stage.locks.mutex("k").expect("a valid key");
+        let mutex = fixture.locks.mutex("k").expect("a valid key");
         let guard = block_on(mutex.lock()).expect("granted");
         assert_eq!(guard.fencing_token().expect("tokens").get(), 7);
         push.join().expect("it ends");
@@ -193,20 +195,20 @@ fn loom_a_grant_may_be_pushed_before_the_reply_is_read() {
 #[test]
 fn loom_an_attempt_that_is_dropped_leaves_nothing() {
     explore(|| {
-        let stage = Stage::new();
-        let (core, session) = (stage.core(), stage.session());
-        stage.server.queues.store(true, Ordering::Release);
+        let fixture = Fixture::new();
+        let (core, session) = (fixture.core(), fixture.session());
+        fixture.server.queues.store(true, Ordering::Release);
         let (told, pushing) = (Arc::clone(&session), Arc::clone(&core));
-        let push = spawn(move || told.hub.deliver(granted(1), pushing.now()));
+        let push = spawn(move || told.router.deliver(granted(1), pushing.now()));
         let working = Arc::clone(&core);
-        let cleanup = spawn(move || clean_up(working));
-        let mutex = stage.locks.mutex("k").expect("a valid key");
+        let releases = spawn(move || clean_up(working));
+        let mutex = fixture.locks.mutex("k").expect("a valid key");
         // Granted in time or not, it is dropped.
         drop(mutex.lock().now_or_never());
         push.join().expect("it ends");
-        let Stage { server, locks } = stage;
+        let Fixture { server, locks } = fixture;
         drop((mutex, locks));
-        cleanup.join().expect("it ends");
+        releases.join().expect("it ends");
         assert_eq!(server.ends(1), 1);
         assert_nothing_left(&core, &session, 1);
     });
@@ -215,18 +217,18 @@ fn loom_an_attempt_that_is_dropped_leaves_nothing() {
 #[test]
 fn loom_a_shutdown_beside_a_drop_ends_once() {
     explore(|| {
-        let stage = Stage::new();
-        let (core, session) = (stage.core(), stage.session());
-        let guard = stage.guard();
+        let fixture = Fixture::new();
+        let (core, session) = (fixture.core(), fixture.session());
+        let guard = fixture.guard();
         let number = sequence(&guard);
         let dropping = spawn(move || drop(guard));
         // The task works in the shutdown's own thread: it is raced elsewhere.
-        let cleanup = pin!(release::run(Arc::clone(&core)));
-        match block_on(select(pin!(stage.locks.shutdown()), cleanup)) {
+        let releases = pin!(release::run(Arc::clone(&core)));
+        match block_on(select(pin!(fixture.locks.shutdown()), releases)) {
             Either::Left((done, _)) => done.expect("all is acknowledged"),
             Either::Right(_) => unreachable!("the client has a user"),
         }
-        assert_eq!(stage.server.ends(number), 1);
+        assert_eq!(fixture.server.ends(number), 1);
         dropping.join().expect("it ends");
         assert_nothing_left(&core, &session, number);
     });

@@ -1,18 +1,18 @@
 //! What threads do to each other in what they share, in every order: run by loom, under
 //! `--cfg leasehold_loom`. One model a process, for a lost wake-up ends it.
 
+mod batches;
 mod cells;
 mod clients;
-mod convoys;
+mod fixture;
 #[cfg(leasehold_mutants)]
 mod planted;
-mod stage;
 
 use std::time::Duration;
 
 use loom::thread::{Builder, JoinHandle};
 
-use crate::backend::Notice;
+use crate::backend::Notification;
 use crate::id::FencingToken;
 use crate::time::{ClockId, ServerTime, Stamp};
 
@@ -38,8 +38,8 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHa
 }
 
 /// What is pushed when an attempt is granted.
-const fn granted(sequence: u64) -> Notice {
-    Notice::Granted {
+const fn granted(sequence: u64) -> Notification {
+    Notification::Granted {
         sequence,
         token: FencingToken::new(7),
         remaining: Duration::from_secs(5),

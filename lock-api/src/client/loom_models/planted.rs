@@ -23,7 +23,7 @@ const FOUND_BY: &[(Mutant, &str)] = &[
         "cells::loom_nothing_is_renewed_after_its_end_began",
     ),
     (
-        Mutant::EndBeforeRenewalStops,
+        Mutant::ReleaseBeforeRenewalStops,
         "clients::loom_a_release_beside_a_renewal_stops_it",
     ),
     (
@@ -39,12 +39,12 @@ const FOUND_BY: &[(Mutant, &str)] = &[
         "clients::loom_who_awaits_a_loss_is_told",
     ),
     (
-        Mutant::HubForgetsTooSoon,
+        Mutant::RouterForgetsTooSoon,
         "clients::loom_an_attempt_that_is_dropped_leaves_nothing",
     ),
     (
-        Mutant::ConvoyThatNobodySends,
-        "convoys::loom_two_that_come_together_are_both_sent",
+        Mutant::BatchThatNobodySends,
+        "batcher::loom_two_that_come_together_are_both_sent",
     ),
     (
         Mutant::TwoTakersOfAGrant,

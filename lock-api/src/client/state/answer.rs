@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::client::state::clock::local_deadline;
-use crate::client::state::lease_status::Standing;
+use crate::client::state::lease_status::LeaseStatus;
 use crate::error::BackendError;
 use crate::id::FencingToken;
 use crate::runtime::Moment;
@@ -28,8 +28,8 @@ impl<T> Answer<T> {
     }
 
     /// What the answer says about a holder that had `token` and `remaining` on the server.
-    pub(crate) fn standing(&self, token: FencingToken, remaining: Duration) -> Standing {
-        Standing {
+    pub(crate) fn status(&self, token: FencingToken, remaining: Duration) -> LeaseStatus {
+        LeaseStatus {
             token,
             deadline: local_deadline(self.sent, remaining),
             clock: self.stamp.clock,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::bounds::{DRIFT_FLOOR, DRIFT_PARTS, HORIZON};
+use crate::bounds::{DELIVERY_WINDOW, DRIFT_FLOOR, DRIFT_PARTS};
 use crate::mutants::mutant;
 use crate::runtime::Moment;
 use crate::sync::Mutex;
@@ -25,7 +25,7 @@ pub(crate) fn drift_allowance(over: Duration) -> Duration {
     over / DRIFT_PARTS + DRIFT_FLOOR
 }
 
-/// Up to when a tenure may be used that had `remaining` when a reply to something sent at `sent`
+/// Up to when a holder may be used that had `remaining` when a reply to something sent at `sent`
 /// was computed. It is over *at* that moment.
 pub(crate) fn local_deadline(sent: Moment, remaining: Duration) -> Moment {
     if mutant!(DriftAllowanceIgnored) {
@@ -140,9 +140,9 @@ impl ServerClock {
     }
 
     /// Until when an acquire that is sent now may be executed: time enough for two calls, and
-    /// never beyond the horizon.
+    /// never beyond the delivery window.
     pub(crate) fn deliver_before(&self, now: Moment, call_timeout: Duration) -> Option<ServerTime> {
-        let ahead = (call_timeout * 2).min(HORIZON);
+        let ahead = (call_timeout * 2).min(DELIVERY_WINDOW);
         Some(self.server_now(now)?.saturating_add(ahead))
     }
 

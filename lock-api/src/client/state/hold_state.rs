@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::client::error::Loss;
-use crate::client::state::release_outcome::EndResult;
+use crate::client::state::release_outcome::ReleaseResult;
 use crate::id::Operation;
 use crate::request::Mode;
 use crate::runtime::Moment;
 use crate::sync::Arc;
 
-/// One guard's part in a tenure.
+/// One guard's part in a holder.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldState {
     pub(crate) operation: Operation,
@@ -17,9 +17,9 @@ pub(crate) struct HoldState {
     pub(crate) lease: Duration,
     /// Whether it is renewed without being asked.
     pub(crate) renewed: bool,
-    /// End of a fixed lease; an explicit renewal moves it.
+    /// Release of a fixed lease; an explicit renewal moves it.
     pub(crate) fixed_until: Option<Moment>,
-    /// End of the longest hold; nothing moves it.
+    /// Release of the longest hold; nothing moves it.
     pub(crate) max_until: Option<Moment>,
     pub(crate) waiter_lease: Duration,
     /// When its guard was handed out.
@@ -27,7 +27,7 @@ pub(crate) struct HoldState {
     /// Whether its loss was told. Of a hold whose end has begun: whether it was lost before.
     pub(crate) told: bool,
     /// Where the outcome of its end will be.
-    pub(crate) ended: Arc<EndResult>,
+    pub(crate) ended: Arc<ReleaseResult>,
 }
 
 impl HoldState {
@@ -37,19 +37,19 @@ impl HoldState {
     }
 
     /// Why its guard is lost, if it is.
-    pub(super) fn loss(&self, now: Moment, tenure: Option<Loss>) -> Option<Loss> {
+    pub(super) fn loss(&self, now: Moment, holder: Option<Loss>) -> Option<Loss> {
         let over = |until: Option<Moment>| until.is_some_and(|until| now >= until);
-        tenure
+        holder
             .or(over(self.max_until).then_some(Loss::MaxHold))
             .or(over(self.fixed_until).then_some(Loss::Deadline))
     }
 
-    /// Returns the loss once, and marks it as told.
-    pub(super) fn untold_loss(&mut self, now: Moment, tenure: Option<Loss>) -> Option<Loss> {
+    /// Returns the loss once, and watermarks it as told.
+    pub(super) fn untold_loss(&mut self, now: Moment, holder: Option<Loss>) -> Option<Loss> {
         if self.told {
             return None;
         }
-        let loss = self.loss(now, tenure);
+        let loss = self.loss(now, holder);
         self.told = loss.is_some();
         loss
     }

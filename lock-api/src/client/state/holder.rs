@@ -1,6 +1,6 @@
-//! The cell that all guards of one tenure share: token, deadline, loss.
+//! The cell that all guards of one holder share: token, deadline, loss.
 //!
-//! A tenure's guards are told apart by the sequence numbers of their operations. A hold is in the
+//! A holder's guards are told apart by the sequence numbers of their operations. A hold is in the
 //! cell from its grant until its end has *begun*: from then on it is neither renewed nor lost.
 //! Loss is final, and a deadline never moves once it has passed.
 
@@ -10,14 +10,14 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::client::error::Loss;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::lease_status::Standing;
+use crate::client::state::lease_status::LeaseStatus;
 use crate::client::state::router::Revocable;
 use crate::client::state::session::Session;
 use crate::client::state::signal::Signal;
 use crate::client::state::watch::Watched;
 use crate::id::{FencingToken, Key, Operation};
 use crate::mutants::mutant;
-use crate::reply::Why;
+use crate::reply::EndReason;
 use crate::request::Mode;
 use crate::runtime::Moment;
 use crate::sync::{Arc, Mutex};
@@ -36,11 +36,11 @@ pub(crate) enum Validity {
     ValidUntil(Moment),
     Lost(Loss),
     /// Its end has begun.
-    Ended,
+    Released,
 }
 
 #[derive(Debug)]
-pub(crate) struct Tenure {
+pub(crate) struct HolderCell {
     pub(crate) key: Key,
     pub(crate) id: u64,
     pub(crate) session: Arc<Session>,
@@ -51,7 +51,7 @@ pub(crate) struct Tenure {
 
 #[derive(Debug)]
 struct State {
-    standing: Standing,
+    status: LeaseStatus,
     lost: Option<Loss>,
     /// Mostly one.
     holds: SmallVec<[HoldState; 1]>,
@@ -60,18 +60,18 @@ struct State {
 }
 
 impl State {
-    /// Notices that the deadline has passed.
+    /// Notifications that the deadline has passed.
     fn settle(&mut self, now: Moment) {
-        if self.lost.is_none() && now >= self.standing.deadline {
+        if self.lost.is_none() && now >= self.status.deadline {
             self.lost = Some(Loss::Deadline);
         }
     }
 
-    fn improve(&mut self, new: Standing) {
-        // A tenure is never shortened and its tokens only grow, so of two true replies the
+    fn improve(&mut self, new: LeaseStatus) {
+        // A holder is never shortened and its tokens only grow, so of two true replies the
         // greater is true now, whichever came first.
-        let old = self.standing;
-        self.standing = Standing {
+        let old = self.status;
+        self.status = LeaseStatus {
             token: match mutant!(GuardKeepsToken) {
                 true => old.token,
                 false => old.token.max(new.token),
@@ -82,12 +82,12 @@ impl State {
     }
 }
 
-impl Tenure {
+impl HolderCell {
     pub(crate) fn new(
         key: Key,
         watched: Watched,
         session: Arc<Session>,
-        standing: Standing,
+        status: LeaseStatus,
         hold: HoldState,
     ) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Tenure {
             session,
             watched,
             state: Mutex::new(State {
-                standing,
+                status,
                 lost: None,
                 holds: smallvec![hold],
                 shut_down: Vec::new(),
@@ -105,16 +105,16 @@ impl Tenure {
         }
     }
 
-    /// Adds a nested hold, unless the tenure is lost, or over.
+    /// Adds a nested hold, unless the holder is lost, or over.
     ///
     /// It is not over while the server counts other `holds` of it: the end of its last one is
-    /// under way. If the server counts this hold as the only one, in a later period, it has lost
+    /// under way. If the server counts this hold as the only one, in a later epoch, it has lost
     /// those known here. Wakes nobody, so that it may be called under a lock: call
     /// [`wake`](Self::wake) after it.
     pub(crate) fn join(
         &self,
         now: Moment,
-        standing: Standing,
+        status: LeaseStatus,
         hold: &HoldState,
         holds: u32,
     ) -> bool {
@@ -124,11 +124,11 @@ impl Tenure {
         if state.lost.is_some() || is_over {
             return false;
         }
-        let replaced = holds == 1 && standing.token > state.standing.token;
+        let replaced = holds == 1 && status.token > state.status.token;
         if replaced {
             state.lost = Some(Loss::Unknown);
         } else {
-            state.improve(standing);
+            state.improve(status);
             state.holds.push(hold.clone());
         }
         !replaced
@@ -142,13 +142,13 @@ impl Tenure {
         }
     }
 
-    /// Takes what a reply says about the tenure, if it still matters; whether it does.
-    pub(crate) fn extend(&self, now: Moment, standing: Standing) -> bool {
+    /// Takes what a reply says about the holder, if it still matters; whether it does.
+    pub(crate) fn extend(&self, now: Moment, status: LeaseStatus) -> bool {
         let mut state = self.state.lock();
         state.settle(now);
         let extended = state.lost.is_none();
         if extended {
-            state.improve(standing);
+            state.improve(status);
         }
         drop(state);
         self.changed.notify();
@@ -183,7 +183,7 @@ impl Tenure {
         (!hold.told).then_some(before)
     }
 
-    /// Declares the tenure lost, for all its guards and for good.
+    /// Declares the holder lost, for all its guards and for good.
     pub(crate) fn lose(&self, loss: Loss) {
         let mut state = self.state.lock();
         state.lost.get_or_insert(loss);
@@ -194,10 +194,10 @@ impl Tenure {
 
     /// The same, if `sequence` is still in use: what is said about a hold whose end has begun
     /// says nothing about the others.
-    pub(crate) fn lose_through(&self, sequence: u64, why: Why) -> bool {
+    pub(crate) fn lose_through(&self, sequence: u64, reason: EndReason) -> bool {
         let live = self.is_live(sequence);
         if live {
-            self.lose(why.into());
+            self.lose(reason.into());
         }
         live
     }
@@ -208,7 +208,7 @@ impl Tenure {
     }
 
     pub(crate) fn clock_stepped(&self, clock: ClockId) {
-        let affected = self.state.lock().standing.clock == clock;
+        let affected = self.state.lock().status.clock == clock;
         if affected {
             self.lose(Loss::ClockStepped);
         }
@@ -216,7 +216,7 @@ impl Tenure {
 
     /// Begins the end of a hold; only the first caller gets it, with the loss that came before
     /// if that was not told.
-    pub(crate) fn begin_end(
+    pub(crate) fn begin_release(
         &self,
         now: Moment,
         sequence: u64,
@@ -281,7 +281,7 @@ impl Tenure {
         let state = self.state.lock();
         let deadline = match state.lost {
             Some(_) => Moment::default(),
-            None => state.standing.deadline,
+            None => state.status.deadline,
         };
         let untold = state.holds.iter().filter(|hold| !hold.told);
         untold.map(|hold| hold.until(deadline)).min()
@@ -310,12 +310,12 @@ impl Tenure {
     }
 
     pub(crate) fn token(&self) -> FencingToken {
-        self.state.lock().standing.token
+        self.state.lock().status.token
     }
 
     #[cfg(test)]
     pub(crate) fn deadline(&self) -> Moment {
-        self.state.lock().standing.deadline
+        self.state.lock().status.deadline
     }
 
     /// The renewal that it needs; `None` if it is over, lost, or nobody wants it renewed.
@@ -342,7 +342,7 @@ impl Tenure {
     }
 }
 
-impl Revocable for Tenure {
+impl Revocable for HolderCell {
     fn revoke(&self, sequence: u64, loss: Loss) {
         if self.is_live(sequence) {
             self.lose(loss);
@@ -360,11 +360,11 @@ fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
         if state.shut_down.contains(&sequence) {
             return Validity::Lost(Loss::ClientClosed);
         }
-        return Validity::Ended;
+        return Validity::Released;
     };
     match hold.loss(now, state.lost) {
         Some(loss) => Validity::Lost(loss),
-        None => Validity::ValidUntil(hold.until(state.standing.deadline)),
+        None => Validity::ValidUntil(hold.until(state.status.deadline)),
     }
 }
 
@@ -409,8 +409,8 @@ pub(crate) mod tests {
         Moment::from_origin(Duration::from_millis(ms))
     }
 
-    pub(crate) fn standing(token: u64, deadline_ms: u64) -> Standing {
-        Standing {
+    pub(crate) fn status(token: u64, deadline_ms: u64) -> LeaseStatus {
+        LeaseStatus {
             token: FencingToken::new(token),
             deadline: at(deadline_ms),
             clock: ClockId::new(1),
@@ -436,125 +436,128 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn tenure(first: HoldState) -> Tenure {
+    pub(crate) fn holder(first: HoldState) -> HolderCell {
         let key = Key::new("k").expect("valid");
-        Tenure::new(
+        HolderCell::new(
             key,
             Watched::new(1, Weak::<Nobody>::new()),
             Arc::new(Session::draw(&Zeros, 1)),
-            standing(7, 1_000),
+            status(7, 1_000),
             first,
         )
     }
 
     #[test]
     fn a_deadline_is_over_at_its_moment_and_never_moves_after_it() {
-        let tenure = tenure(hold(1, 1_000));
-        assert_eq!(tenure.validity(at(999), 1), Validity::ValidUntil(at(1_000)));
-        assert!(!tenure.extend(at(1_000), standing(7, 2_000)));
-        assert_eq!(tenure.validity(at(999), 1), Validity::Lost(Loss::Deadline));
-        tenure.lose(Loss::Forced);
-        assert_eq!(tenure.validity(at(999), 1), Validity::Lost(Loss::Deadline));
+        let holder = holder(hold(1, 1_000));
+        assert_eq!(holder.validity(at(999), 1), Validity::ValidUntil(at(1_000)));
+        assert!(!holder.extend(at(1_000), status(7, 2_000)));
+        assert_eq!(holder.validity(at(999), 1), Validity::Lost(Loss::Deadline));
+        holder.lose(Loss::Forced);
+        assert_eq!(holder.validity(at(999), 1), Validity::Lost(Loss::Deadline));
     }
 
     #[test]
     fn an_older_reply_takes_nothing_back() {
-        let tenure = tenure(hold(1, 1_000));
-        assert!(tenure.extend(at(10), standing(9, 3_000)));
-        assert!(tenure.extend(at(20), standing(8, 2_000)));
-        assert_eq!(tenure.token(), FencingToken::new(9));
-        assert_eq!(tenure.deadline(), at(3_000));
+        let holder = holder(hold(1, 1_000));
+        assert!(holder.extend(at(10), status(9, 3_000)));
+        assert!(holder.extend(at(20), status(8, 2_000)));
+        assert_eq!(holder.token(), FencingToken::new(9));
+        assert_eq!(holder.deadline(), at(3_000));
     }
 
     #[test]
     fn the_longest_lease_that_is_wanted_is_renewed() {
-        let tenure = tenure(hold(1, 1_000));
+        let holder = holder(hold(1, 1_000));
         let mut fixed = hold(2, 9_000);
         fixed.renewed = false;
         let mut limited = hold(3, 5_000);
         limited.max_until = Some(at(500));
-        assert!(tenure.join(at(0), standing(7, 9_000), &fixed, 2));
-        assert!(tenure.join(at(0), standing(7, 9_000), &limited, 3));
+        assert!(holder.join(at(0), status(7, 9_000), &fixed, 2));
+        assert!(holder.join(at(0), status(7, 9_000), &limited, 3));
         assert_eq!(
-            tenure.plan(at(499)).map(|plan| plan.operation.sequence),
+            holder.plan(at(499)).map(|plan| plan.operation.sequence),
             Some(3)
         );
         assert_eq!(
-            tenure.plan(at(500)).map(|plan| plan.operation.sequence),
+            holder.plan(at(500)).map(|plan| plan.operation.sequence),
             Some(1)
         );
-        assert!(tenure.begin_end(at(500), 1).is_some());
-        assert!(tenure.plan(at(500)).is_none());
-        assert!(!tenure.is_over());
+        assert!(holder.begin_release(at(500), 1).is_some());
+        assert!(holder.plan(at(500)).is_none());
+        assert!(!holder.is_over());
     }
 
     #[test]
     fn what_is_said_of_an_ended_hold_is_not_said_of_the_others() {
-        let tenure = tenure(hold(1, 1_000));
-        assert!(tenure.join(at(0), standing(7, 1_000), &hold(2, 1_000), 2));
-        assert!(tenure.begin_end(at(1), 1).is_some());
-        assert!(tenure.begin_end(at(1), 1).is_none(), "an end has one owner");
-        assert!(!tenure.lose_through(1, Why::Ended));
-        assert!(matches!(tenure.validity(at(1), 2), Validity::ValidUntil(_)));
-        assert!(tenure.lose_through(2, Why::Expired));
-        assert_eq!(tenure.validity(at(1), 2), Validity::Lost(Loss::Expired));
-        assert_eq!(tenure.validity(at(1), 1), Validity::Ended);
+        let holder = holder(hold(1, 1_000));
+        assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), 2));
+        assert!(holder.begin_release(at(1), 1).is_some());
+        assert!(
+            holder.begin_release(at(1), 1).is_none(),
+            "an end has one owner"
+        );
+        assert!(!holder.lose_through(1, EndReason::Released));
+        assert!(matches!(holder.validity(at(1), 2), Validity::ValidUntil(_)));
+        assert!(holder.lose_through(2, EndReason::Expired));
+        assert_eq!(holder.validity(at(1), 2), Validity::Lost(Loss::Expired));
+        assert_eq!(holder.validity(at(1), 1), Validity::Released);
     }
 
     #[test]
-    fn a_sole_hold_of_a_later_period_shows_that_the_others_are_gone() {
-        let other = tenure(hold(1, 1_000));
-        assert!(other.join(at(0), standing(7, 1_000), &hold(2, 1_000), 1));
-        assert!(!other.join(at(0), standing(8, 1_000), &hold(3, 1_000), 1));
+    fn a_sole_hold_of_a_later_epoch_shows_that_the_others_are_gone() {
+        let other = holder(hold(1, 1_000));
+        assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), 1));
+        assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), 1));
         assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
         assert!(!other.is_live(3));
     }
 
     #[test]
-    fn a_hold_joins_in_silence_and_also_a_tenure_whose_last_hold_is_ending() {
-        let tenure = tenure(hold(1, 1_000));
-        let before = tenure.changed.version();
-        assert!(tenure.join(at(0), standing(7, 1_000), &hold(2, 1_000), 2));
+    fn a_hold_joins_in_silence_and_also_a_holder_whose_last_hold_is_ending() {
+        let holder = holder(hold(1, 1_000));
+        let before = holder.changed.version();
+        assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), 2));
         assert_eq!(
-            tenure.changed.version(),
+            holder.changed.version(),
             before,
             "it is called under a lock"
         );
-        tenure.wake();
-        assert_ne!(tenure.changed.version(), before);
-        assert!(tenure.begin_end(at(0), 1).is_some());
-        assert!(tenure.begin_end(at(0), 2).is_some());
+        holder.wake();
+        assert_ne!(holder.changed.version(), before);
+        assert!(holder.begin_release(at(0), 1).is_some());
+        assert!(holder.begin_release(at(0), 2).is_some());
         // The server counts this one alone: those before it are gone.
-        assert!(!tenure.join(at(0), standing(8, 1_000), &hold(3, 1_000), 1));
-        assert!(tenure.join(at(0), standing(7, 1_000), &hold(4, 1_000), 2));
-        assert!(!tenure.is_over());
+        assert!(!holder.join(at(0), status(8, 1_000), &hold(3, 1_000), 1));
+        assert!(holder.join(at(0), status(7, 1_000), &hold(4, 1_000), 2));
+        assert!(!holder.is_over());
     }
 
     #[test]
-    fn only_its_own_clock_concerns_a_tenure() {
-        let tenure = tenure(hold(1, 1_000));
-        tenure.clock_stepped(ClockId::new(2));
-        assert!(matches!(tenure.validity(at(1), 1), Validity::ValidUntil(_)));
-        tenure.clock_stepped(ClockId::new(1));
+    fn only_its_own_clock_concerns_a_holder() {
+        let holder = holder(hold(1, 1_000));
+        holder.clock_stepped(ClockId::new(2));
+        assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
+        holder.clock_stepped(ClockId::new(1));
         assert_eq!(
-            tenure.validity(at(1), 1),
+            holder.validity(at(1), 1),
             Validity::Lost(Loss::ClockStepped)
         );
     }
 
     #[test]
     fn a_shutdown_is_a_loss_and_wakes_who_waits_for_one() {
-        let tenure = tenure(hold(1, 1_000));
-        let changed = tenure.changed.changed(tenure.changed.version());
+        let holder = holder(hold(1, 1_000));
+        let changed = holder.changed.changed(holder.changed.version());
         let mut changed = std::pin::pin!(changed);
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(changed.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(tenure.shut_down(at(1)).len(), 1);
+        assert_eq!(holder.shut_down(at(1)).len(), 1);
         assert_eq!(changed.now_or_never(), Some(()));
         assert_eq!(
-            tenure.validity(at(1), 1),
+            holder.validity(at(1), 1),
             Validity::Lost(Loss::ClientClosed)
         );
-        assert!(tenure.begin_end(at(1), 1).is_none());
+        assert!(holder.begin_release(at(1), 1).is_none());
     }
 }

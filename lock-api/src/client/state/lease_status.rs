@@ -4,9 +4,9 @@ use crate::id::FencingToken;
 use crate::runtime::Moment;
 use crate::time::ClockId;
 
-/// What a reply says about a tenure.
+/// What a reply says about a holder.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct LeaseStatus {
     pub(crate) token: FencingToken,
     pub(crate) deadline: Moment,
     pub(crate) clock: ClockId,

@@ -51,7 +51,7 @@ pub(crate) struct Polls {
 #[derive(Debug, Default)]
 struct Schedule {
     /// By the sequence of the operation.
-    places: BTreeMap<u64, Entry>,
+    waiters: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
     /// When the task wakes by itself.
     armed: Option<Moment>,
@@ -59,20 +59,20 @@ struct Schedule {
 
 #[derive(Debug)]
 struct Entry {
-    place: Arc<Place>,
+    waiter: Arc<PolledWaiter>,
     /// Until when it is to be polled, and from when on it may be.
     due: Option<(Moment, Moment)>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct PolledWaiter {
     pub(crate) key: Key,
     pub(crate) operation: Operation,
     answers: Mutex<VecDeque<PollAnswer>>,
     changed: Signal,
 }
 
-impl Place {
+impl PolledWaiter {
     pub(crate) fn put(&self, answer: PollAnswer) {
         self.answers.lock().push_back(answer);
         self.changed.notify();
@@ -81,7 +81,7 @@ impl Place {
 
 impl Schedule {
     fn set_due(&mut self, sequence: u64, due: Option<(Moment, Moment)>) {
-        if let Some(entry) = self.places.get_mut(&sequence) {
+        if let Some(entry) = self.waiters.get_mut(&sequence) {
             if let Some((before, _)) = std::mem::replace(&mut entry.due, due) {
                 self.queue.remove(&(before, sequence));
             }
@@ -98,7 +98,7 @@ impl Schedule {
     }
 
     /// Takes out what is due, in batches, the last one filled with what may be polled by now.
-    fn take_due(&mut self, now: Moment) -> Vec<Vec<Arc<Place>>> {
+    fn take_due(&mut self, now: Moment) -> Vec<Vec<Arc<PolledWaiter>>> {
         let may_be_due = now.saturating_add(LONGEST_EARLY);
         let mut due = Vec::new();
         for (until, sequence) in self.queue.iter().copied() {
@@ -107,18 +107,18 @@ impl Schedule {
             if !is_due && (is_full || until > may_be_due) {
                 break;
             }
-            let entry = self.places.get(&sequence).and_then(|entry| entry.due);
+            let entry = self.waiters.get(&sequence).and_then(|entry| entry.due);
             if is_due || entry.is_some_and(|(_, from)| from <= now) {
                 due.push(sequence);
             }
         }
         let batch = |sequences: &[u64]| {
-            let places = sequences.iter().filter_map(|sequence| {
+            let waiters = sequences.iter().filter_map(|sequence| {
                 self.set_due(*sequence, None);
-                let entry = self.places.get(sequence)?;
-                Some(Arc::clone(&entry.place))
+                let entry = self.waiters.get(sequence)?;
+                Some(Arc::clone(&entry.waiter))
             });
-            places.collect()
+            waiters.collect()
         };
         due.chunks(MAX_BATCH).map(batch).collect()
     }
@@ -130,7 +130,7 @@ impl Polls {
         let from = until.saturating_sub(due.early.min(LONGEST_EARLY));
         let wake = {
             let mut state = self.state.lock();
-            let before = state.places.get(&sequence).and_then(|entry| entry.due);
+            let before = state.waiters.get(&sequence).and_then(|entry| entry.due);
             if before.is_none_or(|(before, _)| before > until) {
                 state.set_due(sequence, Some((until, from)));
             }
@@ -142,7 +142,7 @@ impl Polls {
     }
 
     /// Takes out what is due by now, in batches.
-    pub(crate) fn take_due(&self, now: Moment) -> Vec<Vec<Arc<Place>>> {
+    pub(crate) fn take_due(&self, now: Moment) -> Vec<Vec<Arc<PolledWaiter>>> {
         self.state.lock().take_due(now)
     }
 
@@ -162,57 +162,57 @@ impl Polls {
 #[derive(Debug)]
 pub(crate) struct Polled {
     polls: Arc<Polls>,
-    place: Arc<Place>,
+    waiter: Arc<PolledWaiter>,
 }
 
 impl Polled {
     /// Takes a waiter in.
     pub(crate) fn begin(polls: &Arc<Polls>, key: &Key, operation: Operation) -> Self {
-        let place = Arc::new(Place {
+        let waiter = Arc::new(PolledWaiter {
             key: key.clone(),
             operation,
             answers: Mutex::default(),
             changed: Signal::default(),
         });
         let entry = Entry {
-            place: Arc::clone(&place),
+            waiter: Arc::clone(&waiter),
             due: None,
         };
         let mut state = polls.state.lock();
-        state.places.insert(operation.sequence, entry);
+        state.waiters.insert(operation.sequence, entry);
         drop(state);
         Self {
             polls: Arc::clone(polls),
-            place,
+            waiter,
         }
     }
 
     /// Has the place polled, unless that is to happen earlier already: the answer to a poll must
-    /// not put off the one that a later notice has asked for. Polls under way go on beside it.
+    /// not put off the one that a later notification has asked for. Polls under way go on beside it.
     pub(crate) fn ask(&self, now: Moment, due: Due) {
-        let sequence = self.place.operation.sequence;
+        let sequence = self.waiter.operation.sequence;
         self.polls.schedule(sequence, now, due);
     }
 
     /// The next answer; safe to drop and to ask again.
     pub(crate) async fn answer(&self) -> PollAnswer {
         loop {
-            let version = self.place.changed.version();
-            let answer = self.place.answers.lock().pop_front();
+            let version = self.waiter.changed.version();
+            let answer = self.waiter.answers.lock().pop_front();
             if let Some(answer) = answer {
                 return answer;
             }
-            self.place.changed.changed(version).await;
+            self.waiter.changed.changed(version).await;
         }
     }
 }
 
 impl Drop for Polled {
     fn drop(&mut self) {
-        let sequence = self.place.operation.sequence;
+        let sequence = self.waiter.operation.sequence;
         let mut state = self.polls.state.lock();
         state.set_due(sequence, None);
-        let removed = state.places.remove(&sequence);
+        let removed = state.waiters.remove(&sequence);
         drop(state);
         drop(removed);
     }
@@ -230,7 +230,7 @@ mod tests {
     fn schedule(windows: impl IntoIterator<Item = (u64, u64)>) -> Schedule {
         let mut schedule = Schedule::default();
         for (sequence, (until, from)) in (1..).zip(windows) {
-            let place = Arc::new(Place {
+            let waiter = Arc::new(PolledWaiter {
                 key: Key::new("k").expect("valid"),
                 operation: Operation {
                     session: SessionId::from_bytes([0; 16]),
@@ -240,7 +240,9 @@ mod tests {
                 answers: Mutex::default(),
                 changed: Signal::default(),
             });
-            schedule.places.insert(sequence, Entry { place, due: None });
+            schedule
+                .waiters
+                .insert(sequence, Entry { waiter, due: None });
             schedule.set_due(sequence, Some((at(until), at(from))));
         }
         schedule
@@ -248,9 +250,9 @@ mod tests {
 
     fn taken(schedule: &mut Schedule, ms: u64) -> Vec<Vec<u64>> {
         let batches = schedule.take_due(at(ms)).into_iter();
-        let sequences = |batch: Vec<Arc<Place>>| {
-            let places = batch.iter().map(|place| place.operation.sequence);
-            places.collect()
+        let sequences = |batch: Vec<Arc<PolledWaiter>>| {
+            let waiters = batch.iter().map(|waiter| waiter.operation.sequence);
+            waiters.collect()
         };
         batches.map(sequences).collect()
     }

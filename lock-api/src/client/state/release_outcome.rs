@@ -2,35 +2,35 @@
 
 use crate::client::state::signal::Signal;
 use crate::error::BackendError;
-use crate::reply::EndReply;
+use crate::reply::ReleaseReply;
 use crate::sync::Mutex;
 
 /// The outcome of a release, once it is known.
 #[derive(Debug, Default)]
-pub(crate) struct EndResult {
-    state: Mutex<Option<Result<Ended, BackendError>>>,
+pub(crate) struct ReleaseResult {
+    state: Mutex<Option<Result<Acknowledged, BackendError>>>,
     changed: Signal,
 }
 
 /// An acknowledged release.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    pub(crate) reply: EndReply,
+pub(crate) struct Acknowledged {
+    pub(crate) reply: ReleaseReply,
     pub(crate) in_doubt: bool,
     pub(crate) was_lost: bool,
 }
 
-impl EndResult {
-    pub(crate) fn set(&self, result: Result<Ended, BackendError>) {
+impl ReleaseResult {
+    pub(crate) fn set(&self, result: Result<Acknowledged, BackendError>) {
         self.state.lock().get_or_insert(result);
         self.changed.notify();
     }
 
-    pub(crate) fn get(&self) -> Option<Result<Ended, BackendError>> {
+    pub(crate) fn get(&self) -> Option<Result<Acknowledged, BackendError>> {
         self.state.lock().clone()
     }
 
-    pub(crate) async fn wait(&self) -> Result<Ended, BackendError> {
+    pub(crate) async fn wait(&self) -> Result<Acknowledged, BackendError> {
         loop {
             let version = self.changed.version();
             if let Some(result) = self.get() {

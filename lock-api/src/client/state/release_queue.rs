@@ -4,16 +4,16 @@ use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::bounds::{HORIZON, MAX_BATCH};
+use crate::bounds::{DELIVERY_WINDOW, MAX_BATCH};
 use crate::client::state::backoff::Backoff;
-use crate::client::state::holder::Tenure;
-use crate::client::state::release_outcome::{EndResult, Ended};
+use crate::client::state::holder::HolderCell;
+use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
 use crate::client::state::session::Session;
 use crate::client::state::signal::Signal;
 use crate::error::BackendError;
 use crate::id::{Key, Operation};
-use crate::reply::EndReply;
-use crate::request::End;
+use crate::reply::ReleaseReply;
+use crate::request::Release;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
@@ -22,12 +22,12 @@ const CALLS: usize = 8;
 
 /// An operation whose end has been decided.
 #[derive(Debug)]
-pub(crate) struct EndJob {
+pub(crate) struct PendingRelease {
     pub(crate) key: Key,
     pub(crate) operation: Operation,
     pub(crate) session: Arc<Session>,
-    /// The tenure that may go on without this hold.
-    pub(crate) tenure: Option<Arc<Tenure>>,
+    /// The holder that may go on without this hold.
+    pub(crate) holder: Option<Arc<HolderCell>>,
     /// After this the server has ended it without being asked.
     pub(crate) give_up: Moment,
     /// Whether an earlier attempt got no answer and may have been executed.
@@ -38,23 +38,23 @@ pub(crate) struct EndJob {
     pub(crate) backoff: Backoff,
     /// Whether the client's task sends it.
     pub(crate) background: bool,
-    pub(crate) done: Arc<EndResult>,
+    pub(crate) done: Arc<ReleaseResult>,
 }
 
-impl EndJob {
+impl PendingRelease {
     /// The release of an operation by the client's task.
     pub(crate) fn new(
         key: Key,
         operation: Operation,
         session: Arc<Session>,
         give_up: Moment,
-        done: Arc<EndResult>,
+        done: Arc<ReleaseResult>,
     ) -> Self {
         Self {
             key,
             operation,
             session,
-            tenure: None,
+            holder: None,
             give_up,
             in_doubt: false,
             was_lost: false,
@@ -64,14 +64,14 @@ impl EndJob {
         }
     }
 
-    pub(crate) fn request(&self) -> End {
-        End::new(self.key.clone(), self.operation)
+    pub(crate) fn request(&self) -> Release {
+        Release::new(self.key.clone(), self.operation)
     }
 
     /// Tells the callers that wait for the outcome.
-    pub(crate) fn close(&self, result: Result<EndReply, BackendError>) {
-        self.session.hub.remove(self.operation.sequence);
-        self.done.set(result.map(|reply| Ended {
+    pub(crate) fn close(&self, result: Result<ReleaseReply, BackendError>) {
+        self.session.router.remove(self.operation.sequence);
+        self.done.set(result.map(|reply| Acknowledged {
             reply,
             in_doubt: self.in_doubt,
             was_lost: self.was_lost,
@@ -82,11 +82,11 @@ impl EndJob {
 /// Until when ending an operation is worth the trouble, if its end is decided now: it may still
 /// be delivered, wait for a place's length, be granted, and last for a lease.
 pub(crate) fn give_up_at(now: Moment, lease: Duration, waiter_lease: Duration) -> Moment {
-    now.saturating_add(HORIZON + lease + waiter_lease * 2)
+    now.saturating_add(DELIVERY_WINDOW + lease + waiter_lease * 2)
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Cleanup {
+pub(crate) struct ReleaseQueue {
     state: Mutex<Queue>,
     pub(crate) changed: Signal,
     started: AtomicBool,
@@ -95,9 +95,9 @@ pub(crate) struct Cleanup {
 #[derive(Debug, Default)]
 struct Queue {
     /// Not sent by the task yet.
-    fresh: VecDeque<EndJob>,
+    fresh: VecDeque<PendingRelease>,
     /// Those to be sent again, by when, and a number that tells those of one moment apart.
-    again: BTreeMap<(Moment, u64), EndJob>,
+    again: BTreeMap<(Moment, u64), PendingRelease>,
     numbers: u64,
     /// Calls of the task that are under way: of fresh ends, and of those sent again.
     calls: [usize; 2],
@@ -105,9 +105,9 @@ struct Queue {
     busy: usize,
 }
 
-impl Cleanup {
+impl ReleaseQueue {
     /// Queues an end. Never blocks, spawns or panics.
-    pub(crate) fn push(&self, job: EndJob) {
+    pub(crate) fn push(&self, job: PendingRelease) {
         self.state.lock().fresh.push_back(job);
         self.changed.notify();
     }
@@ -136,7 +136,7 @@ impl Cleanup {
     }
 
     /// A call has ended; these releases are sent again, each at its moment.
-    pub(crate) fn put_back(&self, sort: Sort, jobs: Vec<(Moment, EndJob)>) {
+    pub(crate) fn put_back(&self, sort: Sort, jobs: Vec<(Moment, PendingRelease)>) {
         let mut state = self.state.lock();
         state.calls[sort as usize] -= 1;
         for (at, job) in jobs {
@@ -184,7 +184,7 @@ pub(crate) enum Sort {
 
 /// What the task has to do.
 pub(crate) struct Work {
-    pub(crate) batches: Vec<(Sort, Vec<EndJob>)>,
+    pub(crate) batches: Vec<(Sort, Vec<PendingRelease>)>,
     /// When there is more to do by itself.
     pub(crate) next: Option<Moment>,
     /// Whether nothing is left, not even a call.
@@ -196,7 +196,7 @@ impl Queue {
         self.fresh.is_empty() && self.again.is_empty() && self.calls == [0, 0]
     }
 
-    fn take(&mut self, sort: Sort, now: Moment) -> Option<Vec<EndJob>> {
+    fn take(&mut self, sort: Sort, now: Moment) -> Option<Vec<PendingRelease>> {
         let mut jobs = Vec::new();
         while self.calls[sort as usize] < CALLS && jobs.len() < MAX_BATCH {
             let job = match sort {

@@ -1,14 +1,14 @@
 //! When each holder is renewed, and when it is looked at for a loss.
 //!
-//! A tenure is due a third of its lease after its last renewal was sent. Due times are rounded
-//! down to a grid, so that tenures with the same lease fall due together and share a batch. The
+//! A holder is due a third of its lease after its last renewal was sent. Due times are rounded
+//! down to a grid, so that holders with the same lease fall due together and share a batch. The
 //! grid's origin is drawn for each client, so that clients do not fall due together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::bounds::RENEWALS_PER_LEASE;
-use crate::client::state::holder::Tenure;
+use crate::client::state::holder::HolderCell;
 use crate::client::state::signal::Signal;
 use crate::client::state::watch::{Watched, Watcher};
 use crate::mutants::mutant;
@@ -41,7 +41,7 @@ pub(crate) struct Renewals {
 
 #[derive(Debug, Default)]
 struct Schedule {
-    tenures: BTreeMap<u64, Entry>,
+    holders: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
     /// When the task wakes by itself.
     armed: Option<Moment>,
@@ -49,7 +49,7 @@ struct Schedule {
 
 #[derive(Debug)]
 struct Entry {
-    tenure: Arc<Tenure>,
+    holder: Arc<HolderCell>,
     /// When it is to be renewed; while that is under way, when that is tried again; `None` if
     /// nobody wants it.
     renew: Option<Moment>,
@@ -60,10 +60,10 @@ struct Entry {
 }
 
 impl Schedule {
-    /// Has a tenure looked at, at the latest, at a moment. What is due sooner stays: to look
+    /// Has a holder looked at, at the latest, at a moment. What is due sooner stays: to look
     /// once too often does no harm. Whether the task must be woken for it.
     fn look_by(&mut self, id: u64, by: Moment) -> bool {
-        let Some(entry) = self.tenures.get_mut(&id) else {
+        let Some(entry) = self.holders.get_mut(&id) else {
             return false;
         };
         if entry.due.is_some_and(|due| due <= by) {
@@ -82,16 +82,16 @@ impl Schedule {
     }
 
     fn remove(&mut self, id: u64) -> Option<Entry> {
-        let removed = self.tenures.remove(&id);
+        let removed = self.holders.remove(&id);
         if let Some(due) = removed.as_ref().and_then(|entry| entry.due) {
             self.queue.remove(&(due, id));
         }
         removed
     }
 
-    /// Has a tenure looked at then and not before.
+    /// Has a holder looked at then and not before.
     fn look_at(&mut self, id: u64, at: Moment) {
-        if let Some(entry) = self.tenures.get_mut(&id) {
+        if let Some(entry) = self.holders.get_mut(&id) {
             if let Some(before) = entry.due.replace(at) {
                 self.queue.remove(&(before, id));
             }
@@ -120,14 +120,14 @@ impl Renewals {
         }
     }
 
-    /// A place for a tenure that begins.
+    /// A place for a holder that begins.
     pub(crate) fn enrol(self: &Arc<Self>) -> Watched {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let by: Weak<Self> = Arc::downgrade(self);
         Watched::new(id, by)
     }
 
-    /// When a tenure whose renewal was sent at `sent` is due again.
+    /// When a holder whose renewal was sent at `sent` is due again.
     pub(crate) fn due_after(&self, sent: Moment, lease: Duration) -> Moment {
         let interval = lease / RENEWALS_PER_LEASE;
         let grid = u64::try_from((interval / GRID_PARTS).as_micros())
@@ -139,29 +139,29 @@ impl Renewals {
         due.saturating_sub(Duration::from_micros(over))
     }
 
-    /// Takes a tenure into the schedule, or changes when it is renewed.
-    pub(crate) fn schedule(&self, tenure: &Arc<Tenure>, now: Moment, due: Moment) {
-        self.enter(tenure, now, Some(due));
+    /// Takes a holder into the schedule, or changes when it is renewed.
+    pub(crate) fn schedule(&self, holder: &Arc<HolderCell>, now: Moment, due: Moment) {
+        self.enter(holder, now, Some(due));
     }
 
     /// Takes it in without a renewal: its losses are noticed.
-    pub(crate) fn watch(&self, tenure: &Arc<Tenure>, now: Moment) {
-        self.enter(tenure, now, None);
+    pub(crate) fn watch(&self, holder: &Arc<HolderCell>, now: Moment) {
+        self.enter(holder, now, None);
     }
 
-    fn enter(&self, tenure: &Arc<Tenure>, now: Moment, renew: Option<Moment>) {
-        let loss = tenure.next_loss();
+    fn enter(&self, holder: &Arc<HolderCell>, now: Moment, renew: Option<Moment>) {
+        let loss = holder.next_loss();
         let wake = {
             let mut state = self.state.lock();
-            let entry = state.tenures.entry(tenure.id).or_insert_with(|| Entry {
-                tenure: Arc::clone(tenure),
+            let entry = state.holders.entry(holder.id).or_insert_with(|| Entry {
+                holder: Arc::clone(holder),
                 renew: None,
                 tries: 0,
                 due: None,
             });
             entry.renew = renew.or(entry.renew);
             let by = entry.renew.into_iter().chain(loss).min();
-            let sooner = by.is_some_and(|by| state.look_by(tenure.id, by));
+            let sooner = by.is_some_and(|by| state.look_by(holder.id, by));
             sooner || state.oversleeps(now)
         };
         if wake {
@@ -169,36 +169,36 @@ impl Renewals {
         }
     }
 
-    /// Has a tenure that was looked at looked at again when that is next of use.
-    pub(crate) fn look_again(&self, tenure: &Tenure) {
-        let loss = tenure.next_loss();
+    /// Has a holder that was looked at looked at again when that is next of use.
+    pub(crate) fn look_again(&self, holder: &HolderCell) {
+        let loss = holder.next_loss();
         let mut state = self.state.lock();
-        let renew = state.tenures.get(&tenure.id).and_then(|entry| entry.renew);
+        let renew = state.holders.get(&holder.id).and_then(|entry| entry.renew);
         if let Some(by) = renew.into_iter().chain(loss).min() {
-            state.look_by(tenure.id, by);
+            state.look_by(holder.id, by);
         }
     }
 
     /// Counts a try that is sent now, and sets the time for another without its answer; the
     /// number of this one.
-    pub(crate) fn begin_try(&self, tenure: &Tenure, again: Moment) -> u64 {
+    pub(crate) fn begin_try(&self, holder: &HolderCell, again: Moment) -> u64 {
         let mut state = self.state.lock();
-        let Some(entry) = state.tenures.get_mut(&tenure.id) else {
+        let Some(entry) = state.holders.get_mut(&holder.id) else {
             return 0;
         };
         entry.tries += 1;
         let number = entry.tries;
         if !mutant!(OneErrorEndsRenewal) {
             entry.renew = Some(again);
-            state.look_by(tenure.id, again);
+            state.look_by(holder.id, again);
         }
         number
     }
 
     /// Takes what came of a try.
-    pub(crate) fn end_try(&self, tenure: &Tenure, number: u64, next: Next) {
+    pub(crate) fn end_try(&self, holder: &HolderCell, number: u64, next: Next) {
         let mut state = self.state.lock();
-        let Some(entry) = state.tenures.get_mut(&tenure.id) else {
+        let Some(entry) = state.holders.get_mut(&holder.id) else {
             return;
         };
         let by = match next {
@@ -213,8 +213,8 @@ impl Renewals {
         };
         entry.renew = Some(by);
         // Under the lock, so that no alarm of a loss is put off.
-        let at = tenure.next_loss().map_or(by, |loss| loss.min(by));
-        state.look_at(tenure.id, at);
+        let at = holder.next_loss().map_or(by, |loss| loss.min(by));
+        state.look_at(holder.id, at);
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -222,42 +222,42 @@ impl Renewals {
         drop(removed);
     }
 
-    /// The same, unless a nested hold has joined the tenure again meanwhile.
-    pub(crate) fn remove_if_over(&self, tenure: &Tenure) {
+    /// The same, unless a nested hold has joined the holder again meanwhile.
+    pub(crate) fn remove_if_over(&self, holder: &HolderCell) {
         let mut state = self.state.lock();
-        if tenure.is_over() {
-            let removed = state.remove(tenure.id);
+        if holder.is_over() {
+            let removed = state.remove(holder.id);
             drop(state);
             drop(removed);
         }
     }
 
     pub(crate) fn clock_stepped(&self, clock: ClockId) {
-        for tenure in self.tenures() {
-            tenure.clock_stepped(clock);
+        for holder in self.holders() {
+            holder.clock_stepped(clock);
         }
     }
 
-    /// All tenures that have a guard.
-    pub(crate) fn tenures(&self) -> Vec<Arc<Tenure>> {
+    /// All holders that have a guard.
+    pub(crate) fn holders(&self) -> Vec<Arc<HolderCell>> {
         let state = self.state.lock();
         state
-            .tenures
+            .holders
             .values()
-            .map(|entry| Arc::clone(&entry.tenure))
+            .map(|entry| Arc::clone(&entry.holder))
             .collect()
     }
 
     /// Takes out what is due by now, each with whether it is to be renewed.
-    pub(crate) fn take_due(&self, now: Moment) -> Vec<(Arc<Tenure>, bool)> {
+    pub(crate) fn take_due(&self, now: Moment) -> Vec<(Arc<HolderCell>, bool)> {
         let mut state = self.state.lock();
         let mut due = Vec::new();
         while let Some((at, id)) = state.queue.first().copied().filter(|(at, _)| *at <= now) {
             state.queue.remove(&(at, id));
-            if let Some(entry) = state.tenures.get_mut(&id) {
+            if let Some(entry) = state.holders.get_mut(&id) {
                 entry.due = None;
                 let renew = entry.renew.take_if(|at| *at <= now).is_some();
-                due.push((Arc::clone(&entry.tenure), renew));
+                due.push((Arc::clone(&entry.holder), renew));
             }
         }
         due

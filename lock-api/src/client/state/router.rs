@@ -1,15 +1,15 @@
-//! Where pushed notices find the attempts and guards that they are for.
+//! Where pushed notifications find the attempts and guards that they are for.
 //!
 //! An attempt registers before it is sent, because a push may come before the reply. Its entry
 //! lives until its end is acknowledged: whatever comes for it until then is expected, and
-//! changes nothing that has been decided. A notice without an entry is for an operation that is
+//! changes nothing that has been decided. A notification without an entry is for an operation that is
 //! over.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::backend::Notice;
+use crate::backend::Notification;
 use crate::client::error::Loss;
 use crate::client::state::signal::Signal;
 use crate::id::FencingToken;
@@ -29,27 +29,27 @@ pub(crate) struct PushedGrant {
 
 /// What has been pushed for one waiting attempt.
 #[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    state: Mutex<Mail>,
+pub(crate) struct Inbox {
+    state: Mutex<Contents>,
     changed: Signal,
 }
 
 #[derive(Debug, Default)]
-struct Mail {
+struct Contents {
     grant: Option<PushedGrant>,
-    nudged: bool,
+    poll_now: bool,
 }
 
 /// What a waiting attempt is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(crate) enum InboxEvent {
     Granted(PushedGrant),
-    /// It is time to poll: a hint, or notices may have been missed.
+    /// It is time to poll: a wake-up, or notifications may have been missed.
     PollNow,
 }
 
-impl Mailbox {
-    fn put(&self, put: impl FnOnce(&mut Mail)) {
+impl Inbox {
+    fn put(&self, put: impl FnOnce(&mut Contents)) {
         put(&mut self.state.lock());
         self.changed.notify();
     }
@@ -60,20 +60,20 @@ impl Mailbox {
     }
 
     /// The next event; safe to drop and to ask again.
-    pub(crate) async fn next(&self) -> Event {
+    pub(crate) async fn next(&self) -> InboxEvent {
         loop {
             let version = self.changed.version();
             {
-                let mut mail = self.state.lock();
+                let mut contents = self.state.lock();
                 let grant = match mutant!(TwoTakersOfAGrant) {
-                    true => mail.grant,
-                    false => mail.grant.take(),
+                    true => contents.grant,
+                    false => contents.grant.take(),
                 };
                 if let Some(grant) = grant {
-                    return Event::Granted(grant);
+                    return InboxEvent::Granted(grant);
                 }
-                if std::mem::take(&mut mail.nudged) {
-                    return Event::PollNow;
+                if std::mem::take(&mut contents.poll_now) {
+                    return InboxEvent::PollNow;
                 }
             }
             self.changed.changed(version).await;
@@ -83,40 +83,40 @@ impl Mailbox {
 
 /// A holder, which a pushed notification can end.
 pub(crate) trait Revocable: fmt::Debug + Send + Sync {
-    /// Marks the holder as lost, if the operation with this sequence still holds through it.
+    /// Watermarks the holder as lost, if the operation with this sequence still holds through it.
     fn revoke(&self, sequence: u64, loss: Loss);
 }
 
 #[derive(Debug)]
 enum Entry {
-    Waiting(Arc<Mailbox>),
+    Waiting(Arc<Inbox>),
     Held(Weak<dyn Revocable>),
     Ending,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Hub {
+pub(crate) struct NotificationRouter {
     entries: Mutex<BTreeMap<u64, Entry>>,
     listening: AtomicBool,
     pub(crate) started: AtomicBool,
 }
 
-impl Hub {
+impl NotificationRouter {
     /// Whether the subscription is confirmed.
     pub(crate) fn is_listening(&self) -> bool {
         self.listening.load(Ordering::Acquire)
     }
 
-    pub(crate) fn register(&self, sequence: u64) -> Arc<Mailbox> {
-        let mailbox = Arc::new(Mailbox::default());
+    pub(crate) fn register(&self, sequence: u64) -> Arc<Inbox> {
+        let inbox = Arc::new(Inbox::default());
         self.entries
             .lock()
-            .insert(sequence, Entry::Waiting(Arc::clone(&mailbox)));
-        mailbox
+            .insert(sequence, Entry::Waiting(Arc::clone(&inbox)));
+        inbox
     }
 
-    pub(crate) fn held(&self, sequence: u64, tenure: Weak<dyn Revocable>) {
-        self.entries.lock().insert(sequence, Entry::Held(tenure));
+    pub(crate) fn held(&self, sequence: u64, holder: Weak<dyn Revocable>) {
+        self.entries.lock().insert(sequence, Entry::Held(holder));
     }
 
     /// The end of an operation was decided; a grant that comes now is not for anybody.
@@ -142,23 +142,23 @@ impl Hub {
         if (!listening && !was_listening) || mutant!(ResubscribeWithoutRecheck) {
             return;
         }
-        let waiting: Vec<Arc<Mailbox>> = {
+        let waiting: Vec<Arc<Inbox>> = {
             let entries = self.entries.lock();
             let waiting = entries.values().filter_map(|entry| match entry {
-                Entry::Waiting(mailbox) => Some(Arc::clone(mailbox)),
+                Entry::Waiting(inbox) => Some(Arc::clone(inbox)),
                 Entry::Held(_) | Entry::Ending => None,
             });
             waiting.collect()
         };
-        for mailbox in waiting {
-            mailbox.put(|mail| mail.nudged = true);
+        for inbox in waiting {
+            inbox.put(|contents| contents.poll_now = true);
         }
     }
 
-    /// Carries a notice to whom it is for.
-    pub(crate) fn deliver(&self, notice: Notice, received: Moment) {
-        match notice {
-            Notice::Granted {
+    /// Carries a notification to whom it is for.
+    pub(crate) fn deliver(&self, notification: Notification, received: Moment) {
+        match notification {
+            Notification::Granted {
                 sequence,
                 token,
                 remaining,
@@ -170,36 +170,36 @@ impl Hub {
                     stamp,
                     received,
                 };
-                if let Some(mailbox) = self.waiting(sequence) {
-                    mailbox.put(|mail| mail.grant = Some(grant));
+                if let Some(inbox) = self.waiting(sequence) {
+                    inbox.put(|contents| contents.grant = Some(grant));
                 } else if mutant!(DuplicatePushEndsHold) {
                     self.lose(sequence, Loss::Unknown);
                 }
             }
-            Notice::Hint { sequence, .. } => {
-                if let Some(mailbox) = self.waiting(sequence) {
-                    mailbox.put(|mail| mail.nudged = true);
+            Notification::WakeUp { sequence, .. } => {
+                if let Some(inbox) = self.waiting(sequence) {
+                    inbox.put(|contents| contents.poll_now = true);
                 }
             }
-            Notice::Revoked { sequence, .. } => self.lose(sequence, Loss::Forced),
-            Notice::Gap { listening } => self.set_listening(listening),
+            Notification::Revoked { sequence, .. } => self.lose(sequence, Loss::Forced),
+            Notification::Missed { listening } => self.set_listening(listening),
         }
     }
 
-    /// Declares the tenure lost in which the operation holds, if it still does.
+    /// Declares the holder lost in which the operation holds, if it still does.
     fn lose(&self, sequence: u64, loss: Loss) {
-        let tenure = match self.entries.lock().get(&sequence) {
-            Some(Entry::Held(tenure)) => tenure.upgrade(),
+        let holder = match self.entries.lock().get(&sequence) {
+            Some(Entry::Held(holder)) => holder.upgrade(),
             _ => None,
         };
-        if let Some(tenure) = tenure {
-            tenure.revoke(sequence, loss);
+        if let Some(holder) = holder {
+            holder.revoke(sequence, loss);
         }
     }
 
-    fn waiting(&self, sequence: u64) -> Option<Arc<Mailbox>> {
+    fn waiting(&self, sequence: u64) -> Option<Arc<Inbox>> {
         match self.entries.lock().get(&sequence) {
-            Some(Entry::Waiting(mailbox)) => Some(Arc::clone(mailbox)),
+            Some(Entry::Waiting(inbox)) => Some(Arc::clone(inbox)),
             _ => None,
         }
     }
@@ -217,8 +217,8 @@ mod tests {
         at: ServerTime::from_micros(1),
     };
 
-    fn granted(sequence: u64, token: u64) -> Notice {
-        Notice::Granted {
+    fn granted(sequence: u64, token: u64) -> Notification {
+        Notification::Granted {
             sequence,
             token: FencingToken::new(token),
             remaining: Duration::from_secs(5),
@@ -226,57 +226,66 @@ mod tests {
         }
     }
 
-    fn deliver(hub: &Hub, notice: Notice) {
-        hub.deliver(notice, Moment::default());
+    fn deliver(router: &NotificationRouter, notification: Notification) {
+        router.deliver(notification, Moment::default());
     }
 
     #[test]
-    fn a_grant_that_comes_before_the_reply_waits_in_the_mailbox_and_is_taken_once() {
-        let hub = Hub::default();
-        let mailbox = hub.register(1);
-        deliver(&hub, granted(1, 7));
-        deliver(&hub, granted(1, 7));
-        deliver(&hub, granted(2, 8));
-        let event = mailbox.next().now_or_never();
-        assert!(matches!(event, Some(Event::Granted(grant)) if grant.token.get() == 7));
-        assert!(mailbox.next().now_or_never().is_none());
+    fn a_grant_that_comes_before_the_reply_waits_in_the_inbox_and_is_taken_once() {
+        let router = NotificationRouter::default();
+        let inbox = router.register(1);
+        deliver(&router, granted(1, 7));
+        deliver(&router, granted(1, 7));
+        deliver(&router, granted(2, 8));
+        let event = inbox.next().now_or_never();
+        assert!(matches!(event, Some(InboxEvent::Granted(grant)) if grant.token.get() == 7));
+        assert!(inbox.next().now_or_never().is_none());
     }
 
     #[test]
     fn after_the_end_was_decided_nothing_is_delivered() {
-        let hub = Hub::default();
-        let mailbox = hub.register(1);
-        hub.ending(1);
-        deliver(&hub, granted(1, 7));
-        deliver(&hub, Notice::Gap { listening: true });
-        assert!(mailbox.next().now_or_never().is_none());
+        let router = NotificationRouter::default();
+        let inbox = router.register(1);
+        router.ending(1);
+        deliver(&router, granted(1, 7));
+        deliver(&router, Notification::Missed { listening: true });
+        assert!(inbox.next().now_or_never().is_none());
         assert_eq!(
-            hub.entries.lock().len(),
+            router.entries.lock().len(),
             1,
             "kept until the end is acknowledged"
         );
-        hub.remove(1);
-        assert!(hub.entries.lock().is_empty());
+        router.remove(1);
+        assert!(router.entries.lock().is_empty());
     }
 
     #[test]
-    fn hints_and_gaps_say_to_poll() {
-        let hub = Hub::default();
-        let (one, two) = (hub.register(1), hub.register(2));
+    fn wake_ups_and_missed_notifications_say_to_poll() {
+        let router = NotificationRouter::default();
+        let (one, two) = (router.register(1), router.register(2));
         deliver(
-            &hub,
-            Notice::Hint {
+            &router,
+            Notification::WakeUp {
                 sequence: 1,
                 stamp: STAMP,
             },
         );
-        assert!(matches!(one.next().now_or_never(), Some(Event::PollNow)));
+        assert!(matches!(
+            one.next().now_or_never(),
+            Some(InboxEvent::PollNow)
+        ));
         assert!(two.next().now_or_never().is_none());
         for listening in [true, false] {
-            deliver(&hub, Notice::Gap { listening });
-            assert_eq!(hub.is_listening(), listening);
-            assert!(matches!(one.next().now_or_never(), Some(Event::PollNow)));
-            assert!(matches!(two.next().now_or_never(), Some(Event::PollNow)));
+            deliver(&router, Notification::Missed { listening });
+            assert_eq!(router.is_listening(), listening);
+            assert!(matches!(
+                one.next().now_or_never(),
+                Some(InboxEvent::PollNow)
+            ));
+            assert!(matches!(
+                two.next().now_or_never(),
+                Some(InboxEvent::PollNow)
+            ));
         }
     }
 }

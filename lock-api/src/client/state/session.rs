@@ -1,8 +1,8 @@
-//! One process's use of a client: its secret id, its sequence numbers, its hub, and
+//! One process's use of a client: its secret id, its sequence numbers, its router, and
 //! the polls of its places.
 
 use crate::client::state::polls::Polls;
-use crate::client::state::router::Hub;
+use crate::client::state::router::NotificationRouter;
 use crate::id::{Operation, OwnerId, SessionId};
 use crate::runtime::Runtime;
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub(crate) struct Session {
     sequence: AtomicU64,
     /// What its own owners are counted from. Asking for randomness each time is a system call.
     owners: u64,
-    pub(crate) hub: Hub,
+    pub(crate) router: NotificationRouter,
     pub(crate) polls: Arc<Polls>,
 }
 
@@ -27,20 +27,20 @@ impl Session {
             process,
             sequence: AtomicU64::new(1),
             owners: runtime.random_u64(),
-            hub: Hub::default(),
+            router: NotificationRouter::default(),
             polls: Arc::default(),
         }
     }
 
     /// The session that an adopted hold goes on in. It belongs to another client, so that no
-    /// operation is ever drawn from it, and its notices go there.
+    /// operation is ever drawn from it, and its notifications go there.
     pub(crate) fn foreign(id: SessionId, process: u32) -> Self {
         Self {
             id,
             process,
             sequence: AtomicU64::new(u64::MAX),
             owners: 0,
-            hub: Hub::default(),
+            router: NotificationRouter::default(),
             polls: Arc::default(),
         }
     }

@@ -17,9 +17,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use crate::bounds::MAX_CONVOY;
+use crate::bounds::MAX_BATCHED_CALLERS;
 use crate::client::core::Core;
-use crate::client::state::batches::{Arrival, BY_THEMSELVES, Passenger, Seat, Travels};
+use crate::client::state::batches::{
+    Batchable, PendingRequest, Response, ResponseSlot, UNBATCHED_CALLS,
+};
 use crate::error::BackendError;
 use crate::mutants::mutant;
 use crate::sync::{Arc, Ordering};
@@ -27,42 +29,42 @@ use crate::sync::{Arc, Ordering};
 const SHUTTING_DOWN: &str = "the runtime is shutting down";
 
 /// Sends a request with what else is ready, and waits for its own answer for at most `limit`.
-pub(crate) async fn travel<Q: Travels>(
+pub(crate) async fn send_batched<Q: Batchable>(
     core: &Arc<Core>,
     limit: Duration,
     request: Q,
-) -> Arrival<Q::Reply> {
-    let seat = Seat::new();
-    let passenger = Passenger {
+) -> Response<Q::Reply> {
+    let slot = ResponseSlot::new();
+    let pending = PendingRequest {
         request,
-        seat: Arc::downgrade(&seat),
+        slot: Arc::downgrade(&slot),
     };
-    let departure = {
-        let mut waiting = Q::waiting(&core.convoys).lock();
-        waiting.push(passenger);
-        if mutant!(ConvoyThatNobodySends) {
+    let flush_task = {
+        let mut waiting = Q::waiting(&core.batcher).lock();
+        waiting.push(pending);
+        if mutant!(BatchThatNobodySends) {
             drop(waiting);
-            waiting = Q::waiting(&core.convoys).lock();
+            waiting = Q::waiting(&core.batcher).lock();
         }
-        (waiting.len() == 1).then(|| Departure::<Q>::announce(core))
+        (waiting.len() == 1).then(|| FlushTask::<Q>::begin(core))
     };
-    if let Some(departure) = departure {
-        core.runtime.spawn(Box::pin(departure.depart()));
+    if let Some(flush_task) = flush_task {
+        core.runtime.spawn(Box::pin(flush_task.run()));
     }
-    core.bounded(limit, poll_fn(|cx| seat.poll(cx))).await
+    core.bounded(limit, poll_fn(|cx| slot.poll(cx))).await
 }
 
 /// The task that sends what waits. If it is dropped before that, it says so.
-struct Departure<Q: Travels> {
+struct FlushTask<Q: Batchable> {
     core: Arc<Core>,
     gone: bool,
     sort: PhantomData<fn(Q)>,
 }
 
-impl<Q: Travels> Departure<Q> {
-    fn announce(core: &Arc<Core>) -> Self {
-        let under_way = &core.convoys.under_way;
-        under_way.fetch_add(BY_THEMSELVES, Ordering::Acquire);
+impl<Q: Batchable> FlushTask<Q> {
+    fn begin(core: &Arc<Core>) -> Self {
+        let calls_in_flight = &core.batcher.calls_in_flight;
+        calls_in_flight.fetch_add(UNBATCHED_CALLS, Ordering::Acquire);
         Self {
             core: Arc::clone(core),
             gone: false,
@@ -70,38 +72,38 @@ impl<Q: Travels> Departure<Q> {
         }
     }
 
-    async fn depart(mut self) {
+    async fn run(mut self) {
         let core = Arc::clone(&self.core);
         next_turn().await;
         let mut waiting = self.take();
         self.gone = true;
-        let under_way = &core.convoys.under_way;
-        under_way.fetch_sub(BY_THEMSELVES - 1, Ordering::Release);
+        let calls_in_flight = &core.batcher.calls_in_flight;
+        calls_in_flight.fetch_sub(UNBATCHED_CALLS - 1, Ordering::Release);
         let mut calls = FuturesUnordered::new();
         while !waiting.is_empty() {
-            let rest = waiting.split_off(waiting.len().min(MAX_CONVOY));
-            calls.push(sail(&core, std::mem::replace(&mut waiting, rest)));
+            let rest = waiting.split_off(waiting.len().min(MAX_BATCHED_CALLERS));
+            calls.push(flush(&core, std::mem::replace(&mut waiting, rest)));
         }
         while calls.next().await.is_some() {}
     }
 
-    fn take(&self) -> Vec<Passenger<Q>> {
-        std::mem::take(&mut *Q::waiting(&self.core.convoys).lock())
+    fn take(&self) -> Vec<PendingRequest<Q>> {
+        std::mem::take(&mut *Q::waiting(&self.core.batcher).lock())
     }
 }
 
-impl<Q: Travels> Drop for Departure<Q> {
+impl<Q: Batchable> Drop for FlushTask<Q> {
     fn drop(&mut self) {
-        let counted = if self.gone { 1 } else { BY_THEMSELVES };
+        let counted = if self.gone { 1 } else { UNBATCHED_CALLS };
         let stranded = if self.gone { Vec::new() } else { self.take() };
-        for passenger in stranded {
-            if let Some(seat) = passenger.seat.upgrade() {
-                seat.take(Err(BackendError::unavailable(SHUTTING_DOWN)));
+        for pending in stranded {
+            if let Some(slot) = pending.slot.upgrade() {
+                slot.take(Err(BackendError::unavailable(SHUTTING_DOWN)));
             }
         }
         self.core
-            .convoys
-            .under_way
+            .batcher
+            .calls_in_flight
             .fetch_sub(counted, Ordering::Release);
     }
 }
@@ -121,42 +123,42 @@ async fn next_turn() {
 }
 
 /// Sends what has a caller yet in one call, and gives each its answer.
-async fn sail<Q: Travels>(core: &Core, passengers: Vec<Passenger<Q>>) {
-    let with_callers = passengers
+async fn flush<Q: Batchable>(core: &Core, requests: Vec<PendingRequest<Q>>) {
+    let with_callers = requests
         .into_iter()
-        .filter_map(|passenger| Some((passenger.request, passenger.seat.upgrade()?)));
-    let (requests, seats): (Vec<Q>, Vec<_>) = with_callers.unzip();
+        .filter_map(|pending| Some((pending.request, pending.slot.upgrade()?)));
+    let (requests, slots): (Vec<Q>, Vec<_>) = with_callers.unzip();
     if requests.is_empty() {
         return;
     }
-    let mut aboard = Aboard(seats);
+    let mut in_flight = InFlight(slots);
     let call = Q::send(&*core.backend, &requests);
     let limit = core.settings.call_timeout;
     let answers = core.exchange_batch(limit, requests.len(), call).await;
-    for (seat, answer) in aboard.0.drain(..).zip(spoiled(answers)) {
-        seat.take(answer);
+    for (slot, answer) in in_flight.0.drain(..).zip(spoiled(answers)) {
+        slot.take(answer);
     }
 }
 
 /// What planted faults make of the answers.
-fn spoiled<R: Clone>(mut answers: Vec<Arrival<R>>) -> Vec<Arrival<R>> {
-    if mutant!(ConvoyMixesAnswers) {
+fn spoiled<R: Clone>(mut answers: Vec<Response<R>>) -> Vec<Response<R>> {
+    if mutant!(BatchMixesAnswers) {
         answers.reverse();
     }
     let failed = answers.iter().find_map(|answer| answer.as_ref().err());
-    if let Some(error) = failed.cloned().filter(|_| mutant!(ConvoySharesFailure)) {
+    if let Some(error) = failed.cloned().filter(|_| mutant!(BatchSharesFailure)) {
         answers.fill(Err(error));
     }
     answers
 }
 
 /// Those whose requests were sent. If the answer can no longer come, they are told.
-struct Aboard<R>(Vec<Arc<Seat<R>>>);
+struct InFlight<R>(Vec<Arc<ResponseSlot<R>>>);
 
-impl<R> Drop for Aboard<R> {
+impl<R> Drop for InFlight<R> {
     fn drop(&mut self) {
-        for seat in self.0.drain(..) {
-            seat.take(Err(BackendError::outcome_unknown(SHUTTING_DOWN)));
+        for slot in self.0.drain(..) {
+            slot.take(Err(BackendError::outcome_unknown(SHUTTING_DOWN)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The task that keeps a session's subscription and carries its notices to the hub.
+//! The task that keeps a session's subscription and carries its notifications to the router.
 //!
 //! Without a subscription waiters are served all the same, by their polls. A server that refuses
 //! it (the user may not subscribe) is asked again now and then, since its rights may be mended.
@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 
-use crate::backend::{Notice, Notices};
+use crate::backend::{Notification, Notifications};
 use crate::bounds::CALL_TIMEOUT;
 use crate::client::core::Core;
 use crate::client::state::session::Session;
@@ -22,7 +22,7 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
 /// Starts the task for a session, once, if the backend pushes.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
-    let started = session.hub.started.swap(true, Ordering::AcqRel);
+    let started = session.router.started.swap(true, Ordering::AcqRel);
     if core.capabilities.push && (!started || mutant!(SubscribesForEachWaiter)) {
         core.runtime
             .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
@@ -67,36 +67,40 @@ enum Listened {
     Failed(BackendError),
 }
 
-/// Subscribes and carries notices until the subscription ends.
+/// Subscribes and carries notifications until the subscription ends.
 async fn listen_once(core: &Core, session: &Session) -> Listened {
     let listen = pin!(core.backend.listen(session.id));
     // Nobody waits for it, and it needs more round trips than a call whose limit is short.
     let limit = core.settings.call_timeout.max(CALL_TIMEOUT);
     match core.bounded(limit, listen).await {
-        Ok(notices) => carry(core, session, notices).await,
+        Ok(notifications) => carry(core, session, notifications).await,
         Err(BackendError::Closed | BackendError::Unsupported { .. }) => Listened::Over,
         Err(error) => Listened::Failed(error),
     }
 }
 
-async fn carry(core: &Core, session: &Session, mut notices: Notices) -> Listened {
+async fn carry(core: &Core, session: &Session, mut notifications: Notifications) -> Listened {
     set_listening(core, session, true);
     let mut unused = pin!(unused(core));
     loop {
-        match select(unused.as_mut(), notices.next()).await {
+        match select(unused.as_mut(), notifications.next()).await {
             Either::Left(_) => return Listened::Over,
-            Either::Right((Some(Notice::Gap { listening }), _)) => {
+            Either::Right((Some(Notification::Missed { listening }), _)) => {
                 set_listening(core, session, listening);
             }
-            Either::Right((Some(notice), _)) => session.hub.deliver(notice, core.now()),
+            Either::Right((Some(notification), _)) => {
+                session.router.deliver(notification, core.now())
+            }
             Either::Right((None, _)) => return Listened::Interrupted,
         }
     }
 }
 
 fn set_listening(core: &Core, session: &Session, listening: bool) {
-    let before = session.hub.is_listening();
-    session.hub.deliver(Notice::Gap { listening }, core.now());
+    let before = session.router.is_listening();
+    session
+        .router
+        .deliver(Notification::Missed { listening }, core.now());
     if before != listening {
         core.events.subscription(listening);
     }

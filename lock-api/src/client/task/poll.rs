@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::client::core::Core;
 use crate::client::state::answer::reply_of;
-use crate::client::state::polls::{Place, Polled};
+use crate::client::state::polls::{Polled, PolledWaiter};
 use crate::client::state::session::Session;
 use crate::id::{Key, Operation};
 use crate::request::Poll;
@@ -52,17 +52,17 @@ async fn run(core: Arc<Core>, session: Arc<Session>) {
     }
 }
 
-async fn send(core: Arc<Core>, session: Arc<Session>, places: Vec<Arc<Place>>) {
-    let listening = session.hub.is_listening();
-    let requests: Vec<Poll> = places
+async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWaiter>>) {
+    let listening = session.router.is_listening();
+    let requests: Vec<Poll> = waiters
         .iter()
-        .map(|place| Poll::new(place.key.clone(), place.operation, listening))
+        .map(|waiter| Poll::new(waiter.key.clone(), waiter.operation, listening))
         .collect();
     let call = core.backend.poll(&requests);
     let limit = core.settings.call_timeout;
     let answers = core.exchange_batch(limit, requests.len(), call).await;
-    for (place, answer) in places.iter().zip(answers) {
-        core.events.poll(&place.key, reply_of(&answer));
-        place.put(answer);
+    for (waiter, answer) in waiters.iter().zip(answers) {
+        core.events.poll(&waiter.key, reply_of(&answer));
+        waiter.put(answer);
     }
 }

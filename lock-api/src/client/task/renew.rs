@@ -1,12 +1,12 @@
 //! The task that renews all guards of a client; the renewal thread runs it.
 //!
 //! [`Renewals`](crate::client::state::renewals) says when a holder is due. What is
-//! definite is final: the server's word that the tenure is lost, or the deadline.
+//! definite is final: the server's word that the holder is lost, or the deadline.
 //!
 //! A renewal that fails is tried again after a short random pause, until the deadline. One that
 //! has no answer after the time of a try is tried again *beside* it: a call is given up only
 //! after the time-out of a call, and an answer counts whenever it comes, since it says how long
-//! the tenure lasts from the moment when its own request was sent. So a network that is slower
+//! the holder lasts from the moment when its own request was sent. So a network that is slower
 //! than a try loses no lock.
 //!
 //! The same task notices losses and tells of them, whether anybody waits for one or not.
@@ -19,11 +19,11 @@ use crate::bounds::{MAX_BATCH, MAX_RENEW_ATTEMPT};
 use crate::client::core::Core;
 use crate::client::error::Loss;
 use crate::client::state::answer::{Answer, reply_of};
-use crate::client::state::holder::{Plan, Tenure};
+use crate::client::state::holder::{HolderCell, Plan};
 use crate::client::state::renewals::Next;
 use crate::error::BackendError;
 use crate::mutants::mutant;
-use crate::reply::{RenewReply, Why};
+use crate::reply::{EndReason, RenewReply};
 use crate::request::Renew;
 use crate::runtime::BoxFuture;
 use crate::sync::Arc;
@@ -36,7 +36,8 @@ fn try_limit(lease: Duration) -> Duration {
 /// Starts the task, once.
 pub(crate) fn start(core: &Arc<Core>) {
     if core.renewals.start() {
-        core.runtime.spawn_guardian(Box::pin(run(Arc::clone(core))));
+        core.runtime
+            .spawn_on_renewal_thread(Box::pin(run(Arc::clone(core))));
     }
 }
 
@@ -58,9 +59,9 @@ async fn run(core: Arc<Core>) {
     }
 }
 
-/// One tenure's part in a call.
+/// One holder's part in a call.
 pub(crate) struct Member {
-    tenure: Arc<Tenure>,
+    holder: Arc<HolderCell>,
     plan: Plan,
     /// The number of the try.
     number: u64,
@@ -70,14 +71,14 @@ pub(crate) struct Member {
 pub(crate) fn batches(core: &Core) -> Vec<Vec<Member>> {
     let now = core.now();
     let mut members = Vec::new();
-    for (tenure, renew) in core.renewals.take_due(now) {
-        core.tell_losses(&tenure, now);
-        core.renewals.look_again(&tenure);
-        if renew && let Some(plan) = tenure.plan(now) {
+    for (holder, renew) in core.renewals.take_due(now) {
+        core.tell_losses(&holder, now);
+        core.renewals.look_again(&holder);
+        if renew && let Some(plan) = holder.plan(now) {
             let again = now.saturating_add(try_limit(plan.lease) + pause(core, plan.lease));
-            let number = core.renewals.begin_try(&tenure, again);
+            let number = core.renewals.begin_try(&holder, again);
             members.push(Member {
-                tenure,
+                holder,
                 plan,
                 number,
             });
@@ -100,8 +101,8 @@ fn pause(core: &Core, lease: Duration) -> Duration {
 pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
     let requests: Vec<Renew> = batch
         .iter()
-        .map(|Member { tenure, plan, .. }| Renew {
-            key: tenure.key.clone(),
+        .map(|Member { holder, plan, .. }| Renew {
+            key: holder.key.clone(),
             operation: plan.operation,
             lease: plan.lease,
         })
@@ -115,23 +116,23 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
         core.events.renewals_failed(failed, answers.len(), error);
     }
     for (member, answer) in batch.iter().zip(answers) {
-        core.events.renewal(&member.tenure.key, reply_of(&answer));
-        let next = apply(&core, &member.tenure, member.plan, &answer);
+        core.events.renewal(&member.holder.key, reply_of(&answer));
+        let next = apply(&core, &member.holder, member.plan, &answer);
         if let Next::Renewed(due) = next
             && mutant!(CancelBeforeSchedule)
         {
             // Its end may have begun, and taken it out of the schedule.
-            core.renewals.schedule(&member.tenure, core.now(), due);
+            core.renewals.schedule(&member.holder, core.now(), due);
             continue;
         }
-        core.renewals.end_try(&member.tenure, member.number, next);
+        core.renewals.end_try(&member.holder, member.number, next);
     }
 }
 
 /// Takes the answer to a renewal.
 fn apply(
     core: &Core,
-    tenure: &Tenure,
+    holder: &HolderCell,
     plan: Plan,
     answer: &Result<Answer<RenewReply>, BackendError>,
 ) -> Next {
@@ -140,23 +141,23 @@ fn apply(
     match answer {
         Ok(answer) => match answer.reply {
             RenewReply::Renewed { token, remaining } => {
-                if core.extend(tenure, answer.standing(token, remaining)) {
+                if core.extend(holder, answer.status(token, remaining)) {
                     Next::Renewed(core.renewals.due_after(answer.sent, plan.lease))
                 } else {
                     Next::Never
                 }
             }
-            RenewReply::Lost(why) => {
-                // If its end has begun, another hold may keep the tenure: renew through that one.
-                unless_lost(tenure.lose_through(plan.operation.sequence, why))
+            RenewReply::Lost(reason) => {
+                // If its end has begun, another hold may keep the holder: renew through that one.
+                unless_lost(holder.lose_through(plan.operation.sequence, reason))
             }
         },
         Err(BackendError::ForeignValue { .. }) => {
             // Somebody wrote over the key, and the hold with it.
-            unless_lost(tenure.lose_through(plan.operation.sequence, Why::Unknown))
+            unless_lost(holder.lose_through(plan.operation.sequence, EndReason::Unknown))
         }
         Err(BackendError::Closed) => {
-            tenure.lose(Loss::ClientClosed);
+            holder.lose(Loss::ClientClosed);
             Next::Never
         }
         Err(_) if mutant!(OneErrorEndsRenewal) => Next::Never,

@@ -12,13 +12,13 @@ use crate::backend::Capabilities;
 use crate::bounds::SHORT_LEASE;
 use crate::client::error::Loss;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::holder::Tenure;
+use crate::client::state::holder::HolderCell;
 use crate::client::state::loss::{Hook, LossEvent};
 use crate::client::state::settings::Settings;
 use crate::client::telemetry::meter::{self, count, record, shift};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, Label};
-use crate::reply::{EndReply, PollReply, Queued, RenewReply, Why};
+use crate::reply::{EndReason, PollReply, Queued, ReleaseReply, RenewReply};
 use crate::request::Mode;
 use crate::runtime::Moment;
 use crate::sync::{AtomicBool, Mutex, Ordering};
@@ -70,8 +70,8 @@ impl Events {
     }
 
     /// An attempt has a place in the queue.
-    pub(crate) fn queued(&self, key: &Key, mode: Mode, place: &Queued) {
-        let ahead = place.ahead;
+    pub(crate) fn queued(&self, key: &Key, mode: Mode, waiter: &Queued) {
+        let ahead = waiter.ahead;
         tell!(DEBUG, "queued", key = key.as_str(), mode = %Shown(mode), ahead);
         count!(meter::QUEUED, "mode" => mode_name(mode));
     }
@@ -89,7 +89,7 @@ impl Events {
         count!(meter::POLLS, "outcome" => outcome);
     }
 
-    /// A tenure was to be renewed; what fails is tried again until the deadline.
+    /// A holder was to be renewed; what fails is tried again until the deadline.
     pub(crate) fn renewal(&self, key: &Key, result: Result<&RenewReply, &BackendError>) {
         let key = key.as_str();
         let outcome = match result {
@@ -104,8 +104,8 @@ impl Events {
                 );
                 "renewed"
             }
-            Ok(RenewReply::Lost(why)) => {
-                tell!(DEBUG, "not renewed", key, reason = why_name(*why));
+            Ok(RenewReply::Lost(reason)) => {
+                tell!(DEBUG, "not renewed", key, reason = reason_name(*reason));
                 "lost"
             }
             Err(error) => {
@@ -116,7 +116,7 @@ impl Events {
         count!(meter::RENEWALS, "outcome" => outcome);
     }
 
-    /// A call that was to renew `count` tenures failed for `failed` of them.
+    /// A call that was to renew `count` holders failed for `failed` of them.
     pub(crate) fn renewals_failed(&self, failed: usize, count: usize, error: &BackendError) {
         tell!(INFO, "renewals failed", failed, count, %error);
     }
@@ -137,14 +137,14 @@ impl Events {
     }
 
     /// The end of a hold that was not lost has begun.
-    pub(crate) fn ending(&self, tenure: &Tenure, hold: &HoldState, now: Moment) {
+    pub(crate) fn ending(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
         let held = now.saturating_since(hold.since);
         tell!(
             DEBUG,
             "ending",
-            key = tenure.key.as_str(),
+            key = holder.key.as_str(),
             mode = %Shown(hold.mode),
-            token = self.number(tenure.token()),
+            token = self.number(holder.token()),
             held_ms = millis(held)
         );
         Self::guard_over(hold.mode, held, "ended");
@@ -157,23 +157,23 @@ impl Events {
     }
 
     /// A hold was handed off; this client keeps it no longer.
-    pub(crate) fn handed_off(&self, tenure: &Tenure, hold: &HoldState, now: Moment) {
+    pub(crate) fn handed_off(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
         let held = now.saturating_since(hold.since);
         tell!(
             DEBUG,
             "handed off",
-            key = tenure.key.as_str(),
+            key = holder.key.as_str(),
             mode = %Shown(hold.mode),
-            token = self.number(tenure.token()),
+            token = self.number(holder.token()),
             held_ms = millis(held)
         );
         Self::guard_over(hold.mode, held, "handed_off");
     }
 
     /// A hold that was handed off was adopted by this client.
-    pub(crate) fn adopted(&self, tenure: &Tenure, mode: Mode) {
-        let token = self.number(tenure.token());
-        tell!(DEBUG, "adopted", key = tenure.key.as_str(), mode = %Shown(mode), token);
+    pub(crate) fn adopted(&self, holder: &HolderCell, mode: Mode) {
+        let token = self.number(holder.token());
+        tell!(DEBUG, "adopted", key = holder.key.as_str(), mode = %Shown(mode), token);
     }
 
     /// An end was acknowledged, or given up.
@@ -181,12 +181,12 @@ impl Events {
         &self,
         key: &Key,
         background: bool,
-        result: &Result<EndReply, BackendError>,
+        result: &Result<ReleaseReply, BackendError>,
     ) {
         let (outcome, reason) = match result {
-            Ok(EndReply::Released { .. }) => ("released", None),
-            Ok(EndReply::Left) => ("left", None),
-            Ok(EndReply::NotHeld(why)) => ("not_held", Some(why_name(*why))),
+            Ok(ReleaseReply::Released { .. }) => ("released", None),
+            Ok(ReleaseReply::Left) => ("left", None),
+            Ok(ReleaseReply::NotHeld(reason)) => ("not_held", Some(reason_name(*reason))),
             Err(_) => ("given_up", None),
         };
         let key = key.as_str();
@@ -195,23 +195,23 @@ impl Events {
             Err(error) => tell!(INFO, "ended", key, outcome, %error, background),
         }
         let by = if background { "background" } else { "release" };
-        count!(meter::ENDS, "outcome" => outcome, "by" => by);
+        count!(meter::RELEASES, "outcome" => outcome, "by" => by);
     }
 
     /// An end got no answer; it is sent again.
-    pub(crate) fn end_failed(&self, key: &Key, error: &BackendError) {
+    pub(crate) fn release_failed(&self, key: &Key, error: &BackendError) {
         tell!(DEBUG, "end failed", key = key.as_str(), %error);
-        count!(meter::END_RETRIES);
+        count!(meter::RELEASE_RETRIES);
     }
 
     /// A guard is lost.
-    pub(crate) fn lost(&self, tenure: &Tenure, hold: &HoldState, reason: Loss, now: Moment) {
+    pub(crate) fn lost(&self, holder: &HolderCell, hold: &HoldState, reason: Loss, now: Moment) {
         let held = now.saturating_since(hold.since);
-        let token = tenure.token();
+        let token = holder.token();
         tell!(
             WARN,
             "lost",
-            key = tenure.key.as_str(),
+            key = holder.key.as_str(),
             mode = %Shown(hold.mode),
             token = self.number(token),
             reason = loss_name(reason),
@@ -221,7 +221,7 @@ impl Events {
         count!(meter::LOSSES, "mode" => mode_name(hold.mode), "reason" => loss_name(reason));
         if self.on_loss.is_some() {
             self.losses.lock().push_back(LossEvent {
-                key: tenure.key.clone(),
+                key: holder.key.clone(),
                 mode: hold.mode,
                 token: self.token(token),
                 reason,
@@ -253,7 +253,7 @@ impl Events {
         count!(meter::CLOCK_STEPS);
     }
 
-    /// Notices come from now on, or come no longer.
+    /// Notifications come from now on, or come no longer.
     pub(crate) fn subscription(&self, listening: bool) {
         if listening {
             tell!(DEBUG, "subscribed");
@@ -302,12 +302,12 @@ pub(crate) const fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-const fn why_name(why: Why) -> &'static str {
-    match why {
-        Why::Expired => "expired",
-        Why::Forced => "forced",
-        Why::Ended => "ended",
-        Why::Unknown => "unknown",
+const fn reason_name(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Expired => "expired",
+        EndReason::Forced => "forced",
+        EndReason::Released => "ended",
+        EndReason::Unknown => "unknown",
     }
 }
 

@@ -70,9 +70,9 @@ pub(crate) const RENEWALS: &str = "leasehold_renewals_total";
 /// Guards that were lost.
 pub(crate) const LOSSES: &str = "leasehold_losses_total";
 /// Ends that were acknowledged or given up.
-pub(crate) const ENDS: &str = "leasehold_ends_total";
+pub(crate) const RELEASES: &str = "leasehold_releases_total";
 /// Ends that had to be sent again.
-pub(crate) const END_RETRIES: &str = "leasehold_end_retries_total";
+pub(crate) const RELEASE_RETRIES: &str = "leasehold_release_retries_total";
 /// Steps of the server's clock.
 pub(crate) const CLOCK_STEPS: &str = "leasehold_clock_steps_total";
 /// Subscriptions that ended or could not be had.
@@ -85,12 +85,12 @@ pub(crate) fn describe() {
 
     for (name, what) in [
         (ACQUISITIONS, "Calls that took a lock, or tried to"),
-        (QUEUED, "Places taken in a queue"),
-        (POLLS, "Looks at a place in a queue"),
-        (RENEWALS, "Renewals of a tenure"),
+        (QUEUED, "Waiters taken in a queue"),
+        (POLLS, "Looks at a waiter in a queue"),
+        (RENEWALS, "Renewals of a holder"),
         (LOSSES, "Guards that were lost"),
-        (ENDS, "Ends that were acknowledged or given up"),
-        (END_RETRIES, "Ends that had to be sent again"),
+        (RELEASES, "Ends that were acknowledged or given up"),
+        (RELEASE_RETRIES, "Ends that had to be sent again"),
         (CLOCK_STEPS, "Steps of the server's clock"),
         (
             SUBSCRIPTION_FAILURES,

@@ -3,7 +3,7 @@
 use super::{Step, holder_mut};
 use crate::id::{FencingToken, OwnerId};
 use crate::machine::{Command, Reply};
-use crate::reply::{AcquireReply, ConvertReply, EndReply, Refused};
+use crate::reply::{AcquireReply, ConvertReply, Refused, ReleaseReply};
 use crate::request::{Convert, Kind, Mode};
 
 pub(super) fn upgrade_self_deadlock(step: &mut Step<'_>) {
@@ -16,9 +16,9 @@ pub(super) fn upgrade_self_deadlock(step: &mut Step<'_>) {
     // As if somebody else asked to write.
     let stranger = OwnerId::from_u64(!own.owner.as_u64());
     step.again_with_acquire(|request| request.operation.owner = stranger);
-    for place in &mut step.after.places {
-        if place.operation.owner == stranger {
-            place.operation = own;
+    for waiter in &mut step.after.waiters {
+        if waiter.operation.owner == stranger {
+            waiter.operation = own;
         }
     }
 }
@@ -32,7 +32,7 @@ fn convert<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Convert> {
 }
 
 pub(super) fn duplicate_conversion_acts(step: &mut Step<'_>) {
-    if let Reply::Convert(ConvertReply::WrongPeriod(view)) = step.reply
+    if let Reply::Convert(ConvertReply::WrongEpoch(view)) = step.reply
         && let Some(request) = convert(step)
     {
         request.expected = view.token;
@@ -50,16 +50,16 @@ pub(super) fn upgrade_not_sole(step: &mut Step<'_>) {
     let Some(own) = step.stood().cloned() else {
         return;
     };
-    if is_refused(step) && step.after.tenures.len() > 1 {
+    if is_refused(step) && step.after.holders.len() > 1 {
         // Both cannot be stored: the capacity does not allow it.
-        step.before.tenures = vec![own];
+        step.before.holders = vec![own];
         step.again_without(|_| true);
     }
 }
 
 pub(super) fn upgrade_always_refused(step: &mut Step<'_>) {
-    let reads = step.stood().is_some_and(|tenure| {
-        let mut modes = tenure.holds.iter().map(|hold| hold.1);
+    let reads = step.stood().is_some_and(|holder| {
+        let mut modes = holder.holds.iter().map(|hold| hold.1);
         modes.all(|mode| mode == Mode::Shared)
     });
     let done = matches!(step.reply, Reply::Convert(ConvertReply::Converted { .. }));
@@ -74,16 +74,16 @@ pub(super) fn upgrade_always_refused(step: &mut Step<'_>) {
 pub(super) fn upgrades_again(step: &mut Step<'_>) {
     if let Command::Convert(request) = &step.command
         && is_refused(step)
-        && let Some(tenure) = holder_mut(&mut step.before, request.operation)
+        && let Some(holder) = holder_mut(&mut step.before, request.operation)
     {
-        tenure.upgraded = false;
+        holder.upgraded = false;
         step.again();
     }
 }
 
 pub(super) fn end_tells_old_token(step: &mut Step<'_>) {
-    if let Reply::End(EndReply::Released {
-        tenure: Some(view), ..
+    if let Reply::Release(ReleaseReply::Released {
+        holder: Some(view), ..
     }) = &mut step.reply
     {
         view.token = FencingToken::new(step.before.token);
@@ -93,6 +93,6 @@ pub(super) fn end_tells_old_token(step: &mut Step<'_>) {
 pub(super) fn downgrade_overtakes(step: &mut Step<'_>) {
     let done = matches!(step.reply, Reply::Convert(ConvertReply::Converted { .. }));
     if convert(step).is_some_and(|request| request.to == Mode::Shared && done) {
-        step.again_without(|place| place.mode == Mode::Exclusive);
+        step.again_without(|waiter| waiter.mode == Mode::Exclusive);
     }
 }

@@ -2,15 +2,15 @@
 
 use super::{Step, holder_mut, whole};
 use crate::machine::{Command, Reply};
-use crate::reply::{AcquireReply, Acquired, EndReply, Refused, RenewReply, Why};
+use crate::reply::{AcquireReply, Acquired, EndReason, Refused, ReleaseReply, RenewReply};
 use crate::request::{Acquire, LockSpec};
 
 pub(super) fn hold_limit_ignored(step: &mut Step<'_>) {
     step.again_with_acquire(|request| request.limits.holds = u32::MAX);
 }
 
-pub(super) fn no_mark_after_end(step: &mut Step<'_>) {
-    if let Command::End(request) = &step.command {
+pub(super) fn no_watermark_after_end(step: &mut Step<'_>) {
+    if let Command::Release(request) = &step.command {
         let session = request.operation.session;
         step.after.watermarks.retain(|it| it.session != session);
     }
@@ -18,19 +18,19 @@ pub(super) fn no_mark_after_end(step: &mut Step<'_>) {
 
 /// Whoever is first among the holders.
 fn free_the_first(step: &mut Step<'_>) {
-    if !step.after.tenures.is_empty() {
-        step.after.tenures.remove(0);
+    if !step.after.holders.is_empty() {
+        step.after.holders.remove(0);
     }
 }
 
 pub(super) fn end_again_frees_next(step: &mut Step<'_>) {
-    if step.reply == Reply::End(EndReply::NotHeld(Why::Ended)) {
+    if step.reply == Reply::Release(ReleaseReply::NotHeld(EndReason::Released)) {
         free_the_first(step);
     }
 }
 
 pub(super) fn end_ignores_owner(step: &mut Step<'_>) {
-    if matches!(step.reply, Reply::End(EndReply::NotHeld(_))) {
+    if matches!(step.reply, Reply::Release(ReleaseReply::NotHeld(_))) {
         free_the_first(step);
     }
 }
@@ -42,10 +42,10 @@ pub(super) fn retry_counts_twice(step: &mut Step<'_>) {
     let (operation, mode) = (request.operation, request.mode);
     let copy = (operation.sequence | 1 << 52, mode);
     if step.stood().is_some()
-        && let Some(tenure) = holder_mut(&mut step.after, operation)
-        && !tenure.holds.contains(&copy)
+        && let Some(holder) = holder_mut(&mut step.after, operation)
+        && !holder.holds.contains(&copy)
     {
-        tenure.holds = tenure.holds.iter().copied().chain([copy]).collect();
+        holder.holds = holder.holds.iter().copied().chain([copy]).collect();
         if let Some(acquired) = step.acquired() {
             acquired.holds += 1;
         }
@@ -62,11 +62,11 @@ pub(super) fn stale_too_soon(step: &mut Step<'_>) {
         return;
     };
     let operation = request.operation;
-    let mut marks = step.before.watermarks.iter_mut();
-    if let Some(mark) = marks.find(|it| it.session == operation.session && it.until > now)
-        && operation.sequence > mark.sequence + 1
+    let mut watermarks = step.before.watermarks.iter_mut();
+    if let Some(watermark) = watermarks.find(|it| it.session == operation.session && it.until > now)
+        && operation.sequence > watermark.sequence + 1
     {
-        (mark.sequence, mark.why) = (operation.sequence, None);
+        (watermark.sequence, watermark.reason) = (operation.sequence, None);
         step.again();
     }
 }
@@ -83,9 +83,9 @@ pub(super) fn write_before_refusal(step: &mut Step<'_>) {
     }
     let full = Reply::Acquire(AcquireReply::Refused(Refused::HoldLimit)) == step.reply;
     let end = step.in_time(lease);
-    let mut tenures = step.after.tenures.iter_mut();
-    if let Some(tenure) = tenures.find(|it| full && (it.session, it.id) == id) {
-        tenure.end = tenure.end.max(end);
+    let mut holders = step.after.holders.iter_mut();
+    if let Some(holder) = holders.find(|it| full && (it.session, it.id) == id) {
+        holder.end = holder.end.max(end);
     }
 }
 
@@ -95,8 +95,8 @@ pub(super) fn renew_revives(step: &mut Step<'_>) {
     else {
         return;
     };
-    let waits = |place: &super::WaiterParts| place.operation == request.operation;
-    if !step.after.tenures.is_empty() || step.after.places.iter().any(waits) {
+    let waits = |waiter: &super::WaiterParts| waiter.operation == request.operation;
+    if !step.after.holders.is_empty() || step.after.waiters.iter().any(waits) {
         return;
     }
     let spec = step.after.spec.unwrap_or(LockSpec::mutex());

@@ -5,16 +5,16 @@ use std::time::Duration;
 use super::{Step, holder, holder_mut};
 use crate::bounds::{CHECK_EARLY, SCAN_FREELY};
 use crate::machine::{Command, Reply, StateParts};
-use crate::reply::{AcquireReply, EndReply, Held, PollReply, Queued, RenewReply};
+use crate::reply::{AcquireReply, Contention, PollReply, Queued, ReleaseReply, RenewReply};
 use crate::time::ServerTime;
 
 /// The smallest time that the machine tells apart.
 const TICK: Duration = Duration::from_micros(1);
 
 fn move_ends(parts: &mut StateParts, from: ServerTime, to: ServerTime) {
-    let tenures = parts.tenures.iter_mut().map(|tenure| &mut tenure.end);
-    let places = parts.places.iter_mut().map(|place| &mut place.end);
-    for end in tenures.chain(places).filter(|end| **end == from) {
+    let holders = parts.holders.iter_mut().map(|holder| &mut holder.end);
+    let waiters = parts.waiters.iter_mut().map(|waiter| &mut waiter.end);
+    for end in holders.chain(waiters).filter(|end| **end == from) {
         *end = to;
     }
 }
@@ -34,10 +34,10 @@ pub(super) fn cached_renewal(step: &mut Step<'_>) {
     let (end, asked) = (stood.end, request.lease);
     if let Reply::Renew(RenewReply::Renewed { remaining, .. }) = &mut step.reply
         && end.saturating_since(now) * 4 > asked * 3
-        && let Some(tenure) = holder_mut(&mut step.after, request.operation)
+        && let Some(holder) = holder_mut(&mut step.after, request.operation)
     {
         *remaining = asked;
-        tenure.end = end;
+        holder.end = end;
     }
 }
 
@@ -56,28 +56,28 @@ pub(super) fn redelivery_extends(step: &mut Step<'_>) {
     }
 }
 
-fn held<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Held> {
+fn held<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Contention> {
     match &mut step.reply {
-        Reply::Acquire(AcquireReply::Held(held)) => Some(held),
+        Reply::Acquire(AcquireReply::Contended(held)) => Some(held),
         _ => None,
     }
 }
 
 pub(super) fn held_for_the_longest(step: &mut Step<'_>) {
-    let last = step.after.tenures.iter().map(|tenure| tenure.end).max();
+    let last = step.after.holders.iter().map(|holder| holder.end).max();
     let time = last.unwrap_or_default().saturating_since(step.now());
     if let Some(held) = held(step) {
-        held.change_in = time;
+        held.retry_after = time;
     }
 }
 
 pub(super) fn held_by_the_last(step: &mut Step<'_>) {
-    let tenures = step.after.tenures.iter();
-    let last = tenures.max_by_key(|tenure| tenure.end);
-    let few = step.after.tenures.len() <= SCAN_FREELY;
-    let label = last.filter(|_| few).map(|tenure| tenure.label.clone());
+    let holders = step.after.holders.iter();
+    let last = holders.max_by_key(|holder| holder.end);
+    let few = step.after.holders.len() <= SCAN_FREELY;
+    let label = last.filter(|_| few).map(|holder| holder.label.clone());
     if let Some(held) = held(step) {
-        held.by = label;
+        held.holder = label;
     }
 }
 
@@ -95,24 +95,24 @@ pub(super) fn head_ignores_expiry(step: &mut Step<'_>) {
     if let (Some(spec), Some(queued)) = (spec, queued(step))
         && queued.ahead < CHECK_EARLY
     {
-        queued.check_in = spec.poll_interval();
+        queued.poll_after = spec.poll_interval();
     }
 }
 
 pub(super) fn check_too_late(step: &mut Step<'_>) {
     if let Some(queued) = queued(step) {
-        queued.check_in = queued.place_remaining;
+        queued.poll_after = queued.waiter_remaining;
     }
 }
 
 pub(super) fn one_expiry_drops_all(step: &mut Step<'_>) {
-    let (now, after) = (step.now(), &step.after.tenures);
-    let goes = step.before.tenures.iter().any(|tenure| {
-        let id = (tenure.session, tenure.id);
-        tenure.end <= now && !after.iter().any(|it| (it.session, it.id) == id)
+    let (now, after) = (step.now(), &step.after.holders);
+    let goes = step.before.holders.iter().any(|holder| {
+        let id = (holder.session, holder.id);
+        holder.end <= now && !after.iter().any(|it| (it.session, it.id) == id)
     });
     if goes {
-        step.before.tenures.retain(|tenure| tenure.end <= now);
+        step.before.holders.retain(|holder| holder.end <= now);
         step.again();
     }
 }
@@ -120,18 +120,18 @@ pub(super) fn one_expiry_drops_all(step: &mut Step<'_>) {
 pub(super) fn renewal_extends_all(step: &mut Step<'_>) {
     if let (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) =
         (&step.command, &step.reply)
-        && let Some(end) = holder(&step.after, request.operation).map(|tenure| tenure.end)
+        && let Some(end) = holder(&step.after, request.operation).map(|holder| holder.end)
     {
-        for tenure in &mut step.after.tenures {
-            tenure.end = tenure.end.max(end);
+        for holder in &mut step.after.holders {
+            holder.end = holder.end.max(end);
         }
     }
 }
 
 pub(super) fn end_counts_itself(step: &mut Step<'_>) {
-    if let Reply::End(EndReply::Released {
+    if let Reply::Release(ReleaseReply::Released {
         holds_left,
-        tenure: Some(_),
+        holder: Some(_),
     }) = &mut step.reply
     {
         *holds_left += 1;
@@ -139,13 +139,13 @@ pub(super) fn end_counts_itself(step: &mut Step<'_>) {
 }
 
 pub(super) fn end_at_two_frees(step: &mut Step<'_>) {
-    let Command::End(request) = &step.command else {
+    let Command::Release(request) = &step.command else {
         return;
     };
     let (operation, now) = (request.operation, step.now());
-    if let Some(tenure) = holder_mut(&mut step.before, operation).filter(|it| it.end > now) {
-        let holds = tenure.holds.iter().copied();
-        tenure.holds = holds.filter(|hold| hold.0 == operation.sequence).collect();
+    if let Some(holder) = holder_mut(&mut step.before, operation).filter(|it| it.end > now) {
+        let holds = holder.holds.iter().copied();
+        holder.holds = holds.filter(|hold| hold.0 == operation.sequence).collect();
         step.again();
     }
 }

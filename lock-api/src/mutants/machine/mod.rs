@@ -2,7 +2,7 @@
 //!
 //! Each alters one [`Step`]. It changes what the real step starts from and runs it
 //! [again](Step::again), or it changes what the step led to. The state is consistent before and
-//! after, so that no invariant of the machine notices a mutant in place of a test.
+//! after, so that no invariant of the machine notifications a mutant instead of a test.
 
 mod conversion;
 mod delivery;
@@ -16,9 +16,9 @@ use std::time::Duration;
 use super::Mutant;
 use crate::id::{FencingToken, Operation};
 use crate::machine::{
-    self, Command, Env, Event, HolderParts, Message, Reply, State, StateParts, WaiterParts,
+    self, Command, Env, HolderParts, Message, Payload, Reply, State, StateParts, WaiterParts,
 };
-use crate::reply::{AcquireReply, Acquired, ConvertReply, EndReply, PollReply, RenewReply};
+use crate::reply::{AcquireReply, Acquired, ConvertReply, PollReply, ReleaseReply, RenewReply};
 use crate::request::{Acquire, Kind, LockSpec, Mode};
 use crate::time::ServerTime;
 
@@ -62,8 +62,8 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::CheckTooLate => leases::check_too_late,
         Mutant::OneExpiryDropsAll => leases::one_expiry_drops_all,
         Mutant::RenewalExtendsAll => leases::renewal_extends_all,
-        Mutant::EndCountsItself => leases::end_counts_itself,
-        Mutant::EndAtTwoFrees => leases::end_at_two_frees,
+        Mutant::ReleaseCountsItself => leases::end_counts_itself,
+        Mutant::ReleaseAtTwoFrees => leases::end_at_two_frees,
         Mutant::InnerLeaseShortens => leases::inner_lease_shortens,
         Mutant::UpgradeSelfDeadlock => conversion::upgrade_self_deadlock,
         Mutant::HoldLimitIgnored => delivery::hold_limit_ignored,
@@ -71,26 +71,26 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::UpgradeNotSole => conversion::upgrade_not_sole,
         Mutant::UpgradeAlwaysRefused => conversion::upgrade_always_refused,
         Mutant::UpgradesAgain => conversion::upgrades_again,
-        Mutant::EndTellsOldToken => conversion::end_tells_old_token,
+        Mutant::ReleaseTellsOldToken => conversion::end_tells_old_token,
         Mutant::DowngradeOvertakes => conversion::downgrade_overtakes,
-        Mutant::WaiterSentAway => queue::waiter_sent_away,
+        Mutant::WaiterTurnedDown => queue::waiter_sent_unreachable,
         Mutant::DeadWaiterBlocks => queue::dead_waiter_blocks,
         Mutant::BargingUnderFair => queue::barging_under_fair,
         Mutant::ReaderPreferenceUnderFair => queue::reader_preference_under_fair,
-        Mutant::NoHint => queue::no_hint,
+        Mutant::NoWakeUp => queue::no_hint,
         Mutant::GrantUntold => queue::grant_untold,
         Mutant::GrantToldToNext => queue::grant_told_to_next,
         Mutant::GrantToldWithOldToken => queue::grant_told_with_old_token,
         Mutant::GrantToldWithFullLease => queue::grant_told_with_full_lease,
-        Mutant::EndGrantsNobody => queue::end_grants_nobody,
-        Mutant::UnknownIsAway => queue::unknown_is_away,
-        Mutant::AwayLosesTicket => queue::away_loses_ticket,
-        Mutant::FullLeaseForClaim => queue::full_lease_for_claim,
-        Mutant::PollExtendsClaim => queue::poll_extends_claim,
-        Mutant::EndMissesClaim => queue::end_misses_claim,
-        Mutant::NoMarkAfterEnd => delivery::no_mark_after_end,
-        Mutant::EndAgainFreesNext => delivery::end_again_frees_next,
-        Mutant::EndIgnoresOwner => delivery::end_ignores_owner,
+        Mutant::ReleaseGrantsNobody => queue::end_grants_nobody,
+        Mutant::UnknownIsUnreachable => queue::unknown_is_unreachable,
+        Mutant::UnreachableLosesTicket => queue::unreachable_loses_ticket,
+        Mutant::FullLeaseForOffer => queue::full_lease_for_offer,
+        Mutant::PollExtendsOffer => queue::poll_extends_offer,
+        Mutant::ReleaseMissesOffer => queue::end_misses_offer,
+        Mutant::NoWatermarkAfterRelease => delivery::no_watermark_after_end,
+        Mutant::ReleaseAgainFreesNext => delivery::end_again_frees_next,
+        Mutant::ReleaseIgnoresOwner => delivery::end_ignores_owner,
         Mutant::RetryCountsTwice => delivery::retry_counts_twice,
         Mutant::DeliverBeforeIgnored => delivery::deliver_before_ignored,
         Mutant::StaleTooSoon => delivery::stale_too_soon,
@@ -101,7 +101,7 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::ReadersDistinctTokens => tokens::readers_distinct_tokens,
         Mutant::FloorIgnored => tokens::floor_ignored,
         Mutant::ExpiryUntold => reasons::expiry_untold,
-        Mutant::EndToldAsExpiry => reasons::end_told_as_expiry,
+        Mutant::ReleaseToldAsExpiry => reasons::end_told_as_expiry,
         Mutant::RevokedIsRenewed => reasons::revoked_is_renewed,
         Mutant::RevocationUntold => reasons::revocation_untold,
         Mutant::ForceCountsAll => reasons::force_counts_all,
@@ -136,13 +136,13 @@ impl Step<'_> {
 
     /// The same while the machine does not see some of the waiters.
     fn again_without(&mut self, hidden: impl Fn(&WaiterParts) -> bool) {
-        let all = self.before.places.clone();
-        self.before.places.retain(|place| !hidden(place));
+        let all = self.before.waiters.clone();
+        self.before.waiters.retain(|waiter| !hidden(waiter));
         self.again();
-        let back = all.iter().filter(|place| hidden(place)).cloned();
-        self.after.places.extend(back);
-        self.after.places.sort_by_key(|place| place.ticket);
-        self.before.places = all;
+        let back = all.iter().filter(|waiter| hidden(waiter)).cloned();
+        self.after.waiters.extend(back);
+        self.after.waiters.sort_by_key(|waiter| waiter.ticket);
+        self.before.waiters = all;
     }
 
     /// The same with another acquire, if it is one.
@@ -157,12 +157,12 @@ impl Step<'_> {
     /// hold together have the token of the key.
     fn balance(&mut self) {
         let after = &mut self.after;
-        let ends = || after.tenures.iter().map(|tenure| tenure.end);
+        let ends = || after.holders.iter().map(|holder| holder.end);
         after.earliest = ends().fold(after.earliest, ServerTime::min);
         after.stored_end = after.stored_end.max(last_end(after));
         if after.spec.is_some_and(|it| it.kind() != Kind::Semaphore) {
-            for tenure in &mut after.tenures {
-                tenure.token = FencingToken::new(after.token);
+            for holder in &mut after.holders {
+                holder.token = FencingToken::new(after.token);
             }
         }
     }
@@ -182,7 +182,7 @@ impl Step<'_> {
             Command::Acquire(request) => Some(request.operation),
             Command::Poll(request) => Some(request.operation),
             Command::Renew(request) => Some(request.operation),
-            Command::End(request) => Some(request.operation),
+            Command::Release(request) => Some(request.operation),
             Command::Convert(request) => Some(request.operation),
             Command::Inspect | Command::ForceRelease(_) => None,
         }
@@ -191,26 +191,26 @@ impl Step<'_> {
     /// Whose hold the command names, if it was alive before.
     fn stood(&self) -> Option<&HolderParts> {
         let operation = self.operation()?;
-        holder(&self.before, operation).filter(|tenure| tenure.end > self.now())
+        holder(&self.before, operation).filter(|holder| holder.end > self.now())
     }
 
     /// Whether it is the first delivery of an acquire.
     fn is_new(&self) -> bool {
         let operation = self.operation();
-        let waits = |place: &WaiterParts| Some(place.operation) == operation;
+        let waits = |waiter: &WaiterParts| Some(waiter.operation) == operation;
         matches!(self.command, Command::Acquire(_))
             && self.stood().is_none()
-            && !self.before.places.iter().any(waits)
+            && !self.before.waiters.iter().any(waits)
     }
 
     /// Sets the end of the operation's lease, and what the reply says of it.
     fn set_end(&mut self, operation: Operation, end: ServerTime) {
         let (remaining, own) = (end.saturating_since(self.now()), self.operation());
         let covered = end.saturating_add(self.env.settings.retention);
-        let Some(tenure) = holder_mut(&mut self.after, operation) else {
+        let Some(holder) = holder_mut(&mut self.after, operation) else {
             return;
         };
-        tenure.end = end;
+        holder.end = end;
         self.after.stored_end = self.after.stored_end.max(covered);
         if own == Some(operation)
             && let Some(acquired) = self.acquired()
@@ -223,9 +223,9 @@ impl Step<'_> {
     fn extend(&mut self, lease: Duration) {
         let asked = self.in_time(lease);
         if let Some(operation) = self.operation()
-            && let Some(tenure) = holder(&self.after, operation)
+            && let Some(holder) = holder(&self.after, operation)
         {
-            self.set_end(operation, asked.max(tenure.end));
+            self.set_end(operation, asked.max(holder.end));
         }
     }
 
@@ -242,11 +242,11 @@ impl Step<'_> {
     fn map_tokens(&mut self, map: impl Fn(u64) -> u64) {
         let change = |token: &mut FencingToken| *token = FencingToken::new(map(token.get()));
         self.after.token = map(self.after.token);
-        for tenure in &mut self.after.tenures {
-            change(&mut tenure.token);
+        for holder in &mut self.after.holders {
+            change(&mut holder.token);
         }
         for message in &mut self.messages {
-            if let Event::Granted { token, .. } = &mut message.event {
+            if let Payload::Granted { token, .. } = &mut message.payload {
                 change(token);
             }
         }
@@ -255,28 +255,28 @@ impl Step<'_> {
             | Reply::Poll(PollReply::Acquired(Acquired { token, .. }))
             | Reply::Renew(RenewReply::Renewed { token, .. })
             | Reply::Convert(ConvertReply::Converted { token, .. }) => change(token),
-            Reply::Convert(ConvertReply::WrongPeriod(view))
-            | Reply::End(EndReply::Released {
-                tenure: Some(view), ..
+            Reply::Convert(ConvertReply::WrongEpoch(view))
+            | Reply::Release(ReleaseReply::Released {
+                holder: Some(view), ..
             }) => change(&mut view.token),
             _ => {}
         }
     }
 }
 
-fn has(tenure: &HolderParts, operation: Operation) -> bool {
+fn has(holder: &HolderParts, operation: Operation) -> bool {
     let sequence = operation.sequence;
-    tenure.session == operation.session && tenure.holds.iter().any(|hold| hold.0 == sequence)
+    holder.session == operation.session && holder.holds.iter().any(|hold| hold.0 == sequence)
 }
 
 /// The holder one of whose holds is this operation.
 fn holder(parts: &StateParts, operation: Operation) -> Option<&HolderParts> {
-    parts.tenures.iter().find(|tenure| has(tenure, operation))
+    parts.holders.iter().find(|holder| has(holder, operation))
 }
 
 fn holder_mut(parts: &mut StateParts, operation: Operation) -> Option<&mut HolderParts> {
-    let mut tenures = parts.tenures.iter_mut();
-    tenures.find(|tenure| has(tenure, operation))
+    let mut holders = parts.holders.iter_mut();
+    holders.find(|holder| has(holder, operation))
 }
 
 /// The mode of a hold that takes all of the key.
@@ -289,9 +289,9 @@ const fn whole(spec: LockSpec) -> Mode {
 
 /// When the last of all that the state keeps is over.
 fn last_end(parts: &StateParts) -> ServerTime {
-    let tenures = parts.tenures.iter().map(|tenure| tenure.end);
-    let places = parts.places.iter().map(|place| place.end);
-    let watermarks = parts.watermarks.iter().map(|mark| mark.until);
-    let all = tenures.chain(places).chain(watermarks);
+    let holders = parts.holders.iter().map(|holder| holder.end);
+    let waiters = parts.waiters.iter().map(|waiter| waiter.end);
+    let watermarks = parts.watermarks.iter().map(|watermark| watermark.until);
+    let all = holders.chain(waiters).chain(watermarks);
     all.max().unwrap_or_default()
 }

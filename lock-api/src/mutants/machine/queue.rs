@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::{Step, holder, whole};
 use crate::bounds::DEFAULT_LEASE;
 use crate::id::FencingToken;
-use crate::machine::{Command, Env, Event, Reach, Reply};
-use crate::reply::{AcquireReply, EndReply, Refused};
+use crate::machine::{Command, Env, Payload, Reach, Reply};
+use crate::reply::{AcquireReply, Refused, ReleaseReply};
 use crate::request::{Kind, Policy};
 
-pub(super) fn waiter_sent_away(step: &mut Step<'_>) {
+pub(super) fn waiter_sent_unreachable(step: &mut Step<'_>) {
     step.again_with_acquire(|request| request.wait = None);
 }
 
@@ -17,26 +17,26 @@ pub(super) fn waiter_sent_away(step: &mut Step<'_>) {
 pub(super) fn dead_waiter_blocks(step: &mut Step<'_>) {
     let (now, own) = (step.now(), step.operation());
     let spec = step.before.spec.filter(|it| it.policy() != Policy::Barging);
-    let mut places = step.before.places.iter_mut();
-    let (Some(spec), Some(place)) = (
+    let mut waiters = step.before.waiters.iter_mut();
+    let (Some(spec), Some(waiter)) = (
         spec,
-        places.find(|it| it.end <= now && Some(it.operation) != own),
+        waiters.find(|it| it.end <= now && Some(it.operation) != own),
     ) else {
         return;
     };
-    let dead = place.clone();
+    let dead = waiter.clone();
     let end = now.saturating_add(spec.waiter_lease());
-    (place.mode, place.end) = (whole(spec), end);
-    (place.listening, place.away) = (false, false);
+    (waiter.mode, waiter.end) = (whole(spec), end);
+    (waiter.listening, waiter.unreachable) = (false, false);
     step.before.stored_end = step.before.stored_end.max(end);
     step.again();
     if holder(&step.after, dead.operation).is_some() {
-        step.after.tenures.clear();
+        step.after.holders.clear();
         step.after.token = step.before.token;
     }
-    step.after.places.retain(|it| it.ticket != dead.ticket);
-    step.after.places.push(dead);
-    step.after.places.sort_by_key(|it| it.ticket);
+    step.after.waiters.retain(|it| it.ticket != dead.ticket);
+    step.after.waiters.push(dead);
+    step.after.waiters.sort_by_key(|it| it.ticket);
 }
 
 pub(super) fn barging_under_fair(step: &mut Step<'_>) {
@@ -76,20 +76,20 @@ pub(super) fn reader_preference_under_fair(step: &mut Step<'_>) {
 }
 
 pub(super) fn no_hint(step: &mut Step<'_>) {
-    let is_hint = |event| matches!(event, Event::Hint { .. });
-    step.messages.retain(|message| !is_hint(message.event));
+    let is_hint = |event| matches!(event, Payload::WakeUp { .. });
+    step.messages.retain(|message| !is_hint(message.payload));
 }
 
 pub(super) fn grant_untold(step: &mut Step<'_>) {
-    let is_grant = |event| matches!(event, Event::Granted { .. });
-    step.messages.retain(|message| !is_grant(message.event));
+    let is_grant = |event| matches!(event, Payload::Granted { .. });
+    step.messages.retain(|message| !is_grant(message.payload));
 }
 
 pub(super) fn grant_told_to_next(step: &mut Step<'_>) {
-    let is_grant = |event| matches!(event, Event::Granted { .. });
-    let mut next = step.after.places.first().map(|it| it.operation.session);
+    let is_grant = |event| matches!(event, Payload::Granted { .. });
+    let mut next = step.after.waiters.first().map(|it| it.operation.session);
     for message in step.messages.iter_mut().rev() {
-        if is_grant(message.event) {
+        if is_grant(message.payload) {
             let to = message.to;
             message.to = next.unwrap_or(to);
             next = Some(to);
@@ -99,7 +99,7 @@ pub(super) fn grant_told_to_next(step: &mut Step<'_>) {
 
 pub(super) fn grant_told_with_old_token(step: &mut Step<'_>) {
     for message in &mut step.messages {
-        if let Event::Granted { token, .. } = &mut message.event {
+        if let Payload::Granted { token, .. } = &mut message.payload {
             *token = FencingToken::new(token.get() - 1);
         }
     }
@@ -107,23 +107,23 @@ pub(super) fn grant_told_with_old_token(step: &mut Step<'_>) {
 
 pub(super) fn grant_told_with_full_lease(step: &mut Step<'_>) {
     for message in &mut step.messages {
-        if let Event::Granted { remaining, .. } = &mut message.event {
+        if let Payload::Granted { remaining, .. } = &mut message.payload {
             *remaining = DEFAULT_LEASE;
         }
     }
 }
 
 pub(super) fn end_grants_nobody(step: &mut Step<'_>) {
-    let Command::End(request) = &step.command else {
+    let Command::Release(request) = &step.command else {
         return;
     };
     let own = request.operation;
-    if !matches!(step.reply, Reply::End(EndReply::NotHeld(_))) {
-        step.again_without(|place| place.operation != own);
+    if !matches!(step.reply, Reply::Release(ReleaseReply::NotHeld(_))) {
+        step.again_without(|waiter| waiter.operation != own);
     }
 }
 
-pub(super) fn unknown_is_away(step: &mut Step<'_>) {
+pub(super) fn unknown_is_unreachable(step: &mut Step<'_>) {
     let env = step.env;
     let reachable = |session| match (env.reachable)(session) {
         Reach::Unknown => Reach::Nobody,
@@ -135,17 +135,17 @@ pub(super) fn unknown_is_away(step: &mut Step<'_>) {
     });
 }
 
-pub(super) fn away_loses_ticket(step: &mut Step<'_>) {
-    let before = &step.before.places;
-    step.after.places.retain(|place| {
-        let was = before.iter().find(|it| it.ticket == place.ticket);
-        place.away_marks == was.map_or(0, |it| it.away_marks)
+pub(super) fn unreachable_loses_ticket(step: &mut Step<'_>) {
+    let before = &step.before.waiters;
+    step.after.waiters.retain(|waiter| {
+        let was = before.iter().find(|it| it.ticket == waiter.ticket);
+        waiter.unreachable_marks == was.map_or(0, |it| it.unreachable_marks)
     });
 }
 
-pub(super) fn full_lease_for_claim(step: &mut Step<'_>) {
+pub(super) fn full_lease_for_offer(step: &mut Step<'_>) {
     let end = step.in_time(DEFAULT_LEASE);
-    let waited = step.before.places.iter().map(|place| place.operation);
+    let waited = step.before.waiters.iter().map(|waiter| waiter.operation);
     let granted: Vec<_> = waited
         .filter(|it| holder(&step.after, *it).is_some())
         .collect();
@@ -155,24 +155,24 @@ pub(super) fn full_lease_for_claim(step: &mut Step<'_>) {
     grant_told_with_full_lease(step);
 }
 
-pub(super) fn poll_extends_claim(step: &mut Step<'_>) {
+pub(super) fn poll_extends_offer(step: &mut Step<'_>) {
     if matches!(step.command, Command::Poll(_)) && step.acquired().is_some() {
         step.extend(Duration::from_secs(5));
     }
 }
 
 /// Nothing says which holders have an offer; but an offer has no more left than a waiter.
-pub(super) fn end_misses_claim(step: &mut Step<'_>) {
-    let (Command::End(_), Some(tenure)) = (&step.command, step.stood().cloned()) else {
+pub(super) fn end_misses_offer(step: &mut Step<'_>) {
+    let (Command::Release(_), Some(holder)) = (&step.command, step.stood().cloned()) else {
         return;
     };
-    let left = tenure.end.saturating_since(step.now());
+    let left = holder.end.saturating_since(step.now());
     let waiter_lease = step.before.spec.map(|spec| spec.waiter_lease());
     if waiter_lease.is_some_and(|lease| left <= lease) {
         step.again_without(|_| true);
-        let id = (tenure.session, tenure.id);
-        step.after.tenures.retain(|it| (it.session, it.id) != id);
-        step.after.tenures.push(tenure);
-        step.reply = Reply::End(EndReply::Left);
+        let id = (holder.session, holder.id);
+        step.after.holders.retain(|it| (it.session, it.id) != id);
+        step.after.holders.push(holder);
+        step.reply = Reply::Release(ReleaseReply::Left);
     }
 }

@@ -3,30 +3,30 @@
 use std::time::Duration;
 
 use super::{Step, holder_mut};
-use crate::machine::{Command, Event, Reply};
-use crate::reply::{ConvertReply, EndReply, ForceReply, PollReply, RenewReply, Why};
+use crate::machine::{Command, Payload, Reply};
+use crate::reply::{ConvertReply, EndReason, ForceReply, PollReply, ReleaseReply, RenewReply};
 
 /// Says `to` wherever the reply says `from`.
-fn tell(step: &mut Step<'_>, from: Why, to: Why) {
+fn tell(step: &mut Step<'_>, from: EndReason, to: EndReason) {
     match &mut step.reply {
-        Reply::Poll(PollReply::Gone(why))
-        | Reply::Renew(RenewReply::Lost(why))
-        | Reply::End(EndReply::NotHeld(why))
-        | Reply::Convert(ConvertReply::Lost(why))
-            if *why == from =>
+        Reply::Poll(PollReply::Gone(reason))
+        | Reply::Renew(RenewReply::Lost(reason))
+        | Reply::Release(ReleaseReply::NotHeld(reason))
+        | Reply::Convert(ConvertReply::Lost(reason))
+            if *reason == from =>
         {
-            *why = to;
+            *reason = to;
         }
         _ => {}
     }
 }
 
 pub(super) fn expiry_untold(step: &mut Step<'_>) {
-    tell(step, Why::Expired, Why::Unknown);
+    tell(step, EndReason::Expired, EndReason::Unknown);
 }
 
 pub(super) fn end_told_as_expiry(step: &mut Step<'_>) {
-    tell(step, Why::Ended, Why::Expired);
+    tell(step, EndReason::Released, EndReason::Expired);
 }
 
 pub(super) fn revoked_is_renewed(step: &mut Step<'_>) {
@@ -34,25 +34,25 @@ pub(super) fn revoked_is_renewed(step: &mut Step<'_>) {
         return;
     };
     let operation = request.operation;
-    if let Some(tenure) = holder_mut(&mut step.before, operation).filter(|it| it.revoked) {
-        tenure.revoked = false;
+    if let Some(holder) = holder_mut(&mut step.before, operation).filter(|it| it.revoked) {
+        holder.revoked = false;
         step.again();
-        if let Some(tenure) = holder_mut(&mut step.after, operation) {
-            tenure.revoked = true;
+        if let Some(holder) = holder_mut(&mut step.after, operation) {
+            holder.revoked = true;
         }
     }
 }
 
 pub(super) fn revocation_untold(step: &mut Step<'_>) {
-    let is_revocation = |event| matches!(event, Event::Revoked { .. });
-    step.messages.retain(|it| !is_revocation(it.event));
+    let is_revocation = |event| matches!(event, Payload::Revoked { .. });
+    step.messages.retain(|it| !is_revocation(it.payload));
 }
 
 pub(super) fn force_counts_all(step: &mut Step<'_>) {
     let now = step.now();
-    if let Reply::ForceRelease(ForceReply::Forced { tenures }) = &mut step.reply {
-        let held = step.before.tenures.iter().filter(|it| it.end > now);
-        *tenures = u32::try_from(held.count()).unwrap_or(u32::MAX);
+    if let Reply::ForceRelease(ForceReply::Forced { holders }) = &mut step.reply {
+        let held = step.before.holders.iter().filter(|it| it.end > now);
+        *holders = u32::try_from(held.count()).unwrap_or(u32::MAX);
     }
 }
 
@@ -62,8 +62,8 @@ pub(super) fn inspection_shows_expired(step: &mut Step<'_>) {
     }
     let later = step.in_time(Duration::from_micros(1));
     let untouched = step.after.clone();
-    for tenure in &mut step.before.tenures {
-        tenure.end = tenure.end.max(later);
+    for holder in &mut step.before.holders {
+        holder.end = holder.end.max(later);
     }
     step.again();
     step.after = untouched;

@@ -30,9 +30,9 @@ pub(super) fn token_counts_by_one(step: &mut Step<'_>) {
 pub(super) fn readers_distinct_tokens(step: &mut Step<'_>) {
     let (before, after) = (&step.before, &step.after);
     let rw_lock = after.spec.is_some_and(|it| it.kind() == Kind::RwLock);
-    let joins = after.tenures.iter().any(|tenure| {
-        let id = (tenure.session, tenure.id);
-        let mut known = before.tenures.iter();
+    let joins = after.holders.iter().any(|holder| {
+        let id = (holder.session, holder.id);
+        let mut known = before.holders.iter();
         !known.any(|it| (it.session, it.id) == id)
     });
     let shared = before.token;
@@ -48,16 +48,16 @@ pub(super) fn floor_ignored(step: &mut Step<'_>) {
     }
     let mut floors: Vec<_> = step
         .before
-        .places
+        .waiters
         .iter_mut()
-        .map(|place| (place.operation, place.floor.take()))
+        .map(|waiter| (waiter.operation, waiter.floor.take()))
         .collect();
     if let Command::Acquire(request) = &mut step.command {
         floors.push((request.operation, request.floor.take()));
     }
     step.again();
-    for place in &mut step.after.places {
-        let brought = floors.iter().find(|(it, _)| *it == place.operation);
-        place.floor = brought.and_then(|(_, floor)| *floor);
+    for waiter in &mut step.after.waiters {
+        let brought = floors.iter().find(|(it, _)| *it == waiter.operation);
+        waiter.floor = brought.and_then(|(_, floor)| *floor);
     }
 }

@@ -10,7 +10,7 @@ use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 
-use super::{World, end, session};
+use super::{World, release, session};
 use crate::support::{Connection, Value};
 
 #[test]
@@ -20,20 +20,20 @@ fn a_queue_that_outgrows_its_string_and_comes_back_is_the_same_queue() {
         (LockSpec::rw_lock(), 3),
         (LockSpec::semaphore(2).expect("a good number"), 1),
     ];
-    // Long enough for a request to arrive, short enough for its marks to be forgotten.
-    let horizon = Duration::from_millis(500);
-    let settings = ScriptSettings::default().with_horizon(horizon);
+    // Long enough for a request to arrive, short enough for its watermarks to be forgotten.
+    let delivery_window = Duration::from_millis(500);
+    let settings = ScriptSettings::default().with_delivery_window(delivery_window);
     let server = RedisServer::start();
     let protocol = Protocol::new("t:", settings).expect("a good prefix");
     for (n, (spec, writers)) in kinds.into_iter().enumerate() {
         let mut connections = (Connection::open(&server), Connection::open(&server));
         let mut world = World::new(&mut connections, &protocol, n as u64);
-        world.settings = machine::Settings::new(horizon, TOKEN_RETENTION);
+        world.settings = machine::Settings::new(delivery_window, TOKEN_RETENTION);
         let spec = spec
             .with_waiter_lease(Duration::from_secs(60))
             .expect("a good lease");
         world
-            .swell_and_shrink(spec, writers, horizon)
+            .swell_and_shrink(spec, writers, delivery_window)
             .unwrap_or_else(|failure| panic!("{spec:?}: {failure}"));
     }
 }
@@ -53,7 +53,7 @@ impl World<'_> {
         &mut self,
         spec: LockSpec,
         writers: u8,
-        horizon: Duration,
+        delivery_window: Duration,
     ) -> Result<(), TestCaseError> {
         let key = self.keys[0].clone();
         let mut sessions = 0..=u8::MAX;
@@ -62,7 +62,7 @@ impl World<'_> {
             while self.queue.len() < usize::from(length) {
                 let who = sessions.next().expect("fewer sessions than there are");
                 self.listen(session(who), true);
-                self.enter_queue(spec, who, who.is_multiple_of(writers), horizon / 2)?;
+                self.enter_queue(spec, who, who.is_multiple_of(writers), delivery_window / 2)?;
                 if who % 8 == 7 {
                     self.leave_queue()?;
                 }
@@ -72,10 +72,10 @@ impl World<'_> {
             }
             if form == "string" {
                 // Later requests remove what earlier sessions left behind.
-                std::thread::sleep(horizon * 2);
+                std::thread::sleep(delivery_window * 2);
                 let who = sessions.next().expect("fewer sessions than there are");
                 for _ in 0..80 {
-                    self.enter_queue(spec, who, true, horizon / 2)?;
+                    self.enter_queue(spec, who, true, delivery_window / 2)?;
                     self.leave_queue()?;
                 }
             }
@@ -103,10 +103,10 @@ impl World<'_> {
         let waits = self.queue.len().is_multiple_of(7);
         let index = if waits { self.queue.len() / 2 } else { 0 };
         let request = self.queue.remove(index).expect("it is not empty");
-        self.both(&request.key, &end(&request))?;
+        self.both(&request.key, &release(&request))?;
         // The watermark of an earlier request is still there, or forgotten.
         if let Some(gone) = self.done.iter().rev().nth(self.queue.len() % 8).cloned() {
-            self.both(&gone.key, &end(&gone))?;
+            self.both(&gone.key, &release(&gone))?;
         }
         self.done.push(request);
         let Some(next) = self.queue.front().cloned() else {

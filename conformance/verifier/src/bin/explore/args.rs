@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "replay")]
     pub(crate) policy: Option<Choose>,
 
-    /// A small scope instead of the swarm: CLIENTSxSTEPS, each client as many atomic steps, no
+    /// A small scope instead of the stress runs: CLIENTSxSTEPS, each client as many atomic steps, no
     /// faults
     #[arg(long, conflicts_with = "out_of_model")]
     pub(crate) scope: Option<Scope>,
@@ -72,7 +72,7 @@ impl Args {
     pub(crate) fn check(&self) -> Result<(), String> {
         match (self.policy, self.scope) {
             (Some(Choose::DepthFirst), None) if self.replay.is_none() => {
-                return Err("dfs needs a --scope: the swarm has no end".into());
+                return Err("dfs needs a --scope: the stress has no end".into());
             }
             (Some(Choose::Random | Choose::Pct(_)), Some(_)) => {
                 return Err("a --scope is searched completely: --policy dfs, or none".into());
@@ -129,7 +129,7 @@ pub(crate) enum Choose {
     DepthFirst,
 }
 
-/// About how many turns a run of the swarm has.
+/// About how many turns a stress run has.
 const TURNS: u32 = 1_000;
 
 impl Choose {
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_what_does() {
-        for (line, why) in [
+        for (line, reason) in [
             ("--seeds 5..2", "no seed is from the first number on"),
             ("--seeds 18446744073709551615", "too large"),
             ("--policy pct:0", "a number from 1 on"),
@@ -224,7 +224,7 @@ mod tests {
             ("--html /nowhere/page.html", "no file can be made there"),
         ] {
             let told = refused(line);
-            assert!(told.contains(why), "{line}: {told}");
+            assert!(told.contains(reason), "{line}: {told}");
         }
         let args = Args::try_parse_from(["explore", "--scope", "4x4"]).expect("good options");
         assert_eq!(args.check(), Ok(()));

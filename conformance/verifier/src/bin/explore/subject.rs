@@ -1,14 +1,14 @@
-//! What is explored: the swarm or a small scope, with or without a fault planted in it.
+//! What is explored: the stress runs or a small scope, with or without a fault planted in it.
 
 use leasehold_sim::{Policy, SimOptions};
-use leasehold_verifier::{CARELESS_RESOURCE, Planted, SmallScope, Swarm, SwarmRun};
+use leasehold_verifier::{CARELESS_RESOURCE, Planted, SmallScope, Stress, StressRun};
 
 use crate::args::Args;
 
 /// Something with runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
-    Swarm(Swarm),
+    Stress(Stress),
     Scope(SmallScope),
 }
 
@@ -16,11 +16,11 @@ impl Subject {
     /// What was asked for.
     pub(crate) fn of(args: &Args, planted: Option<Planted>) -> Result<Self, String> {
         let Some(scope) = args.scope else {
-            let swarm = swarm(planted);
-            return Ok(Self::Swarm(if args.out_of_model {
-                swarm.out_of_model()
+            let stress = stress(planted);
+            return Ok(Self::Stress(if args.out_of_model {
+                stress.out_of_model()
             } else {
-                swarm
+                stress
             }));
         };
         if planted.is_some_and(|fault| fault.out_of_model || fault.name == CARELESS_RESOURCE) {
@@ -30,24 +30,24 @@ impl Subject {
         Ok(Self::Scope(SmallScope::new(clients, calls)))
     }
 
-    pub(crate) fn run(&self, options: SimOptions, policy: Policy) -> SwarmRun {
+    pub(crate) fn run(&self, options: SimOptions, policy: Policy) -> StressRun {
         match self {
-            Self::Swarm(swarm) => swarm.run(options, policy),
+            Self::Stress(stress) => stress.run(options, policy),
             Self::Scope(scope) => scope.run(options, policy),
         }
     }
 }
 
-/// The swarm in which a fault shows.
-pub(crate) fn swarm(planted: Option<Planted>) -> Swarm {
-    let mut swarm = Swarm::new();
+/// The stress in which a fault shows.
+pub(crate) fn stress(planted: Option<Planted>) -> Stress {
+    let mut stress = Stress::new();
     if planted.is_some_and(|fault| fault.out_of_model) {
-        swarm = swarm.out_of_model();
+        stress = stress.out_of_model();
     }
     if planted.is_some_and(|fault| fault.name == CARELESS_RESOURCE) {
-        swarm = swarm.with_careless_resource();
+        stress = stress.with_careless_resource();
     }
-    swarm
+    stress
 }
 
 /// The command that runs a tape of this subject again.

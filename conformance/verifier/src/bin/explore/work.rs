@@ -4,11 +4,11 @@ use std::fs;
 use std::ops::{ControlFlow, Range};
 
 use leasehold_sim::{Ending, History, Policy, SHRINK_RUNS, SimOptions, Tape};
-use leasehold_verifier::{PLANTED, Planted, SmallScope, Swarm, SwarmRun};
+use leasehold_verifier::{PLANTED, Planted, SmallScope, Stress, StressRun};
 
 use crate::args::{Args, Choose};
 use crate::report::{Progress, Summary, verdict};
-use crate::subject::{Subject, plant, replay_command, swarm};
+use crate::subject::{Subject, plant, replay_command, stress};
 
 /// After so many seeds each rare situation must have been reached.
 const ENOUGH: u64 = 20_000;
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
         return work.replay(tape);
     }
     match &subject {
-        Subject::Swarm(swarm) => work.explore(swarm, planted.is_some()),
+        Subject::Stress(stress) => work.explore(stress, planted.is_some()),
         Subject::Scope(scope) => work.every_order(*scope),
     }
 }
@@ -67,19 +67,19 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Runs seeds; with a planted fault until the first that finds it.
-    fn explore(&mut self, swarm: &Swarm, until_found: bool) -> Result<bool, String> {
+    /// Runs seeds; with a mutant until the first that finds it.
+    fn explore(&mut self, stress: &Stress, until_found: bool) -> Result<bool, String> {
         let policy = self.args.policy.unwrap_or(Choose::Random).policy();
         let seeds = self.args.seeds();
         let of = seeds.end - seeds.start;
         for seed in seeds {
-            let run = swarm.run(quick(seed), policy.clone());
+            let run = stress.run(quick(seed), policy.clone());
             self.count(&run, of);
             let Some(first) = run.violations.into_iter().next() else {
                 continue;
             };
             if self.summary.failed <= TOLD {
-                self.simplify(swarm, seed, policy.clone())?;
+                self.simplify(stress, seed, policy.clone())?;
             }
             self.list(seed, first);
             if until_found {
@@ -91,10 +91,10 @@ impl Work<'_> {
     }
 
     /// Makes the failed run of a seed simple, and tells it.
-    fn simplify(&mut self, swarm: &Swarm, seed: u64, policy: Policy) -> Result<(), String> {
+    fn simplify(&mut self, stress: &Stress, seed: u64, policy: Policy) -> Result<(), String> {
         let recorded = SimOptions::new(seed).with_log_limit(0);
-        let tape = swarm.run(recorded, policy).report.tape;
-        let shrink = || swarm.simplest(tape, SHRINK_RUNS);
+        let tape = stress.run(recorded, policy).report.tape;
+        let shrink = || stress.simplest(tape, SHRINK_RUNS);
         let (shrunk, took) = self.progress.aside(shrink);
         let shrunk = shrunk.ok_or_else(|| format!("seed {seed} does not fail again"))?;
         let ms = took.as_millis();
@@ -139,7 +139,7 @@ impl Work<'_> {
         self.finish(false)
     }
 
-    fn count(&mut self, run: &SwarmRun, of: u64) {
+    fn count(&mut self, run: &StressRun, of: u64) {
         self.summary.runs += 1;
         self.summary.coverage.add(&run.coverage);
         self.summary.failed += u64::from(!run.violations.is_empty());
@@ -180,7 +180,7 @@ impl Work<'_> {
     /// Runs a tape with everything written down, and tells the run: what happened, what broke,
     /// how to run it again; the first of a process as a page and a trace too, if that was asked
     /// for.
-    fn tell(&mut self, heading: &str, tape: &Tape) -> Result<SwarmRun, String> {
+    fn tell(&mut self, heading: &str, tape: &Tape) -> Result<StressRun, String> {
         self.progress.end();
         let options = SimOptions::new(tape.seed);
         let run = self.subject.run(options, Policy::Replay(tape.clone()));
@@ -217,7 +217,7 @@ fn write(path: &std::path::Path, text: String) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Finds each planted fault several times, each time among other seeds.
+/// Finds each mutant several times, each time among other seeds.
 fn all_mutants(trials: u32) -> Result<bool, String> {
     let mut good = true;
     let mut progress = Progress::new();
@@ -241,10 +241,10 @@ fn all_mutants(trials: u32) -> Result<bool, String> {
 
 /// How many seeds one trial needed; `None` if the budget was not enough.
 fn seeds_needed(fault: Planted, trial: u32) -> Option<u64> {
-    let swarm = swarm(Some(fault)).until_broken();
+    let stress = stress(Some(fault)).until_broken();
     let from = u64::from(trial) * 1_000_000;
     let seeds: Range<u64> = from..from + u64::from(fault.budget);
-    let mut tried = seeds.map(|seed| swarm.run(quick(seed), Policy::Random));
+    let mut tried = seeds.map(|seed| stress.run(quick(seed), Policy::Random));
     let found = tried.position(|run| !run.violations.is_empty());
     found.map(|n| n as u64 + 1)
 }

@@ -1,23 +1,23 @@
 -- Force release: takes a key from holders that were seen before, by their tokens.
 
--- Revokes a tenure or ends it.
-local function force(S, tenure, how)
-  local to = string.sub(tenure.holder, 1, 16)
-  if tenure.flags % 2 ~= @REVOKED@ then
-    tenure.flags = tenure.flags + @REVOKED@
+-- Revokes a holder or ends it.
+local function force(S, holder, how)
+  local to = string.sub(holder.holder_id, 1, 16)
+  if holder.flags % 2 ~= @REVOKED@ then
+    holder.flags = holder.flags + @REVOKED@
   end
-  tenure.fresh, S.dirty = true, true
-  for at = 1, #tenure.holds, 9 do
-    S:tell(to, 'R' .. string.sub(tenure.holds, at + 1, at + 8))
+  holder.fresh, S.dirty = true, true
+  for at = 1, #holder.holds, 9 do
+    S:tell(to, 'R' .. string.sub(holder.holds, at + 1, at + 8))
   end
   if how ~= @FORCE_NOW@ then
     return
   end
-  S:remove_tenure(tenure.holder, tenure)
+  S:remove_holder(holder.holder_id, holder)
   -- So that a late holder still learns what happened.
-  local mark = S:mark_of(to)
-  if mark and S:hold_at(tenure, struct.pack('<d', mark.sequence)) then
-    mark.why, mark.fresh = 'F', true
+  local watermark = S:watermark_of(to)
+  if watermark and S:hold_at(holder, struct.pack('<d', watermark.sequence)) then
+    watermark.why, watermark.fresh = 'F', true
   end
 end
 
@@ -28,19 +28,19 @@ return S:serve(function(S)
   end
   S:settle(true, false)
   local seen = {}
-  for _, tenure in ipairs(S:live_tenures()) do
-    if tokens[S:token_of(tenure)] then
-      seen[#seen + 1] = tenure
+  for _, holder in ipairs(S:live_holders()) do
+    if tokens[S:token_of(holder)] then
+      seen[#seen + 1] = holder
     end
   end
   if #seen == 0 then
     return 'W'
   end
   table.sort(seen, function(a, b)
-    return S:holder_before(a.holder, b.holder)
+    return S:holder_before(a.holder_id, b.holder_id)
   end)
-  for _, tenure in ipairs(seen) do
-    force(S, tenure, how)
+  for _, holder in ipairs(seen) do
+    force(S, holder, how)
   end
   if how == @FORCE_NOW@ then
     S:settle(true, true)

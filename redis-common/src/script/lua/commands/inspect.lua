@@ -1,22 +1,22 @@
 -- Inspect: reports the state, and changes nothing.
 
 return S:serve(function(S)
-  local holders, waiters, waiting = S:live_tenures(), {}, 0
+  local holders, waiters, waiting = S:live_holders(), {}, 0
   table.sort(holders, function(a, b)
     return S:earlier(a, b)
   end)
   local listed = {}
   for i = 1, math.min(#holders, @INSPECT_LIST@) do
-    local tenure = holders[i]
-    listed[i] = struct.pack('<Bc0c1I4I4ddB', #tenure.label, tenure.label, S:mode_of(tenure),
-      tenure.permits or 0, #tenure.holds / 9, S:token_of(tenure), tenure.ends - S.now,
-      tenure.flags % 2)
+    local holder = holders[i]
+    listed[i] = struct.pack('<Bc0c1I4I4ddB', #holder.label, holder.label, S:mode_of(holder),
+      holder.permits or 0, #holder.holds / 9, S:token_of(holder), holder.ends - S.now,
+      holder.flags % 2)
   end
-  S:each_place(function(place)
+  S:each_waiter(function(waiter)
     waiting = waiting + 1
     if waiting <= @INSPECT_LIST@ then
-      waiters[waiting] = struct.pack('<Bc0c1I4dB', #place.label, place.label, place.mode,
-        place.permits, place.ends - S.now, place.away and 1 or 0)
+      waiters[waiting] = struct.pack('<Bc0c1I4dB', #waiter.label, waiter.label, waiter.mode,
+        waiter.permits, waiter.ends - S.now, waiter.unreachable and 1 or 0)
     end
   end)
   local used_as = #holders + waiting > 0 and '\1' .. S.spec or '\0'

@@ -4,15 +4,15 @@ return S:serve(function(S)
   S:set_operation()
   local listening = string.byte(S.argument, 33) == 1
   local freed, expired = S:drop_if_expired()
-  if S.place_count > 0 then
-    S:refresh_place(listening)
+  if S.waiter_count > 0 then
+    S:refresh_waiter(listening)
   end
-  S:settle(S.place_count > 0, freed, true)
-  if S.policy == @BARGING@ and S.place_count > 0 then
+  S:settle(S.waiter_count > 0, freed, true)
+  if S.policy == @BARGING@ and S.waiter_count > 0 then
     -- Under barging a waiter gets a free key by its own poll.
-    local ticket, place = S:own_place()
-    if ticket and S:fits(place.mode, place.permits) then
-      S:grant_place(ticket, place)
+    local ticket, waiter = S:own_waiter()
+    if ticket and S:fits(waiter.mode, waiter.permits) then
+      S:grant_waiter(ticket, waiter)
     end
   end
   return S:report() or 'G' .. S:why_not(expired)

@@ -1,40 +1,40 @@
--- Release: ends a hold, gives up a claim, or leaves the queue.
+-- Release: ends a hold, gives up an offer, or leaves the queue.
 
--- Removes one hold from its tenure. Returns the reply, and whether that freed something.
-local function end_hold(S, tenure)
-  local holds = tenure.holds
+-- Removes one hold from its holder. Returns the reply, and whether that freed something.
+local function end_hold(S, holder)
+  local holds = holder.holds
   if #holds == 9 then
-    S:remove_tenure(S:holder_of(), tenure)
+    S:remove_holder(S:holder_of(), holder)
     return 'R' .. struct.pack('<I4', 0), true
   end
-  local before = S:mode_of(tenure)
-  local at = S:hold_at(tenure, S.raw_sequence)
-  tenure.holds = string.sub(holds, 1, at - 1) .. string.sub(holds, at + 9)
-  tenure.fresh = true
-  local after = S:mode_of(tenure)
+  local before = S:mode_of(holder)
+  local at = S:hold_at(holder, S.raw_sequence)
+  holder.holds = string.sub(holds, 1, at - 1) .. string.sub(holds, at + 9)
+  holder.fresh = true
+  local after = S:mode_of(holder)
   if before ~= after then
     -- The last write hold ended: this is a downgrade.
     S.used = S.used - S:weight(before) + S:weight(after)
     S.token = math.max(S.token + 1, S.now)
   end
-  return 'R' .. struct.pack('<I4', #tenure.holds / 9) .. S:view(tenure), before ~= after
+  return 'R' .. struct.pack('<I4', #holder.holds / 9) .. S:view(holder), before ~= after
 end
 
 return S:serve(function(S)
   S:set_operation()
   local freed, expired = S:drop_if_expired()
-  S:settle(S.place_count > 0, freed)
+  S:settle(S.waiter_count > 0, freed)
   local reply
-  local tenure = S:live()
-  if tenure then
-    reply, freed = end_hold(S, tenure)
+  local holder = S:live()
+  if holder then
+    reply, freed = end_hold(S, holder)
   else
-    local ticket, place
-    if S.place_count > 0 then
-      ticket, place = S:own_place()
+    local ticket, waiter
+    if S.waiter_count > 0 then
+      ticket, waiter = S:own_waiter()
     end
     if ticket then
-      S:remove_place(ticket, place)
+      S:remove_waiter(ticket, waiter)
       reply, freed = 'L', true
     else
       reply, freed = 'N' .. S:why_not(expired), false
@@ -42,7 +42,7 @@ return S:serve(function(S)
   end
   S:note('E')
   if freed then
-    S:settle(S.place_count > 0, true)
+    S:settle(S.waiter_count > 0, true)
   end
   return reply
 end)

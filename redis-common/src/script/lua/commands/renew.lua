@@ -1,19 +1,19 @@
--- Renew: extends a tenure, or confirms a claim.
+-- Renew: extends a holder, or confirms an offer.
 
 return S:serve(function(S)
   S:set_operation()
   local lease = struct.unpack('<d', S.argument, 33)
   local freed, expired = S:drop_if_expired()
-  S:settle(S.place_count > 0, freed)
-  local tenure = S:live()
-  if not tenure then
+  S:settle(S.waiter_count > 0, freed)
+  local holder = S:live()
+  if not holder then
     return 'L' .. S:why_not(expired)
   end
-  if tenure.flags % 2 == @REVOKED@ then
+  if holder.flags % 2 == @REVOKED@ then
     return 'LF'
   end
   -- Never shortens a lease. S.earliest stays a lower bound.
-  tenure.ends, tenure.fresh, S.dirty = math.max(tenure.ends, S.now + lease), true, true
-  S:cover(tenure.ends + @RETENTION@)
-  return 'N' .. struct.pack('<dd', S:token_of(tenure), tenure.ends - S.now)
+  holder.ends, holder.fresh, S.dirty = math.max(holder.ends, S.now + lease), true, true
+  S:cover(holder.ends + @RETENTION@)
+  return 'N' .. struct.pack('<dd', S:token_of(holder), holder.ends - S.now)
 end)

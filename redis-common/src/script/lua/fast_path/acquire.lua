@@ -4,32 +4,32 @@ if fast_path then
 end
 local stored = first
 if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
-  and string.sub(stored, 50, 51) == '\0\0' -- no tenure, no place
+  and string.sub(stored, 50, 51) == '\0\0' -- no holder, no waiter
 then
   local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _, holders,
     label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', ARGV[1])
   local last, stored_end, last_scan, others, left, expires = 0, 0, 0, '', 0, true
   local usable = holders > 0 and (mode ~= 'P' or permits <= struct.unpack('<I4', wanted, 3))
-    and deliver_before >= now and deliver_before <= now + @HORIZON@
+    and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
   if usable and stored then
-    local ends, scanned, marks
-    last, ends, _, scanned, _, _, marks = struct.unpack('<ddddBBB', stored, 18)
+    local ends, scanned, watermarks
+    last, ends, _, scanned, _, _, watermarks = struct.unpack('<ddddBBB', stored, 18)
     if ends <= now then
       last = 0 -- past its stored end: counts as empty
     else
       stored_end, last_scan, expires = ends, scanned, false
-      local own = marks > 0 and string.find(stored, session, 55, true)
+      local own = watermarks > 0 and string.find(stored, session, 55, true)
       if own and own % 33 ~= 22 then
-        usable = false -- not the start of a mark
+        usable = false -- not the start of a watermark
       elseif own then
         local seen, till = struct.unpack('<dd', stored, own + 16)
         usable = sequence > seen or till <= now
-        left = marks - 1
+        left = watermarks - 1
         if left > 0 then
           others = string.sub(stored, 55, own - 1) .. string.sub(stored, own + 33)
         end
-      elseif marks > 0 then
-        others, left = string.sub(stored, 55), marks
+      elseif watermarks > 0 then
+        others, left = string.sub(stored, 55), watermarks
       end
       -- The oldest are last.
       while left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
@@ -39,7 +39,7 @@ then
     end
   end
   if usable and floor <= math.min(math.max(now, last) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
-    local ends, till = now + lease, now + 2 * @HORIZON@
+    local ends, till = now + lease, now + 2 * @DELIVERY_WINDOW@
     if stored_end < till then
       stored_end, expires = till + @SLACK@, true
     end

@@ -6,78 +6,78 @@ then
   local stored, argument = first, ARGV[1]
   local session, sequence, owner, wanted, mode, permits, _, waits, till, deliver_before, floor, _,
     limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
-  local token, stored_end, earliest, _, _, places, marks, skip, holder, ends, flags, held_by, holds,
+  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags, held_by, holds,
     at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
-  local behind = at + 33 * marks -- the marks
+  local behind = at + 33 * watermarks -- the watermarks
   local queue_at = behind + skip
   local usable = @ONE_EXCLUSIVE_HOLD@ and mode ~= 'P'
-    and string.sub(stored, 4, 17) == wanted and holder ~= session .. owner
-    and deliver_before >= now and deliver_before <= now + @HORIZON@
+    and string.sub(stored, 4, 17) == wanted and holder_id ~= session .. owner
+    and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
     and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
-    and places + marks < @PACKED_RECORDS@ - 2
+    and waiters + watermarks < @PACKED_RECORDS@ - 2
   local next_ticket, head = 1, 1
-  if usable and places > 0 then
+  if usable and waiters > 0 then
     next_ticket, head = struct.unpack('<d', stored, #stored - 7), struct.unpack('<d', stored, queue_at)
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 53)
-    usable = head_ends > now and head_flags < @AWAY@ -- else it would be dropped or passed over
-      -- It may wait already: a place outlives the mark.
+    usable = head_ends > now and head_flags < @UNREACHABLE@ -- else it would be dropped or passed over
+      -- It may wait already: a place outlives the watermark.
       and not string.find(stored, session .. string.sub(argument, 17, 24), queue_at, true)
   end
-  local own = usable and marks > 0 and string.find(stored, session, at, true)
+  local own = usable and watermarks > 0 and string.find(stored, session, at, true)
   if own and own >= behind then
     own = false
   elseif own then
     local seen, seen_till = struct.unpack('<dd', stored, own + 16)
-    usable = (own - at) % 33 == 0 -- the start of a mark
+    usable = (own - at) % 33 == 0 -- the start of a watermark
       and (sequence > seen or seen_till <= now)
   end
-  local mark = struct.pack('<c16ddc1', session, sequence, now + 2 * @HORIZON@, ' ')
-  local place, place_ends, waiting = '', 0, places
+  local watermark = struct.pack('<c16ddc1', session, sequence, now + 2 * @DELIVERY_WINDOW@, ' ')
+  local waiter, waiter_ends, waiting = '', 0, waiters
   if usable and waits > 0 and till > now then
-    usable = places < limit
-    place_ends = math.min(now + struct.unpack('<d', wanted, 7), till)
-    place = struct.pack('<dc16c8c8c1I4dddBBBc0', next_ticket, session, string.sub(argument, 17, 24),
-      owner, mode, permits, floor, place_ends, till, waits - 1, 0, #label, label)
-    next_ticket, places = next_ticket + 1, places + 1
+    usable = waiters < limit
+    waiter_ends = math.min(now + struct.unpack('<d', wanted, 7), till)
+    waiter = struct.pack('<dc16c8c8c1I4dddBBBc0', next_ticket, session, string.sub(argument, 17, 24),
+      owner, mode, permits, floor, waiter_ends, till, waits - 1, 0, #label, label)
+    next_ticket, waiters = next_ticket + 1, waiters + 1
   end
   if usable then
-    local covered, expires = math.max(now + 2 * @HORIZON@, place_ends + @RETENTION@), false
+    local covered, expires = math.max(now + 2 * @DELIVERY_WINDOW@, waiter_ends + @RETENTION@), false
     if stored_end < covered then
       stored_end, expires = covered + @SLACK@, true
     end
     local written
     if own and waiting > 0 and not expires then
-      written = type(redis.pcall('SETRANGE', KEYS[1], own - 1, mark)) == 'number'
-      if written and places > waiting then
-        redis.call('SETRANGE', KEYS[1], '50', string.char(places))
-        redis.call('SETRANGE', KEYS[1], #stored - 8, place .. struct.pack('<d', next_ticket))
+      written = type(redis.pcall('SETRANGE', KEYS[1], own - 1, watermark)) == 'number'
+      if written and waiters > waiting then
+        redis.call('SETRANGE', KEYS[1], '50', string.char(waiters))
+        redis.call('SETRANGE', KEYS[1], #stored - 8, waiter .. struct.pack('<d', next_ticket))
       end
     else
       if own then
-        mark, marks = mark .. string.sub(stored, at, own - 1), marks - 1
+        watermark, watermarks = watermark .. string.sub(stored, at, own - 1), watermarks - 1
       end
       local queue, next = '', ''
       if waiting > 0 then
         queue = string.sub(stored, queue_at, -9)
       end
-      if places > 0 then
+      if waiters > 0 then
         next = struct.pack('<d', next_ticket)
       end
       local value = string.sub(stored, 1, 25)
-        .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), places, marks + 1, 0)
-        .. string.sub(stored, 55, at - 1) .. mark
-        .. string.sub(stored, own and own + 33 or at, behind - 1) .. queue .. place .. next
+        .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), waiters, watermarks + 1, 0)
+        .. string.sub(stored, 55, at - 1) .. watermark
+        .. string.sub(stored, own and own + 33 or at, behind - 1) .. queue .. waiter .. next
       @SET_VALUE@
     end
     if written then
       local change_in = math.max(earliest - now, 1000)
-      if places == waiting then
+      if waiters == waiting then
         return struct.pack('<c1dc1dBBc0', '=', now, 'H', change_in, 1, #held_by, held_by)
       end
       local ahead = math.min(next_ticket - 1 - head, waiting)
       local waiter_lease = struct.unpack('<d', wanted, 7)
-      @CHECK_IN@
-      return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, check_in, place_ends - now)
+      @POLL_AFTER@
+      return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, poll_after, waiter_ends - now)
     end
   end
 end

@@ -8,25 +8,25 @@ if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byt
 then
   local stored = first
   local attempt, listening = struct.unpack('<c24xxxxxxxxB', ARGV[1])
-  local stored_end, earliest, _, _, places, marks, skip, holder, ends, flags, _, holds, at =
+  local stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags, _, holds, at =
     struct.unpack('<dddBBBHc24dBBc0I4c0', stored, 26)
-  local queue_at = at + 33 * marks + skip
+  local queue_at = at + 33 * watermarks + skip
   local found = string.find(stored, attempt, queue_at, true)
   local usable = found and @ONE_EXCLUSIVE_HOLD@
-    and string.sub(holder, 1, 16) ~= string.sub(attempt, 1, 16)
-  at = queue_at -- the next place
+    and string.sub(holder_id, 1, 16) ~= string.sub(attempt, 1, 16)
+  at = queue_at -- the next waiter
   if usable and found ~= at + 8 then
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 53)
-    usable = head_ends > now and head_flags < @AWAY@ -- else it would be dropped or passed over
+    usable = head_ends > now and head_flags < @UNREACHABLE@ -- else it would be dropped or passed over
   end
   if usable then
     local ticket, ahead = struct.unpack('<d', stored, found - 8), 0
     -- Places differ in length: check that this is the start of one.
-    while ahead < places and at < found - 8 do
+    while ahead < waiters and at < found - 8 do
       at, ahead = at + 72 + string.byte(stored, at + 71), ahead + 1
     end
-    local till, place_flags
-    ends, till, place_flags = struct.unpack('<ddB', stored, found + 45)
+    local till, waiter_flags
+    ends, till, waiter_flags = struct.unpack('<ddB', stored, found + 45)
     if at == found - 8 and ends > now then
       local waiter_lease = struct.unpack('<d', stored, 10)
       ends = math.min(now + waiter_lease, till)
@@ -44,10 +44,10 @@ then
         written = type(redis.pcall('SETRANGE', KEYS[1], found + 44, fresh)) == 'number'
       end
       if written then
-        ahead = math.min(ticket - struct.unpack('<d', stored, queue_at), places - 1)
+        ahead = math.min(ticket - struct.unpack('<d', stored, queue_at), waiters - 1)
         local change_in = math.max(earliest - now, 1000)
-        @CHECK_IN@
-        return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, check_in, ends - now)
+        @POLL_AFTER@
+        return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, poll_after, ends - now)
       end
     end
   end

@@ -3,15 +3,15 @@
 -- decides and writes separately; all elements see the same time.
 --
 -- Where a key's state lives
---   packed    A small state is one packed string: a head, then the tenures, marks and places one
+--   packed    A small state is one packed string: a head, then the holders, watermarks and places one
 --             behind the other, then the next ticket if somebody waits. The general part reads and
 --             writes all of it; the fast path may leave a gap before the places.
 --   hash      With more records than @PACKED_RECORDS@, or than @FEW_RECORDS@ if no fast path serves
---             the lock, it is a hash with these fields: `head`, `h`HOLDER (a tenure), `s`SLOT (the
+--             the lock, it is a hash with these fields: `head`, `h`HOLDER (a holder), `s`SLOT (the
 --             holder in a slot, to list all of them), `p`TICKET (a place; places form a linked
---             list), `q`SESSION SEQUENCE (a ticket), `m`SESSION (a mark). Fields are read and
+--             list), `q`SESSION SEQUENCE (a ticket), `m`SESSION (a watermark). Fields are read and
 --             written one by one. A hash that is nearly empty becomes a string again.
--- The logic depends on neither form: tenure_of(), place_at(), mark_of() and the like load what is
+-- The logic depends on neither form: holder_of(), place_at(), watermark_of() and the like load what is
 -- missing, and step() writes what has changed.
 --
 -- Writing
@@ -46,18 +46,18 @@ local S = {
   -- read. `over`: an expired hash is still there, although the state counts as empty.
   form = false, stored = false, over = false,
   -- Whether this step has written something, has something to write, moved the stored end, or
-  -- removed a tenure or a place.
+  -- removed a holder or a place.
   wrote = false, dirty = false, moved = false, shrunk = false,
-  -- The state. T has the tenures by holder and M the marks by session; `false` there means that the
-  -- hash has none. `places` is the queue.
+  -- The state. T has the holders by holder and M the watermarks by session; `false` there means that the
+  -- hash has none. `waiters` is the queue.
   spec = false, kind = 0, policy = 0, capacity = 0, waiter_lease = 0,
   token = 0, stored_end = 0, earliest = 0, last_scan = 0,
-  used = 0, tenure_count = 0, place_count = 0,
-  T = false, M = false, places = false,
+  used = 0, holder_count = 0, waiter_count = 0,
+  T = false, M = false, waiters = false,
   -- Messages to publish, the sessions that are known to listen, and the grants left in this step.
   pending = false, reach = false, budget = 0,
   -- For a hash: holders by slot, what has changed or gone, and the position of its sweep.
-  slots = false, fresh_slots = false, gone_tenures = false, gone_places = false,
+  slots = false, fresh_slots = false, gone_holders = false, gone_waiters = false,
   ticks = 0, cursor = 0,
 
   -- Reading and writing a string --------------------------------------------------------------
@@ -68,9 +68,9 @@ local S = {
     S.capacity, S.waiter_lease = struct.unpack('<I4d', bytes, 3)
   end,
 
-  mode_of = function(S, tenure)
-    -- Each hold of a tenure is a mode and a raw sequence.
-    local holds = tenure.holds
+  mode_of = function(S, holder)
+    -- Each hold of a holder is a mode and a raw sequence.
+    local holds = holder.holds
     for at = 1, #holds, 9 do
       if string.byte(holds, at) == @EXCLUSIVE@ then
         return 'X'
@@ -79,8 +79,8 @@ local S = {
     return string.sub(holds, 1, 1)
   end,
 
-  hold_at = function(S, tenure, raw)
-    local holds = tenure.holds
+  hold_at = function(S, holder, raw)
+    local holds = holder.holds
     for at = 1, #holds, 9 do
       if string.sub(holds, at + 1, at + 8) == raw then
         return at
@@ -92,40 +92,40 @@ local S = {
     return mode == 'X' and S.capacity or mode == 'S' and 1 or permits
   end,
 
-  token_of = function(S, tenure)
-    return S.kind == @SEMAPHORE@ and tenure.token or S.token
+  token_of = function(S, holder)
+    return S.kind == @SEMAPHORE@ and holder.token or S.token
   end,
 
   fits = function(S, mode, permits)
     return S:weight(mode, permits) <= S.capacity - S.used
   end,
 
-  -- Reads a tenure at position `at`; returns the next position too.
-  read_tenure = function(S, from, at)
+  -- Reads a holder at position `at`; returns the next position too.
+  read_holder = function(S, from, at)
     local ends, flags, label, holds
     ends, flags, label, holds, at = struct.unpack('<dBBc0I4c0', from, at)
-    local tenure = { ends = ends, flags = flags, label = label, holds = holds }
+    local holder = { ends = ends, flags = flags, label = label, holds = holds }
     if flags >= @OWN_TOKEN@ then
-      tenure.token, tenure.permits, at = struct.unpack('<dI4', from, at)
+      holder.token, holder.permits, at = struct.unpack('<dI4', from, at)
     end
-    return tenure, at
+    return holder, at
   end,
 
-  write_tenure = function(S, tenure)
-    local label, holds = tenure.label, tenure.holds
-    local out = struct.pack('<dBBc0I4c0', tenure.ends, tenure.flags, #label, label, #holds, holds)
-    if tenure.flags >= @OWN_TOKEN@ then
-      out = out .. struct.pack('<dI4', tenure.token, tenure.permits)
+  write_holder = function(S, holder)
+    local label, holds = holder.label, holder.holds
+    local out = struct.pack('<dBBc0I4c0', holder.ends, holder.flags, #label, label, #holds, holds)
+    if holder.flags >= @OWN_TOKEN@ then
+      out = out .. struct.pack('<dI4', holder.token, holder.permits)
     end
     return out
   end,
 
   load = function(S)
     S.form, S.wrote, S.dirty, S.moved, S.shrunk = false, false, false, false, false
-    S.over, S.places, S.pending, S.reach = false, false, false, false
+    S.over, S.waiters, S.pending, S.reach = false, false, false, false
     S.spec, S.kind, S.policy, S.capacity, S.waiter_lease = @NO_SPEC@, 0, 0, 0, 0
     S.token, S.stored_end, S.earliest, S.last_scan = 0, 0, 0, 0
-    S.used, S.tenure_count, S.place_count, S.T, S.M = 0, 0, 0, {}, {}
+    S.used, S.holder_count, S.waiter_count, S.T, S.M = 0, 0, 0, {}, {}
     local stored
     if S.asked then
       stored, S.asked = S.first, false
@@ -142,21 +142,21 @@ local S = {
     if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 54 then
       S:refuse_foreign(stored, 'string')
     end
-    local _, spec, token, ends, earliest, last_scan, tenures, waiting, marks, skip, at =
+    local _, spec, token, ends, earliest, last_scan, holders, waiting, watermarks, skip, at =
       struct.unpack('<c3c14ddddBBBH', stored)
     if ends <= S.now then
       return -- past its stored end: counts as empty, and is written over
     end
     S:set_spec(spec)
     S.form, S.token, S.stored_end, S.earliest, S.last_scan = 'packed', token, ends, earliest, last_scan
-    for _ = 1, tenures do
-      local holder, tenure = string.sub(stored, at, at + 23), nil
-      tenure, at = S:read_tenure(stored, at + 24)
-      S.T[holder] = tenure
-      S.used = S.used + S:weight(S:mode_of(tenure), tenure.permits)
+    for _ = 1, holders do
+      local holder_id, holder = string.sub(stored, at, at + 23), nil
+      holder, at = S:read_holder(stored, at + 24)
+      S.T[holder_id] = holder
+      S.used = S.used + S:weight(S:mode_of(holder), holder.permits)
     end
-    S.tenure_count = tenures
-    for _ = 1, marks do
+    S.holder_count = holders
+    for _ = 1, watermarks do
       local who, seen, till, why
       who, seen, till, why, at = struct.unpack('<c16ddc1', stored, at)
       if till > S.now then
@@ -164,7 +164,7 @@ local S = {
       end
     end
     if waiting > 0 then
-      S:unpack_places(waiting, at + skip)
+      S:unpack_waiters(waiting, at + skip)
     end
   end,
 
@@ -178,31 +178,31 @@ local S = {
   end,
 
   flush_packed = function(S)
-    local out, marks, n = {}, 0, 1
-    for holder, tenure in pairs(S.T) do
-      if tenure then
+    local out, watermarks, n = {}, 0, 1
+    for holder_id, holder in pairs(S.T) do
+      if holder then
         n = n + 1
-        out[n] = holder .. S:write_tenure(tenure)
+        out[n] = holder_id .. S:write_holder(holder)
       end
     end
-    for who, mark in pairs(S.M) do
-      if mark and mark.till > S.now then
-        n, marks = n + 1, marks + 1
-        out[n] = struct.pack('<c16ddc1', who, mark.sequence, mark.till, mark.why)
+    for who, watermark in pairs(S.M) do
+      if watermark and watermark.till > S.now then
+        n, watermarks = n + 1, watermarks + 1
+        out[n] = struct.pack('<c16ddc1', who, watermark.sequence, watermark.till, watermark.why)
       end
     end
-    local records = S.tenure_count + S.place_count + marks
+    local records = S.holder_count + S.waiter_count + watermarks
     if records > S.packed_records or records > @FEW_RECORDS@
-      and (S.tenure_count > 1 or S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@)
+      and (S.holder_count > 1 or S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@)
     then
       return S:become_hash()
     end
-    if S.place_count > 0 then
+    if S.waiter_count > 0 then
       n = n + 1
-      out[n] = S:pack_places()
+      out[n] = S:pack_waiters()
     end
     out[1] = struct.pack('<c3c14ddddBBBH', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
-      S.last_scan, S.tenure_count, S.place_count, marks, 0)
+      S.last_scan, S.holder_count, S.waiter_count, watermarks, 0)
     if S.over then
       S:throw_away()
     end
@@ -223,12 +223,12 @@ local S = {
     end
   end,
 
-  tenure_of = function(S, holder)
-    local tenure = S.T[holder]
-    if tenure == nil and S.form == 'hash' then
-      tenure = S:load_tenure(holder)
+  holder_of = function(S, holder_id)
+    local holder = S.T[holder_id]
+    if holder == nil and S.form == 'hash' then
+      holder = S:load_holder(holder_id)
     end
-    return tenure
+    return holder
   end,
 
   -- The holder of the operation: (session, owner), for a semaphore (session, sequence).
@@ -237,79 +237,79 @@ local S = {
   end,
 
   live = function(S)
-    local tenure = S:tenure_of(S:holder_of())
-    if tenure and tenure.ends > S.now and S:hold_at(tenure, S.raw_sequence) then
-      return tenure
+    local holder = S:holder_of(S:holder_of())
+    if holder and holder.ends > S.now and S:hold_at(holder, S.raw_sequence) then
+      return holder
     end
   end,
 
-  mark_of = function(S, who)
-    local mark = S.M[who]
-    if mark == nil and S.form == 'hash' then
-      mark = S:load_mark(who)
+  watermark_of = function(S, who)
+    local watermark = S.M[who]
+    if watermark == nil and S.form == 'hash' then
+      watermark = S:load_watermark(who)
     end
-    if mark and mark.till > S.now then
-      return mark
+    if watermark and watermark.till > S.now then
+      return watermark
     end
   end,
 
   -- Remembers that an acquire or an end of this sequence was seen. `why` is ' ' for an operation
   -- that is live, or if the reason is not known.
   note = function(S, why)
-    local till = S.now + 2 * @HORIZON@
-    local mark = S:mark_of(S.session)
-    if not mark or S.sequence > mark.sequence then
+    local till = S.now + 2 * @DELIVERY_WINDOW@
+    local watermark = S:watermark_of(S.session)
+    if not watermark or S.sequence > watermark.sequence then
       S.M[S.session] = { sequence = S.sequence, till = till, why = why, fresh = true }
     else
-      if S.sequence == mark.sequence and why ~= ' ' then
-        mark.why = why
+      if S.sequence == watermark.sequence and why ~= ' ' then
+        watermark.why = why
       end
-      mark.till, mark.fresh = till, true
+      watermark.till, watermark.fresh = till, true
     end
     S.dirty = true
     S:cover(till)
   end,
 
-  remove_tenure = function(S, holder, tenure)
-    S.used = S.used - S:weight(S:mode_of(tenure), tenure.permits)
+  remove_holder = function(S, holder_id, holder)
+    S.used = S.used - S:weight(S:mode_of(holder), holder.permits)
     S.dirty, S.shrunk = true, true
     if S.form == 'hash' then
-      S:remove_slot(holder, tenure)
-      S.T[holder] = false
+      S:remove_slot(holder_id, holder)
+      S.T[holder_id] = false
     else
-      S.T[holder] = nil
+      S.T[holder_id] = nil
     end
-    S.tenure_count = S.tenure_count - 1
+    S.holder_count = S.holder_count - 1
   end,
 
-  -- Drops the tenure of the operation's owner, and its place, if they have expired. Returns whether
-  -- a tenure was dropped, and whether the operation itself had expired.
+  -- Drops the holder of the operation's owner, and its place, if they have expired. Returns whether
+  -- a holder was dropped, and whether the operation itself had expired.
   drop_if_expired = function(S)
     local freed, own = false, false
-    local holder = S:holder_of()
-    local tenure = S:tenure_of(holder)
-    if tenure and tenure.ends <= S.now then
-      freed, own = true, S:hold_at(tenure, S.raw_sequence) ~= nil
-      S:remove_tenure(holder, tenure)
+    local holder_id = S:holder_of()
+    local holder = S:holder_of(holder_id)
+    if holder and holder.ends <= S.now then
+      freed, own = true, S:hold_at(holder, S.raw_sequence) ~= nil
+      S:remove_holder(holder_id, holder)
     end
-    if S.place_count > 0 and S:drop_expired_place() then
+    if S.waiter_count > 0 and S:drop_expired_waiter() then
       own = true
     end
     return freed, own
   end,
 
-  -- Drops expired tenures, if that is needed, then grants to the queue. `own`: the reply of this
+  -- Drops expired holders, if that is needed, then grants to the queue. `own`: the reply of this
   -- operation carries its grant, so nothing is published for it.
   settle = function(S, needed, freed, own)
-    local expired = needed and S.tenure_count > 0 and S.now >= S.earliest and S:scan()
-    if S.place_count > 0 then
+    local expired = needed and S.holder_count > 0 and S.now >= S.earliest and S:scan()
+    if S.waiter_count > 0 then
       S:settle_queue(freed or expired, own)
     end
   end,
 
-  -- Whether a new tenure shares the period of `others` tenures. A floor above the stored token
+  -- Whether a new holder shares the epoch of `others` holders. A floor above the stored token
   -- proves that a token was lost. A floor equal to it comes from a client that has read in this
-  -- period: a new period would make resources refuse the readers that are still in it.
+  -- epoch: a new epoch would make resources refuse the readers that are still in it.
   joins = function(S, mode, floor, others)
     return S.kind == @RW_LOCK@ and mode == 'S' and others > 0 and floor <= S.token
   end,
@@ -319,58 +319,58 @@ local S = {
   end,
 
   grant = function(S, to_session, raw, to_owner, mode, permits, label, floor, ends)
-    local holder = to_session .. (S.kind == @SEMAPHORE@ and raw or to_owner)
+    local holder_id = to_session .. (S.kind == @SEMAPHORE@ and raw or to_owner)
     S.dirty = true
     S:cover(ends + @RETENTION@)
-    local tenure = S:tenure_of(holder)
-    if tenure and tenure.ends <= S.now then
+    local holder = S:holder_of(holder_id)
+    if holder and holder.ends <= S.now then
       -- A scan of many holders may not have seen yet that this one expired; a grant to its owner
       -- must not revive it.
-      S:remove_tenure(holder, tenure)
-      tenure = nil
+      S:remove_holder(holder_id, holder)
+      holder = nil
     end
-    if tenure then
+    if holder then
       -- A queued read of an owner that reads already, by another attempt.
-      tenure.holds = tenure.holds .. mode .. raw
-      if tenure.flags % 2 ~= @REVOKED@ then
-        tenure.ends = math.max(tenure.ends, ends)
+      holder.holds = holder.holds .. mode .. raw
+      if holder.flags % 2 ~= @REVOKED@ then
+        holder.ends = math.max(holder.ends, ends)
       end
-      tenure.fresh = true
-      return tenure
+      holder.fresh = true
+      return holder
     end
-    if not S:joins(mode, floor, S.tenure_count) then
+    if not S:joins(mode, floor, S.holder_count) then
       S.token = S:token_after(floor)
     end
-    if S.tenure_count == 0 or ends < S.earliest then
+    if S.holder_count == 0 or ends < S.earliest then
       S.earliest = ends
     end
     S.used = S.used + S:weight(mode, permits)
-    S.tenure_count = S.tenure_count + 1
-    tenure = { ends = ends, flags = 0, label = label, holds = mode .. raw, fresh = true }
+    S.holder_count = S.holder_count + 1
+    holder = { ends = ends, flags = 0, label = label, holds = mode .. raw, fresh = true }
     if S.kind == @SEMAPHORE@ then
-      tenure.flags, tenure.token, tenure.permits = @OWN_TOKEN@, S.token, permits
+      holder.flags, holder.token, holder.permits = @OWN_TOKEN@, S.token, permits
     end
-    S.T[holder] = tenure
+    S.T[holder_id] = holder
     if S.form == 'hash' then
-      S:add_slot(holder, tenure)
+      S:add_slot(holder_id, holder)
     end
-    return tenure
+    return holder
   end,
 
-  acquired = function(S, tenure)
-    return 'A' .. struct.pack('<dI4d', S:token_of(tenure), #tenure.holds / 9, tenure.ends - S.now)
+  acquired = function(S, holder)
+    return 'A' .. struct.pack('<dI4d', S:token_of(holder), #holder.holds / 9, holder.ends - S.now)
   end,
 
   -- The reply for an operation that is live already.
   report = function(S)
-    local tenure = S:live()
-    if tenure then
-      return S:acquired(tenure)
+    local holder = S:live()
+    if holder then
+      return S:acquired(holder)
     end
-    if S.place_count > 0 then
-      local ticket, place = S:own_place()
-      if ticket and place.ends > S.now then
-        return S:queued(ticket, place)
+    if S.waiter_count > 0 then
+      local ticket, waiter = S:own_waiter()
+      if ticket and waiter.ends > S.now then
+        return S:queued(ticket, waiter)
       end
     end
   end,

@@ -47,7 +47,7 @@
   -- Reading the hash --------------------------------------------------------------------------
 
   start_hash = function(S, tick, swept_to)
-    S.slots, S.fresh_slots, S.gone_tenures, S.gone_places = {}, {}, {}, {}
+    S.slots, S.fresh_slots, S.gone_holders, S.gone_waiters = {}, {}, {}, {}
     S.ticks, S.cursor = tick, swept_to
   end,
 
@@ -62,7 +62,7 @@
     if not S.stored or string.sub(S.stored, 1, 3) ~= @MAGIC@ or #S.stored < 109 then
       S:refuse_foreign(S.stored or '', 'hash')
     end
-    local _, bytes, last_token, ends, early, scanned, weights, tenures, waiting, away, ticket,
+    local _, bytes, last_token, ends, early, scanned, weights, holders, waiting, unreachable, ticket,
       first, last, bound, tick, swept_to = struct.unpack('<c3c14ddddI4I4I4I4ddddI4d', S.stored)
     if ends <= S.now then
       S.over = true
@@ -71,104 +71,104 @@
     S.form = 'hash'
     S:set_spec(bytes)
     S.token, S.stored_end, S.earliest, S.last_scan = last_token, ends, early, scanned
-    S.used, S.tenure_count, S.place_count = weights, tenures, waiting
+    S.used, S.holder_count, S.waiter_count = weights, holders, waiting
     S:start_hash(tick, swept_to)
-    S.places = {
+    S.waiters = {
       by_ticket = {}, tickets = {},
-      next_ticket = ticket, first = first, last = last, away = away, earliest = bound,
+      next_ticket = ticket, first = first, last = last, unreachable = unreachable, earliest = bound,
     }
   end,
 
-  parse_tenure = function(S, bytes)
+  parse_holder = function(S, bytes)
     local slot, at = struct.unpack('<I4', bytes)
-    local tenure = S:read_tenure(bytes, at)
-    tenure.slot = slot
-    return tenure
+    local holder = S:read_holder(bytes, at)
+    holder.slot = slot
+    return holder
   end,
 
-  parse_mark = function(_, bytes)
+  parse_watermark = function(_, bytes)
     local seen, till, why = struct.unpack('<ddc1', bytes)
     return { sequence = seen, till = till, why = why }
   end,
 
-  load_tenure = function(S, holder)
-    local bytes = redis.call('HGET', S.key, 'h' .. holder)
-    local tenure = bytes and S:parse_tenure(bytes)
-    S.T[holder] = tenure
-    return tenure
+  load_holder = function(S, holder_id)
+    local bytes = redis.call('HGET', S.key, 'h' .. holder_id)
+    local holder = bytes and S:parse_holder(bytes)
+    S.T[holder_id] = holder
+    return holder
   end,
 
-  load_mark = function(S, who)
+  load_watermark = function(S, who)
     local bytes = redis.call('HGET', S.key, 'm' .. who)
-    local mark = bytes and S:parse_mark(bytes)
-    S.M[who] = mark
-    return mark
+    local watermark = bytes and S:parse_watermark(bytes)
+    S.M[who] = watermark
+    return watermark
   end,
 
-  load_place = function(S, ticket)
+  load_waiter = function(S, ticket)
     local bytes = redis.call('HGET', S.key, string.format('p%.0f', ticket))
-    local place = false
+    local waiter = false
     if bytes then
       local before, after, at = struct.unpack('<dd', bytes)
-      place = S:read_place(bytes, at)
-      place.before, place.after = before, after
+      waiter = S:read_waiter(bytes, at)
+      waiter.before, waiter.after = before, after
     end
-    S.places.by_ticket[ticket] = place
-    return place
+    S.waiters.by_ticket[ticket] = waiter
+    return waiter
   end,
 
   load_ticket = function(S, name)
     local bytes = redis.call('HGET', S.key, 'q' .. name)
     local ticket = bytes and struct.unpack('<d', bytes)
-    S.places.tickets[name] = ticket
+    S.waiters.tickets[name] = ticket
     return ticket
   end,
 
-  each_tenure_in_hash = function(S, visit)
-    for from = 1, S.tenure_count, @CHUNK@ do
-      local till = math.min(from + @CHUNK@ - 1, S.tenure_count)
+  each_holder_in_hash = function(S, visit)
+    for from = 1, S.holder_count, @CHUNK@ do
+      local till = math.min(from + @CHUNK@ - 1, S.holder_count)
       local fields = {}
       for slot = from, till do
         fields[#fields + 1] = 's' .. slot
       end
-      local holders = redis.call('HMGET', S.key, unpack(fields))
+      local holder_ids = redis.call('HMGET', S.key, unpack(fields))
       for i = 1, #fields do
-        local holder = S.slots[from + i - 1] or holders[i]
-        holders[i], fields[i] = holder, 'h' .. holder
+        local holder_id = S.slots[from + i - 1] or holder_ids[i]
+        holder_ids[i], fields[i] = holder_id, 'h' .. holder_id
       end
       local records = redis.call('HMGET', S.key, unpack(fields))
       for i = 1, #fields do
-        local known = S.T[holders[i]]
-        visit(holders[i], known and known.ends or struct.unpack('<d', records[i], 5), records[i])
+        local known = S.T[holder_ids[i]]
+        visit(holder_ids[i], known and known.ends or struct.unpack('<d', records[i], 5), records[i])
       end
     end
   end,
 
   slot_holder = function(S, slot)
-    local holder = S.slots[slot]
-    if not holder then
-      holder = redis.call('HGET', S.key, 's' .. slot)
-      S.slots[slot] = holder
+    local holder_id = S.slots[slot]
+    if not holder_id then
+      holder_id = redis.call('HGET', S.key, 's' .. slot)
+      S.slots[slot] = holder_id
     end
-    return holder
+    return holder_id
   end,
 
-  -- Slots are numbered from 1 without gaps: the last tenure moves into the slot of a removed one.
-  add_slot = function(S, holder, tenure)
-    tenure.slot = S.tenure_count
-    S.slots[S.tenure_count] = holder
-    S.fresh_slots[S.tenure_count] = true
+  -- Slots are numbered from 1 without gaps: the last holder moves into the slot of a removed one.
+  add_slot = function(S, holder_id, holder)
+    holder.slot = S.holder_count
+    S.slots[S.holder_count] = holder_id
+    S.fresh_slots[S.holder_count] = true
   end,
 
-  remove_slot = function(S, holder_gone, tenure)
-    S.gone_tenures[holder_gone] = true
-    local last = S.tenure_count
-    if tenure.slot ~= last then
-      local holder = S:slot_holder(last)
-      local mover = S:tenure_of(holder)
-      mover.slot, mover.fresh = tenure.slot, true
-      S.slots[tenure.slot] = holder
-      S.fresh_slots[tenure.slot] = true
+  remove_slot = function(S, holder_gone, holder)
+    S.gone_holders[holder_gone] = true
+    local last = S.holder_count
+    if holder.slot ~= last then
+      local holder_id = S:slot_holder(last)
+      local mover = S:holder_of(holder_id)
+      mover.slot, mover.fresh = holder.slot, true
+      S.slots[holder.slot] = holder_id
+      S.fresh_slots[holder.slot] = true
     end
     S.slots[last] = nil
     S.fresh_slots[last] = true
@@ -191,51 +191,51 @@
   head = function(S)
     local q = S:queue()
     return struct.pack('<c3c14ddddI4I4I4I4ddddI4d', @MAGIC@, S.spec, S.token, S.stored_end,
-      S.earliest, S.last_scan, S.used, S.tenure_count, S.place_count, q.away, q.next_ticket,
+      S.earliest, S.last_scan, S.used, S.holder_count, S.waiter_count, q.unreachable, q.next_ticket,
       q.first, q.last, q.earliest, S.ticks, S.cursor)
   end,
 
-  put_places = function(S, set)
-    for ticket, place in pairs(S.places.by_ticket) do
-      if place and place.fresh then
+  put_waiters = function(S, set)
+    for ticket, waiter in pairs(S.waiters.by_ticket) do
+      if waiter and waiter.fresh then
         set[#set + 1] = string.format('p%.0f', ticket)
-        set[#set + 1] = struct.pack('<dd', place.before, place.after) .. S:write_place(place)
-        if place.arrived then
-          set[#set + 1] = 'q' .. place.session .. place.raw
+        set[#set + 1] = struct.pack('<dd', waiter.before, waiter.after) .. S:write_waiter(waiter)
+        if waiter.arrived then
+          set[#set + 1] = 'q' .. waiter.session .. waiter.raw
           set[#set + 1] = struct.pack('<d', ticket)
         end
       end
     end
   end,
 
-  put_tenures_and_marks = function(S, set)
-    for holder, tenure in pairs(S.T) do
-      if tenure and tenure.fresh then
-        set[#set + 1] = 'h' .. holder
-        set[#set + 1] = struct.pack('<I4', tenure.slot) .. S:write_tenure(tenure)
+  put_holders_and_watermarks = function(S, set)
+    for holder_id, holder in pairs(S.T) do
+      if holder and holder.fresh then
+        set[#set + 1] = 'h' .. holder_id
+        set[#set + 1] = struct.pack('<I4', holder.slot) .. S:write_holder(holder)
       end
     end
-    for who, mark in pairs(S.M) do
-      if mark and mark.fresh then
+    for who, watermark in pairs(S.M) do
+      if watermark and watermark.fresh then
         set[#set + 1] = 'm' .. who
-        set[#set + 1] = struct.pack('<ddc1', mark.sequence, mark.till, mark.why)
+        set[#set + 1] = struct.pack('<ddc1', watermark.sequence, watermark.till, watermark.why)
       end
     end
   end,
 
   drop_fields = function(S)
     local gone = {}
-    for ticket, name in pairs(S.gone_places) do
-      if not S.places.by_ticket[ticket] then
+    for ticket, name in pairs(S.gone_waiters) do
+      if not S.waiters.by_ticket[ticket] then
         gone[#gone + 1] = string.format('p%.0f', ticket)
       end
-      if not S.places.tickets[name] then
+      if not S.waiters.tickets[name] then
         gone[#gone + 1] = 'q' .. name
       end
     end
-    for holder in pairs(S.gone_tenures) do
-      if not S.T[holder] then
-        gone[#gone + 1] = 'h' .. holder
+    for holder_id in pairs(S.gone_holders) do
+      if not S.T[holder_id] then
+        gone[#gone + 1] = 'h' .. holder_id
       end
     end
     for slot in pairs(S.fresh_slots) do
@@ -246,9 +246,9 @@
     return gone
   end,
 
-  -- Removes a few expired marks now and then, so that they do not accumulate in a hash that lives
-  -- long. No command reads an expired mark.
-  sweep_marks = function(S, gone)
+  -- Removes a few expired watermarks now and then, so that they do not accumulate in a hash that lives
+  -- long. No command reads an expired watermark.
+  sweep_watermarks = function(S, gone)
     S.ticks = (S.ticks + 1) % @SWEEP_EVERY@
     if S.ticks ~= 0 then
       return
@@ -258,7 +258,7 @@
     local fields = found[2]
     for i = 1, #fields, 2 do
       local field = fields[i]
-      if string.byte(field) == @MARK@ then
+      if string.byte(field) == @WATERMARK@ then
         local who = string.sub(field, 2)
         local _, till = struct.unpack('<dd', fields[i + 1])
         if till <= S.now and not (S.M[who] and S.M[who].fresh) then
@@ -272,16 +272,16 @@
     local all = redis.call('HGETALL', S.key)
     for i = 1, #all, 2 do
       local field, name = string.byte(all[i]), string.sub(all[i], 2)
-      if field == @TENURE@ and S.T[name] == nil and #name == 24 then
-        S.T[name] = S:parse_tenure(all[i + 1])
-      elseif field == @MARK@ and S.M[name] == nil then
-        S.M[name] = S:parse_mark(all[i + 1])
+      if field == @HOLDER@ and S.T[name] == nil and #name == 24 then
+        S.T[name] = S:parse_holder(all[i + 1])
+      elseif field == @WATERMARK@ and S.M[name] == nil then
+        S.M[name] = S:parse_watermark(all[i + 1])
       end
     end
   end,
 
   flush_hash = function(S)
-    local nearly_empty = S.shrunk and S.place_count == 0 and S.tenure_count <= 1
+    local nearly_empty = S.shrunk and S.waiter_count == 0 and S.holder_count <= 1
     local most = S.packed_records
     if S.kind == @SEMAPHORE@ or S.kind == @RW_LOCK@ or S.policy ~= @FAIR@ then
       -- flush_packed() accepts no more of these, and no more readers once there is a second one.
@@ -293,10 +293,10 @@
       return S:flush_packed()
     end
     local set, gone = { 'head', '' }, S:drop_fields()
-    S:sweep_marks(gone)
+    S:sweep_watermarks(gone)
     set[2] = S:head()
-    S:put_places(set)
-    S:put_tenures_and_marks(set)
+    S:put_waiters(set)
+    S:put_holders_and_watermarks(set)
     for slot in pairs(S.fresh_slots) do
       if S.slots[slot] then
         set[#set + 1] = 's' .. slot
@@ -314,57 +314,57 @@
   become_hash = function(S)
     local slot = 0
     S:start_hash(0, 0)
-    for holder, tenure in pairs(S.T) do
+    for holder_id, holder in pairs(S.T) do
       slot = slot + 1
-      S.slots[slot], S.fresh_slots[slot] = holder, true
-      tenure.slot, tenure.fresh = slot, true
+      S.slots[slot], S.fresh_slots[slot] = holder_id, true
+      holder.slot, holder.fresh = slot, true
     end
-    for _, mark in pairs(S.M) do
-      mark.fresh = true
+    for _, watermark in pairs(S.M) do
+      watermark.fresh = true
     end
-    for _, place in pairs(S:queue().by_ticket) do
-      place.fresh, place.arrived = true, true
+    for _, waiter in pairs(S:queue().by_ticket) do
+      waiter.fresh, waiter.arrived = true, true
     end
     S:throw_away()
     S.shrunk, S.moved = false, true
     S:flush_hash()
   end,
 
-  -- All tenures and places --------------------------------------------------------------------
+  -- All holders and places --------------------------------------------------------------------
 
   -- Drops every expired place in the queue, if there can be one.
-  sweep_places = function(S)
-    if S.place_count == 0 or S.now < S.places.earliest then
+  sweep_waiters = function(S)
+    if S.waiter_count == 0 or S.now < S.waiters.earliest then
       return
     end
-    local ticket, least = S.places.first, nil
+    local ticket, least = S.waiters.first, nil
     while ticket ~= @NONE@ do
-      local place = S:place_at(ticket)
-      local after = place.after
-      if place.ends <= S.now then
-        S:remove_place(ticket, place)
-      elseif not least or place.ends < least then
-        least = place.ends
+      local waiter = S:waiter_at(ticket)
+      local after = waiter.after
+      if waiter.ends <= S.now then
+        S:remove_waiter(ticket, waiter)
+      elseif not least or waiter.ends < least then
+        least = waiter.ends
       end
       ticket = after
     end
-    S.places.earliest, S.dirty = least or 0, true
+    S.waiters.earliest, S.dirty = least or 0, true
   end,
 
-  -- All tenures that have not expired, each with its holder.
-  live_tenures = function(S)
+  -- All holders that have not expired, each with its holder.
+  live_holders = function(S)
     local found = {}
-    S:each_tenure(function(holder, ends, bytes)
+    S:each_holder(function(holder_id, ends, bytes)
       if ends > S.now then
-        local tenure = S.T[holder] or S:parse_tenure(bytes)
-        S.T[holder], tenure.holder = tenure, holder
-        found[#found + 1] = tenure
+        local holder = S.T[holder_id] or S:parse_holder(bytes)
+        S.T[holder_id], holder.holder_id = holder, holder_id
+        found[#found + 1] = holder
       end
     end)
     return found
   end,
 
-  -- The order of a list of tenures: the one with the least time left comes first.
+  -- The order of a list of holders: the one with the least time left comes first.
   earlier = function(S, a, b)
     if a.ends ~= b.ends then
       return a.ends < b.ends
@@ -373,18 +373,18 @@
     elseif a.label ~= b.label then
       return S:bytes_before(a.label, b.label)
     end
-    return S:holder_before(a.holder, b.holder)
+    return S:holder_before(a.holder_id, b.holder_id)
   end,
 
   -- Calls `visit(place)` for every place that has not expired, in order.
-  each_place = function(S, visit)
-    local ticket = S.place_count > 0 and S.places.first or @NONE@
+  each_waiter = function(S, visit)
+    local ticket = S.waiter_count > 0 and S.waiters.first or @NONE@
     while ticket ~= @NONE@ do
-      local place = S:place_at(ticket)
-      if place.ends > S.now then
-        visit(place)
+      local waiter = S:waiter_at(ticket)
+      if waiter.ends > S.now then
+        visit(waiter)
       end
-      ticket = place.after
+      ticket = waiter.after
     end
   end,
 }

@@ -4,51 +4,51 @@
   -- The queue ---------------------------------------------------------------------------------
 
   queue = function(S)
-    local places = S.places
-    if not places then
-      places = {
+    local waiters = S.waiters
+    if not waiters then
+      waiters = {
         by_ticket = {}, tickets = {},
-        next_ticket = 1, first = @NONE@, last = @NONE@, away = 0, earliest = 0,
+        next_ticket = 1, first = @NONE@, last = @NONE@, unreachable = 0, earliest = 0,
       }
-      S.places = places
+      S.waiters = waiters
     end
-    return places
+    return waiters
   end,
 
   -- Reads a place at position `at`; returns the next position too. Keeps its bytes until the place
   -- changes.
-  read_place = function(S, from, at)
-    local session, raw, owner, mode, permits, floor, ends, till, flags, away_marks, label, next =
+  read_waiter = function(S, from, at)
+    local session, raw, owner, mode, permits, floor, ends, till, flags, unreachable_marks, label, next =
       struct.unpack('<c16c8c8c1I4dddBBBc0', from, at)
     return {
       session = session, raw = raw, owner = owner, mode = mode, permits = permits, floor = floor,
-      ends = ends, till = till, listening = flags % 2 == @LISTENING@, away = flags >= @AWAY@,
-      away_marks = away_marks, label = label, bytes = string.sub(from, at, next - 1),
+      ends = ends, till = till, listening = flags % 2 == @LISTENING@, unreachable = flags >= @UNREACHABLE@,
+      unreachable_marks = unreachable_marks, label = label, bytes = string.sub(from, at, next - 1),
       before = @NONE@, after = @NONE@, fresh = false, arrived = false,
     }, next
   end,
 
-  write_place = function(S, place)
-    if place.bytes then
-      return place.bytes
+  write_waiter = function(S, waiter)
+    if waiter.bytes then
+      return waiter.bytes
     end
-    local flags = (place.listening and @LISTENING@ or 0) + (place.away and @AWAY@ or 0)
-    return struct.pack('<c16c8c8c1I4dddBBBc0', place.session, place.raw, place.owner, place.mode,
-      place.permits, place.floor, place.ends, place.till, flags, place.away_marks, #place.label,
-      place.label)
+    local flags = (waiter.listening and @LISTENING@ or 0) + (waiter.unreachable and @UNREACHABLE@ or 0)
+    return struct.pack('<c16c8c8c1I4dddBBBc0', waiter.session, waiter.raw, waiter.owner, waiter.mode,
+      waiter.permits, waiter.floor, waiter.ends, waiter.till, flags, waiter.unreachable_marks, #waiter.label,
+      waiter.label)
   end,
 
-  place_at = function(S, ticket)
-    local place = S.places.by_ticket[ticket]
-    if place == nil and S.form == 'hash' then
-      place = S:load_place(ticket)
+  waiter_at = function(S, ticket)
+    local waiter = S.waiters.by_ticket[ticket]
+    if waiter == nil and S.form == 'hash' then
+      waiter = S:load_waiter(ticket)
     end
-    return place
+    return waiter
   end,
 
   ticket_of = function(S, who, raw)
     local name = who .. raw
-    local ticket = S.places.tickets[name]
+    local ticket = S.waiters.tickets[name]
     if ticket == nil and S.form == 'hash' then
       ticket = S:load_ticket(name)
     end
@@ -56,79 +56,79 @@
   end,
 
   -- Puts a place at the end of the queue, under its ticket.
-  append = function(S, ticket, place)
+  append = function(S, ticket, waiter)
     local q = S:queue()
-    place.before, place.after = q.last, @NONE@
+    waiter.before, waiter.after = q.last, @NONE@
     if q.last == @NONE@ then
       q.first = ticket
     else
-      local before = S:place_at(q.last)
+      local before = S:waiter_at(q.last)
       before.after, before.fresh = ticket, true
     end
     q.last = ticket
-    q.by_ticket[ticket] = place
-    q.tickets[place.session .. place.raw] = ticket
-    if q.earliest > place.ends or S.place_count == 0 then
-      q.earliest = place.ends
+    q.by_ticket[ticket] = waiter
+    q.tickets[waiter.session .. waiter.raw] = ticket
+    if q.earliest > waiter.ends or S.waiter_count == 0 then
+      q.earliest = waiter.ends
     end
-    S.place_count = S.place_count + 1
+    S.waiter_count = S.waiter_count + 1
   end,
 
-  remove_place = function(S, ticket, place)
-    local q = S.places
-    if place.before == @NONE@ then
-      q.first = place.after
+  remove_waiter = function(S, ticket, waiter)
+    local q = S.waiters
+    if waiter.before == @NONE@ then
+      q.first = waiter.after
     else
-      local before = S:place_at(place.before)
-      before.after, before.fresh = place.after, true
+      local before = S:waiter_at(waiter.before)
+      before.after, before.fresh = waiter.after, true
     end
-    if place.after == @NONE@ then
-      q.last = place.before
+    if waiter.after == @NONE@ then
+      q.last = waiter.before
     else
-      local after = S:place_at(place.after)
-      after.before, after.fresh = place.before, true
+      local after = S:waiter_at(waiter.after)
+      after.before, after.fresh = waiter.before, true
     end
     local absent = nil
     if S.form == 'hash' then
       absent = false
-      S.gone_places[ticket] = place.session .. place.raw
+      S.gone_waiters[ticket] = waiter.session .. waiter.raw
     end
     q.by_ticket[ticket] = absent
-    q.tickets[place.session .. place.raw] = absent
-    if place.away then
-      q.away = q.away - 1
+    q.tickets[waiter.session .. waiter.raw] = absent
+    if waiter.unreachable then
+      q.unreachable = q.unreachable - 1
     end
-    S.place_count = S.place_count - 1
-    if S.place_count == 0 then
+    S.waiter_count = S.waiter_count - 1
+    if S.waiter_count == 0 then
       q.next_ticket = 1
     end
     S.dirty, S.shrunk = true, true
   end,
 
   -- A packed string has the places in order, each after its ticket, and the next ticket last.
-  unpack_places = function(S, count, at)
+  unpack_waiters = function(S, count, at)
     local q = S:queue()
     q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
     for _ = 1, count do
-      local ticket, place
+      local ticket, waiter
       ticket, at = struct.unpack('<d', S.stored, at)
-      place, at = S:read_place(S.stored, at)
-      S:append(ticket, place)
-      if place.away then
-        q.away = q.away + 1
+      waiter, at = S:read_waiter(S.stored, at)
+      S:append(ticket, waiter)
+      if waiter.unreachable then
+        q.unreachable = q.unreachable + 1
       end
     end
   end,
 
-  pack_places = function(S)
+  pack_waiters = function(S)
     local out = {}
-    local ticket = S.places.first
+    local ticket = S.waiters.first
     while ticket ~= @NONE@ do
-      local place = S:place_at(ticket)
-      out[#out + 1] = struct.pack('<d', ticket) .. S:write_place(place)
-      ticket = place.after
+      local waiter = S:waiter_at(ticket)
+      out[#out + 1] = struct.pack('<d', ticket) .. S:write_waiter(waiter)
+      ticket = waiter.after
     end
-    out[#out + 1] = struct.pack('<d', S.places.next_ticket)
+    out[#out + 1] = struct.pack('<d', S.waiters.next_ticket)
     return table.concat(out)
   end,
 
@@ -196,98 +196,98 @@
 
   -- Settling ----------------------------------------------------------------------------------
 
-  -- Calls `visit(holder, ends)` for every tenure, without loading all of them at once.
-  each_tenure = function(S, visit)
+  -- Calls `visit(holder, ends)` for every holder, without loading all of them at once.
+  each_holder = function(S, visit)
     if S.form == 'hash' then
-      return S:each_tenure_in_hash(visit)
+      return S:each_holder_in_hash(visit)
     end
-    for holder, tenure in pairs(S.T) do
-      visit(holder, tenure.ends)
+    for holder_id, holder in pairs(S.T) do
+      visit(holder_id, holder.ends)
     end
   end,
 
-  -- Drops all expired tenures if a scan is due; returns whether there were any.
+  -- Drops all expired holders if a scan is due; returns whether there were any.
   scan = function(S)
-    if S.tenure_count > @SCAN_FREELY@ and S.now < S.last_scan + @SCAN_INTERVAL@ then
+    if S.holder_count > @SCAN_FREELY@ and S.now < S.last_scan + @SCAN_INTERVAL@ then
       return false
     end
     local expired, least = {}, nil
-    S:each_tenure(function(holder, ends, bytes)
+    S:each_holder(function(holder_id, ends, bytes)
       if ends <= S.now then
-        expired[#expired + 1] = holder
-        S.T[holder] = S.T[holder] or S:parse_tenure(bytes)
+        expired[#expired + 1] = holder_id
+        S.T[holder_id] = S.T[holder_id] or S:parse_holder(bytes)
       elseif not least or ends < least then
         least = ends
       end
     end)
     for i = 1, #expired do
-      S:remove_tenure(expired[i], S.T[expired[i]])
+      S:remove_holder(expired[i], S.T[expired[i]])
     end
     S.earliest, S.last_scan, S.dirty = least or 0, S.now, true
     return #expired > 0
   end,
 
-  -- Turns a place into a claim, which ends where the place would have.
-  grant_place = function(S, ticket, place)
-    S:remove_place(ticket, place)
-    S:grant(place.session, place.raw, place.owner, place.mode, place.permits, place.label,
-      place.floor, place.ends)
+  -- Turns a place into an offer, which ends where the place would have.
+  grant_waiter = function(S, ticket, waiter)
+    S:remove_waiter(ticket, waiter)
+    S:grant(waiter.session, waiter.raw, waiter.owner, waiter.mode, waiter.permits, waiter.label,
+      waiter.floor, waiter.ends)
   end,
 
   -- The message for a waiter whose place is about to be granted.
-  claim_message = function(S, place)
-    local holder = place.session .. (S.kind == @SEMAPHORE@ and place.raw or place.owner)
-    local tenure, others = S:tenure_of(holder), S.tenure_count
-    if tenure and tenure.ends <= S.now then
-      tenure, others = nil, others - 1
+  offer_message = function(S, waiter)
+    local holder_id = waiter.session .. (S.kind == @SEMAPHORE@ and waiter.raw or waiter.owner)
+    local holder, others = S:holder_of(holder_id), S.holder_count
+    if holder and holder.ends <= S.now then
+      holder, others = nil, others - 1
     end
-    local number, ends = S.token, place.ends
-    if tenure then
-      ends = tenure.flags % 2 == @REVOKED@ and tenure.ends or math.max(ends, tenure.ends)
-    elseif not S:joins(place.mode, place.floor, others) then
-      number = S:token_after(place.floor)
+    local number, ends = S.token, waiter.ends
+    if holder then
+      ends = holder.flags % 2 == @REVOKED@ and holder.ends or math.max(ends, holder.ends)
+    elseif not S:joins(waiter.mode, waiter.floor, others) then
+      number = S:token_after(waiter.floor)
     end
-    return 'G' .. place.raw .. struct.pack('<dd', number, ends - S.now)
+    return 'G' .. waiter.raw .. struct.pack('<dd', number, ends - S.now)
   end,
 
-  -- Grants a place if its waiter receives the message, and marks it away otherwise.
-  offer = function(S, ticket, place)
-    if not place.listening then
-      return S:grant_place(ticket, place)
+  -- Grants a place if its waiter receives the message, and watermarks it away otherwise.
+  offer = function(S, ticket, waiter)
+    if not waiter.listening then
+      return S:grant_waiter(ticket, waiter)
     end
-    local message = S:claim_message(place)
-    if place.away_marks >= @MAX_AWAY_MARKS@ then
-      S:tell(place.session, message)
-    elseif not S:heard(place.session, message) then
-      place.away, place.away_marks = true, place.away_marks + 1
-      place.fresh, place.bytes = true, false
-      S.places.away = S.places.away + 1
+    local message = S:offer_message(waiter)
+    if waiter.unreachable_marks >= @MAX_UNREACHABLE_MARKS@ then
+      S:tell(waiter.session, message)
+    elseif not S:heard(waiter.session, message) then
+      waiter.unreachable, waiter.unreachable_marks = true, waiter.unreachable_marks + 1
+      waiter.fresh, waiter.bytes = true, false
+      S.waiters.unreachable = S.waiters.unreachable + 1
       S.dirty = true
       return
     end
-    S:grant_place(ticket, place)
+    S:grant_waiter(ticket, waiter)
   end,
 
   -- Grants places of one mode, or of any, in the order of their tickets until one does not fit.
   -- Returns whether the end of the queue was reached.
   grant_in_order = function(S, mode, own)
-    local ticket = S.places.first
+    local ticket = S.waiters.first
     while ticket ~= @NONE@ do
-      local place = S:place_at(ticket)
-      local after = place.after
-      if place.ends <= S.now then
-        S:remove_place(ticket, place)
-      elseif not place.away and (not mode or place.mode == mode) then
-        if S.budget == 0 or not S:fits(place.mode, place.permits) then
+      local waiter = S:waiter_at(ticket)
+      local after = waiter.after
+      if waiter.ends <= S.now then
+        S:remove_waiter(ticket, waiter)
+      elseif not waiter.unreachable and (not mode or waiter.mode == mode) then
+        if S.budget == 0 or not S:fits(waiter.mode, waiter.permits) then
           return false
         end
         S.budget = S.budget - 1
-        if own and place.session == S.session and place.raw == S.raw_sequence
-          and place.owner == S.owner
+        if own and waiter.session == S.session and waiter.raw == S.raw_sequence
+          and waiter.owner == S.owner
         then
-          S:grant_place(ticket, place)
+          S:grant_waiter(ticket, waiter)
         else
-          S:offer(ticket, place)
+          S:offer(ticket, waiter)
         end
       end
       ticket = after
@@ -297,27 +297,27 @@
 
   -- Wakes the first waiter that listens: it may try.
   hint = function(S)
-    local ticket = S.places.first
+    local ticket = S.waiters.first
     while ticket ~= @NONE@ do
-      local place = S:place_at(ticket)
-      if place.ends > S.now and place.listening then
+      local waiter = S:waiter_at(ticket)
+      if waiter.ends > S.now and waiter.listening then
         if S.budget == 0 then
           return
         end
         S.budget = S.budget - 1
-        if S:heard(place.session, 'H' .. place.raw) then
+        if S:heard(waiter.session, 'H' .. waiter.raw) then
           return
         end
       end
-      ticket = place.after
+      ticket = waiter.after
     end
   end,
 
   settle_queue = function(S, freed, own)
     S.budget = @SETTLE_BUDGET@
     if S.policy == @BARGING@ then
-      while S.places.first ~= @NONE@ and S:place_at(S.places.first).ends <= S.now do
-        S:remove_place(S.places.first, S:place_at(S.places.first))
+      while S.waiters.first ~= @NONE@ and S:waiter_at(S.waiters.first).ends <= S.now do
+        S:remove_waiter(S.waiters.first, S:waiter_at(S.waiters.first))
       end
       if freed and S.used < S.capacity then
         S:hint()
@@ -334,52 +334,52 @@
   -- Places ------------------------------------------------------------------------------------
 
   -- The ticket and the place of the operation, if it waits.
-  own_place = function(S)
-    if S.place_count == 0 then
+  own_waiter = function(S)
+    if S.waiter_count == 0 then
       return nil
     end
     local ticket = S:ticket_of(S.session, S.raw_sequence)
     if ticket then
-      return ticket, S:place_at(ticket)
+      return ticket, S:waiter_at(ticket)
     end
   end,
 
-  drop_expired_place = function(S)
-    local ticket, place = S:own_place()
-    if ticket and place.ends <= S.now then
-      S:remove_place(ticket, place)
+  drop_expired_waiter = function(S)
+    local ticket, waiter = S:own_waiter()
+    if ticket and waiter.ends <= S.now then
+      S:remove_waiter(ticket, waiter)
       return true
     end
   end,
 
-  refresh_place = function(S, listening)
-    local _, place = S:own_place()
-    if not place then
+  refresh_waiter = function(S, listening)
+    local _, waiter = S:own_waiter()
+    if not waiter then
       return
     end
-    place.ends = math.min(S.now + S.waiter_lease, place.till)
-    S.places.earliest = math.min(S.places.earliest, place.ends)
-    if place.away then
-      place.away = false
-      S.places.away = S.places.away - 1
+    waiter.ends = math.min(S.now + S.waiter_lease, waiter.till)
+    S.waiters.earliest = math.min(S.waiters.earliest, waiter.ends)
+    if waiter.unreachable then
+      waiter.unreachable = false
+      S.waiters.unreachable = S.waiters.unreachable - 1
     end
-    place.listening, place.fresh, place.bytes, S.dirty = listening, true, false, true
-    S:cover(@RETENTION@ + place.ends)
+    waiter.listening, waiter.fresh, waiter.bytes, S.dirty = listening, true, false, true
+    S:cover(@RETENTION@ + waiter.ends)
   end,
 
-  enqueue = function(S, place)
+  enqueue = function(S, waiter)
     local q = S:queue()
     local ticket = q.next_ticket
     q.next_ticket = ticket + 1
-    place.away, place.away_marks, place.fresh, place.arrived = false, 0, true, true
-    S:append(ticket, place)
+    waiter.unreachable, waiter.unreachable_marks, waiter.fresh, waiter.arrived = false, 0, true, true
+    S:append(ticket, waiter)
     S.dirty = true
-    S:cover(@RETENTION@ + place.ends)
+    S:cover(@RETENTION@ + waiter.ends)
     return ticket
   end,
 
-  all_away = function(S)
-    return S.place_count == S.places.away
+  all_unreachable = function(S)
+    return S.waiter_count == S.waiters.unreachable
   end,
 
   -- Replies -----------------------------------------------------------------------------------
@@ -409,7 +409,7 @@
 
   change_in = function(S)
     local at = S.last_scan + @SCAN_INTERVAL@
-    if S.tenure_count == 0 then
+    if S.holder_count == 0 then
       at = S.now
     elseif S.earliest > S.now then
       at = S.earliest
@@ -417,26 +417,26 @@
     return math.max(at - S.now, 1000)
   end,
 
-  queued = function(S, ticket, place)
-    local ahead = math.min(ticket - S.places.first, S.place_count - 1)
+  queued = function(S, ticket, waiter)
+    local ahead = math.min(ticket - S.waiters.first, S.waiter_count - 1)
     local waiter_lease, change_in = S.waiter_lease, S:change_in()
-    @CHECK_IN@
-    return 'Q' .. struct.pack('<I4dd', ahead, check_in, math.max(place.ends - S.now, 0))
+    @POLL_AFTER@
+    return 'Q' .. struct.pack('<I4dd', ahead, poll_after, math.max(waiter.ends - S.now, 0))
   end,
 
   -- Reports who holds the key; with many holders, nobody.
   held = function(S)
     local out = 'H' .. struct.pack('<d', S:change_in())
-    if S.tenure_count == 0 or S.tenure_count > @SCAN_FREELY@ then
+    if S.holder_count == 0 or S.holder_count > @SCAN_FREELY@ then
       return out .. '\0'
     end
     local first, least
-    S:each_tenure(function(holder, ends)
-      if not first or ends < least or (ends == least and S:holder_before(holder, first)) then
-        first, least = holder, ends
+    S:each_holder(function(holder_id, ends)
+      if not first or ends < least or (ends == least and S:holder_before(holder_id, first)) then
+        first, least = holder_id, ends
       end
     end)
-    local label = S:tenure_of(first).label
+    local label = S:holder_of(first).label
     return out .. struct.pack('<BBc0', 1, #label, label)
   end,
 
@@ -444,15 +444,15 @@
     if expired then
       return 'X'
     end
-    local mark = S:mark_of(S.session)
-    if mark and mark.sequence == S.sequence and mark.why ~= ' ' then
-      return mark.why
+    local watermark = S:watermark_of(S.session)
+    if watermark and watermark.sequence == S.sequence and watermark.why ~= ' ' then
+      return watermark.why
     end
     return 'U'
   end,
 
-  view = function(S, tenure)
-    return struct.pack('<c1I4dd', S:mode_of(tenure), tenure.permits or 0, S:token_of(tenure),
-      math.max(tenure.ends - S.now, 0))
+  view = function(S, holder)
+    return struct.pack('<c1I4dd', S:mode_of(holder), holder.permits or 0, S:token_of(holder),
+      math.max(holder.ends - S.now, 0))
   end,
 }

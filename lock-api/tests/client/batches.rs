@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use leasehold_api::bounds::MAX_CONVOY;
-use leasehold_api::{LockClient, MutexGuard, Release};
+use leasehold_api::bounds::MAX_BATCHED_CALLERS;
+use leasehold_api::{LockClient, MutexGuard, ReleaseOutcome};
 use leasehold_sim::{SimBackend, SimServer};
 
 use crate::support::{client, contended, held, ms, server};
@@ -18,7 +18,7 @@ type Sizes = Arc<Mutex<Vec<usize>>>;
 fn watched(server: &SimServer) -> (LockClient, Sizes, Sizes, SimBackend) {
     let network = server.client("many tasks");
     let backend = Wrapped::new(network.clone());
-    let sizes = (Arc::clone(&backend.convoys), Arc::clone(&backend.ends));
+    let sizes = (Arc::clone(&backend.batches), Arc::clone(&backend.ends));
     (LockClient::new(backend), sizes.0, sizes.1, network)
 }
 
@@ -44,7 +44,7 @@ async fn release_all(guards: &[MutexGuard]) {
     for release in join_all(guards.iter().map(MutexGuard::release)).await {
         assert_eq!(
             release.expect("acknowledged"),
-            Release::Released { holds_left: 0 }
+            ReleaseOutcome::Released { holds_left: 0 }
         );
     }
 }
@@ -56,10 +56,10 @@ async fn what_is_ready_together_travels_together_and_the_first_two_go_at_once() 
     // The first asks for the server's time, which nobody else waits for.
     release_all(&lock_all(&a, 1).await).await;
     forget([&acquires, &ends]);
-    let guards = lock_all(&a, MAX_CONVOY + 11).await;
-    assert_eq!(taken(&acquires), [MAX_CONVOY, 9]);
+    let guards = lock_all(&a, MAX_BATCHED_CALLERS + 11).await;
+    assert_eq!(taken(&acquires), [MAX_BATCHED_CALLERS, 9]);
     release_all(&guards).await;
-    assert_eq!(taken(&ends), [1, 1, MAX_CONVOY, 9]);
+    assert_eq!(taken(&ends), [1, 1, MAX_BATCHED_CALLERS, 9]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,9 +161,9 @@ async fn without_the_capability_each_goes_by_itself() {
     let server = server();
     let mut backend = Wrapped::new(server.client("a"));
     backend.capabilities.batches = false;
-    let (convoys, ends) = (Arc::clone(&backend.convoys), Arc::clone(&backend.ends));
+    let (batches, ends) = (Arc::clone(&backend.batches), Arc::clone(&backend.ends));
     let a = LockClient::new(backend);
     release_all(&lock_all(&a, 10).await).await;
-    assert_eq!(taken(&convoys), []);
+    assert_eq!(taken(&batches), []);
     assert_eq!(taken(&ends), [1; 10]);
 }

@@ -1,30 +1,30 @@
-//! Rule 10: a claim costs no more than the place that it was.
+//! Rule 10: an offer costs no more than the place that it was.
 
 use leasehold_api::bounds::SETTLE_BUDGET;
-use leasehold_api::{EndReply, PollReply, RenewReply, Why};
+use leasehold_api::{EndReason, PollReply, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, id, secs};
 
 #[test]
-fn a_claim_ends_where_its_place_would_have() {
+fn a_offer_ends_where_its_waiter_would_have() {
     let mut key = Key::mutex();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
     key.pass(secs(2));
-    key.end(a);
+    key.release(a);
     key.pass(secs(3));
     key.enter(Ask::write(c));
-    assert_eq!(key.renew(b, secs(30)), RenewReply::Lost(Why::Unknown));
+    assert_eq!(key.renew(b, secs(30)), RenewReply::Lost(EndReason::Unknown));
 }
 
 #[test]
-fn a_poll_reports_a_claim_and_extends_it_by_nothing() {
+fn a_poll_reports_a_offer_and_extends_it_by_nothing() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
-    key.end(a);
+    key.release(a);
     key.pass(secs(2));
     let PollReply::Acquired(acquired) = key.poll(b) else {
         panic!("it was granted");
@@ -39,7 +39,7 @@ fn only_a_renewal_confirms_it() {
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
-    key.end(a);
+    key.release(a);
     key.pass(secs(4));
     let RenewReply::Renewed { remaining, .. } = key.renew(b, secs(30)) else {
         panic!("it was granted");
@@ -48,13 +48,13 @@ fn only_a_renewal_confirms_it() {
 }
 
 #[test]
-fn a_claim_ends_at_the_waiters_own_deadline_if_that_is_sooner() {
+fn a_offer_ends_at_the_waiters_own_deadline_if_that_is_sooner() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
     let until = key.at().saturating_add(secs(1));
     key.queue(Ask::write(b).until(until));
-    key.end(a);
+    key.release(a);
     assert_eq!(key.look().holders[0].remaining, secs(1));
 }
 
@@ -69,7 +69,7 @@ fn a_hundred_dead_waiters_cost_one_waiter_lease_together() {
     }
     let live = key.next('l');
     key.queue(Ask::write(live));
-    key.end(a);
+    key.release(a);
     let mut waited = secs(0);
     while !matches!(key.poll(live), PollReply::Acquired(_)) {
         key.pass(secs(1));
@@ -79,16 +79,16 @@ fn a_hundred_dead_waiters_cost_one_waiter_lease_together() {
 }
 
 #[test]
-fn ending_a_claim_passes_it_on() {
+fn ending_a_offer_passes_it_on() {
     let mut key = Key::mutex();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
     key.queue(Ask::write(c));
-    key.end(a);
+    key.release(a);
     assert!(matches!(
-        key.end(b),
-        EndReply::Released { holds_left: 0, .. }
+        key.release(b),
+        ReleaseReply::Released { holds_left: 0, .. }
     ));
     assert_eq!(key.granted(), [id(c)]);
 }
@@ -103,7 +103,7 @@ fn a_large_group_is_granted_in_portions_that_any_command_continues() {
     for reader in &readers {
         key.queue(Ask::read(*reader));
     }
-    key.end(writer);
+    key.release(writer);
     assert_eq!(key.granted().len(), budget);
     assert_eq!(key.waiting().len(), 10);
     let newcomer = key.next('n');

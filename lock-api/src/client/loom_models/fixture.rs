@@ -16,8 +16,10 @@ use crate::client::task::{release, renew as renewal};
 use crate::client::{Guard, LockClient, MutexGuard};
 use crate::error::BackendError;
 use crate::id::FencingToken;
-use crate::reply::{AcquireReply, Acquired, EndReply, PollReply, Queued, RenewReply, Why};
-use crate::request::{Acquire, End, Poll, Renew};
+use crate::reply::{
+    AcquireReply, Acquired, EndReason, PollReply, Queued, ReleaseReply, RenewReply,
+};
+use crate::request::{Acquire, Poll, Release, Renew};
 use crate::runtime::{BoxFuture, Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::time::{Stamp, Stamped};
@@ -104,7 +106,7 @@ pub(super) struct Server {
 struct Seen {
     queued: bool,
     ended: Vec<u64>,
-    /// Whose hub must know an operation as long as its end is on the way.
+    /// Whose router must know an operation as long as its end is on the way.
     session: Option<Arc<Session>>,
 }
 
@@ -143,23 +145,23 @@ impl Server {
         }
     }
 
-    fn end_one(&self, request: &End) -> EndReply {
+    fn release_one(&self, request: &Release) -> ReleaseReply {
         let sequence = request.operation.sequence;
         let mut state = self.state.lock();
         if let Some(session) = &state.session {
             assert!(
-                session.hub.knows(sequence),
+                session.router.knows(sequence),
                 "a push may come until the end is acknowledged"
             );
         }
         let again = state.ended.contains(&sequence);
         state.ended.push(sequence);
         if again {
-            return EndReply::NotHeld(Why::Ended);
+            return ReleaseReply::NotHeld(EndReason::Released);
         }
-        EndReply::Released {
+        ReleaseReply::Released {
             holds_left: 0,
-            tenure: None,
+            holder: None,
         }
     }
 }
@@ -192,18 +194,18 @@ impl LockBackend for Server {
         }
         self.state.lock().queued = true;
         self.changed.notify();
-        Ok(stamped(AcquireReply::Queued(place())))
+        Ok(stamped(AcquireReply::Queued(waiter())))
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let answer = || Ok(stamped(PollReply::Queued(place())));
+        let answer = || Ok(stamped(PollReply::Queued(waiter())));
         batch.iter().map(|_| answer()).collect()
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         let state = self.state.lock();
         let answer = |request: &Renew| match state.ended.contains(&request.operation.sequence) {
-            true => RenewReply::Lost(Why::Ended),
+            true => RenewReply::Lost(EndReason::Released),
             false => RenewReply::Renewed {
                 token: FencingToken::new(7),
                 remaining: LEASE,
@@ -212,10 +214,10 @@ impl LockBackend for Server {
         batch.iter().map(|it| Ok(stamped(answer(it)))).collect()
     }
 
-    async fn end(&self, batch: &[End]) -> Vec<Result<Stamped<EndReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         let answers = batch
             .iter()
-            .map(|end| Ok(stamped(self.end_one(end))))
+            .map(|end| Ok(stamped(self.release_one(end))))
             .collect();
         if self.loses_reply.swap(false, Ordering::AcqRel) {
             std::future::pending::<()>().await;
@@ -224,46 +226,46 @@ impl LockBackend for Server {
     }
 }
 
-const fn place() -> Queued {
+const fn waiter() -> Queued {
     Queued {
         ahead: 0,
-        check_in: Duration::from_secs(1),
-        place_remaining: Duration::from_secs(5),
+        poll_after: Duration::from_secs(1),
+        waiter_remaining: Duration::from_secs(5),
     }
 }
 
 /// A client, and its server.
-pub(super) struct Stage {
+pub(super) struct Fixture {
     pub(super) server: Arc<Server>,
     pub(super) locks: LockClient,
 }
 
-impl Stage {
+impl Fixture {
     pub(super) fn new() -> Self {
         let server = Arc::new(Server::default());
         let locks = LockClient::new(Arc::clone(&server));
-        server.state.lock().session = Some(locks.anchor.session());
+        server.state.lock().session = Some(locks.client.session());
         Self { server, locks }
     }
 
     /// A client of so many users, whose tasks a model runs, and whose ends are of operations that
-    /// its hub never knew.
+    /// its router never knew.
     pub(super) fn with_tasks(users: u64) -> (Self, Arc<Tasks>) {
-        let stage = Self::new();
-        stage.server.state.lock().session = None;
-        let tasks = Arc::clone(&stage.server.tasks);
+        let fixture = Self::new();
+        fixture.server.state.lock().session = None;
+        let tasks = Arc::clone(&fixture.server.tasks);
         tasks.users.store(users, Ordering::Release);
         tasks.kept.store(true, Ordering::Release);
-        (stage, tasks)
+        (fixture, tasks)
     }
 
     /// The client without its user.
     pub(super) fn core(&self) -> Arc<Core> {
-        Arc::clone(&self.locks.anchor)
+        Arc::clone(&self.locks.client)
     }
 
     pub(super) fn session(&self) -> Arc<Session> {
-        self.locks.anchor.session()
+        self.locks.client.session()
     }
 
     /// A guard, whose renewal is due.
@@ -272,7 +274,7 @@ impl Stage {
         let guard = block_on(mutex.lock()).expect("free");
         let core = self.core();
         core.renewals
-            .schedule(&guard.hold.tenure, core.now(), core.now());
+            .schedule(&guard.hold.holder, core.now(), core.now());
         guard
     }
 }
@@ -291,9 +293,9 @@ pub(super) fn clean_up(core: Arc<Core>) {
 
 /// That nothing is left of an operation that has ended.
 pub(super) fn assert_nothing_left(core: &Core, session: &Session, sequence: u64) {
-    assert!(core.renewals.tenures().is_empty(), "it is still renewed");
-    assert!(core.cleanup.is_idle(), "something is to be ended");
-    assert!(!session.hub.knows(sequence), "the hub still knows it");
+    assert!(core.renewals.holders().is_empty(), "it is still renewed");
+    assert!(core.releases.is_idle(), "something is to be ended");
+    assert!(!session.router.knows(sequence), "the router still knows it");
 }
 
 /// The number of a guard's operation.
