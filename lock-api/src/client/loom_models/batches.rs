@@ -48,7 +48,7 @@ fn loom_two_that_come_together_are_both_sent() {
         block_on(join(second, tasks.run()));
         first.join().expect("it ends");
         assert_eq!(
-            (fixture.server.releases(1), fixture.server.releases(2)),
+            (fixture.server.ends(1), fixture.server.ends(2)),
             (1, 1)
         );
         assert!(core.batcher.is_idle());
@@ -63,12 +63,12 @@ fn loom_who_goes_away_harms_nobody_who_travels_with_it() {
         let staying = releases(fixture.core(), 1, Arc::clone(&tasks));
         let staying = spawn(move || block_on(staying));
         // It may be the one that had the others sent.
-        let gone = send_batched(&core, LIMIT, end(&core, 2)).now_or_never();
+        let gone = send_batched(&core, LIMIT, release(&core, 2)).now_or_never();
         assert!(gone.is_none());
         block_on(tasks.run());
         staying.join().expect("it ends");
-        assert_eq!(fixture.server.releases(1), 1);
-        assert!(fixture.server.releases(2) <= 1);
+        assert_eq!(fixture.server.ends(1), 1);
+        assert!(fixture.server.ends(2) <= 1);
         assert!(core.batcher.is_idle());
     });
 }
