@@ -47,10 +47,7 @@ fn loom_two_that_come_together_are_both_sent() {
         let second = releases(fixture.core(), 2, Arc::clone(&tasks));
         block_on(join(second, tasks.run()));
         first.join().expect("it ends");
-        assert_eq!(
-            (fixture.server.ends(1), fixture.server.ends(2)),
-            (1, 1)
-        );
+        assert_eq!((fixture.server.ends(1), fixture.server.ends(2)), (1, 1));
         assert!(core.batcher.is_idle());
     });
 }
