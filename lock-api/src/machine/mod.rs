@@ -68,7 +68,6 @@ use crate::request::{Acquire, Convert, ForceRelease, Poll, Release, Renew};
 use crate::time::ServerTime;
 
 pub use parts::{HoldParts, HolderParts, Inconsistent, StateParts, WaiterParts, WatermarkParts};
-pub use parts::{HolderParts as HolderFacts, StateParts as Facts, WaiterParts as WaiterFacts};
 pub use state::State;
 
 /// The two spans that a backend fixes for all its keys.

@@ -1,7 +1,9 @@
 //! Rule 4, the bound on looking for the expired among many.
 
 use leasehold_api::bounds::{SCAN_FREELY, SCAN_INTERVAL};
-use leasehold_api::{AcquireReply, EndReason, Mode, Operation, ReleaseReply, RenewReply};
+use leasehold_api::{
+    AcquireReply, EndReason, LockSpec, Mode, Operation, ReleaseReply, RenewReply, ServerTime,
+};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
@@ -123,4 +125,31 @@ fn an_upgrade_counts_no_reader_that_is_gone() {
         reply,
         leasehold_api::ConvertReply::Converted { .. }
     ));
+}
+
+#[test]
+fn an_acquire_that_fits_does_not_scan() {
+    let mut key = Key::semaphore(3);
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::permits(a, 1).lease(secs(1)));
+    key.pass(secs(2));
+    key.enter(Ask::permits(b, 1));
+    let parts = key.state.to_parts();
+    assert_eq!(
+        parts.holders.len(),
+        2,
+        "the first is over, but in nobody's way"
+    );
+    assert_eq!(parts.last_scan, ServerTime::default());
+}
+
+#[test]
+fn an_expired_holder_does_not_keep_the_spec() {
+    let mut key = Key::semaphore(3);
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::permits(a, 1).lease(secs(1)));
+    key.spec = LockSpec::semaphore(9).expect("valid");
+    key.pass(secs(2));
+    key.enter(Ask::permits(b, 1));
+    assert_eq!(key.look().spec, Some(key.spec));
 }

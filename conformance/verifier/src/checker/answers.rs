@@ -3,7 +3,7 @@
 //! what an inspection shows.
 
 use leasehold_api::bounds::{DELIVERY_WINDOW, MAX_FLOOR, MAX_FLOOR_AHEAD};
-use leasehold_api::machine::{Command, HolderFacts, Reply};
+use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, Contention, ConvertReply, ForceHow, ForceRelease, ForceReply,
     HolderStatus, InspectReply, Kind, Limits, Mode, Operation, PollReply, Queued, Refused,
@@ -39,7 +39,7 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
 }
 
 /// The hold of an operation that stood when the step came.
-fn stood<'a>(step: &'a Step<'_>, operation: Operation) -> Option<&'a HolderFacts> {
+fn stood<'a>(step: &'a Step<'_>, operation: Operation) -> Option<&'a HolderParts> {
     holder_of(step.before, operation.session, operation.sequence).filter(|t| t.end > step.now)
 }
 
@@ -72,8 +72,8 @@ fn ended(step: &Step<'_>, operation: Operation, reply: ReleaseReply, found: &mut
         return;
     };
     let id = id(step, operation);
-    let own = |t: &&HolderFacts| t.session == operation.session && t.id == id;
-    let others = |t: &HolderFacts| {
+    let own = |t: &&HolderParts| t.session == operation.session && t.id == id;
+    let others = |t: &HolderParts| {
         let holds = t.holds.iter();
         holds.filter(|(s, _)| *s != operation.sequence).count()
     };
@@ -100,7 +100,7 @@ fn shown(step: &Step<'_>, operation: Operation, view: HolderStatus, found: &mut 
     }
 }
 
-fn view_of(step: &Step<'_>, view: HolderStatus, holder: &HolderFacts, found: &mut Findings) {
+fn view_of(step: &Step<'_>, view: HolderStatus, holder: &HolderParts, found: &mut Findings) {
     // Readers with a higher floor, let in after the answer was made, start another epoch.
     let raised = view.token < holder.token && step.floor() >= view.token.get();
     let same = (view.token == holder.token || raised)
@@ -143,11 +143,11 @@ fn revoked(step: &Step<'_>, found: &mut Findings) {
 
 /// A forced release counts the holders that it names, and takes no others.
 fn forced(step: &Step<'_>, request: &ForceRelease, reply: ForceReply, found: &mut Findings) {
-    let named = |t: &&HolderFacts| request.tokens.contains(&t.token);
+    let named = |t: &&HolderParts| request.tokens.contains(&t.token);
     let count = match request.how {
         ForceHow::Revoke => step.stands().filter(named).count(),
         ForceHow::Now => {
-            let gone = |t: &&HolderFacts| find(step.after, t).is_none();
+            let gone = |t: &&HolderParts| find(step.after, t).is_none();
             step.stood().filter(named).filter(gone).count()
         }
     };

@@ -201,7 +201,7 @@ impl Duties {
         };
         let operation = request.operation;
         let holders = &step.after.holders;
-        let own = |t: &&leasehold_api::machine::HolderFacts| {
+        let own = |t: &&leasehold_api::machine::HolderParts| {
             t.session == operation.session && has(t, operation.sequence)
         };
         let Some(holder) = holders.iter().find(own) else {

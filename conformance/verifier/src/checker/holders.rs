@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, HolderFacts, Reply};
+use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
     AcquireReply, ConvertReply, ForceHow, Mode, Operation, RenewReply, ServerTime, SessionId,
 };
@@ -50,7 +50,7 @@ pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
 }
 
 /// Whether a holder that stood may be gone after the step.
-fn may_go(step: &Step<'_>, holder: &HolderFacts) -> bool {
+fn may_go(step: &Step<'_>, holder: &HolderParts) -> bool {
     match step.command {
         Command::Release(request) => {
             holder.session == request.operation.session
@@ -71,7 +71,7 @@ fn may_come(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
     own || waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
 }
 
-fn kept(step: &Step<'_>, before: &HolderFacts, after: &HolderFacts, found: &mut Findings) {
+fn kept(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut Findings) {
     for (sequence, mode) in &before.holds {
         let own = step.is_of(before.session, *sequence);
         let ended = own && matches!(step.command, Command::Release(_));
@@ -107,12 +107,12 @@ fn converted(step: &Step<'_>, to: Mode) -> bool {
     )
 }
 
-fn revokes(step: &Step<'_>, holder: &HolderFacts) -> bool {
+fn revokes(step: &Step<'_>, holder: &HolderParts) -> bool {
     matches!(step.command, Command::ForceRelease(request) if request.tokens.contains(&holder.token))
 }
 
 /// Checks how the end of a holder moved: never back, and only by its own command.
-fn moved(step: &Step<'_>, before: &HolderFacts, after: &HolderFacts, found: &mut Findings) {
+fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut Findings) {
     let own = step
         .operation()
         .is_some_and(|own| own.session == after.session && has(after, own.sequence));
@@ -147,7 +147,7 @@ fn moved(step: &Step<'_>, before: &HolderFacts, after: &HolderFacts, found: &mut
 
 /// Checks a holder that began with the step: a grant at once has its lease, an offer has what was
 /// left of its place.
-fn begun(step: &Step<'_>, holder: &HolderFacts, found: &mut Findings) {
+fn begun(step: &Step<'_>, holder: &HolderParts, found: &mut Findings) {
     let mut end = None;
     for (sequence, _) in &holder.holds {
         if !may_come(step, holder.session, *sequence) {

@@ -1,7 +1,7 @@
 //! Rules 7 to 9: who is granted, who waits, and that nothing that is free goes unused.
 
 use leasehold_api::bounds::MAX_UNREACHABLE_MARKS;
-use leasehold_api::machine::{Command, Reply, WaiterFacts};
+use leasehold_api::machine::{Command, Reply, WaiterParts};
 use leasehold_api::{AcquireReply, Mode, Policy, SessionId};
 
 use crate::checker::Findings;
@@ -30,14 +30,14 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
 }
 
 /// Whether a place is gone from the queue because its attempt holds.
-fn granted(step: &Step<'_>, waiter: &WaiterFacts) -> bool {
+fn granted(step: &Step<'_>, waiter: &WaiterParts) -> bool {
     let operation = waiter.operation;
     let holder = holder_of(step.after, operation.session, operation.sequence);
     holder.is_some_and(|holder| holder.end > step.now)
 }
 
 /// Checks what became of a place that had not expired.
-fn kept(step: &Step<'_>, waiter: &WaiterFacts, found: &mut Findings) {
+fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     let operation = waiter.operation;
     let own = step.is_of(operation.session, operation.sequence);
     let after = step
@@ -90,7 +90,7 @@ pub(crate) fn unreachable(
     }
 }
 
-fn joined(step: &Step<'_>, waiter: &WaiterFacts, found: &mut Findings) {
+fn joined(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     let operation = waiter.operation;
     let own = step.is_of(operation.session, operation.sequence);
     let queued = matches!(step.reply, Reply::Acquire(AcquireReply::Queued(_)));
@@ -120,7 +120,7 @@ fn grants(step: &Step<'_>, found: &mut Findings) {
             let text = format!("a barging waiter was granted unasked: {waiter:?}");
             found.add("rule 7", text);
         }
-        let here = |other: &&WaiterFacts| step.waited().any(|p| p.ticket == other.ticket);
+        let here = |other: &&WaiterParts| step.waited().any(|p| p.ticket == other.ticket);
         let passed = step.waits().filter(here).find(|other| {
             let earlier = other.ticket < waiter.ticket;
             let prefers = passes(policy, other.mode, waiter.mode);
@@ -207,7 +207,7 @@ pub(crate) fn kept_out(step: &Step<'_>, found: &mut Findings) {
         let text = format!("{operation:?} was kept out by nobody: {:?}", step.after);
         found.add("L1", text);
     }
-    let own = |t: &&leasehold_api::machine::HolderFacts| {
+    let own = |t: &&leasehold_api::machine::HolderParts| {
         t.session == operation.session
             && t.id == operation.owner.as_u64()
             && !has(t, operation.sequence)

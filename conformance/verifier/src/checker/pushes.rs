@@ -1,6 +1,6 @@
 //! Rule 8 and forced release: who is told of what by a message, and that the message is true.
 
-use leasehold_api::machine::{Command, HolderFacts, Message, Payload, Reply};
+use leasehold_api::machine::{Command, HolderParts, Message, Payload, Reply};
 use leasehold_api::{FencingToken, ForceHow, ForceRelease, Policy, ReleaseReply, SessionId};
 
 use crate::checker::Findings;
@@ -88,14 +88,14 @@ const fn is_force(step: &Step<'_>) -> bool {
 }
 
 /// Readers with a higher floor, granted later in the same step, start another epoch.
-fn has_token(step: &Step<'_>, holder: &HolderFacts, token: FencingToken) -> bool {
+fn has_token(step: &Step<'_>, holder: &HolderParts, token: FencingToken) -> bool {
     token == holder.token || (token < holder.token && step.floor() >= token.get())
 }
 
 /// Each hold that is revoked is told of it.
 fn revoked(step: &Step<'_>, request: &ForceRelease, found: &mut Findings) {
-    let named = |t: &&HolderFacts| request.tokens.contains(&t.token);
-    let revoked: Vec<&HolderFacts> = match request.how {
+    let named = |t: &&HolderParts| request.tokens.contains(&t.token);
+    let revoked: Vec<&HolderParts> = match request.how {
         ForceHow::Revoke => step.stands().filter(named).collect(),
         ForceHow::Now => step.stood().filter(named).collect(),
     };

@@ -145,7 +145,7 @@ fn grants(step: &Step<'_>, seen: &mut Coverage) {
             seen.reached(Situation::GroupGranted);
         }
     }
-    let marked = |waiter: &&leasehold_api::machine::WaiterFacts| {
+    let marked = |waiter: &&leasehold_api::machine::WaiterParts| {
         let before = step
             .before
             .waiters

@@ -2,7 +2,7 @@
 //! whether an acquire is stale, whether a holder may upgrade.
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
-use leasehold_api::machine::{Command, HolderFacts, Reply};
+use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
     AcquireReply, Convert, ConvertReply, EndReason, Key, Kind, Label, Mode, Operation, PollReply,
     Refused, ReleaseReply, RenewReply, ServerTime, SessionId,
@@ -74,7 +74,7 @@ impl Reasons {
         let Some(end) = step.stands().map(|holder| holder.end).min() else {
             return;
         };
-        let label = |holder: &HolderFacts| self.labels.get(&holder.session);
+        let label = |holder: &HolderParts| self.labels.get(&holder.session);
         let mut first = step.stands().filter(|holder| holder.end == end);
         if !first.any(|holder| label(holder) == held.holder.as_ref()) {
             let text = format!(
@@ -242,7 +242,7 @@ impl Memory {
             return;
         }
         // A holder goes on as long as one of its holds does.
-        let goes_on = |before: &HolderFacts| {
+        let goes_on = |before: &HolderParts| {
             find(step.after, before)
                 .is_some_and(|after| before.holds.iter().any(|(s, _)| has(after, *s)))
         };

@@ -2,7 +2,7 @@
 //! effect, and tokens number epochs.
 
 use leasehold_api::bounds::MAX_POLL_INTERVAL;
-use leasehold_api::machine::{Command, Facts, HolderFacts, Reply};
+use leasehold_api::machine::{Command, StateParts, HolderParts, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, ConvertReply, FencingToken, Kind, Mode, PollReply, Queued,
     Refused, ReleaseReply, RenewReply, ServerTime,
@@ -70,7 +70,7 @@ fn acquire(step: &Step<'_>, request: &Acquire, reply: &AcquireReply, found: &mut
         AcquireReply::Refused(refused) => refusal(step, request, *refused, found),
     }
     let operation = request.operation;
-    let was = |facts: &Facts| {
+    let was = |facts: &StateParts| {
         holder_of(facts, operation.session, operation.sequence).is_some()
             || waiter_of(facts, operation.session, operation.sequence).is_some()
     };
@@ -216,7 +216,7 @@ fn tokens(step: &Step<'_>, found: &mut Findings) {
 
 /// Whether an epoch must have begun in this step.
 fn starts_epoch(step: &Step<'_>) -> bool {
-    let reads = |holder: &HolderFacts| mode(holder) == Mode::Shared;
+    let reads = |holder: &HolderParts| mode(holder) == Mode::Shared;
     // Readers may join an epoch through a place that was in their way and has expired, in the very
     // step that ends the hold which they join.
     let cleared = step

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, Facts, HolderFacts, Message, Reply, WaiterFacts};
+use leasehold_api::machine::{Command, StateParts, HolderParts, Message, Reply, WaiterParts};
 use leasehold_api::{ConvertReply, Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
 
 /// A step that a server executed.
@@ -26,8 +26,8 @@ pub(crate) struct Step<'a> {
     pub(crate) together: usize,
     /// Whether it was a second delivery.
     pub(crate) again: bool,
-    pub(crate) before: &'a Facts,
-    pub(crate) after: &'a Facts,
+    pub(crate) before: &'a StateParts,
+    pub(crate) after: &'a StateParts,
     /// How long a token is remembered.
     pub(crate) retention: Duration,
 }
@@ -74,25 +74,25 @@ impl Step<'_> {
     }
 
     /// Holders that had not expired when the step came.
-    pub(crate) fn stood(&self) -> impl Iterator<Item = &HolderFacts> {
+    pub(crate) fn stood(&self) -> impl Iterator<Item = &HolderParts> {
         let now = self.now;
         self.before.holders.iter().filter(move |t| t.end > now)
     }
 
     /// Holders that stand after it.
-    pub(crate) fn stands(&self) -> impl Iterator<Item = &HolderFacts> {
+    pub(crate) fn stands(&self) -> impl Iterator<Item = &HolderParts> {
         let now = self.now;
         self.after.holders.iter().filter(move |t| t.end > now)
     }
 
     /// Places that had not expired when the step came.
-    pub(crate) fn waited(&self) -> impl Iterator<Item = &WaiterFacts> {
+    pub(crate) fn waited(&self) -> impl Iterator<Item = &WaiterParts> {
         let now = self.now;
         self.before.waiters.iter().filter(move |p| p.end > now)
     }
 
     /// Places that stand after it.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = &WaiterFacts> {
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &WaiterParts> {
         let now = self.now;
         self.after.waiters.iter().filter(move |p| p.end > now)
     }
@@ -187,7 +187,7 @@ impl Step<'_> {
 }
 
 /// The strongest of a holder's holds.
-pub(crate) fn mode(holder: &HolderFacts) -> Mode {
+pub(crate) fn mode(holder: &HolderParts) -> Mode {
     let exclusive = holder.holds.iter().any(|(_, m)| *m == Mode::Exclusive);
     match holder.holds.first() {
         _ if exclusive => Mode::Exclusive,
@@ -196,11 +196,11 @@ pub(crate) fn mode(holder: &HolderFacts) -> Mode {
     }
 }
 
-pub(crate) fn has(holder: &HolderFacts, sequence: u64) -> bool {
+pub(crate) fn has(holder: &HolderParts, sequence: u64) -> bool {
     holder.holds.iter().any(|(s, _)| *s == sequence)
 }
 
-pub(crate) fn find<'a>(facts: &'a Facts, like: &HolderFacts) -> Option<&'a HolderFacts> {
+pub(crate) fn find<'a>(facts: &'a StateParts, like: &HolderParts) -> Option<&'a HolderParts> {
     facts
         .holders
         .iter()
@@ -208,14 +208,14 @@ pub(crate) fn find<'a>(facts: &'a Facts, like: &HolderFacts) -> Option<&'a Holde
 }
 
 /// The holder in which an operation holds, expired or not.
-pub(crate) fn holder_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&HolderFacts> {
+pub(crate) fn holder_of(facts: &StateParts, session: SessionId, sequence: u64) -> Option<&HolderParts> {
     facts
         .holders
         .iter()
         .find(|t| t.session == session && has(t, sequence))
 }
 
-pub(crate) fn waiter_of(facts: &Facts, session: SessionId, sequence: u64) -> Option<&WaiterFacts> {
+pub(crate) fn waiter_of(facts: &StateParts, session: SessionId, sequence: u64) -> Option<&WaiterParts> {
     facts
         .waiters
         .iter()

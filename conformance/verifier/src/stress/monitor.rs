@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_api::machine::{Facts, State};
+use leasehold_api::machine::{StateParts, State};
 use leasehold_api::{Key, Kind, Mode};
 use leasehold_sim::{Answer, ClientEvent, Event, Execution, Observer, ServerEvent, SimServer};
 use litemap::LiteMap;
@@ -61,12 +61,12 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 struct Watcher {
     shared: Arc<Mutex<Shared>>,
     /// What was under the key of the step that is executed, and what is left there.
-    before: Facts,
-    after: Facts,
+    before: StateParts,
+    after: StateParts,
 }
 
 /// Reads what is under a key.
-fn read(state: Option<&State>, facts: &mut Facts) {
+fn read(state: Option<&State>, facts: &mut StateParts) {
     match state {
         Some(state) => state.write_parts(facts),
         None => facts.clear(),
@@ -150,8 +150,8 @@ impl Monitor {
         }));
         sim.observe(Watcher {
             shared: Arc::clone(&shared),
-            before: Facts::default(),
-            after: Facts::default(),
+            before: StateParts::default(),
+            after: StateParts::default(),
         });
         Self {
             sim: sim.clone(),

@@ -51,8 +51,10 @@ pub(super) fn barging_under_fair(step: &mut Step<'_>) {
 
 pub(super) fn reader_preference_under_fair(step: &mut Step<'_>) {
     let Some(fair) = step.before.spec else { return };
-    if (fair.kind(), fair.policy()) != (Kind::RwLock, Policy::Fair) {
-        return;
+    match (fair.kind(), fair.policy()) {
+        (Kind::RwLock, Policy::Fair | Policy::WriterPreference | Policy::Barging) => {}
+        (Kind::Semaphore, _) => return pass_over_permits(step),
+        _ => return,
     }
     let unfair = fair.with_policy(Policy::ReaderPreference);
     let unfair = unfair.expect("it is a reader/writer lock");
@@ -72,6 +74,14 @@ pub(super) fn reader_preference_under_fair(step: &mut Step<'_>) {
         }
         Reply::Inspect(seen) => seen.spec = seen.spec.map(|_| fair),
         _ => {}
+    }
+}
+
+/// Permits are for neither readers nor writers: under that preference their turn never comes.
+fn pass_over_permits(step: &mut Step<'_>) {
+    let own = step.operation();
+    if !matches!(step.command, Command::Acquire(_) | Command::Inspect) {
+        step.again_without(|waiter| Some(waiter.operation) != own);
     }
 }
 
