@@ -116,7 +116,7 @@ mod record;
 mod server;
 mod simulation;
 
-pub use engine::choices::{Divergence, Policy};
+pub use engine::choices::{Divergence, Scheduling};
 pub use engine::tape::{Draw, Site, Tape, TapeError};
 pub use explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
 pub use explore::{Exploration, Failure, FaultMix, Verdict};

@@ -22,7 +22,7 @@ use leasehold::api::{
     Wait,
 };
 use leasehold::sim::{
-    Ending, Exploration, FaultMix, Policy, SHRINK_RUNS, SimOptions, SimServer, Simulation, Site,
+    Ending, Exploration, FaultMix, SHRINK_RUNS, Scheduling, SimOptions, SimServer, Simulation, Site,
 };
 use leasehold_verifier::{Stress, try_only};
 
@@ -333,7 +333,7 @@ fn runs(criterion: &mut Criterion) {
         bencher.iter(|| {
             seed += 1;
             let options = SimOptions::new(seed).with_log_limit(0);
-            let run = swarm.run(options.with_recording(false), Policy::Random);
+            let run = swarm.run(options.with_recording(false), Scheduling::Random);
             assert_eq!(run.violations, []);
         });
     });
@@ -383,7 +383,7 @@ fn shrinking(criterion: &mut Criterion) {
     });
     group.bench_function("a run of the swarm", |bencher| {
         let swarm = Stress::new().with_careless_resource();
-        let run = |seed| swarm.run(SimOptions::new(seed).with_log_limit(0), Policy::Random);
+        let run = |seed| swarm.run(SimOptions::new(seed).with_log_limit(0), Scheduling::Random);
         let mut failed = (0..).map(run).filter(|run| !run.violations.is_empty());
         let tape = failed.next().expect("it is found").report.tape;
         bencher.iter(|| swarm.simplest(tape.clone(), SHRINK_RUNS));

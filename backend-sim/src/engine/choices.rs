@@ -8,7 +8,7 @@ use crate::engine::tape::{Draw, Site, Tape};
 /// How the choices of a run are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Policy {
+pub enum Scheduling {
     /// Each by itself, from the seed.
     #[default]
     Random,
@@ -142,16 +142,16 @@ impl Answers {
 
 impl Choices {
     /// `recording` is whether drawn choices are kept; those of a tape always are.
-    pub(crate) fn new(seed: u64, policy: Policy, recording: bool) -> Self {
-        let recording = recording || matches!(policy, Policy::Guided(_));
-        let (seed, mode, draws) = match policy {
-            Policy::Random => (seed, Mode::Random(SplitMix(seed)), Vec::new()),
-            Policy::Pct { depth, length } => {
+    pub(crate) fn new(seed: u64, scheduling: Scheduling, recording: bool) -> Self {
+        let recording = recording || matches!(scheduling, Scheduling::Guided(_));
+        let (seed, mode, draws) = match scheduling {
+            Scheduling::Random => (seed, Mode::Random(SplitMix(seed)), Vec::new()),
+            Scheduling::Pct { depth, length } => {
                 let pct = Pct::new(seed, depth, length);
                 (seed, Mode::Pct(Box::new(pct)), Vec::new())
             }
-            Policy::Replay(tape) => (tape.seed, Mode::Replay, tape.draws),
-            Policy::Guided(tape) => (
+            Scheduling::Replay(tape) => (tape.seed, Mode::Replay, tape.draws),
+            Scheduling::Guided(tape) => (
                 tape.seed,
                 Mode::Guided(Box::new(Site::ALL.map(|site| Answers::of(&tape, site)))),
                 Vec::new(),
@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     fn random(seed: u64) -> Choices {
-        Choices::new(seed, Policy::Random, true)
+        Choices::new(seed, Scheduling::Random, true)
     }
 
     #[test]
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(divergence, None);
         let trace = choices.trace.value();
 
-        let mut again = Choices::new(99, Policy::Replay(tape.clone()), true);
+        let mut again = Choices::new(99, Scheduling::Replay(tape.clone()), true);
         let repeated: Vec<u32> = (2..20).map(|n| again.draw(Site::Order, n)).collect();
         assert_eq!(repeated, drawn);
         assert_eq!(again.trace.value(), trace);
@@ -463,21 +463,21 @@ mod tests {
         choices.draw(Site::Task, 3);
         let (tape, _) = choices.finish();
 
-        let mut other = Choices::new(0, Policy::Replay(tape.clone()), true);
+        let mut other = Choices::new(0, Scheduling::Replay(tape.clone()), true);
         other.draw(Site::Order, 4);
         other.draw(Site::Task, 2);
         let divergence = other.finish().1.expect("a divergence");
         assert_eq!((divergence.draw, divergence.recorded), (1, tape.draws[1]));
         assert!(divergence.to_string().contains("diverges at draw 1"));
 
-        let mut short = Choices::new(0, Policy::Replay(tape.clone()), true);
+        let mut short = Choices::new(0, Scheduling::Replay(tape.clone()), true);
         short.draw(Site::Order, 4);
         let divergence = short.finish().1.expect("a divergence");
         assert_eq!((divergence.draw, divergence.asked), (1, None));
         let text = divergence.to_string();
         assert!(text.contains("ended after 1 of 2 draws"), "{text}");
 
-        let mut guided = Choices::new(0, Policy::Guided(tape), true);
+        let mut guided = Choices::new(0, Scheduling::Guided(tape), true);
         guided.draw(Site::User, 2);
         assert_eq!(guided.finish().1, None);
     }
@@ -489,7 +489,7 @@ mod tests {
             .map(|site| answers.map(|(bound, value)| Draw { site, bound, value }));
         let mut tape = Tape::new(0);
         tape.draws.extend(draws.into_iter().flatten());
-        let mut guided = Choices::new(0, Policy::Guided(tape), true);
+        let mut guided = Choices::new(0, Scheduling::Guided(tape), true);
         // The second question is left out, one is asked that never was, and one too many.
         let asked = [2, 4, 50, 9, 9].map(|bound| guided.draw(Site::User, bound));
         assert_eq!(asked, [1, 3, 42, 8, 0]);
@@ -502,11 +502,11 @@ mod tests {
     fn priorities_hold_but_for_the_waiters_of_change() {
         // Four actors that can always go: with depth d the sequence has at most d runs.
         for seed in 0..50 {
-            let policy = Policy::Pct {
+            let scheduling = Scheduling::Pct {
                 depth: 3,
                 length: 40,
             };
-            let mut choices = Choices::new(seed, policy, true);
+            let mut choices = Choices::new(seed, scheduling, true);
             let order: Vec<u32> = (0..40)
                 .map(|_| choices.pick(Site::Task, 4, u64::from))
                 .collect();

@@ -98,7 +98,7 @@ impl Tape {
     ///
     /// Only the choices at these `sites` are varied. A search begins with [`Tape::new`] and, while
     /// this is true, goes on with what the run recorded under
-    /// [`Policy::Replay`](crate::Policy::Replay); it reaches each sequence of choices once.
+    /// [`Scheduling::Replay`](crate::Scheduling::Replay); it reaches each sequence of choices once.
     pub fn advance(&mut self, sites: &[Site]) -> bool {
         while let Some(draw) = self.draws.last_mut() {
             if draw.value + 1 < draw.bound && sites.contains(&draw.site) {

@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::Map;
 
 use crate::driver::tasks::message;
-use crate::engine::choices::Policy;
+use crate::engine::choices::Scheduling;
 use crate::engine::tape::{Site, Tape};
 use crate::explore::shrink::{SHRINK_RUNS, StepsAllowed, shrink};
 use crate::handle::SimServer;
@@ -74,7 +74,7 @@ pub use fault_mix::FaultMix;
 #[derive(Clone, Debug)]
 pub struct Exploration {
     seeds: Range<u64>,
-    policy: Policy,
+    scheduling: Scheduling,
     latency: Latency,
     atomic_calls: bool,
     fault_mix: FaultMix,
@@ -97,12 +97,12 @@ impl Default for Exploration {
 }
 
 impl Exploration {
-    /// 1,000 seeds from 0 under [`Policy::Random`], latencies of 0 to 3 ms, no faults; at most
+    /// 1,000 seeds from 0 under [`Scheduling::Random`], latencies of 0 to 3 ms, no faults; at most
     /// an hour of virtual time and a million steps for each run.
     pub fn new() -> Self {
         Self {
             seeds: 0..1_000,
-            policy: Policy::Random,
+            scheduling: Scheduling::Random,
             latency: Latency::between(Duration::ZERO, Duration::from_millis(3)),
             atomic_calls: false,
             fault_mix: FaultMix::none(),
@@ -130,8 +130,8 @@ impl Exploration {
 
     /// The same with choices made in another way.
     #[must_use]
-    pub fn with_policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
+    pub fn with_scheduling(mut self, scheduling: Scheduling) -> Self {
+        self.scheduling = scheduling;
         self
     }
 
@@ -225,9 +225,9 @@ impl Exploration {
         (1..).zip(seeds).find_map(|(runs, seed)| {
             let unlogged = self.options(seed).with_log_limit(0);
             let quick = unlogged.with_recording(false);
-            let failed = self.run(quick, self.policy.clone(), &scenario).1?;
+            let failed = self.run(quick, self.scheduling.clone(), &scenario).1?;
             // The same once more, with its tape.
-            let (report, reason) = self.run(unlogged, self.policy.clone(), &scenario);
+            let (report, reason) = self.run(unlogged, self.scheduling.clone(), &scenario);
             Some(match reason {
                 Some(reason) => self.simplest(runs, report, &reason, &scenario),
                 None => self.unrepeated(runs, seed, &failed, &scenario),
@@ -283,7 +283,7 @@ impl Exploration {
             .unwrap_or_else(|reason| left_over(options.seed, &reason));
         if let Some((tape, reason)) = failed {
             // The same once more, for what it took.
-            let (found, _) = scope.run(options, Policy::Replay(tape), &scenario);
+            let (found, _) = scope.run(options, Scheduling::Replay(tape), &scenario);
             scope.simplest(runs, found, &reason, &scenario).panic();
         }
         assert!(
@@ -304,14 +304,14 @@ impl Exploration {
     fn run<F, S>(
         &self,
         options: SimOptions,
-        policy: Policy,
+        scheduling: Scheduling,
         scenario: &S,
     ) -> (RunReport<()>, Option<String>)
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        self.try_run(options, policy, scenario)
+        self.try_run(options, scheduling, scenario)
             .unwrap_or_else(|reason| left_over(options.seed, &reason))
     }
 
@@ -319,14 +319,14 @@ impl Exploration {
     fn try_run<F, S>(
         &self,
         options: SimOptions,
-        policy: Policy,
+        scheduling: Scheduling,
         scenario: &S,
     ) -> Result<(RunReport<()>, Option<String>), String>
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let simulation = self.simulation(options).with_policy(policy);
+        let simulation = self.simulation(options).with_scheduling(scheduling);
         let scenario = self.troubled(scenario);
         quietly(|| {
             let report = simulation.run(scenario);
@@ -386,8 +386,8 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let (first, reason) = self.run(self.options(seed), self.policy.clone(), scenario);
-        let (second, again) = self.run(self.options(seed), self.policy.clone(), scenario);
+        let (first, reason) = self.run(self.options(seed), self.scheduling.clone(), scenario);
+        let (second, again) = self.run(self.options(seed), self.scheduling.clone(), scenario);
         // The hash says when things happened, the log says what did.
         if first.trace == second.trace && reason == again && first.log().eq(second.log()) {
             return None;
@@ -412,7 +412,7 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let (report, _) = self.run(self.options(seed), self.policy.clone(), scenario);
+        let (report, _) = self.run(self.options(seed), self.scheduling.clone(), scenario);
         let reason = format!(
             "{reason}\n(but not when it was repeated: the scenario does something that the seed does \
              not decide; below is what happened when it was repeated)"
@@ -426,7 +426,7 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let (seed, wanted) = (tape.seed, tape.clone());
-        let (report, reason) = self.run(self.options(seed), Policy::Replay(tape), scenario);
+        let (report, reason) = self.run(self.options(seed), Scheduling::Replay(tape), scenario);
         let mut reason = reason?;
         if let Ending::Diverged(_) = report.ending {
             reason.push_str(
@@ -449,7 +449,7 @@ impl Exploration {
         let fails = |tape| {
             let options = self.options(seed).with_log_limit(0);
             let limited = self.clone().with_step_limit(allowed.steps());
-            let run = limited.try_run(options, Policy::Guided(tape), scenario);
+            let run = limited.try_run(options, Scheduling::Guided(tape), scenario);
             let (report, reason) = run.ok()?;
             let same = reason.is_some_and(|reason| sort(&reason) == wanted);
             (same && allowed.suffice(&report)).then_some(report.tape)
@@ -462,7 +462,7 @@ impl Exploration {
             }
         };
         let options = self.options(seed);
-        let (report, shown) = self.run(options, Policy::Replay(tape), scenario);
+        let (report, shown) = self.run(options, Scheduling::Replay(tape), scenario);
         let reason = shown.unwrap_or_else(|| format!("{reason}\n(but not when it was repeated)"));
         Failure::new(runs, seed, reason, &report, Some((draws, tried)))
     }

@@ -20,7 +20,7 @@ pub const SHRINK_RUNS: u32 = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shrunk {
-    /// Its complete tape: to be [replayed](crate::Policy::Replay).
+    /// Its complete tape: to be [replayed](crate::Scheduling::Replay).
     pub tape: Tape,
     /// How many runs were made to find it.
     pub runs: u32,
@@ -64,7 +64,7 @@ impl StepsAllowed {
 
 /// Looks for a simpler tape that still fails, with at most `max_runs` runs.
 ///
-/// `fails` runs what it is given under [`Policy::Guided`](crate::Policy::Guided) and returns the
+/// `fails` runs what it is given under [`Scheduling::Guided`](crate::Scheduling::Guided) and returns the
 /// tape that was recorded, if the run failed **in the same way**: a shrunk run that fails for
 /// another reason tells nothing about the first.
 ///

@@ -9,7 +9,7 @@ use leasehold_api::{Key, ServerTime, SessionId};
 use crate::driver;
 use crate::driver::sleep::Sleep;
 use crate::driver::world::World;
-use crate::engine::choices::Policy;
+use crate::engine::choices::Scheduling;
 use crate::handle::SimBackend;
 use crate::handle::environment::{self, Wish, command_with_seed};
 use crate::history::{History, words};
@@ -76,9 +76,11 @@ impl SimServer {
     #[track_caller]
     pub fn with_options(options: SimOptions) -> Self {
         match environment::wish() {
-            Wish::Nothing => Self::with_policy(options, Policy::Random),
-            Wish::Seed(seed) => Self::with_policy(SimOptions { seed, ..options }, Policy::Random),
-            Wish::Replay(tape) => Self::with_policy(options, Policy::Replay(tape)),
+            Wish::Nothing => Self::with_scheduling(options, Scheduling::Random),
+            Wish::Seed(seed) => {
+                Self::with_scheduling(SimOptions { seed, ..options }, Scheduling::Random)
+            }
+            Wish::Replay(tape) => Self::with_scheduling(options, Scheduling::Replay(tape)),
         }
     }
 
@@ -92,8 +94,8 @@ impl SimServer {
     /// # Panics
     /// As [`new`](Self::new).
     #[track_caller]
-    pub fn with_policy(options: SimOptions, policy: Policy) -> Self {
-        let world = driver::tokio::start(Network::new(options, policy), print);
+    pub fn with_scheduling(options: SimOptions, scheduling: Scheduling) -> Self {
+        let world = driver::tokio::start(Network::new(options, scheduling), print);
         let _test = Some(Arc::new(Test(Arc::clone(&world))));
         Self { world, _test }
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use leasehold_api::SessionId;
 
-use crate::engine::choices::{Choices, Policy};
+use crate::engine::choices::{Choices, Scheduling};
 use crate::engine::event_queue::EventQueue;
 use crate::engine::ready::{Wakers, Wakes};
 use crate::network::calls::Calls;
@@ -53,10 +53,10 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    pub(crate) fn new(options: SimOptions, policy: Policy) -> Self {
+    pub(crate) fn new(options: SimOptions, scheduling: Scheduling) -> Self {
         Self {
             options,
-            choices: Choices::new(options.seed, policy, options.recording),
+            choices: Choices::new(options.seed, scheduling, options.recording),
             servers: Servers::new(options.settings, options.journal),
             log: Log::new(options.log_limit),
             observer: None,

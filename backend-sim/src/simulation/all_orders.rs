@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::ops::ControlFlow;
 
-use crate::engine::choices::Policy;
+use crate::engine::choices::Scheduling;
 use crate::engine::tape::{Site, Tape};
 use crate::handle::SimServer;
 use crate::simulation::{RunReport, Simulation};
@@ -16,7 +16,7 @@ impl Simulation {
     /// use [`SimOptions::with_atomic_calls`](crate::SimOptions::with_atomic_calls). Where tasks
     /// meet at the server only, their order between two calls does not matter, and
     /// [`Site::Order`] alone gives every order of their calls; tasks that share memory need
-    /// [`Site::Task`] too. The policy is not used.
+    /// [`Site::Task`] too. The scheduling is not used.
     pub fn run_all<F, S>(
         self,
         sites: &[Site],
@@ -30,7 +30,7 @@ impl Simulation {
         let mut tape = Tape::new(self.seed());
         let mut runs = 0;
         loop {
-            let simulation = self.clone().with_policy(Policy::Replay(tape));
+            let simulation = self.clone().with_scheduling(Scheduling::Replay(tape));
             let report = simulation.run(&scenario);
             runs += 1;
             if each(&report).is_break() {

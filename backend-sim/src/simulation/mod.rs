@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::driver::clock::Clock;
 use crate::driver::executor::{Limits, execute};
 use crate::driver::world::World;
-use crate::engine::choices::Policy;
+use crate::engine::choices::Scheduling;
 use crate::handle::SimServer;
 use crate::network::Network;
 use crate::network::options::SimOptions;
@@ -25,7 +25,7 @@ pub use report::RunReport;
 pub(crate) use determinism::parting;
 
 /// A scenario to be run on an executor of the simulation's own: many times faster than in a tokio
-/// runtime, under any [`Policy`], and with every task of it under that policy.
+/// runtime, under any [`Scheduling`], and with every task of it under that scheduling.
 ///
 /// The scenario gets a [`SimServer`], makes clients, and starts tasks with
 /// [`SimServer::spawn`]; it sleeps with [`SimServer::sleep`] or the
@@ -61,18 +61,18 @@ pub(crate) use determinism::parting;
 #[derive(Clone, Debug)]
 pub struct Simulation {
     options: SimOptions,
-    policy: Policy,
+    scheduling: Scheduling,
     time_limit: Duration,
     step_limit: u64,
     decided: Option<Arc<AtomicBool>>,
 }
 
 impl Simulation {
-    /// A run under [`Policy::Random`], of at most a day of virtual time and 10 million steps.
+    /// A run under [`Scheduling::Random`], of at most a day of virtual time and 10 million steps.
     pub const fn new(options: SimOptions) -> Self {
         Self {
             options,
-            policy: Policy::Random,
+            scheduling: Scheduling::Random,
             time_limit: Duration::from_secs(24 * 3_600),
             step_limit: 10_000_000,
             decided: None,
@@ -85,8 +85,8 @@ impl Simulation {
 
     /// The same with its choices made in another way.
     #[must_use]
-    pub fn with_policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
+    pub fn with_scheduling(mut self, scheduling: Scheduling) -> Self {
+        self.scheduling = scheduling;
         self
     }
 
@@ -123,7 +123,7 @@ impl Simulation {
         S: FnOnce(SimServer) -> F,
         F: Future,
     {
-        let network = Network::new(self.options, self.policy);
+        let network = Network::new(self.options, self.scheduling);
         let world = World::new(Clock::own(), network, None);
         let server = SimServer::in_world(&world);
         let limits = Limits {

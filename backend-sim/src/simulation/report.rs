@@ -18,7 +18,7 @@ pub struct RunReport<T> {
     /// hashes, in any process and any build of the same version.
     pub trace: u64,
     /// Its choices, unless they were [not recorded](crate::SimOptions::with_recording): to be
-    /// [replayed](crate::Policy::Replay).
+    /// [replayed](crate::Scheduling::Replay).
     pub tape: Tape,
     /// How much virtual time it took.
     pub elapsed: Duration,

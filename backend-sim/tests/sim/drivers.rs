@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold_api::{LockBackend as _, LockClient, Outcome};
 use leasehold_sim::{
-    Data, Divergence, Ending, Fault, Latency, Policy, RunReport, SimBackend, SimOptions, SimServer,
-    Simulation, Site,
+    Data, Divergence, Ending, Fault, Latency, RunReport, Scheduling, SimBackend, SimOptions,
+    SimServer, Simulation, Site,
 };
 
 use crate::support::{ms, secs};
@@ -74,9 +74,9 @@ pub(crate) fn options(seed: u64) -> SimOptions {
     SimOptions::new(seed).with_latency(Latency::between(ms(0), ms(3)))
 }
 
-fn run(seed: u64, policy: Policy) -> RunReport<(u32, u64)> {
+fn run(seed: u64, scheduling: Scheduling) -> RunReport<(u32, u64)> {
     Simulation::new(options(seed))
-        .with_policy(policy)
+        .with_scheduling(scheduling)
         .run(scenario)
 }
 
@@ -118,7 +118,7 @@ fn run_on_tokio(seed: u64) -> ((u32, u64), String) {
 fn both_drivers_run_the_same() {
     let mut acquired = 0;
     for seed in 0..1_000 {
-        let own = run(seed, Policy::Random);
+        let own = run(seed, Scheduling::Random);
         let (output, timeline) = run_on_tokio(seed);
         let own_timeline = own.timeline();
         assert!(
@@ -132,17 +132,17 @@ fn both_drivers_run_the_same() {
 }
 
 #[test]
-fn a_tape_repeats_a_run_under_any_policy() {
-    let pct = Policy::Pct {
+fn a_tape_repeats_a_run_under_any_scheduling() {
+    let pct = Scheduling::Pct {
         depth: 3,
         length: 500,
     };
     for seed in 0..30 {
-        for policy in [Policy::Random, pct.clone()] {
-            let first = run(seed, policy);
+        for scheduling in [Scheduling::Random, pct.clone()] {
+            let first = run(seed, scheduling);
             let text = first.tape.to_string();
             let tape = text.parse().expect("a tape");
-            let again = run(0, Policy::Replay(tape));
+            let again = run(0, Scheduling::Replay(tape));
             assert_eq!(completed(&again), completed(&first));
             assert_eq!(again.trace, first.trace);
             assert_eq!(again.timeline(), first.timeline());
@@ -151,13 +151,13 @@ fn a_tape_repeats_a_run_under_any_policy() {
 }
 
 #[test]
-fn seeds_and_policies_give_different_runs() {
-    let pct = Policy::Pct {
+fn seeds_and_schedulings_give_different_runs() {
+    let pct = Scheduling::Pct {
         depth: 2,
         length: 500,
     };
     let mut traces: Vec<u64> = (0..20)
-        .flat_map(|seed| [run(seed, Policy::Random), run(seed, pct.clone())])
+        .flat_map(|seed| [run(seed, Scheduling::Random), run(seed, pct.clone())])
         .map(|report| report.trace)
         .collect();
     traces.sort_unstable();
@@ -167,10 +167,10 @@ fn seeds_and_policies_give_different_runs() {
 
 #[test]
 fn a_replay_of_something_else_says_at_which_draw() {
-    let mut tape = run(7, Policy::Random).tape;
+    let mut tape = run(7, Scheduling::Random).tape;
     tape.draws[20].bound += 1;
     let bound = tape.draws[20].bound;
-    match run(7, Policy::Replay(tape)).ending {
+    match run(7, Scheduling::Replay(tape)).ending {
         Ending::Diverged(Divergence { draw, recorded, .. }) => {
             assert_eq!((draw, recorded.bound), (20, bound));
         }
@@ -180,13 +180,13 @@ fn a_replay_of_something_else_says_at_which_draw() {
 
 #[test]
 fn a_changed_tape_is_followed_as_far_as_it_fits() {
-    let mut tape = run(7, Policy::Random).tape;
+    let mut tape = run(7, Scheduling::Random).tape;
     for draw in tape.draws.iter_mut().step_by(3) {
         draw.value = 0;
     }
-    let changed = run(7, Policy::Guided(tape));
+    let changed = run(7, Scheduling::Guided(tape));
     completed(&changed);
-    let again = run(7, Policy::Replay(changed.tape.clone()));
+    let again = run(7, Scheduling::Replay(changed.tape.clone()));
     assert_eq!(again.trace, changed.trace);
 }
 
@@ -200,7 +200,7 @@ fn a_replay_in_a_tokio_test_diverges_loudly() {
         .expect("a runtime");
     runtime.block_on(async {
         let tape = "7.o5:3.A".parse().expect("a tape");
-        let sim = SimServer::with_policy(options(7), Policy::Replay(tape));
+        let sim = SimServer::with_scheduling(options(7), Scheduling::Replay(tape));
         sim.draw(9);
         sim.sleep(ms(1)).await;
     });
@@ -276,7 +276,7 @@ fn depth_first_reaches_every_order_of_tasks() {
     let mut runs = 0;
     loop {
         let report = Simulation::new(options(1))
-            .with_policy(Policy::Replay(tape))
+            .with_scheduling(Scheduling::Replay(tape))
             .run(three_tasks);
         seen.insert(completed(&report).clone());
         runs += 1;
@@ -321,11 +321,11 @@ const fn server_is_up() -> bool {
 /// So many changes are no more than all.
 #[test]
 fn priorities_that_change_all_the_time_are_possible() {
-    let policy = Policy::Pct {
+    let scheduling = Scheduling::Pct {
         depth: u32::MAX,
         length: 10,
     };
-    let simulation = Simulation::new(SimOptions::new(1)).with_policy(policy);
+    let simulation = Simulation::new(SimOptions::new(1)).with_scheduling(scheduling);
     let report = simulation.run(|sim| async move {
         let hello = |name| {
             let client = sim.client(name);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use leasehold_api::{Key, LockClient};
 use leasehold_sim::{
-    Ending, JoinHandle, Policy, RunReport, SimBackend, SimOptions, SimServer, Simulation,
+    Ending, JoinHandle, RunReport, Scheduling, SimBackend, SimOptions, SimServer, Simulation,
 };
 
 use crate::checker::{Coverage, Model, Violation, who};
@@ -119,12 +119,12 @@ impl Stress {
     }
 
     /// Runs one seed.
-    pub fn run(&self, options: SimOptions, policy: Policy) -> StressRun {
-        self.run_within(STEP_LIMIT, options, policy)
+    pub fn run(&self, options: SimOptions, scheduling: Scheduling) -> StressRun {
+        self.run_within(STEP_LIMIT, options, scheduling)
     }
 
-    fn run_within(&self, steps: u64, options: SimOptions, policy: Policy) -> StressRun {
-        let (report, monitor) = self.run_monitored(steps, options, policy);
+    fn run_within(&self, steps: u64, options: SimOptions, scheduling: Scheduling) -> StressRun {
+        let (report, monitor) = self.run_monitored(steps, options, scheduling);
         StressRun::new(report, monitor.as_ref())
     }
 
@@ -132,7 +132,7 @@ impl Stress {
         &self,
         steps: u64,
         options: SimOptions,
-        policy: Policy,
+        scheduling: Scheduling,
     ) -> (RunReport<()>, Option<Monitor>) {
         let stress = self.clone();
         let options = if self.out_of_model || self.broken.is_some() {
@@ -144,7 +144,7 @@ impl Stress {
         let mut monitor = None;
         let slot = &mut monitor;
         let mut simulation = Simulation::new(options)
-            .with_policy(policy)
+            .with_scheduling(scheduling)
             .with_time_limit(Duration::from_secs(4_000))
             .with_step_limit(steps);
         let broken = Arc::default();
@@ -334,7 +334,7 @@ mod tests {
         let stress = Stress::new();
         for seed in 0..40 {
             let (report, monitor) =
-                stress.run_monitored(STEP_LIMIT, SimOptions::new(seed), Policy::Random);
+                stress.run_monitored(STEP_LIMIT, SimOptions::new(seed), Scheduling::Random);
             let monitor = monitor.expect("the scenario has begun");
             // The simulation owns an observer that shares the checker.
             let left = monitor.weak();

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use leasehold_sim::{Policy, SimOptions, Simulation, Site, Tape};
+use leasehold_sim::{Scheduling, SimOptions, Simulation, Site, Tape};
 
 use crate::checker::Model;
 use crate::stress::StressRun;
@@ -24,11 +24,11 @@ impl SmallScope {
     }
 
     /// Runs one order.
-    pub fn run(self, options: SimOptions, policy: Policy) -> StressRun {
+    pub fn run(self, options: SimOptions, scheduling: Scheduling) -> StressRun {
         let mut monitor = None;
         let slot = &mut monitor;
         let report = Simulation::new(options.with_atomic_calls(true))
-            .with_policy(policy)
+            .with_scheduling(scheduling)
             .run(|sim| {
                 *slot = Some(Monitor::new(&sim, Model::Within, false, false));
                 try_only(sim, self.clients, self.calls)
@@ -42,7 +42,7 @@ impl SmallScope {
         let mut tape = Tape::new(0);
         let mut runs = 0;
         loop {
-            let mut run = self.run(options, Policy::Replay(tape));
+            let mut run = self.run(options, Scheduling::Replay(tape));
             runs += 1;
             tape = std::mem::take(&mut run.report.tape);
             let found = !run.violations.is_empty();

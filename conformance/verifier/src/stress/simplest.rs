@@ -2,7 +2,7 @@
 
 use std::mem::{Discriminant, discriminant};
 
-use leasehold_sim::{Ending, Policy, Shrunk, SimOptions, StepsAllowed, Tape, shrink};
+use leasehold_sim::{Ending, Scheduling, Shrunk, SimOptions, StepsAllowed, Tape, shrink};
 
 use crate::stress::{STEP_LIMIT, Stress, StressRun};
 
@@ -14,11 +14,11 @@ impl Stress {
     pub fn simplest(&self, tape: Tape, max_runs: u32) -> Option<Shrunk> {
         let stress = self.clone().until_broken();
         let options = SimOptions::new(tape.seed).with_log_limit(0);
-        let found = stress.run(options, Policy::Guided(tape));
+        let found = stress.run(options, Scheduling::Guided(tape));
         let (promise, end) = (found.violations.first()?.promise, failed_end(&found));
         let mut allowed = StepsAllowed::of(&found.report, STEP_LIMIT);
         Some(shrink(found.report.tape, max_runs, |tape| {
-            let run = stress.run_within(allowed.steps(), options, Policy::Guided(tape));
+            let run = stress.run_within(allowed.steps(), options, Scheduling::Guided(tape));
             let same = run.violations.first()?.promise == promise && failed_end(&run) == end;
             (same && allowed.suffice(&run.report)).then_some(run.report.tape)
         }))

@@ -2,11 +2,11 @@
 //!
 //! A few seeds here; `./test` runs thousands with the command `explore`, in a release build.
 
-use leasehold_sim::{Ending, Policy, SHRINK_RUNS, SimOptions, Tape};
+use leasehold_sim::{Ending, SHRINK_RUNS, Scheduling, SimOptions, Tape};
 use leasehold_verifier::{Assumption, Stress, StressRun};
 
 fn run(stress: &Stress, seed: u64) -> StressRun {
-    stress.run(SimOptions::new(seed).with_log_limit(0), Policy::Random)
+    stress.run(SimOptions::new(seed).with_log_limit(0), Scheduling::Random)
 }
 
 /// The first of so many seeds that breaks one of these promises.
@@ -71,7 +71,7 @@ fn a_seed_is_the_same_run_again_and_its_tape_too() {
         assert_eq!(first.report.trace, again.report.trace);
         assert_eq!(first.coverage, again.coverage);
         let options = SimOptions::new(0).with_log_limit(0);
-        let replayed = stress.run(options, Policy::Replay(first.report.tape.clone()));
+        let replayed = stress.run(options, Scheduling::Replay(first.report.tape.clone()));
         assert_eq!(replayed.report.tape, first.report.tape);
         assert_eq!(replayed.report.trace, first.report.trace);
     }
@@ -101,11 +101,11 @@ fn a_failed_run_becomes_a_simple_one_that_breaks_the_same_promise() {
     let set = shrunk.tape.draws.iter().filter(|draw| draw.value != 0);
     assert!(set.count() <= 8, "{}", shrunk.tape);
     let options = SimOptions::new(0).with_log_limit(0);
-    let again = stress.run(options, Policy::Replay(shrunk.tape.clone()));
+    let again = stress.run(options, Scheduling::Replay(shrunk.tape.clone()));
     assert_eq!(again.violations[0].promise, found.violations[0].promise);
     let steps = run(&stress.clone().until_broken(), seed).report.steps;
     let begun = stress.clone().until_broken();
-    let again = begun.run(options, Policy::Replay(shrunk.tape));
+    let again = begun.run(options, Scheduling::Replay(shrunk.tape));
     assert!(again.report.steps <= steps + 50);
     assert_eq!(stress.simplest(Tape::new(0), 1), None);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Parser;
-use leasehold_sim::{Policy, Tape};
+use leasehold_sim::{Scheduling, Tape};
 
 /// Explores runs of lock clients, with everything that can go wrong, and judges each of them.
 ///
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// How the order of events is chosen: random, pct:DEPTH, or dfs, which tries all of a --scope
     /// [default: random; dfs with --scope]
     #[arg(long, conflicts_with = "replay")]
-    pub(crate) policy: Option<Choose>,
+    pub(crate) scheduling: Option<Choose>,
 
     /// A small scope instead of the stress runs: CLIENTSxSTEPS, each client as many atomic steps, no
     /// faults
@@ -70,12 +70,12 @@ impl Args {
 
     /// Says what makes no sense before hours are spent on it.
     pub(crate) fn check(&self) -> Result<(), String> {
-        match (self.policy, self.scope) {
+        match (self.scheduling, self.scope) {
             (Some(Choose::DepthFirst), None) if self.replay.is_none() => {
                 return Err("dfs needs a --scope: the stress has no end".into());
             }
             (Some(Choose::Random | Choose::Pct(_)), Some(_)) => {
-                return Err("a --scope is searched completely: --policy dfs, or none".into());
+                return Err("a --scope is searched completely: --scheduling dfs, or none".into());
             }
             _ => {}
         }
@@ -133,13 +133,13 @@ pub(crate) enum Choose {
 const TURNS: u32 = 1_000;
 
 impl Choose {
-    pub(crate) const fn policy(self) -> Policy {
+    pub(crate) const fn scheduling(self) -> Scheduling {
         match self {
-            Self::Pct(depth) => Policy::Pct {
+            Self::Pct(depth) => Scheduling::Pct {
                 depth,
                 length: TURNS,
             },
-            Self::Random | Self::DepthFirst => Policy::Random,
+            Self::Random | Self::DepthFirst => Scheduling::Random,
         }
     }
 }
@@ -216,9 +216,9 @@ mod tests {
         for (line, reason) in [
             ("--seeds 5..2", "no seed is from the first number on"),
             ("--seeds 18446744073709551615", "too large"),
-            ("--policy pct:0", "a number from 1 on"),
-            ("--policy dfs", "needs a --scope"),
-            ("--scope 2x2 --policy random", "searched completely"),
+            ("--scheduling pct:0", "a number from 1 on"),
+            ("--scheduling dfs", "needs a --scope"),
+            ("--scope 2x2 --scheduling random", "searched completely"),
             ("--scope 0x4", "not 1 to 6"),
             ("--scope 6x6", "more than 1000000000 orders"),
             ("--html /nowhere/page.html", "no file can be made there"),

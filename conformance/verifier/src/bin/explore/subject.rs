@@ -1,6 +1,6 @@
 //! What is explored: the stress runs or a small scope, with or without a fault planted in it.
 
-use leasehold_sim::{Policy, SimOptions};
+use leasehold_sim::{Scheduling, SimOptions};
 use leasehold_verifier::{CARELESS_RESOURCE, Planted, SmallScope, Stress, StressRun};
 
 use crate::args::Args;
@@ -30,10 +30,10 @@ impl Subject {
         Ok(Self::Scope(SmallScope::new(clients, calls)))
     }
 
-    pub(crate) fn run(&self, options: SimOptions, policy: Policy) -> StressRun {
+    pub(crate) fn run(&self, options: SimOptions, scheduling: Scheduling) -> StressRun {
         match self {
-            Self::Stress(stress) => stress.run(options, policy),
-            Self::Scope(scope) => scope.run(options, policy),
+            Self::Stress(stress) => stress.run(options, scheduling),
+            Self::Scope(scope) => scope.run(options, scheduling),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::{ControlFlow, Range};
 
-use leasehold_sim::{Ending, History, Policy, SHRINK_RUNS, SimOptions, Tape};
+use leasehold_sim::{Ending, History, SHRINK_RUNS, Scheduling, SimOptions, Tape};
 use leasehold_verifier::{PLANTED, Planted, SmallScope, Stress, StressRun};
 
 use crate::args::{Args, Choose};
@@ -69,17 +69,17 @@ struct Work<'a> {
 impl Work<'_> {
     /// Runs seeds; with a mutant until the first that finds it.
     fn explore(&mut self, stress: &Stress, until_found: bool) -> Result<bool, String> {
-        let policy = self.args.policy.unwrap_or(Choose::Random).policy();
+        let scheduling = self.args.scheduling.unwrap_or(Choose::Random).scheduling();
         let seeds = self.args.seeds();
         let of = seeds.end - seeds.start;
         for seed in seeds {
-            let run = stress.run(quick(seed), policy.clone());
+            let run = stress.run(quick(seed), scheduling.clone());
             self.count(&run, of);
             let Some(first) = run.violations.into_iter().next() else {
                 continue;
             };
             if self.summary.failed <= TOLD {
-                self.simplify(stress, seed, policy.clone())?;
+                self.simplify(stress, seed, scheduling.clone())?;
             }
             self.list(seed, first);
             if until_found {
@@ -91,9 +91,14 @@ impl Work<'_> {
     }
 
     /// Makes the failed run of a seed simple, and tells it.
-    fn simplify(&mut self, stress: &Stress, seed: u64, policy: Policy) -> Result<(), String> {
+    fn simplify(
+        &mut self,
+        stress: &Stress,
+        seed: u64,
+        scheduling: Scheduling,
+    ) -> Result<(), String> {
         let recorded = SimOptions::new(seed).with_log_limit(0);
-        let tape = stress.run(recorded, policy).report.tape;
+        let tape = stress.run(recorded, scheduling).report.tape;
         let shrink = || stress.simplest(tape, SHRINK_RUNS);
         let (shrunk, took) = self.progress.aside(shrink);
         let shrunk = shrunk.ok_or_else(|| format!("seed {seed} does not fail again"))?;
@@ -183,7 +188,7 @@ impl Work<'_> {
     fn tell(&mut self, heading: &str, tape: &Tape) -> Result<StressRun, String> {
         self.progress.end();
         let options = SimOptions::new(tape.seed);
-        let run = self.subject.run(options, Policy::Replay(tape.clone()));
+        let run = self.subject.run(options, Scheduling::Replay(tape.clone()));
         let command = replay_command(self.args, tape);
         let broken = verdict(&run.violations);
         let mut history = run
@@ -244,7 +249,7 @@ fn seeds_needed(fault: Planted, trial: u32) -> Option<u64> {
     let stress = stress(Some(fault)).until_broken();
     let from = u64::from(trial) * 1_000_000;
     let seeds: Range<u64> = from..from + u64::from(fault.budget);
-    let mut tried = seeds.map(|seed| stress.run(quick(seed), Policy::Random));
+    let mut tried = seeds.map(|seed| stress.run(quick(seed), Scheduling::Random));
     let found = tried.position(|run| !run.violations.is_empty());
     found.map(|n| n as u64 + 1)
 }
