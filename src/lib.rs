@@ -1,8 +1,8 @@
 //! Distributed locks over Redis: leased, fenced, fair, and testable without a server.
 //!
-//! A [`LockClient`] makes handles (mutexes, reader/writer locks, semaphores) for keys that many
-//! processes share. Taking a lock gives a [`Guard`]. It is renewed in the background until it is
-//! released or dropped, and it knows when it is lost.
+//! A [`LockClient`] creates mutexes, reader/writer locks and semaphores for keys that several
+//! processes share. Acquiring a lock returns a [`Guard`]. The client renews it in the background
+//! until you release or drop it. If the lock is lost, the guard reports the loss.
 //!
 //! ```
 //! use std::time::Duration;
@@ -10,28 +10,28 @@
 //! use leasehold::{Error, LockClient, Outcome};
 //!
 //! async fn work(locks: LockClient) -> Result<(), Error> {
-//!     // Wait for as long as it takes; then write under the lock, with its fencing token.
+//!     // Wait for the lock. Send its fencing token with every write.
 //!     let guard = locks.mutex("invoice:42")?.lock().await?;
 //!     println!("UPDATE … WHERE fence <= {}", guard.fencing_token()?);
 //!     guard.release().await?; // or drop it
 //!
-//!     // Now or never. Contention is a value, not an error.
+//!     // Try once. Contention is a value, not an error.
 //!     match locks.mutex("thumbnails")?.lease(Duration::from_secs(60)).try_lock().await? {
 //!         Outcome::Acquired(guard) => drop(guard),
-//!         Outcome::Held(held) => println!("free in {:?} at the earliest", held.retry_after),
+//!         Outcome::Held(contention) => println!("try again in {:?}", contention.retry_after),
 //!         Outcome::TimedOut(_) => {}
 //!     }
 //!
-//!     // Around a body, which is stopped if the lock is lost.
+//!     // Hold the lock around a body. If the lock is lost, the body is stopped.
 //!     locks.mutex("job")?.with(async |_guard| println!("working")).await?;
 //!
-//!     // Readers beside each other, for at most 5 s of waiting.
+//!     // Several readers hold the lock together. Wait for at most 5 s.
 //!     let catalog = locks.rw_lock("catalog")?;
 //!     if let Some(reading) = catalog.read_within(Duration::from_secs(5)).await?.acquired() {
 //!         reading.release().await?;
 //!     }
 //!
-//!     // At most three at a time.
+//!     // At most three permits are held across all processes.
 //!     let permit = locks.semaphore("downloads", 3)?.acquire(1).await?;
 //!     drop(permit);
 //!
@@ -53,31 +53,31 @@
 //! ```
 //!
 //! # Before you rely on it
-//! A lock is a lease. Under a fail-over of the server that lost writes, or in a process that was
-//! paused for longer than its lease, two holders can be at work. Send
-//! [`Guard::fencing_token`] with every write to what the lock protects, and let that refuse any
-//! token lower than the greatest it has accepted: then a late write is refused, whatever else
-//! went wrong. The repository's `docs/guarantees.md` says what is promised and what is not.
+//! A lock is a lease. Two processes can believe that they hold the same lock if the server loses
+//! writes in a failover, or if a process is paused for longer than its lease. To be safe, send
+//! [`Guard::fencing_token`] with every write to the protected resource, and let the resource refuse
+//! any token lower than the highest that it has accepted. A late write is then refused. The
+//! repository's `docs/guarantees.md` says what is promised and what is not.
 //!
-//! # Where the client comes from
-//! From a backend, that is, one connection to a lock service. `LockClient::new` takes any
-//! [`LockBackend`]; hold one as `Arc<dyn LockBackend>` to choose at run time.
+//! # Backends
+//! A backend is a connection to a lock service. [`LockClient::new`] takes any [`LockBackend`]. To
+//! choose a backend at run time, use `Arc<dyn LockBackend>`.
 //!
 //! | feature | backend | for |
 //! |---|---|---|
-//! | `redis-rs` | `redis_rs::RedisBackend` | Redis 6.2 or later, by the `redis` crate |
-//! | `fred` | `fred::FredBackend` | the same, by the `fred` crate |
-//! | `sim` | `sim::SimServer` | tests: a server in memory and in virtual time, with faults |
+//! | `redis-rs` | `redis_rs::RedisBackend` | Redis 6.2 or later, with the `redis` crate |
+//! | `fred` | `fred::FredBackend` | Redis 6.2 or later, with the `fred` crate |
+//! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
 //!
 //! The feature `metrics` adds counters and histograms through the `metrics` facade. `tracing`
-//! events are always there; both are described in the repository's `docs/observability.md`.
+//! events need no feature. The repository's `docs/observability.md` describes both.
 //!
-//! No feature is on by default, and all can be combined. To write a backend, depend on
-//! `leasehold-api` (here: [`api`]) and start at [`LockBackend`].
+//! No feature is on by default. You can combine all of them. To write a backend, depend on
+//! `leasehold-api` (re-exported as [`api`]) and start at [`LockBackend`].
 //!
 //! # Cancel safety
-//! Every future here may be dropped at any time. What it may have left on the server is ended in
-//! the background.
+//! You can drop every future at any time. If the dropped call may have left a lock or a waiter on
+//! the server, the client releases it in the background.
 
 #[doc(inline)]
 pub use leasehold_api::{
@@ -88,20 +88,20 @@ pub use leasehold_api::{
     WriteGuard,
 };
 
-/// Everything of `leasehold-api`: what a backend is made of, the state machine, the bounds.
+/// All of `leasehold-api`: the types that a backend needs, the state machine, and the bounds.
 pub use leasehold_api as api;
 
-/// The backend on the `fred` crate.
+/// The Redis backend that uses the `fred` crate.
 #[cfg(feature = "fred")]
 pub use leasehold_fred as fred;
-/// The backend on the `redis` crate.
+/// The Redis backend that uses the `redis` crate.
 #[cfg(feature = "redis-rs")]
 pub use leasehold_redis_rs as redis_rs;
-/// The simulated server, for tests in virtual time.
+/// A simulated server, for tests in virtual time.
 #[cfg(feature = "sim")]
 pub use leasehold_sim as sim;
 
-/// The pages of the repository: their code blocks are compiled as doc tests.
+/// The pages of the repository. Their code blocks are doc tests.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../README.md")]

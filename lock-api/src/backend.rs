@@ -18,40 +18,54 @@ use crate::request::{Acquire, Convert, ForceRelease, Poll, Release, Renew};
 use crate::runtime::Runtime;
 use crate::time::{Stamp, Stamped};
 
-/// What a backend can do. The client adapts to it, and the conformance suite lists what it
-/// leaves out because of it.
+/// What a backend supports.
+///
+/// The client adapts to a missing capability, or returns an error before any I/O. The conformance
+/// suite lists the cases that need a missing capability as ignored.
+///
+/// Start from [`minimal`](Self::minimal) or [`full`](Self::full) and set fields:
+///
+/// ```
+/// use leasehold_api::Capabilities;
+///
+/// let mut capabilities = Capabilities::minimal();
+/// capabilities.fencing_tokens = true;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Waiters queue in the backend ([`LockBackend::poll`], `Acquire::wait`).
+    /// Waiters queue in the backend: [`LockBackend::poll`], and [`LockBackend::acquire`] with
+    /// [`wait`](Acquire::wait). Without it, the client retries until it gets the lock.
     pub queue: bool,
-    /// [`LockBackend::listen`] delivers grants as they are made.
+    /// [`LockBackend::listen`] delivers grants as they are made. Without it, waiters only poll.
     pub push: bool,
-    /// Reader/writer locks.
+    /// The backend has reader/writer locks.
     pub rw_locks: bool,
-    /// Semaphores.
+    /// The backend has semaphores.
     pub semaphores: bool,
     /// One owner may hold a key several times.
     pub reentrancy: bool,
-    /// [`LockBackend::convert`].
+    /// The backend implements [`LockBackend::convert`].
     pub convert: bool,
-    /// [`LockBackend::inspect`].
+    /// The backend implements [`LockBackend::inspect`].
     pub inspect: bool,
-    /// [`LockBackend::force_release`].
+    /// The backend implements [`LockBackend::force_release`].
     pub force_release: bool,
-    /// Tokens increase over the epochs of a key. Without it, no guard gives one.
+    /// Tokens strictly increase over the epochs of a key (rule 15). Without it, guards have no
+    /// fencing token.
     pub fencing_tokens: bool,
-    /// Renewals can run on a connection and a thread of their own.
+    /// Renewals can run on a separate connection and a separate thread.
     pub independent_renewal: bool,
-    /// A call for several keys costs less than a call for each, so that acquires and ends that
-    /// are ready at the same time may travel together ([`LockBackend::acquire_all`],
-    /// [`LockBackend::release`]). Leave it out where a call must keep to one key, as in a cluster.
+    /// One call for several keys costs less than one call for each. The client then sends
+    /// acquires and releases that are ready at the same time in one call
+    /// ([`LockBackend::acquire_all`], [`LockBackend::release`]). Leave it out if a call must keep
+    /// to one key, as in a cluster.
     pub batches: bool,
 }
 
 impl Capabilities {
-    /// Exclusive locks with a lease, and nothing else: `hello`, `acquire`, `renew` and `release`, in
-    /// about a hundred lines.
+    /// Exclusive locks with a lease, and nothing else. A backend with these capabilities
+    /// implements `hello`, `acquire`, `renew` and `release`, in about a hundred lines.
     pub const fn minimal() -> Self {
         Self {
             queue: false,
@@ -68,7 +82,7 @@ impl Capabilities {
         }
     }
 
-    /// Everything.
+    /// All capabilities.
     pub const fn full() -> Self {
         Self {
             queue: true,
@@ -86,122 +100,163 @@ impl Capabilities {
     }
 }
 
-/// What the backend tells a session that listens.
+/// A message from the backend to a session that listens.
+///
+/// Notifications may be lost, delayed or duplicated. Waiters poll, so none of this is an error
+/// (rule 11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notification {
-    /// A queued attempt was granted: the notification *is* the offer.
+    /// A queued attempt was granted. The notification *is* the offer.
     Granted {
-        /// Sequence of the attempt within the session that listens.
+        /// Sequence of the attempt within the listening session.
         sequence: u64,
         /// Token of the epoch.
         token: FencingToken,
-        /// Time that the offer had left at the stamp.
+        /// Time that the offer had left at `stamp`.
         remaining: Duration,
-        /// When it was granted.
+        /// When the attempt was granted.
         stamp: Stamp,
     },
-    /// A barging key became free: the attempt may poll now.
+    /// A barging key became free. The attempt may poll now.
     WakeUp {
-        /// Sequence of the attempt.
+        /// Sequence of the queued attempt.
         sequence: u64,
-        /// When.
+        /// When the key became free.
         stamp: Stamp,
     },
-    /// A forced release revoked or ended the hold.
+    /// A forced release revoked or removed the hold.
     Revoked {
-        /// Sequence of the attempt that holds.
+        /// Sequence of the attempt that made the hold.
         sequence: u64,
-        /// When.
+        /// When the hold was revoked.
         stamp: Stamp,
     },
-    /// Notifications may have been missed: every waiter polls at once.
+    /// Notifications may have been missed. Every waiter polls at once.
     Missed {
-        /// Whether the subscription stands again.
+        /// Whether the subscription works again.
         listening: bool,
     },
 }
 
-/// A stream of notifications; dropping it ends the subscription. It ends only when the backend is
-/// closed.
+/// A stream of notifications. It ends only when the backend is closed; dropping it unsubscribes.
 pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 
-/// One lock service, one attempt at a time.
+/// A connection to a lock service.
 ///
-/// Implement this to bring leasehold to another store; hold one as `Arc<dyn LockBackend>`.
-/// Waiting, retries, renewal, validity and guards exist once, above this trait, so a backend
-/// contains none of them.
+/// Implement this trait to bring leasehold to another store. The client builds waiting, retries,
+/// renewal, validity and guards on top of it, so a backend contains none of them.
+///
+/// Every method that sends a command runs one atomic step in the store for each request.
+/// [`machine`](crate::machine) defines these steps. The conformance suite checks a backend against
+/// them.
 ///
 /// # Contract
-/// - **One attempt per call.** A method sends its command once and does not wait for the lock. It
-///   must end within [`CALL_TIMEOUT`](crate::bounds::CALL_TIMEOUT), whatever the server does.
-/// - **One effect per operation.** Delivering a command twice, or late, has the effect of
-///   delivering it once, and its reply is true when it is given.
-/// - **The backend's clock decides.** Replies carry the time that is *left*, computed in the
-///   execution that granted or extended, and the [`Stamp`] of that execution.
-/// - **Outcomes are typed.** Contention is a reply. An error is for what prevented a reply; use
-///   [`BackendError::Unavailable`] only if the command was certainly not executed, and
-///   [`BackendError::OutcomeUnknown`] whenever that is in doubt.
-/// - **A batch is many steps, not a transaction.** The answer has one element for each request,
-///   in the same order; an error of one touches no other. A batch has at most
+/// - **One attempt per call.** A method sends its command once. It does not wait for the lock. It
+///   returns within [`CALL_TIMEOUT`](crate::bounds::CALL_TIMEOUT), whatever the server does.
+/// - **One effect per operation.** A command that is delivered twice, or late, has the same effect
+///   as one delivery. Each reply is true at its [`Stamp`].
+/// - **The backend's clock decides.** Replies carry the *remaining* time, computed in the step that
+///   granted or extended the hold, and the [`Stamp`] of that step.
+/// - **Outcomes are typed.** Contention is a reply. An error means that there is no reply. Return
+///   [`BackendError::Unavailable`] only if the command was certainly not executed. If in doubt,
+///   return [`BackendError::OutcomeUnknown`].
+/// - **A batch is not a transaction.** The result has one element for each request, in the same
+///   order. An error in one element touches no other. A batch has at most
 ///   [`MAX_BATCH`](crate::bounds::MAX_BATCH) elements.
-/// - **Cancel safety.** Dropping a method's future may leave the command executed or not, which
-///   the caller then treats as outcome unknown; it must leave nothing else.
+/// - **Cancel safety.** The caller may drop a method's future at any time. The command may then
+///   have been executed or not, and the caller treats its outcome as unknown. Nothing else may be
+///   left behind.
 ///
-/// The meaning of each command is [`machine`](crate::machine); the conformance suite checks a
-/// backend against it.
-///
-/// # What may be left out
-/// Only [`acquire`](Self::acquire), [`renew`](Self::renew), [`release`](Self::release) and
-/// [`hello`](Self::hello) must exist. The others answer [`BackendError::Unsupported`] unless
-/// implemented, and [`capabilities`](Self::capabilities) says which are.
+/// # Required methods
+/// A backend must implement [`capabilities`](Self::capabilities), [`runtime`](Self::runtime),
+/// [`hello`](Self::hello), [`acquire`](Self::acquire), [`renew`](Self::renew) and
+/// [`release`](Self::release). The default [`acquire_all`](Self::acquire_all) calls `acquire` for
+/// each request, and the default [`close`](Self::close) does nothing. The other defaults return
+/// [`BackendError::Unsupported`]. `capabilities` says which methods a backend implements.
 ///
 /// # Clone
-/// The trait does not ask for `Clone`; share a backend as `Arc<dyn LockBackend>`, which is a
+/// The trait does not require `Clone`. Share a backend as `Arc<dyn LockBackend>`, which is a
 /// backend too.
 ///
 /// # Wrappers
-/// A backend around another one (tracing, a key prefix, fault injection) implements every method.
-/// [`forward_lock_backend!`](crate::forward_lock_backend) writes those that it doesn't change. Deny
-/// `clippy::missing_trait_methods` on such an implementation: a default that answers "unsupported"
-/// would otherwise hide what the inner backend can do.
+/// A backend may wrap another one, for tracing, a key prefix or fault injection. A wrapper
+/// implements every method: a default that returns "unsupported" would hide what the inner backend
+/// supports. Put `#[deny(clippy::missing_trait_methods)]` on the implementation.
+/// [`forward_lock_backend!`](crate::forward_lock_backend) writes the methods that the wrapper
+/// doesn't change.
+///
+/// # Examples
+/// A client calls these methods for you. To send one attempt yourself:
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::{Acquire, AcquireReply, Key, LockBackend, LockSpec, Mode, Operation};
+///
+/// /// Tries once to lock `key` for 30 s.
+/// async fn try_once(
+///     backend: &dyn LockBackend,
+///     key: Key,
+///     operation: Operation,
+/// ) -> Result<bool, Box<dyn std::error::Error>> {
+///     let stamp = backend.hello().await?;
+///     let deliver_before = stamp.at.saturating_add(Duration::from_secs(1));
+///     let lease = Duration::from_secs(30);
+///     let request = Acquire::new(
+///         key, LockSpec::mutex(), Mode::Exclusive, operation, lease, deliver_before,
+///     )?;
+///     match backend.acquire(&request).await?.reply {
+///         AcquireReply::Acquired(_) => Ok(true),
+///         AcquireReply::Contended(contention) => {
+///             println!("try again in {:?}", contention.retry_after);
+///             Ok(false)
+///         }
+///         reply => Err(format!("unexpected: {reply:?}").into()),
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
-    /// What this backend can do; the same at every call.
+    /// Returns what this backend supports.
+    ///
+    /// - The result is the same at every call.
     fn capabilities(&self) -> Capabilities;
 
-    /// Where the client above takes time, randomness and tasks from.
+    /// Returns the source of time, randomness and tasks for the client.
     fn runtime(&self) -> Arc<dyn Runtime>;
 
     /// Reads the backend's clock.
     ///
-    /// - Checks that the server can be used at all, as far as that is cheap.
+    /// - Checks that the server is usable, as far as that is cheap.
     async fn hello(&self) -> Result<Stamp, BackendError>;
 
     /// Subscribes to the notifications of a session.
     ///
     /// Requires [`Capabilities::push`].
-    /// - Returns once the subscription is confirmed by the server.
-    /// - A lost subscription shows as [`Notification::Missed`], once when it is noticed and once when it
-    ///   stands again.
+    /// - Returns once the server has confirmed the subscription.
+    /// - If the subscription is lost, the stream yields [`Notification::Missed`] twice: when the
+    ///   backend notices the loss, and when the subscription works again.
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let _ = session;
         Err(BackendError::Unsupported { what: "listen" })
     }
 
-    /// Tries to hold a key, or to queue for it.
+    /// Tries to acquire a key, or to queue for it.
     ///
-    /// - An operation that is live only reports: it takes nothing twice and extends nothing.
-    /// - Without [`Capabilities::queue`], `wait` is ignored and the answer is `Held`.
+    /// - If the operation already holds or waits, the reply only reports that. The operation takes
+    ///   nothing twice and extends nothing.
+    /// - Without [`Capabilities::queue`], [`wait`](Acquire::wait) is ignored, and a key that is not
+    ///   free is [`Contended`](AcquireReply::Contended).
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError>;
 
-    /// Several acquires, each as [`acquire`](Self::acquire) does it, of one client and mostly of
-    /// different keys.
+    /// Sends several acquires in one call. Each behaves like [`acquire`](Self::acquire).
     ///
-    /// Asked for with [`Capabilities::batches`] only. Unless implemented, they are as many calls,
-    /// all at once.
-    /// - One that is refused or fails by itself changes nothing about the others.
-    /// - Of two for one key, the first in the batch comes first.
+    /// The client calls this method only with [`Capabilities::batches`]. All requests come from
+    /// one client, and mostly name different keys. The default calls `acquire` for each request,
+    /// concurrently.
+    /// - A request that is refused or fails touches no other.
+    /// - Two requests for one key are executed in the order of the batch.
     async fn acquire_all(
         &self,
         batch: &[Acquire],
@@ -209,48 +264,49 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         join_all(batch.iter().map(|request| self.acquire(request))).await
     }
 
-    /// Refreshes places in the queue and reports on them.
+    /// Refreshes waiters and reports their state.
     ///
     /// Requires [`Capabilities::queue`].
-    /// - Never creates a place, never extends an offer.
+    /// - Never creates a waiter.
+    /// - Never extends an offer.
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         unsupported(batch.len(), "poll")
     }
 
-    /// Extends holders.
+    /// Extends holders, and confirms offers.
     ///
-    /// - Never creates, resurrects or shortens one.
+    /// - Never creates, revives or shortens a holder.
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>>;
 
-    /// Ends operations: releases the hold, gives up the offer or leaves the queue, whichever
-    /// there is.
+    /// Releases operations: removes the hold, the offer or the waiter, whichever exists.
     ///
-    /// - An end that arrives before its acquire makes that acquire `Stale`.
-    /// - `Released` is answered to one execution only, the one that ended the hold. Clients decide
-    ///   by it who has taken a hand-off over.
+    /// - If a release arrives before its acquire, the acquire is [`Stale`](crate::Refused::Stale).
+    /// - [`Released`](ReleaseReply::Released) is the reply of one execution only: the one that
+    ///   removed the hold. Clients decide by it who has adopted a hand-off.
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>>;
 
-    /// Turns one hold of a reader/writer lock into the other kind.
+    /// Converts one hold of a reader/writer lock: downgrades or upgrades it.
     ///
     /// Requires [`Capabilities::convert`].
-    /// - Acts only in the epoch that the request names.
+    /// - Changes nothing if the current epoch is not the one that the request names.
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
         let _ = request;
         Err(BackendError::Unsupported { what: "convert" })
     }
 
-    /// Looks at a key, changing nothing.
+    /// Describes the holders and waiters of a key.
     ///
     /// Requires [`Capabilities::inspect`].
+    /// - Changes nothing.
     async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
         let _ = key;
         Err(BackendError::Unsupported { what: "inspect" })
     }
 
-    /// Takes a key away from those who were seen to hold it.
+    /// Takes a key away from the holders that the request names by their tokens.
     ///
     /// Requires [`Capabilities::force_release`].
-    /// - Never touches a later epoch than the tokens in the request.
+    /// - Never touches a holder of a later epoch.
     async fn force_release(
         &self,
         request: &ForceRelease,
@@ -261,7 +317,10 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Closes connections; later calls answer [`BackendError::Closed`]. Closing twice is fine.
+    /// Closes the backend and its connections.
+    ///
+    /// - Later calls return [`BackendError::Closed`].
+    /// - Closing twice is fine.
     async fn close(&self) -> Result<(), BackendError> {
         Ok(())
     }
@@ -273,11 +332,13 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
         .collect()
 }
 
-/// Writes the methods of a [`LockBackend`] that only call the same method of another backend.
+/// Writes [`LockBackend`] methods that forward to the same method of another backend.
 ///
-/// `|wrapper| inner` says which backend they call. The names of the methods follow, or `all`. The
-/// methods return the inner backend's own futures: an `async fn` in their place would box another
-/// one around each. `inner` may be a block, whose statements run at each call.
+/// The first line, `|wrapper| inner`, names the backend to call. `inner` may be a block; it runs at
+/// each call. The second line lists the methods to forward, or is `all`.
+///
+/// The methods return the inner backend's futures as they are. An `async fn` would box each of
+/// them once more.
 ///
 /// ```
 /// use async_trait::async_trait;
@@ -291,12 +352,12 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 /// impl<B: LockBackend> LockBackend for Logged<B> {
 ///     forward_lock_backend! {
 ///         |wrapper| wrapper.0;
-///         capabilities runtime hello listen acquire acquire_all poll end convert inspect
+///         capabilities runtime hello listen acquire acquire_all poll release convert inspect
 ///         force_release close
 ///     }
 ///
 ///     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-///         println!("renewing {}", batch.len());
+///         println!("renewing {} holds", batch.len());
 ///         self.0.renew(batch).await
 ///     }
 /// }

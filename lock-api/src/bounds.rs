@@ -1,68 +1,69 @@
-//! Every default and every limit, in one place.
+//! All defaults and limits.
 //!
-//! The limits are the client's: input is checked against them before any I/O. The state machine
-//! itself takes any lease or waiter lease of at least [`MACHINE_MIN_LEASE`], so that tests reach
-//! every outcome in little time.
+//! The client checks input against these limits before any I/O. The state machine accepts shorter
+//! leases and waiter leases, down to [`MACHINE_MIN_LEASE`], so that tests reach every outcome
+//! quickly.
 
 use std::time::Duration;
 
-/// Lease of a hold when the user names none.
+/// Default lease of a hold.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-/// Shortest lease a client asks for.
+/// Shortest lease that the client accepts.
 pub const MIN_LEASE: Duration = Duration::from_millis(100);
-/// A lease shorter than this is asked for with a warning: a pause of the program or of the network
-/// easily outlasts it.
+/// The client logs a warning for a lease shorter than this: a pause of the program or of the
+/// network easily outlasts it.
 pub const SHORT_LEASE: Duration = Duration::from_secs(1);
-/// Longest lease a client asks for.
+/// Longest lease that the client accepts.
 pub const MAX_LEASE: Duration = Duration::from_secs(60 * 60);
-/// Shortest lease or waiter lease that the state machine takes.
+/// Shortest lease or waiter lease that the state machine accepts.
 pub const MACHINE_MIN_LEASE: Duration = Duration::from_millis(1);
 
-/// A lease is renewed each time this fraction of it has passed (lease / 3).
+/// A renewal is sent after each lease / `RENEWALS_PER_LEASE`.
 pub const RENEWALS_PER_LEASE: u32 = 3;
-/// Longest single renewal attempt; a short lease allows a tenth of itself.
+/// Longest wait for the answer to a renewal before it is sent again. For a lease below 10 s it is a
+/// tenth of the lease.
 pub const MAX_RENEW_ATTEMPT: Duration = Duration::from_secs(1);
 
-/// Drift allowance: this fraction of a duration (one part in `DRIFT_PARTS`), plus [`DRIFT_FLOOR`].
+/// The drift allowance of a duration is duration / `DRIFT_PARTS` + [`DRIFT_FLOOR`].
 pub const DRIFT_PARTS: u32 = 100;
 /// Constant part of the drift allowance.
 pub const DRIFT_FLOOR: Duration = Duration::from_millis(10);
 
-/// How long a place in the queue lasts without a poll, when the user names none.
+/// Default waiter lease: how long a waiter lasts without a poll.
 pub const DEFAULT_WAITER_LEASE: Duration = Duration::from_secs(5);
-/// Shortest waiter lease a client asks for.
+/// Shortest waiter lease that the client accepts.
 pub const MIN_WAITER_LEASE: Duration = Duration::from_secs(3);
-/// Longest waiter lease a client asks for.
+/// Longest waiter lease that the client accepts.
 pub const MAX_WAITER_LEASE: Duration = Duration::from_secs(60);
-/// Longest time between two polls of a place; a waiter lease of less than three of these polls
-/// three times in its length.
+/// Longest time between two polls of a waiter. The poll interval is a third of the waiter lease,
+/// and at most this.
 pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Longest single call to a backend.
+/// Default timeout of one call to a backend, and the time in which a backend must answer.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Shortest call time-out that a client takes.
+/// Shortest call timeout that the client accepts.
 pub const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(10);
-/// Longest call time-out that a client takes; two of them fit into [`DELIVERY_WINDOW`].
+/// Longest call timeout that the client accepts. Two of them fit into [`DELIVERY_WINDOW`].
 pub const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest that shutting a client down takes.
+/// Longest time that the shutdown of a client takes.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Deliver-before delivery window, H: how far ahead of the server's clock an acquire may still be
-/// deliverable. Watermarks outlive the last operation of a session by twice this.
+/// Delivery window, W: how far ahead of the server's clock the deliver-before of an acquire may be.
+/// A watermark outlives the last acquire or release of its session by 2 W.
 pub const DELIVERY_WINDOW: Duration = Duration::from_secs(10);
 
-/// Holds that one owner may nest on one key.
+/// Default limit of the holds of one owner on one key.
 pub const DEFAULT_HOLD_LIMIT: u32 = 32;
-/// Waiters that one key may have.
+/// Default limit of the waiters of one key.
 pub const DEFAULT_WAITER_LIMIT: u32 = 10_000;
-/// Holders that one key may have at a time.
+/// Default limit of the holders of one key.
 pub const DEFAULT_HOLDER_LIMIT: u32 = 100_000;
 
-/// T: how long the last token of a key is remembered after its last holder.
+/// Token retention, T: how long a key keeps its last token after its last holder.
 pub const TOKEN_RETENTION: Duration = Duration::from_secs(10 * 60);
-/// Largest fencing token that a client may bring as a floor: leaves room to count on while every
-/// token stays an integer that Lua's doubles hold exactly.
+/// Largest fencing token that a client may send as a floor. Tokens have room to grow above it and
+/// stay below 2^53, where Lua's doubles are exact.
 pub const MAX_FLOOR: u64 = (1 << 53) - (1 << 32);
-/// How far a floor may be ahead of both the server's time and the stored token.
+/// How far a floor may be ahead of the later of the server's time and the stored token.
 pub const MAX_FLOOR_AHEAD: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Longest key, in bytes of UTF-8.
@@ -71,34 +72,37 @@ pub const MAX_KEY_BYTES: usize = 256;
 pub const MAX_LABEL_BYTES: usize = 32;
 /// Largest capacity of a semaphore.
 pub const MAX_PERMITS: u32 = 1 << 20;
-/// Capacity of a reader/writer lock: a reader weighs 1, a writer all of it.
+/// Capacity of a reader/writer lock. A reader takes 1, a writer takes all of it.
 pub const RW_CAPACITY: u32 = 1 << 30;
 
-/// With more holders than this, expired ones are searched for at most every [`SCAN_INTERVAL`].
+/// With more holders than this, the machine scans for expired ones at most every
+/// [`SCAN_INTERVAL`] (rule 4).
 pub const SCAN_FREELY: usize = 128;
-/// See [`SCAN_FREELY`]; a dead holder of so large a group may count this much longer.
+/// Shortest time between two scans of more than [`SCAN_FREELY`] holders. An expired holder among
+/// them may count this much longer.
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(250);
-/// Grants made and places marked unreachable in one settling; what is left over, the next command does.
+/// Limit of the grants and unreachable marks of one settling. The next command continues with the
+/// rest.
 pub const SETTLE_BUDGET: u32 = 256;
-/// Times that a place may be marked unreachable in its life; after that it is granted like any other.
+/// How often a waiter may be marked unreachable. After that it is granted like any other.
 pub const MAX_UNREACHABLE_MARKS: u8 = 2;
-/// Waiters this close to the head are told the time to the earliest change; those behind them
-/// are staggered over the second half of the poll interval.
+/// The first `CHECK_EARLY` waiters poll at the time of the earliest change. The polls of the others
+/// are spread over the second half of the poll interval.
 pub const CHECK_EARLY: u32 = 4;
-/// Number of steps over which the waiters behind the first few are staggered.
+/// Number of steps over which the polls behind [`CHECK_EARLY`] are spread.
 pub const STAGGER_STEPS: u32 = 64;
 
-/// Elements that one batch may carry to a backend.
+/// Largest number of elements in one batch.
 pub const MAX_BATCH: usize = 128;
-/// Acquires, or ends, of different callers that travel in one call: less than a millisecond of a
-/// server's time.
+/// Largest number of acquires, or of releases, of different callers in one call. They take less
+/// than a millisecond of a server's time.
 pub const MAX_BATCHED_CALLERS: usize = 64;
-/// Keys that can be taken at once, all or nothing; their release fits one batch.
+/// Largest number of keys that can be locked at once. Their release fits into one batch.
 pub const MAX_KEYS_AT_ONCE: usize = 64;
 /// Longest text of a hand-off, in bytes.
 pub const MAX_HANDOFF_TEXT: usize = 1_024;
-/// Holders, and waiters, listed by one inspection; the counts are always complete.
+/// Largest number of holders, and of waiters, that an inspection lists. Its counts are complete.
 pub const INSPECT_LIST: usize = 1_000;
 
-/// Prefix of every key and channel in the backend.
+/// Default prefix of every key and channel in the backend.
 pub const DEFAULT_KEY_PREFIX: &str = "leasehold:";

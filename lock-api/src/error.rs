@@ -1,4 +1,4 @@
-//! Errors of input and of backends.
+//! Errors of invalid input and of backends.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,43 +9,43 @@ use crate::bounds::{MAX_CALL_TIMEOUT, MIN_CALL_TIMEOUT};
 use crate::id::Key;
 use crate::request::{Kind, Mode, Policy};
 
-/// Input that is refused before any I/O; nothing was sent, nothing was changed.
+/// Invalid input. It is refused before any I/O: nothing was sent or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidInput {
-    /// A key that is empty or too long.
+    /// The key is empty or too long.
     #[error("a key has 1 to 256 bytes, this one has {bytes}")]
     KeyLength {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// A label that is too long.
+    /// The label is too long.
     #[error("a label has at most 32 bytes, this one has {bytes}")]
     LabelLength {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// A lease outside its limits.
+    /// The lease is outside its limits.
     #[error("a lease of {asked:?} is outside the limits (100 ms to 1 h)")]
     Lease {
-        /// What was asked for.
+        /// The lease that was asked for.
         asked: Duration,
     },
-    /// A waiter lease outside its limits.
+    /// The waiter lease is outside its limits.
     #[error("a waiter lease of {asked:?} is outside the limits (3 s to 60 s)")]
     WaiterLease {
-        /// What was asked for.
+        /// The waiter lease that was asked for.
         asked: Duration,
     },
-    /// No permits, or more than there are.
+    /// The number of permits is 0, or above the capacity.
     #[error("{asked} permits were asked for; 1 to {capacity} are possible")]
     Permits {
-        /// What was asked for.
+        /// The number that was asked for.
         asked: u32,
-        /// How many there are.
+        /// The largest number possible.
         capacity: u32,
     },
-    /// A policy that the kind of lock does not have.
+    /// The kind of lock does not have this policy.
     #[error("{policy:?} is for reader/writer locks, not for {kind:?}")]
     PolicyForKind {
         /// The policy.
@@ -53,7 +53,7 @@ pub enum InvalidInput {
         /// The kind.
         kind: Kind,
     },
-    /// A mode that the kind of lock does not have.
+    /// The kind of lock does not have this mode.
     #[error("{kind:?} has no mode {mode:?}")]
     ModeForKind {
         /// The mode.
@@ -61,55 +61,66 @@ pub enum InvalidInput {
         /// The kind.
         kind: Kind,
     },
-    /// A token floor above the range that tokens may reach.
-    #[error("a token floor of {asked} is above the largest that may be brought (2^53 - 2^32)")]
+    /// The token floor is above [`MAX_FLOOR`](crate::bounds::MAX_FLOOR).
+    #[error("a token floor of {asked} is above the limit (2^53 - 2^32)")]
     Floor {
-        /// What was brought.
+        /// The floor.
         asked: u64,
     },
-    /// A number of keys to be taken at once that is outside its limits.
+    /// The number of keys to lock at once is outside its limits.
     #[error("1 to 64 keys can be taken at once, not {asked}")]
     KeyCount {
-        /// How many were named.
+        /// How many keys were named.
         asked: usize,
     },
-    /// A key that was named twice among those to be taken at once.
+    /// A key is named twice among the keys to lock at once.
     #[error("the key {key:?} is named twice")]
     RepeatedKey {
         /// The key.
         key: Key,
     },
-    /// A text that is no hand-off, or one of a version that is not known here. The text itself is
-    /// not shown: it is secret.
+    /// The text is not a hand-off, or has an unknown version. The error does not contain the text,
+    /// because a hand-off is secret.
     #[error("not a hand-off: {problem}")]
     HandoffText {
-        /// What is wrong with it.
+        /// What is wrong with the text.
         problem: &'static str,
     },
-    /// A hand-off that was to be adopted as another kind of guard.
+    /// The hand-off is for another kind of guard.
     #[error("a hand-off of a {carries} cannot be adopted as a {asked}")]
     HandoffKind {
-        /// What it carries.
+        /// The kind of guard that the hand-off carries.
         carries: &'static str,
-        /// What it was to be adopted as.
+        /// The kind of guard that was asked for.
         asked: &'static str,
     },
-    /// Anything else about a setting.
+    /// Another setting is invalid.
     #[error("{what}: {problem}")]
     Setting {
-        /// Which setting.
+        /// The name of the setting.
         what: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the setting.
         problem: String,
     },
 }
 
 impl InvalidInput {
-    /// Checks a limit to the time of a call or of a part of one: a client's and a backend's have
-    /// the same range.
+    /// Checks a timeout of a call, or of a part of a call. Clients and backends accept the same
+    /// range: 10 ms to 5 s.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] that names `what` was set.
+    /// [`InvalidInput::Setting`] with the name `what` if `asked` is outside the range.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_api::InvalidInput;
+    ///
+    /// let timeout = Duration::from_secs(60);
+    /// let error = InvalidInput::check_time_limit("connect_timeout", timeout).unwrap_err();
+    /// assert_eq!(error.to_string(), "connect_timeout: 60s is outside the limits (10 ms to 5 s)");
+    /// ```
     pub fn check_time_limit(what: &'static str, asked: Duration) -> Result<(), Self> {
         if (MIN_CALL_TIMEOUT..=MAX_CALL_TIMEOUT).contains(&asked) {
             return Ok(());
@@ -124,44 +135,44 @@ impl InvalidInput {
 /// The error of a client library.
 type Cause = Arc<dyn StdError + Send + Sync>;
 
-/// Why a backend could not answer; its variants say what the caller may do next.
+/// Why a backend has no reply. The variant says what you can do next.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// The command was **not executed**; the same may be tried again later.
+    /// The command was **not executed**. Try the same operation again later.
     #[error("unavailable: {reason}")]
     Unavailable {
         /// What happened.
         reason: String,
-        /// The client library's error, whose words are in `reason`: for programs, and no
-        /// [`source`](StdError::source), or reports would say everything twice.
+        /// The client library's error. `reason` contains its text, so it is not the
+        /// [`source`](StdError::source): a report would print the text twice.
         cause: Option<Cause>,
     },
-    /// The command may or may not have been executed; retry the same operation, or end it.
+    /// The command may or may not have been executed. Retry the same operation, or release it.
     #[error("outcome unknown: {reason}")]
     OutcomeUnknown {
         /// What happened.
         reason: String,
-        /// The client library's error, whose words are in `reason`: for programs, and no
-        /// [`source`](StdError::source), or reports would say everything twice.
+        /// The client library's error. `reason` contains its text, so it is not the
+        /// [`source`](StdError::source): a report would print the text twice.
         cause: Option<Cause>,
     },
-    /// The server refuses for good; the configuration must be changed.
+    /// The server will always refuse the command. Change the configuration.
     #[error("rejected by the server: {reason}")]
     Rejected {
-        /// What the server said.
+        /// What the server answered.
         reason: String,
-        /// The client library's error, whose words are in `reason`: for programs, and no
-        /// [`source`](StdError::source), or reports would say everything twice.
+        /// The client library's error. `reason` contains its text, so it is not the
+        /// [`source`](StdError::source): a report would print the text twice.
         cause: Option<Cause>,
     },
-    /// Something else lives under the key; it was not touched.
+    /// The key holds a value that is not a lock. The value was not touched.
     #[error("the key holds a foreign value ({found})")]
     ForeignValue {
-        /// Its type, or its format version.
+        /// The type of the value, or its format version.
         found: String,
     },
-    /// The backend does not have this command.
+    /// The backend does not implement this command.
     #[error("this backend does not support {what}")]
     Unsupported {
         /// The command.
@@ -173,7 +184,7 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// Not executed; may be tried again.
+    /// An [`Unavailable`](Self::Unavailable) error without a cause.
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable {
             reason: reason.into(),
@@ -181,7 +192,7 @@ impl BackendError {
         }
     }
 
-    /// Perhaps executed.
+    /// An [`OutcomeUnknown`](Self::OutcomeUnknown) error without a cause.
     pub fn outcome_unknown(reason: impl Into<String>) -> Self {
         Self::OutcomeUnknown {
             reason: reason.into(),
@@ -189,7 +200,7 @@ impl BackendError {
         }
     }
 
-    /// Refused for good.
+    /// A [`Rejected`](Self::Rejected) error without a cause.
     pub fn rejected(reason: impl Into<String>) -> Self {
         Self::Rejected {
             reason: reason.into(),
@@ -197,20 +208,30 @@ impl BackendError {
         }
     }
 
-    /// The same with the client library's error, where the variant has room for one. The
-    /// `reason` must have its words already.
+    /// Sets the client library's error as the cause. Does nothing if the variant has no cause.
+    ///
+    /// The `reason` must already contain the text of that error.
+    ///
+    /// ```
+    /// use leasehold_api::BackendError;
+    ///
+    /// let error = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+    /// let error = BackendError::unavailable(error.to_string()).with_cause(error);
+    /// assert!(error.is_transient());
+    /// ```
     #[must_use]
-    pub fn with_cause(mut self, below: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn with_cause(mut self, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         if let Self::Unavailable { cause, .. }
         | Self::OutcomeUnknown { cause, .. }
         | Self::Rejected { cause, .. } = &mut self
         {
-            *cause = Some(Arc::from(below.into()));
+            *cause = Some(Arc::from(error.into()));
         }
         self
     }
 
-    /// The same with what was being done in front of the reason, where there is one.
+    /// Puts `doing` in front of the reason: `"{doing}: {reason}"`. Does nothing if the variant has
+    /// no reason.
     #[must_use]
     pub fn with_context(mut self, doing: impl fmt::Display) -> Self {
         if let Self::Unavailable { reason, .. }
@@ -222,7 +243,7 @@ impl BackendError {
         self
     }
 
-    /// Whether trying the same operation again may help.
+    /// Whether a retry of the same operation may succeed.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
     }

@@ -1,4 +1,4 @@
-//! Names and identities: keys, sessions, owners, operations, labels, tokens.
+//! Names and ids: keys, sessions, owners, operations, labels and tokens.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,17 +7,26 @@ use std::sync::Arc;
 use crate::bounds::{MAX_KEY_BYTES, MAX_LABEL_BYTES};
 use crate::error::InvalidInput;
 
-/// The name of a lock: 1–256 bytes of UTF-8, any characters.
+/// The name of a lock: 1 to 256 bytes of UTF-8, any characters.
 ///
-/// Cheap to clone. Backends encode it; it is never used as a pattern or a cluster hash tag.
+/// A key is cheap to clone. Backends encode it and never use it as a pattern or a hash tag.
+///
+/// ```
+/// use leasehold_api::{InvalidInput, Key};
+///
+/// let key = Key::new("invoice:42")?;
+/// assert_eq!(key.as_str(), "invoice:42");
+/// assert_eq!(Key::new(""), Err(InvalidInput::KeyLength { bytes: 0 }));
+/// # Ok::<(), InvalidInput>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// Checks the length and takes the name.
+    /// Creates a key from its name.
     ///
     /// # Errors
-    /// [`InvalidInput::KeyLength`] for an empty name or one of more than 256 bytes.
+    /// [`InvalidInput::KeyLength`] if `name` is empty or has more than 256 bytes.
     pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidInput> {
         let name = name.as_ref();
         if name.is_empty() || name.len() > MAX_KEY_BYTES {
@@ -26,7 +35,7 @@ impl Key {
         Ok(Self(name.into()))
     }
 
-    /// The name as the user gave it.
+    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -44,27 +53,28 @@ impl fmt::Display for Key {
     }
 }
 
-/// One client instance: 128 bits from the OS random source.
+/// The id of one client instance: 16 random bytes.
 ///
-/// Together with a sequence number it authorises ending and renewing, so it is secret: `Debug`
-/// shows only a fingerprint.
+/// A session id is secret: with it, anyone can renew and release the session's holds. `Debug` shows
+/// only the first two bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId([u8; 16]);
 
 impl SessionId {
-    /// Takes 16 bytes, which must come from the runtime's random source.
+    /// Creates an id from 16 bytes, which must come from [`Runtime::fill_random`](crate::Runtime::fill_random).
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes as they go on the wire.
+    /// The bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
 impl Ord for SessionId {
-    /// The order of the bytes, compared as one number: maps by session are searched all the time.
+    /// Orders by bytes. One comparison of `u128` is faster than one of arrays, and maps by session
+    /// are searched often.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
@@ -84,20 +94,21 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// Who holds: a secret value, never a thread or task id.
+/// The owner of an operation: a secret 64-bit value, never a thread or task id.
 ///
-/// Plain handles draw a fresh one for each acquisition; reentrant handles reuse theirs. On the
-/// wire an owner is always (session, owner), so that reentrancy never crosses processes.
+/// A plain handle uses a new owner for each acquisition. A reentrant handle keeps one. An owner is
+/// always read together with its session, so reentrancy never crosses processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(u64);
 
 impl OwnerId {
-    /// Takes 64 bits, which must come from the runtime's random source.
+    /// Creates an owner from 64 bits, which must come from
+    /// [`Runtime::random_u64`](crate::Runtime::random_u64).
     pub const fn from_u64(value: u64) -> Self {
         Self(value)
     }
 
-    /// The value as it goes on the wire.
+    /// The value.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -109,28 +120,53 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// One attempt to hold, by one owner of one session: the thing that is ended, renewed, converted.
+/// One attempt to hold a key. Renewals, releases and conversions name the operation that they act
+/// on.
 ///
-/// Within a session the sequence alone identifies it; it is below 2^53.
+/// Session and sequence identify an operation. The owner lets a backend find the holder without a
+/// search.
+///
+/// ```
+/// use leasehold_api::{Operation, OwnerId, Runtime, SessionId};
+///
+/// fn first_operation(runtime: &dyn Runtime) -> Operation {
+///     let mut bytes = [0; 16];
+///     runtime.fill_random(&mut bytes);
+///     Operation {
+///         session: SessionId::from_bytes(bytes),
+///         sequence: 1,
+///         owner: OwnerId::from_u64(runtime.random_u64()),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Operation {
     /// The client instance that made the attempt.
     pub session: SessionId,
-    /// Number of the attempt within its session, drawn in increasing order, from 1.
+    /// The number of the attempt within its session. It starts at 1, grows, and is below 2^53.
     pub sequence: u64,
-    /// On whose behalf it was made.
+    /// The owner on whose behalf the attempt was made.
     pub owner: OwnerId,
 }
 
-/// What others see of a holder or waiter: at most 32 bytes of UTF-8, by default `host:pid`.
+/// The name that others see for a holder or waiter: at most 32 bytes of UTF-8, by default
+/// `host:pid`.
+///
+/// ```
+/// use leasehold_api::Label;
+///
+/// let label = Label::new("billing:17")?;
+/// assert_eq!(label.to_string(), "billing:17");
+/// # Ok::<(), leasehold_api::InvalidInput>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(Arc<str>);
 
 impl Label {
-    /// Checks the length and takes the text; it may be empty.
+    /// Creates a label. The text may be empty.
     ///
     /// # Errors
-    /// [`InvalidInput::LabelLength`] for more than 32 bytes.
+    /// [`InvalidInput::LabelLength`] if `text` has more than 32 bytes.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidInput> {
         let text = text.as_ref();
         if text.len() > MAX_LABEL_BYTES {
@@ -139,7 +175,7 @@ impl Label {
         Ok(Self(text.into()))
     }
 
-    /// The label that says nothing.
+    /// The empty label.
     pub fn empty() -> Self {
         Self("".into())
     }
@@ -162,23 +198,46 @@ impl fmt::Display for Label {
     }
 }
 
-/// Number of an exclusive holder, or of a group of overlapping readers; strictly increasing.
+/// The number of an epoch. Tokens of a key strictly increase (rule 15, promise S4).
 ///
-/// Pass it with every write to the protected resource, and let the resource refuse any token
-/// lower than the highest that it has accepted.
+/// Each exclusive holder is an epoch. Readers that overlap share one. Send the token with every
+/// write to the protected resource, and let the resource refuse any token lower than the highest
+/// that it has accepted:
+///
+/// ```
+/// use leasehold_api::FencingToken;
+///
+/// struct Resource {
+///     highest: FencingToken,
+/// }
+///
+/// impl Resource {
+///     fn write(&mut self, token: FencingToken) -> Result<(), &'static str> {
+///         if token < self.highest {
+///             return Err("a later holder has written");
+///         }
+///         self.highest = token;
+///         Ok(())
+///     }
+/// }
+///
+/// let mut resource = Resource { highest: FencingToken::new(0) };
+/// assert!(resource.write(FencingToken::new(7)).is_ok());
+/// assert!(resource.write(FencingToken::new(6)).is_err());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// A token from its number, such as one that was stored beside what it protects.
+    /// Creates a token from its number, for example from one that is stored with the resource.
     ///
-    /// Any number is taken; one that no backend gives is refused where it is
-    /// [brought as a floor](crate::bounds::MAX_FLOOR).
+    /// Any number is accepted. A number above [`MAX_FLOOR`](crate::bounds::MAX_FLOOR) is refused if
+    /// you send the token as a floor.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number; below 2^53 if a backend gave it.
+    /// The number. Tokens from a backend are below 2^53.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -201,19 +260,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_sort_as_their_bytes() {
+    fn sessions_sort_by_bytes() {
         let mut bytes = [[0; 16], [1; 16], [255; 16]].to_vec();
-        for at in 0..16 {
+        for index in 0..16 {
             for value in [1, 128, 255] {
-                let mut one = [0; 16];
-                one[at] = value;
-                bytes.push(one);
+                let mut id = [0; 16];
+                id[index] = value;
+                bytes.push(id);
             }
         }
         let mut sessions: Vec<_> = bytes.iter().copied().map(SessionId::from_bytes).collect();
         bytes.sort_unstable();
         sessions.sort_unstable();
-        let sorted: Vec<_> = sessions.iter().map(|it| *it.as_bytes()).collect();
+        let sorted: Vec<_> = sessions.iter().map(|session| *session.as_bytes()).collect();
         assert_eq!(sorted, bytes);
     }
 }

@@ -1,13 +1,15 @@
-//! The lock model of leasehold: what a backend implements and what a user holds.
+//! The API of leasehold: the trait that a backend implements, and the handles and guards that a
+//! program uses.
 //!
-//! Three layers, each written once:
+//! The crate has three layers:
 //!
-//! 1. [`machine`]: the pure, synchronous state machine that *is* the specification of a lock.
-//!    The simulator runs it; the Redis scripts are its port.
-//! 2. [`LockBackend`]: the small trait through which one attempt reaches a backend.
-//! 3. The client: handles, guards, waiting, renewal and validity, above any backend.
+//! 1. [`machine`]: the specification of a lock, as a pure, synchronous state machine. The simulator
+//!    runs it. The Redis scripts are a port of it.
+//! 2. [`LockBackend`]: the trait that sends one attempt to a backend.
+//! 3. The client: handles, guards, waiting, renewal and validity, for any backend. It starts at
+//!    [`LockClient`].
 //!
-//! Most programs use the facade crate `leasehold`; a backend author starts at [`LockBackend`].
+//! Most programs use the facade crate `leasehold`. To write a backend, start at [`LockBackend`].
 
 pub mod bounds;
 pub mod machine;

@@ -1,64 +1,70 @@
-//! What a backend answers. Outcomes are exhaustive: every caller must decide about each.
+//! The replies of a backend. The enums are exhaustive, so that every caller handles each outcome.
 
 use std::time::Duration;
 
 use crate::id::{FencingToken, Label};
 use crate::request::{LockSpec, Mode};
 
-/// Why an operation is no longer there, as far as the state still tells.
+/// Why an operation no longer holds or waits.
+///
+/// [`Unknown`](Self::Unknown) is the answer whenever the state no longer tells. The other reasons
+/// are never guesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// Its lease, or its place, ran out.
+    /// Its lease or waiter lease ran out.
     Expired,
-    /// A forced release took it.
+    /// A forced release removed or revoked it.
     Forced,
-    /// It was released before.
+    /// It was released.
     Released,
-    /// The state does not tell any more.
+    /// The state no longer tells.
     Unknown,
 }
 
-/// A hold that stands.
+/// A live hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Acquired {
     /// Token of the epoch.
     pub token: FencingToken,
-    /// Holds of this owner on the key, this one included.
+    /// How many holds the owner has on the key, including this one.
     pub holds: u32,
-    /// Time that the holder has left at the stamp, at least.
+    /// Time until the holder expires, counted from the stamp.
     pub remaining: Duration,
 }
 
-/// A place in the queue.
+/// A live waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Queued {
-    /// Waiters before this one, at most.
+    /// Upper bound of the number of waiters ahead of this one.
     pub ahead: u32,
-    /// When to poll again, if no push comes first.
+    /// When to poll again, if no notification arrives first (rule 3).
     pub poll_after: Duration,
-    /// Time that the place lasts without a poll.
+    /// Time until the waiter expires unless it polls.
     pub waiter_remaining: Duration,
 }
 
-/// Somebody else has it.
+/// Why an attempt did not get the key: it is held, or others wait for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contention {
-    /// Earliest time at which that may change holder itself.
+    /// Time until the key may become free without a release. Earlier attempts may still succeed.
     pub retry_after: Duration,
-    /// Label of the holder whose lease ends first, unless there are too many to look.
+    /// Label of the holder whose lease ends first. `None` if the key has no holder, or more than
+    /// [`SCAN_FREELY`](crate::bounds::SCAN_FREELY).
     pub holder: Option<Label>,
 }
 
-/// An acquire that was turned down for good.
+/// Why an acquire was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refused {
-    /// An older attempt of the session than one already seen; try with a new sequence.
+    /// The key has seen this sequence of the session, or a higher one (rule 12). Try again with a
+    /// new sequence.
     Stale,
-    /// Executed after its deliver-before, or too far ahead of it; try again with this stamp.
+    /// The request arrived after its `deliver_before`, or more than the delivery window before it.
+    /// Try again with a `deliver_before` that is computed from the stamp of this reply.
     TooLate,
-    /// The key is in use as something else.
+    /// The key is in use with another spec.
     Mismatch {
-        /// What it is in use as.
+        /// The spec in use.
         lives_with: LockSpec,
     },
     /// The key has as many waiters as the attempt allows.
@@ -67,91 +73,94 @@ pub enum Refused {
     HoldersFull,
     /// The owner has as many holds as the attempt allows.
     HoldLimit,
-    /// The owner holds the key for reading and would wait for itself.
+    /// The owner holds the key for reading and asks to write: it would wait for itself.
     WouldDeadlock,
-    /// The floor is implausibly far ahead of the server's time and of the stored token.
+    /// The floor is more than [`MAX_FLOOR_AHEAD`](crate::bounds::MAX_FLOOR_AHEAD) ahead of both the
+    /// server's time and the stored token, or above [`MAX_FLOOR`](crate::bounds::MAX_FLOOR).
     FloorTooHigh,
 }
 
 /// Answer to [`Acquire`](crate::Acquire).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireReply {
-    /// It holds.
+    /// The operation holds the key.
     Acquired(Acquired),
-    /// It waits.
+    /// The operation waits in the queue.
     Queued(Queued),
-    /// It does neither: the key is held and the attempt did not ask to wait.
+    /// The key is not free, and the attempt did not ask to wait, or its
+    /// [`wait_until`](crate::Wait::wait_until) has passed.
     Contended(Contention),
-    /// It cannot.
+    /// The attempt was refused.
     Refused(Refused),
 }
 
 /// Answer to [`Poll`](crate::Poll).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PollReply {
-    /// It holds; a poll never extends.
+    /// The operation holds the key. A poll never extends a hold or an offer.
     Acquired(Acquired),
-    /// It still waits.
+    /// The operation still waits.
     Queued(Queued),
-    /// It does neither.
+    /// The operation neither holds nor waits.
     Gone(EndReason),
 }
 
 /// Answer to [`Renew`](crate::Renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewReply {
-    /// The holder stands.
+    /// The holder is live.
     Renewed {
-        /// Token of the epoch; greater than before if readers had to start a new one.
+        /// Token of the epoch. It is greater than before if another reader had to start a new
+        /// epoch (rule 15).
         token: FencingToken,
-        /// Time that the holder has left at the stamp.
+        /// Time until the holder expires, counted from the stamp.
         remaining: Duration,
     },
-    /// It does not, or may not be renewed.
+    /// The hold is gone, or was revoked.
     Lost(EndReason),
 }
 
-/// How a holder stands.
+/// The state of a live holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HolderStatus {
     /// The strongest of its holds.
     pub mode: Mode,
     /// Token of the epoch.
     pub token: FencingToken,
-    /// Time left at the stamp.
+    /// Time until the holder expires, counted from the stamp.
     pub remaining: Duration,
 }
 
 /// Answer to [`Release`](crate::Release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseReply {
-    /// The hold is over.
+    /// The hold was removed.
     Released {
-        /// Holds that its owner has left on the key.
+        /// How many holds the owner still has on the key.
         holds_left: u32,
-        /// What those amount to, if any.
+        /// The holder that is left, if any.
         holder: Option<HolderStatus>,
     },
-    /// The place is given up.
+    /// The waiter was removed.
     Left,
-    /// There was neither.
+    /// There was no hold, offer or waiter.
     NotHeld(EndReason),
 }
 
 /// Answer to [`Convert`](crate::Convert).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvertReply {
-    /// Done, in a new epoch.
+    /// The hold has the target mode. If that is a change, a new epoch began.
     Converted {
-        /// Its token.
+        /// Token of the epoch.
         token: FencingToken,
-        /// Time that the holder has left.
+        /// Time until the holder expires, counted from the stamp.
         remaining: Duration,
     },
-    /// Others hold it too, or wait and the holder has had its upgrade, or it is no
-    /// reader/writer lock.
+    /// The upgrade is impossible: there are other holders, or others wait and this holder has
+    /// already upgraded once. Also the reply if the key is not a reader/writer lock.
     NotSole,
-    /// The epoch is another than the caller named; nothing was changed.
+    /// The current epoch is not the one in the request. Nothing was changed.
     WrongEpoch(HolderStatus),
     /// The hold is gone.
     Lost(EndReason),
@@ -160,19 +169,19 @@ pub enum ConvertReply {
 /// Answer to [`ForceRelease`](crate::ForceRelease).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForceReply {
-    /// So many holders were revoked or ended.
+    /// Holders were revoked or removed.
     Forced {
-        /// Their number.
+        /// How many.
         holders: u32,
     },
-    /// None with these tokens.
+    /// No holder has one of these tokens.
     WrongEpoch,
 }
 
-/// A holder as others may see it.
+/// A holder, as an inspection shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HolderView {
-    /// What it calls itself.
+    /// Its label.
     pub label: Label,
     /// The strongest of its holds.
     pub mode: Mode,
@@ -180,38 +189,38 @@ pub struct HolderView {
     pub holds: u32,
     /// Token of its epoch.
     pub token: FencingToken,
-    /// Time left.
+    /// Time until the holder expires, counted from the stamp.
     pub remaining: Duration,
-    /// Whether it may no longer renew.
+    /// Whether a forced release revoked it. It cannot be renewed.
     pub revoked: bool,
 }
 
-/// A waiter as others may see it.
+/// A waiter, as an inspection shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WaiterView {
-    /// What it calls itself.
+    /// Its label.
     pub label: Label,
-    /// What it waits for.
+    /// The mode that it waits for.
     pub mode: Mode,
-    /// Time that its place lasts without a poll.
+    /// Time until the waiter expires unless it polls.
     pub waiter_remaining: Duration,
-    /// Whether nobody listened when it was to be told of a grant.
+    /// Whether nobody listened on its channel when it was to be granted (rule 9).
     pub unreachable: bool,
 }
 
-/// Answer to an inspection: what stands at the stamp; nothing is settled by looking.
+/// Answer to an inspection: what is live at the stamp. An inspection changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InspectReply {
-    /// What the key is in use as; `None` when idle.
+    /// The spec in use, or `None` if the key is idle.
     pub spec: Option<LockSpec>,
-    /// The last token granted, while it is remembered.
+    /// The last token that was granted, as long as the key keeps it.
     pub token: Option<FencingToken>,
-    /// Holders, by time left, at most [`INSPECT_LIST`](crate::bounds::INSPECT_LIST) of them.
+    /// The holders by remaining time, at most [`INSPECT_LIST`](crate::bounds::INSPECT_LIST).
     pub holders: Vec<HolderView>,
-    /// How many holders there are.
+    /// How many holders there are in all.
     pub holder_count: u32,
-    /// Waiters in the order of the queue, at most as many.
+    /// The waiters in queue order, at most [`INSPECT_LIST`](crate::bounds::INSPECT_LIST).
     pub waiters: Vec<WaiterView>,
-    /// How many waiters there are.
+    /// How many waiters there are in all.
     pub waiter_count: u32,
 }

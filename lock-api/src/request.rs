@@ -1,4 +1,4 @@
-//! What a backend is asked: one struct for each command of the state machine.
+//! The requests to a backend: one struct for each command of the state machine.
 
 use std::time::Duration;
 
@@ -7,45 +7,59 @@ use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key, Label, Operation};
 use crate::time::ServerTime;
 
-/// What sort of lock a key is.
+/// The kind of lock that a key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// One holder.
     Mutex,
     /// Many readers or one writer.
     RwLock,
-    /// Holders whose permits add up to at most the capacity.
+    /// Any number of holders; their permits add up to at most the capacity.
     Semaphore,
 }
 
-/// Who gets a key that becomes free.
+/// Decides who gets a key that becomes free (rule 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// First come, first served; neighbouring readers together. A waiter is overtaken by nobody
-    /// but reentrant holds and upgrades.
+    /// Waiters are granted by ticket, neighbouring readers together. Only reentrant holds and
+    /// upgrades overtake a waiter.
     Fair,
-    /// Whoever asks first; the head of the queue is told that it may try. No bound on waiting.
+    /// The first to ask gets the key. The first waiter that listens gets a wake-up. Waiters may
+    /// starve.
     Barging,
-    /// Readers before writers (reader/writer locks only). Writers may starve.
+    /// Readers go before writers. Only for reader/writer locks. Writers may starve.
     ReaderPreference,
-    /// Writers before readers (reader/writer locks only). Readers may starve.
+    /// Writers go before readers. Only for reader/writer locks. Readers may starve.
     WriterPreference,
 }
 
-/// What a hold takes of a key's capacity.
+/// How much of a key's capacity a hold takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// All of it: a mutex's hold, a writer.
+    /// All of it: a mutex, or a writer of a reader/writer lock.
     Exclusive,
-    /// One reader's share of a reader/writer lock.
+    /// A reader of a reader/writer lock.
     Shared,
-    /// So many permits of a semaphore.
+    /// This number of permits of a semaphore.
     Permits(u32),
 }
 
 /// Kind, capacity, policy and waiter lease of a key.
 ///
-/// They belong to the key while it has a holder or a waiter; an idle key takes the newcomer's.
+/// The spec belongs to the key while the key has a holder or a waiter. An acquire with another spec
+/// is then refused with [`Refused::Mismatch`](crate::Refused::Mismatch). An idle key takes the spec
+/// of the next acquire.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::{LockSpec, Policy};
+///
+/// let mutex = LockSpec::mutex();
+/// let catalog = LockSpec::rw_lock().with_policy(Policy::ReaderPreference)?;
+/// let downloads = LockSpec::semaphore(3)?.with_waiter_lease(Duration::from_secs(10))?;
+/// # Ok::<(), leasehold_api::InvalidInput>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LockSpec {
     kind: Kind,
@@ -55,17 +69,17 @@ pub struct LockSpec {
 }
 
 impl LockSpec {
-    /// A fair mutex with the default waiter lease.
+    /// A fair mutex with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
     pub const fn mutex() -> Self {
         Self::plain(Kind::Mutex, 1)
     }
 
-    /// A fair reader/writer lock with the default waiter lease.
+    /// A fair reader/writer lock with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
     pub const fn rw_lock() -> Self {
         Self::plain(Kind::RwLock, bounds::RW_CAPACITY)
     }
 
-    /// A fair semaphore with the default waiter lease.
+    /// A fair semaphore with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
     ///
     /// # Errors
     /// [`InvalidInput::Permits`] if `permits` is 0 or above [`bounds::MAX_PERMITS`].
@@ -88,10 +102,10 @@ impl LockSpec {
         }
     }
 
-    /// The same with another policy.
+    /// Sets the policy.
     ///
     /// # Errors
-    /// [`InvalidInput::PolicyForKind`] for reader or writer preference on anything but a
+    /// [`InvalidInput::PolicyForKind`] for a reader or writer preference if this is not a
     /// reader/writer lock.
     pub const fn with_policy(mut self, policy: Policy) -> Result<Self, InvalidInput> {
         let prefers = matches!(policy, Policy::ReaderPreference | Policy::WriterPreference);
@@ -105,11 +119,12 @@ impl LockSpec {
         Ok(self)
     }
 
-    /// The same with another waiter lease, cut to whole microseconds.
+    /// Sets the waiter lease, rounded down to whole microseconds.
     ///
     /// # Errors
     /// [`InvalidInput::WaiterLease`] below [`bounds::MACHINE_MIN_LEASE`] or above
-    /// [`bounds::MAX_WAITER_LEASE`]. The client's own, narrower limit is checked by the client.
+    /// [`bounds::MAX_WAITER_LEASE`]. The client checks a narrower limit,
+    /// [`bounds::MIN_WAITER_LEASE`].
     pub const fn with_waiter_lease(mut self, lease: Duration) -> Result<Self, InvalidInput> {
         let asked = lease.as_nanos();
         if asked < bounds::MACHINE_MIN_LEASE.as_nanos()
@@ -117,39 +132,39 @@ impl LockSpec {
         {
             return Err(InvalidInput::WaiterLease { asked: lease });
         }
-        // Fits: at most MAX_WAITER_LEASE.
+        // No overflow: at most MAX_WAITER_LEASE.
         self.waiter_lease = Duration::from_micros(lease.as_micros() as u64);
         Ok(self)
     }
 
-    /// What sort of lock.
+    /// The kind of lock.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Sum of the weights that may be held together.
+    /// The greatest sum of weights that holders may have together.
     pub const fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Who gets it when it becomes free.
+    /// The policy of the queue.
     pub const fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// How long a place in the queue lasts without a poll.
+    /// How long a waiter lasts without a poll.
     pub const fn waiter_lease(&self) -> Duration {
         self.waiter_lease
     }
 
-    /// The poll interval: a third of the waiter lease in whole microseconds, at most
-    /// [`bounds::MAX_POLL_INTERVAL`].
+    /// The longest time between two polls: a third of the waiter lease, rounded down to whole
+    /// microseconds, and at most [`bounds::MAX_POLL_INTERVAL`].
     pub fn poll_interval(&self) -> Duration {
         let third = crate::time::micros(self.waiter_lease) / 3;
         Duration::from_micros(third).min(bounds::MAX_POLL_INTERVAL)
     }
 
-    /// What a hold in `mode` takes of the capacity.
+    /// The share of the capacity that a hold in `mode` takes.
     pub const fn weight(&self, mode: Mode) -> u32 {
         match mode {
             Mode::Exclusive => self.capacity,
@@ -158,11 +173,11 @@ impl LockSpec {
         }
     }
 
-    /// Checks that `mode` makes sense for this kind and capacity.
+    /// Checks that `mode` fits the kind and the capacity.
     ///
     /// # Errors
-    /// [`InvalidInput::ModeForKind`], or [`InvalidInput::Permits`] for 0 or more permits than
-    /// there are.
+    /// - [`InvalidInput::ModeForKind`] if the kind has no such mode.
+    /// - [`InvalidInput::Permits`] for 0 permits, or for more than the capacity.
     pub const fn check_mode(&self, mode: Mode) -> Result<(), InvalidInput> {
         match (self.kind, mode) {
             (Kind::Mutex | Kind::RwLock, Mode::Exclusive) | (Kind::RwLock, Mode::Shared) => Ok(()),
@@ -176,14 +191,14 @@ impl LockSpec {
     }
 }
 
-/// How far one acquire may go; binds that acquire only.
+/// The limits of one acquire. They bind that acquire only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Holds that its owner may have nested on the key.
+    /// How many holds its owner may have on the key.
     pub holds: u32,
-    /// Waiters that the key may have.
+    /// How many waiters the key may have.
     pub waiters: u32,
-    /// Holders that the key may have.
+    /// How many holders the key may have.
     pub holders: u32,
 }
 
@@ -197,18 +212,19 @@ impl Default for Limits {
     }
 }
 
-/// How an acquire that cannot be granted at once takes a place in the queue.
+/// How an acquire queues if it cannot be granted at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Wait {
-    /// Whether the session's subscription is confirmed: only then can the place be marked unreachable.
+    /// Whether the session listens, that is, its subscription is confirmed. Only a waiter that
+    /// listens can be marked unreachable (rule 9).
     pub listening: bool,
-    /// When the waiter itself gives up, if ever; ends the place no later than this.
+    /// The waiter's deadline, if it has one. The waiter never outlasts it.
     pub wait_until: Option<ServerTime>,
 }
 
 impl Wait {
-    /// A place that a session takes which does, or does not, listen.
+    /// A waiter without a deadline.
     pub const fn new(listening: bool) -> Self {
         Self {
             listening,
@@ -216,7 +232,7 @@ impl Wait {
         }
     }
 
-    /// The same with the waiter's own deadline.
+    /// Sets the waiter's deadline.
     #[must_use]
     pub const fn with_wait_until(mut self, until: ServerTime) -> Self {
         self.wait_until = Some(until);
@@ -224,38 +240,60 @@ impl Wait {
     }
 }
 
-/// One attempt to hold a key.
+/// One attempt to acquire a key.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::{Acquire, Key, Label, LockSpec, Mode, Wait};
+/// # use leasehold_api::{Operation, OwnerId, ServerTime, SessionId};
+///
+/// # let session = SessionId::from_bytes([1; 16]);
+/// # let operation = Operation { session, sequence: 1, owner: OwnerId::from_u64(1) };
+/// # let server_now = ServerTime::from_micros(1);
+/// let lease = Duration::from_secs(30);
+/// let deliver_before = server_now.saturating_add(Duration::from_secs(1));
+/// let key = Key::new("invoice:42")?;
+/// let request =
+///     Acquire::new(key, LockSpec::mutex(), Mode::Exclusive, operation, lease, deliver_before)?
+///         .with_label(Label::new("billing:17")?)
+///         .with_wait(Wait::new(true));
+/// # Ok::<(), leasehold_api::InvalidInput>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acquire {
-    /// The lock.
+    /// The key to acquire.
     pub key: Key,
-    /// What the caller takes the key for.
+    /// The spec that the caller expects of the key.
     pub spec: LockSpec,
-    /// What it wants of it; checked against `spec`.
+    /// How much of the capacity to take. It fits `spec`.
     pub mode: Mode,
-    /// The attempt's identity, the same in each re-sending.
+    /// The identity of the attempt. It stays the same when the attempt is sent again.
     pub operation: Operation,
-    /// What others see.
+    /// The name that others see.
     pub label: Label,
-    /// How long the holder lasts without renewal; whole microseconds.
+    /// How long the holder lasts without a renewal, in whole microseconds.
     pub lease: Duration,
-    /// Whether to queue, and how.
+    /// Whether and how to queue. With `None`, the attempt doesn't queue.
     pub wait: Option<Wait>,
-    /// Not to be executed after this, nor more than the delivery window before it.
+    /// The attempt is [`TooLate`](crate::Refused::TooLate) after this time, and more than the
+    /// [delivery window](bounds::DELIVERY_WINDOW) before it.
     pub deliver_before: ServerTime,
-    /// Highest token the client has seen for the key.
+    /// The highest token that the client has seen for the key.
     pub floor: Option<FencingToken>,
-    /// How far this attempt may go.
+    /// The limits of this attempt.
     pub limits: Limits,
 }
 
 impl Acquire {
-    /// An attempt that does not wait, with an empty label and the default limits.
+    /// An attempt that does not wait, with an empty label, no floor and the default limits. The
+    /// lease is rounded down to whole microseconds.
     ///
     /// # Errors
-    /// [`InvalidInput`] if `mode` does not fit `spec`, or `lease` is below
-    /// [`bounds::MACHINE_MIN_LEASE`] or above [`bounds::MAX_LEASE`].
+    /// - The errors of [`LockSpec::check_mode`] if `mode` does not fit `spec`.
+    /// - [`InvalidInput::Lease`] if `lease` is below [`bounds::MACHINE_MIN_LEASE`] or above
+    ///   [`bounds::MAX_LEASE`].
     pub fn new(
         key: Key,
         spec: LockSpec,
@@ -280,24 +318,24 @@ impl Acquire {
         })
     }
 
-    /// The same with a public label.
+    /// Sets the label that others see.
     #[must_use]
     pub fn with_label(mut self, label: Label) -> Self {
         self.label = label;
         self
     }
 
-    /// The same, queueing if it cannot be granted at once.
+    /// Queues if the key is not free.
     #[must_use]
     pub fn with_wait(mut self, wait: Wait) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// The same with the highest token that the client has seen for the key.
+    /// Sets the floor: the highest token that the client has seen for the key (rule 15).
     ///
     /// # Errors
-    /// [`InvalidInput::Floor`] above [`bounds::MAX_FLOOR`].
+    /// [`InvalidInput::Floor`] for a token above [`bounds::MAX_FLOOR`].
     pub fn with_floor(mut self, floor: FencingToken) -> Result<Self, InvalidInput> {
         if floor.get() > bounds::MAX_FLOOR {
             return Err(InvalidInput::Floor { asked: floor.get() });
@@ -306,7 +344,7 @@ impl Acquire {
         Ok(self)
     }
 
-    /// The same with other limits.
+    /// Sets the limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -321,15 +359,15 @@ fn check_lease(lease: Duration) -> Result<Duration, InvalidInput> {
     Ok(Duration::from_micros(crate::time::micros(lease)))
 }
 
-/// Refreshes a place in the queue and asks how it stands.
+/// Refreshes a waiter and asks for its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Poll {
-    /// The lock.
+    /// The key of the queue.
     pub key: Key,
     /// The queued attempt.
     pub operation: Operation,
-    /// Whether the session's subscription is confirmed.
+    /// Whether the session listens, that is, its subscription is confirmed.
     pub listening: bool,
 }
 
@@ -348,19 +386,19 @@ impl Poll {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renew {
-    /// The lock.
+    /// The key that is held.
     pub key: Key,
-    /// The attempt that holds it.
+    /// The attempt that made the hold.
     pub operation: Operation,
-    /// How long the holder lasts from the execution on, at least; whole microseconds.
+    /// How long the holder lasts at least, from the execution on, in whole microseconds.
     pub lease: Duration,
 }
 
 impl Renew {
-    /// A renewal.
+    /// A renewal. The lease is rounded down to whole microseconds.
     ///
     /// # Errors
-    /// [`InvalidInput::Lease`] below [`bounds::MACHINE_MIN_LEASE`] or above
+    /// [`InvalidInput::Lease`] if `lease` is below [`bounds::MACHINE_MIN_LEASE`] or above
     /// [`bounds::MAX_LEASE`].
     pub fn new(key: Key, operation: Operation, lease: Duration) -> Result<Self, InvalidInput> {
         Ok(Self {
@@ -375,28 +413,29 @@ impl Renew {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Release {
-    /// The lock.
+    /// The key that the attempt names.
     pub key: Key,
-    /// The attempt to end, whatever became of it.
+    /// The attempt to release, whatever its outcome was.
     pub operation: Operation,
 }
 
 impl Release {
-    /// The end of an attempt.
+    /// A release of an attempt.
     pub const fn new(key: Key, operation: Operation) -> Self {
         Self { key, operation }
     }
 }
 
-/// Turns a read hold into a write hold or back.
+/// Downgrades or upgrades one hold of a reader/writer lock (rule 6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Convert {
-    /// The lock.
+    /// The key that is held.
     pub key: Key,
     /// The attempt whose hold is converted.
     pub operation: Operation,
-    /// The token under which the caller asks; a conversion of another epoch changes nothing.
+    /// The token of the epoch that the caller knows. In another epoch, the conversion changes
+    /// nothing.
     pub expected: FencingToken,
     /// [`Mode::Shared`] to downgrade, [`Mode::Exclusive`] to upgrade.
     pub to: Mode,
@@ -413,7 +452,7 @@ impl Convert {
         }
     }
 
-    /// An upgrade to a write hold, for the sole holder.
+    /// An upgrade to a write hold. Only the sole holder can upgrade.
     pub const fn to_exclusive(key: Key, operation: Operation, expected: FencingToken) -> Self {
         Self {
             key,
@@ -424,30 +463,31 @@ impl Convert {
     }
 }
 
-/// What a forced release does to the holders that it names.
+/// How a forced release takes the key from the holders that it names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ForceHow {
-    /// They can no longer be renewed and end with their lease; mutual exclusion holds.
+    /// Refuses further renewals. The holders expire with their lease, so mutual exclusion holds.
     #[default]
     Revoke,
-    /// They end at once, whatever their holders are doing: outside the exclusion guarantee.
+    /// Removes the holders at once, whatever their owners are doing. The next holder may overlap
+    /// with them: mutual exclusion (S1) does not hold.
     Now,
 }
 
-/// Takes a lock away from those who were seen to hold it.
+/// Takes a key away from the holders that have the given tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForceRelease {
-    /// The lock.
+    /// The key to take away.
     pub key: Key,
-    /// Tokens of the holders, as an inspection showed them; later ones are not touched.
+    /// The tokens of the holders, from an inspection. Holders of later epochs are not touched.
     pub tokens: Vec<FencingToken>,
-    /// How.
+    /// How to take it.
     pub how: ForceHow,
 }
 
 impl ForceRelease {
-    /// A revocation of the holders with these tokens.
+    /// Revokes the holders with these tokens ([`ForceHow::Revoke`]).
     pub const fn new(key: Key, tokens: Vec<FencingToken>) -> Self {
         Self {
             key,
@@ -456,7 +496,7 @@ impl ForceRelease {
         }
     }
 
-    /// The same, in another way.
+    /// Sets how the key is taken.
     #[must_use]
     pub const fn with_how(mut self, how: ForceHow) -> Self {
         self.how = how;

@@ -1,19 +1,19 @@
-//! Where time, randomness and tasks come from.
+//! The source of time, randomness and tasks.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// A boxed future, as the runtime trait takes and gives them.
+/// A boxed future that can be sent between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A point on a runtime's own clock; points of different runtimes must not be compared.
+/// A point in time on the clock of one [`Runtime`]. Do not compare points of different runtimes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// A point from the time since the clock's origin.
+    /// Creates a point from the time since the clock's origin.
     pub const fn from_origin(since: Duration) -> Self {
         Self(since)
     }
@@ -23,63 +23,66 @@ impl Moment {
         self.0
     }
 
-    /// This point moved later, stopping at the end of the range.
+    /// This point plus `by`, or the latest point if that overflows.
     #[must_use]
     pub const fn saturating_add(self, by: Duration) -> Self {
         Self(self.0.saturating_add(by))
     }
 
-    /// This point moved earlier, stopping at the origin.
+    /// This point minus `by`, or the origin if that is before it.
     #[must_use]
     pub const fn saturating_sub(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(by))
     }
 
-    /// Time from `earlier` until this point; zero if `earlier` is later.
+    /// The time from `earlier` to this point, or zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// Time, randomness and tasks, supplied by the backend, so that simulated and real time cannot
-/// be mixed.
+/// Time, randomness and tasks for the client.
 ///
-/// Everything above [`LockBackend`](crate::LockBackend) reads clocks, sleeps, spawns and draws
-/// only through this trait.
+/// The client reads clocks, sleeps, spawns tasks and draws random bytes only through this trait.
+/// The [backend](crate::LockBackend::runtime) supplies it, so simulated and real time cannot be
+/// mixed. Backends that do real I/O use `TokioRuntime` (feature `tokio`).
 pub trait Runtime: Send + Sync + fmt::Debug {
-    /// The local clock. It is monotonic and **counts suspend** (`CLOCK_BOOTTIME` on Linux):
-    /// guards are judged by it.
+    /// Reads the local clock, which decides whether a guard is valid. The clock is monotonic and
+    /// **counts suspend** (`CLOCK_BOOTTIME` on Linux).
     fn now(&self) -> Moment;
 
-    /// Sleeps for at least `duration` of running time; the time of a suspend may or may not
-    /// count, so a deadline is checked against [`now`](Self::now) after waking.
+    /// Sleeps for at least `duration` of running time.
+    ///
+    /// The time of a suspend may or may not count. After waking, check a deadline against
+    /// [`now`](Self::now).
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 
-    /// Runs a future to its end in the background.
+    /// Spawns a task that runs `future` to completion.
     fn spawn(&self, future: BoxFuture<'static, ()>);
 
-    /// Runs a future where a blocked user program cannot starve it, if the runtime has such a
-    /// place; otherwise like [`spawn`](Self::spawn).
+    /// Spawns a task on a thread where blocking user code cannot starve it.
+    ///
+    /// The default calls [`spawn`](Self::spawn), for a runtime without such a thread.
     fn spawn_on_renewal_thread(&self, future: BoxFuture<'static, ()>) {
         self.spawn(future);
     }
 
-    /// Fills `bytes` from the source of randomness: the operating system's in production, the
-    /// seed in a simulation. Secrets are drawn from it.
+    /// Fills `bytes` with random bytes. The client draws secrets from them.
+    ///
+    /// The source is the operating system in production and the seed in a simulation.
     fn fill_random(&self, bytes: &mut [u8]);
 
-    /// Tells processes apart, so that a client that came through a `fork` is noticed: it draws a
-    /// new session.
+    /// The id of the process. If it changes, the client has been forked and draws a new session.
     fn process_id(&self) -> u32 {
         std::process::id()
     }
 
-    /// What a client of this process calls itself to others, unless its user says otherwise.
+    /// The label of clients of this process, unless the user sets another one.
     fn default_label(&self) -> String {
         "client".into()
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     fn random_u64(&self) -> u64 {
         let mut bytes = [0; 8];
         self.fill_random(&mut bytes);

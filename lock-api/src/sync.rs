@@ -1,7 +1,6 @@
-//! What threads share: locks and atomics, the standard library's or, under
-//! `--cfg leasehold_loom`, loom's.
+//! Locks and atomics: the standard library's, or loom's under `--cfg leasehold_loom`.
 //!
-//! `Arc` is always the standard one: loom's cannot hold a trait object.
+//! `Arc` is always the standard one, because loom's cannot hold a trait object.
 
 #[cfg(leasehold_loom)]
 use loom::sync as imp;
@@ -12,7 +11,7 @@ pub(crate) use imp::MutexGuard;
 pub(crate) use imp::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use std::sync::{Arc, Weak};
 
-/// A mutex without poisoning: nothing that can panic runs while one is held.
+/// A mutex without poisoning. No code that can panic runs while it is locked.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(imp::Mutex<T>);
 

@@ -1,50 +1,62 @@
-//! The backend's time, and the stamps that its replies carry.
+//! The backend's time, and the stamps of its replies.
 
 use std::time::Duration;
 
-/// A point on the backend's clock, in microseconds since that clock's epoch.
+/// A point in time on the backend's clock, in microseconds since the clock's origin.
 ///
-/// Times of different [`ClockId`]s must not be compared.
+/// Do not compare times of different [`ClockId`]s.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::ServerTime;
+///
+/// let now = ServerTime::from_micros(1_000_000);
+/// let expiry = now.saturating_add(Duration::from_secs(30));
+/// assert_eq!(expiry.saturating_since(now), Duration::from_secs(30));
+/// assert_eq!(now.saturating_since(expiry), Duration::ZERO);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerTime(u64);
 
 impl ServerTime {
-    /// A point from its microseconds.
+    /// Creates a time from microseconds since the clock's origin.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the clock's epoch.
+    /// Microseconds since the clock's origin.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// This point moved later, stopping at the end of the range.
+    /// This time plus `by`, or the latest time if that overflows.
     #[must_use]
     pub fn saturating_add(self, by: Duration) -> Self {
         Self(self.0.saturating_add(micros(by)))
     }
 
-    /// Time from `earlier` until this point; zero if `earlier` is later.
+    /// The duration from `earlier` to this time, or zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Whole microseconds of a duration, saturating.
+/// The whole microseconds of a duration, or `u64::MAX` if they overflow.
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Names whose clock a stamp was read from; opaque.
+/// An opaque id of the clock that a stamp was read from.
 ///
-/// In Redis it stands for the `run_id` of the server behind a connection. Where a client library
-/// reconnects unseen, the backend starts a new id when stamps and local time disagree.
+/// It changes when the backend reaches another server. For Redis it stands for the server's
+/// `run_id`. If the client library reconnects without notice, the backend starts a new id when
+/// stamps and local time disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClockId(u64);
 
 impl ClockId {
-    /// An id from any number that the backend keeps unique for each clock.
+    /// Creates an id from a number that the backend uses for one clock only.
     pub const fn new(id: u64) -> Self {
         Self(id)
     }
@@ -55,19 +67,19 @@ impl ClockId {
     }
 }
 
-/// When, on whose clock, a step was executed.
+/// The time of a step on the backend's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
-    /// Whose clock.
+    /// The clock.
     pub clock: ClockId,
-    /// The backend's time in that execution.
+    /// The backend's time, read in the step.
     pub at: ServerTime,
 }
 
-/// A reply together with the stamp of the execution that computed it.
+/// A reply and the stamp of the step that computed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamped<T> {
-    /// When the reply was true.
+    /// The time at which the reply is true.
     pub stamp: Stamp,
     /// The reply.
     pub reply: T,

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "the one waiter where the outside world's time, tasks and randomness come in"
+    reason = "this file connects `Runtime` to real time, tasks and randomness"
 )]
 
 use std::cell::Cell;
@@ -12,11 +12,23 @@ use std::time::Duration;
 use crate::bounds::MAX_LABEL_BYTES;
 use crate::runtime::{BoxFuture, Moment, Runtime};
 
-/// The [`Runtime`] of backends that do real I/O: tokio's tasks and timers, the operating
-/// system's random source, and a clock that counts suspend where the system has one.
+/// The [`Runtime`] of backends that do real I/O.
 ///
-/// [`spawn_on_renewal_thread`](Runtime::spawn_on_renewal_thread) runs on a thread of its own, with a tokio runtime
-/// of its own: one for the process, started when it is first needed.
+/// It uses tokio's tasks and timers, the operating system's random source, and, on Linux, a clock
+/// that counts suspend.
+///
+/// [`spawn_on_renewal_thread`](Runtime::spawn_on_renewal_thread) uses a separate thread with a
+/// separate tokio runtime. A process has one such thread. It starts at the first use.
+///
+/// ```
+/// use leasehold_api::{Runtime, TokioRuntime};
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() {
+///     let runtime = TokioRuntime::current();
+///     println!("{}", runtime.default_label());
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct TokioRuntime {
     handle: tokio::runtime::Handle,
@@ -33,15 +45,15 @@ impl TokioRuntime {
         }
     }
 
-    /// Uses the given tokio runtime, which must have its timer enabled.
+    /// Uses the given tokio runtime. Its timer must be enabled.
     pub const fn new(handle: tokio::runtime::Handle) -> Self {
         Self { handle }
     }
 
-    /// The renewal thread's tokio runtime, for connections that its tasks depend on; `None` if no
-    /// thread for it could be had.
+    /// The tokio runtime of the renewal thread, for connections that its tasks depend on. Starts the
+    /// thread if necessary, and returns `None` if that fails.
     ///
-    /// A thread does not come along into a forked child, which gets a renewal thread of its own.
+    /// A fork does not copy threads. A forked child starts a new renewal thread.
     pub fn renewal_thread() -> Option<tokio::runtime::Handle> {
         static RENEWAL_THREAD: Mutex<RenewalThread> = Mutex::new(RenewalThread::NONE);
         let mut renewal_thread = RENEWAL_THREAD
@@ -50,35 +62,35 @@ impl TokioRuntime {
         renewal_thread.of_process(std::process::id())
     }
 
-    /// Sleeps as [`sleep`](Runtime::sleep) does, in place instead of in a box: at least for
-    /// `duration`, at most a millisecond or so longer.
+    /// Sleeps like [`sleep`](Runtime::sleep), without boxing the future: for at least `duration`,
+    /// and about a millisecond longer at most.
     ///
     /// # Cancel safety
-    /// Dropping it ends it.
+    /// Dropping the future cancels the timer. Nothing else happens.
     ///
     /// # Panics
-    /// In a tokio runtime that has no timer; elsewhere only if no renewal thread could be had and the
-    /// runtime that this was made in has no timer.
+    /// If this tokio runtime has no timer and the caller runs in it. On other executors, only if
+    /// the renewal thread cannot be started and this runtime has no timer.
     pub fn timer(&self, duration: Duration) -> tokio::time::Sleep {
-        // The timer belongs to the runtime that the sleep is created in. In the renewal thread's thread
-        // that is its own: ours may be starved by the user's program.
+        // A sleep uses the timer of the runtime in which it is created. On the renewal thread, that
+        // must be the thread's runtime: the user's program may starve ours.
         if IS_RENEWAL_THREAD.get() || self.is_inside() {
             return tokio::time::sleep(duration);
         }
-        // A caller on another executor. Our runtime may be gone by now, in which case its timer
-        // panics, or stand still because nobody drives it; the renewal thread's does neither.
+        // The caller runs on another executor. Our runtime may be shut down, and its timer then
+        // panics, or nobody may drive it. The timer of the renewal thread always works.
         let renewal_thread = Self::renewal_thread();
         let _inside = renewal_thread.as_ref().unwrap_or(&self.handle).enter();
         tokio::time::sleep(duration)
     }
 
-    /// Whether the caller runs in this runtime, which then has not gone.
+    /// Whether the caller runs in this runtime. If so, the runtime is alive.
     fn is_inside(&self) -> bool {
         tokio::runtime::Handle::try_current().is_ok_and(|caller| caller.id() == self.handle.id())
     }
 }
 
-/// The renewal thread's runtime, and whose it is.
+/// The runtime of the renewal thread, and the process that it belongs to.
 struct RenewalThread {
     process: Option<u32>,
     handle: Option<tokio::runtime::Handle>,
@@ -90,7 +102,7 @@ impl RenewalThread {
         handle: None,
     };
 
-    /// That of this process, started if it has none.
+    /// The runtime for `process`. Starts the thread if this process has none.
     fn of_process(&mut self, process: u32) -> Option<tokio::runtime::Handle> {
         if self.process != Some(process) {
             *self = Self {
@@ -116,7 +128,7 @@ fn start_renewal_thread() -> Option<tokio::runtime::Handle> {
         .name("leasehold-renewal".into())
         .spawn(move || {
             IS_RENEWAL_THREAD.set(true);
-            // For the rest of the process: clients come and go.
+            // The thread runs for the rest of the process. Clients come and go.
             runtime.block_on(std::future::pending::<()>());
         })
         .ok()?;
@@ -150,7 +162,7 @@ impl Runtime for TokioRuntime {
             .spawn(future);
     }
 
-    /// `host:pid`, the host's name cut to what fits.
+    /// `host:pid`. The host name is cut so that the label fits.
     fn default_label(&self) -> String {
         let pid = format!(":{}", std::process::id());
         let name = rustix::system::uname();
@@ -173,14 +185,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleep_ends_for_callers_elsewhere_when_its_runtime_stands_still_or_is_gone() {
-        let build = || {
+    fn sleep_works_on_other_executors_without_its_runtime() {
+        let new_runtime = || {
             let mut builder = tokio::runtime::Builder::new_current_thread();
             builder.enable_time().build().expect("a runtime")
         };
-        let own = build();
+        let own = new_runtime();
         let runtime = TokioRuntime::new(own.handle().clone());
-        // Without a timer.
+        // This runtime has no timer.
         let other = tokio::runtime::Builder::new_current_thread().build();
         let other = other.expect("a runtime");
         other.block_on(runtime.sleep(Duration::from_millis(1)));
@@ -189,11 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_gets_a_renewal_thread_of_its_own() {
+    fn forked_child_starts_a_new_renewal_thread() {
         let mut renewal_thread = RenewalThread::NONE;
-        let mut of = |process| renewal_thread.of_process(process).expect("a thread").id();
-        let parents = of(1);
-        assert_eq!(of(1), parents, "started once");
-        assert_ne!(of(2), parents, "its thread stayed with the parent");
+        let mut id = |process| renewal_thread.of_process(process).expect("a thread").id();
+        let parent = id(1);
+        assert_eq!(id(1), parent, "the parent starts one thread");
+        assert_ne!(id(2), parent, "the child starts another thread");
     }
 }
