@@ -12,7 +12,7 @@ pub struct Failure {
     rule: &'static str,
     promise: String,
     expected: String,
-    came: String,
+    actual: String,
 }
 
 /// The result of a case.
@@ -24,13 +24,13 @@ impl Failure {
         rule: &'static str,
         promise: impl Into<String>,
         expected: impl Into<String>,
-        came: impl fmt::Debug,
+        actual: impl fmt::Debug,
     ) -> Self {
         Self {
             rule,
             promise: promise.into(),
             expected: expected.into(),
-            came: format!("{came:?}"),
+            actual: format!("{actual:?}"),
         }
     }
 
@@ -45,7 +45,7 @@ impl Failure {
             rule: "set-up",
             promise: "the harness provides an environment and clients for every case".into(),
             expected: "no error".into(),
-            came: error.to_string(),
+            actual: error.to_string(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Failure {
             rule: "L4",
             promise: "every call ends by its deadline".into(),
             expected: format!("the case to end within {limit:?} of real time"),
-            came: "it was still running".into(),
+            actual: "it was still running".into(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Failure {
             rule: "L4",
             promise: "nothing panics".into(),
             expected: "the case to end".into(),
-            came: format!("a panic: {message}"),
+            actual: format!("a panic: {message}"),
         }
     }
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.rule, self.promise)?;
         writeln!(f, "  expected: {}", self.expected)?;
-        write!(f, "  actual:   {}", self.came)
+        write!(f, "  actual:   {}", self.actual)
     }
 }
 
@@ -84,7 +84,7 @@ impl From<BackendError> for Failure {
             rule: "L4",
             promise: "a healthy backend answers every command that it supports".into(),
             expected: "a reply".into(),
-            came: format!("error: {error}"),
+            actual: format!("error: {error}"),
         }
     }
 }
@@ -95,7 +95,7 @@ impl From<InvalidInput> for Failure {
             rule: "set-up",
             promise: "the input of the case is valid".into(),
             expected: "no error".into(),
-            came: error.to_string(),
+            actual: error.to_string(),
         }
     }
 }
@@ -120,30 +120,30 @@ macro_rules! want {
     };
 }
 
-/// Fails the case unless two values are equal: `want_eq!(came, expected, rule, promise)`.
+/// Fails the case unless two values are equal: `want_eq!(actual, expected, rule, promise)`.
 macro_rules! want_eq {
-    ($came:expr, $expected:expr, $rule:expr, $($promise:tt)+) => {{
-        let (came, expected) = (&$came, &$expected);
-        if came != expected {
+    ($actual:expr, $expected:expr, $rule:expr, $($promise:tt)+) => {{
+        let (actual, expected) = (&$actual, &$expected);
+        if actual != expected {
             return Err($crate::failure::Failure::new(
                 $rule,
                 format!($($promise)+),
-                format!("{} = {expected:?}", stringify!($came)),
-                came,
+                format!("{} = {expected:?}", stringify!($actual)),
+                actual,
             ));
         }
     }};
 }
 
-/// Fails the case unless a condition holds: `ensure!(condition, rule, came, promise)`.
+/// Fails the case unless a condition holds: `ensure!(condition, rule, actual, promise)`.
 macro_rules! ensure {
-    ($condition:expr, $rule:expr, $came:expr, $($promise:tt)+) => {
+    ($condition:expr, $rule:expr, $actual:expr, $($promise:tt)+) => {
         if !$condition {
             return Err($crate::failure::Failure::new(
                 $rule,
                 format!($($promise)+),
                 stringify!($condition),
-                $came,
+                $actual,
             ));
         }
     };

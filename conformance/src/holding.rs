@@ -27,7 +27,7 @@ impl World {
         Ok(LockClient::new(self.backend().await?))
     }
 
-    /// What a future comes to within so many units.
+    /// Returns the output of `future`, or `None` if it takes longer than `units` units.
     pub(crate) async fn within<T>(&self, units: u32, future: impl Future<Output = T>) -> Option<T> {
         match select(pin!(future), pin!(self.pass(units))).await {
             Either::Left((output, _)) => Some(output),

@@ -21,10 +21,10 @@ use crate::world::World;
 pub(crate) enum Pushes {
     #[default]
     Pass,
-    /// Delivers each twice, and again at [`ProxyBackend::let_pushes_through`].
-    Double,
-    /// Holds them back until [`ProxyBackend::let_pushes_through`].
-    Keep,
+    /// Delivers each twice, and a third time at [`ProxyBackend::deliver_held_pushes`].
+    Duplicate,
+    /// Holds them back until [`ProxyBackend::deliver_held_pushes`].
+    Hold,
 }
 
 /// A backend between a client and its real backend.
@@ -43,22 +43,22 @@ struct State {
     polled: u32,
     pushes: Pushes,
     /// Notifications to deliver next.
-    heard: VecDeque<Notification>,
-    kept: Vec<Notification>,
-    deaf: bool,
-    keeps_replies: bool,
+    deliverable: VecDeque<Notification>,
+    held_back: Vec<Notification>,
+    fake_subscriptions: bool,
+    holds_replies: bool,
     wakers: Vec<Waker>,
 }
 
 impl State {
     fn take(&mut self, notification: Notification) {
         match self.pushes {
-            Pushes::Pass => self.heard.push_back(notification),
-            Pushes::Double => {
-                self.heard.extend([notification, notification]);
-                self.kept.push(notification);
+            Pushes::Pass => self.deliverable.push_back(notification),
+            Pushes::Duplicate => {
+                self.deliverable.extend([notification, notification]);
+                self.held_back.push(notification);
             }
-            Pushes::Keep => self.kept.push(notification),
+            Pushes::Hold => self.held_back.push(notification),
         }
     }
 }
@@ -100,7 +100,7 @@ impl ProxyBackend {
     }
 
     /// The number of attempts and polls.
-    pub(crate) fn asked(&self) -> usize {
+    pub(crate) fn attempts_and_polls(&self) -> usize {
         self.with(|state| state.acquired.len() + state.polled as usize)
     }
 
@@ -112,36 +112,38 @@ impl ProxyBackend {
         self.with(|state| state.pushes = pushes);
     }
 
-    pub(crate) fn let_pushes_through(&self) {
+    pub(crate) fn deliver_held_pushes(&self) {
         self.with(|state| {
             state.pushes = Pushes::Pass;
-            state.heard.extend(std::mem::take(&mut state.kept));
+            state
+                .deliverable
+                .extend(std::mem::take(&mut state.held_back));
         });
     }
 
     /// Delivers a notification to the client.
     pub(crate) fn push(&self, notification: Notification) {
-        self.with(|state| state.heard.push_back(notification));
+        self.with(|state| state.deliverable.push_back(notification));
     }
 
-    /// Makes later subscriptions fake: they seem to succeed, but deliver nothing.
+    /// Makes later subscriptions fake: they succeed, but deliver nothing.
     pub(crate) fn fake_subscriptions(&self) {
-        self.with(|state| state.deaf = true);
+        self.with(|state| state.fake_subscriptions = true);
     }
 
-    /// Holds back the replies to acquires, or delivers them again.
-    pub(crate) fn keep_replies(&self, keep: bool) {
-        self.with(|state| state.keeps_replies = keep);
+    /// Sets whether the replies to acquires are held back.
+    pub(crate) fn hold_replies(&self, hold: bool) {
+        self.with(|state| state.holds_replies = hold);
     }
 
     async fn replies_pass(&self) {
-        poll_fn(|cx| self.ready(cx, |state| (!state.keeps_replies).then_some(()))).await;
+        poll_fn(|cx| self.ready(cx, |state| (!state.holds_replies).then_some(()))).await;
     }
 
-    /// Returns what `look` finds, or registers to be woken at the next change.
-    fn ready<T>(&self, cx: &Context<'_>, look: impl FnOnce(&mut State) -> Option<T>) -> Ready<T> {
+    /// Returns what `find` finds, or registers to be woken at the next change.
+    fn ready<T>(&self, cx: &Context<'_>, find: impl FnOnce(&mut State) -> Option<T>) -> Ready<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match look(&mut state) {
+        match find(&mut state) {
             Some(found) => Ready::Ready(found),
             None => {
                 state.wakers.push(cx.waker().clone());
@@ -150,7 +152,7 @@ impl ProxyBackend {
         }
     }
 
-    fn called(&self) {
+    fn count_call(&self) {
         self.with(|state| state.calls += 1);
     }
 }
@@ -160,17 +162,17 @@ impl ProxyBackend {
 impl LockBackend for ProxyBackend {
     forward_lock_backend!(|it| it.inner; capabilities runtime close);
     forward_lock_backend! {
-        |it| { it.called(); &it.inner };
+        |it| { it.count_call(); &it.inner };
         hello renew release convert inspect force_release
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
-        self.called();
-        let deaf = self.with(|state| {
+        self.count_call();
+        let fake_subscriptions = self.with(|state| {
             state.listens += 1;
-            state.deaf
+            state.fake_subscriptions
         });
-        if deaf {
+        if fake_subscriptions {
             return Ok(stream::pending().boxed());
         }
         let mut pushed = self.inner.listen(session).await?;
@@ -179,13 +181,15 @@ impl LockBackend for ProxyBackend {
             loop {
                 match pushed.poll_next_unpin(cx) {
                     Ready::Ready(Some(notification)) => {
-                        proxy.with(|state| state.take(notification))
+                        proxy.with(|state| state.take(notification));
                     }
                     Ready::Ready(None) => return Ready::Ready(None),
                     Ready::Pending => break,
                 }
             }
-            proxy.ready(cx, |state| state.heard.pop_front()).map(Some)
+            proxy
+                .ready(cx, |state| state.deliverable.pop_front())
+                .map(Some)
         })))
     }
 

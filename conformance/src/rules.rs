@@ -9,15 +9,15 @@ use crate::families;
 const RULES: &[(&str, &str)] = &[
     (
         "rule 1",
-        "the backend's clock alone decides; expired is now >= end",
+        "the backend's clock alone decides; expired means now >= expiry",
     ),
     (
         "rule 2",
-        "replies carry the time left in that very execution",
+        "replies carry the time left when they were computed",
     ),
     (
         "rule 3",
-        "no timers: `check again in`, at most the poll interval",
+        "no timers: `poll_after`, at most the poll interval",
     ),
     ("rule 4", "expiry is per owner, not per key"),
     ("rule 5", "reentrancy"),
@@ -64,13 +64,13 @@ pub fn rules_table() -> String {
          checks that it is up to date.\n\n\
          | rule | cases |\n|---|---|\n",
     );
-    for (rule, gist) in RULES {
+    for (rule, summary) in RULES {
         let cases: Vec<String> = families::all()
             .filter(|case| case.rules.contains(rule))
             .map(|case| format!("`{}`", case.name()))
             .collect();
         // Writing to a string cannot fail.
-        let _ = writeln!(table, "| **{rule}**: {gist} | {} |", cases.join(" · "));
+        let _ = writeln!(table, "| **{rule}**: {summary} | {} |", cases.join(" · "));
     }
     table
 }
@@ -86,26 +86,26 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/families")
     }
 
-    /// File stem and text of each family.
+    /// The file stem and the text of each family.
     fn sources() -> Vec<(String, String)> {
-        let files = std::fs::read_dir(families_folder()).expect("the folder is there");
+        let files = std::fs::read_dir(families_folder()).expect("the folder exists");
         let mut all = Vec::new();
         for file in files {
-            let path = file.expect("it can be listed").path();
+            let path = file.expect("a readable entry").path();
             let stem = path
                 .file_stem()
                 .expect("a file")
                 .to_string_lossy()
                 .into_owned();
             if stem != "mod" {
-                all.push((stem, std::fs::read_to_string(path).expect("it is text")));
+                all.push((stem, std::fs::read_to_string(path).expect("UTF-8 text")));
             }
         }
         all
     }
 
-    /// Names of the functions that have a case's signature.
-    fn written(text: &str) -> BTreeSet<String> {
+    /// The names of the functions with a case's signature.
+    fn case_functions(text: &str) -> BTreeSet<String> {
         let signature = "(world: &World) -> Verdict {";
         let lines = text.lines().filter_map(|line| line.strip_suffix(signature));
         lines
@@ -115,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn every_case_that_is_written_is_registered() {
+    fn every_case_is_registered() {
         for (family, text) in sources() {
             let registered: BTreeSet<_> = families::all()
                 .filter(|case| case.family == family)
                 .map(|case| case.name.to_string())
                 .collect();
-            assert_eq!(written(&text), registered, "in families/{family}.rs");
+            assert_eq!(case_functions(&text), registered, "in families/{family}.rs");
             assert!(
                 !registered.is_empty(),
                 "families/{family}.rs is not in the list"
@@ -133,7 +133,7 @@ mod tests {
     fn names_are_unique() {
         let mut seen = BTreeSet::new();
         for case in families::all() {
-            assert!(seen.insert(case.name()), "{} is there twice", case.name());
+            assert!(seen.insert(case.name()), "duplicate case {}", case.name());
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_ignored() {
+    fn basic_cases_cannot_be_ignored() {
         for (family, at_least) in [
             ("exclusion", 10),
             ("expiry", 7),
@@ -165,18 +165,18 @@ mod tests {
                 .count();
             assert!(
                 free >= at_least,
-                "{family} has {free} cases that need nothing"
+                "{family} has only {free} cases without needs"
             );
         }
     }
 
     #[test]
-    fn the_table_is_checked_in() {
+    fn checked_in_table_is_up_to_date() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("RULES.md");
-        let checked_in = std::fs::read_to_string(path).expect("RULES.md is there");
+        let checked_in = std::fs::read_to_string(path).expect("RULES.md exists");
         assert!(
             checked_in == rules_table(),
-            "RULES.md is out of date; make it anew:\n  \
+            "RULES.md is out of date; to regenerate it, run\n  \
              cargo run -p leasehold-conformance --example rules > conformance/RULES.md"
         );
     }

@@ -183,7 +183,7 @@ mod tests {
     #[async_trait]
     impl Harness for BrokenHarness {
         fn name(&self) -> &str {
-            "problem"
+            "broken"
         }
 
         fn capabilities(&self) -> Capabilities {
@@ -207,32 +207,32 @@ mod tests {
         }
     }
 
-    fn first_case_says(harness: BrokenHarness) -> String {
-        let case = families::all().next().expect("there are cases");
+    fn first_case_message(harness: BrokenHarness) -> String {
+        let case = families::all().next().expect("at least one case");
         let failure = run_case(&(Arc::new(harness) as Arc<dyn Harness>), case);
-        failure.expect_err("it cannot pass").to_string()
+        failure.expect_err("a broken harness").to_string()
     }
 
     #[test]
     fn a_missing_server_is_a_failure() {
-        let says = first_case_says(BrokenHarness::NoServer);
-        assert!(says.contains("connection refused"), "{says}");
+        let message = first_case_message(BrokenHarness::NoServer);
+        assert!(message.contains("connection refused"), "{message}");
     }
 
     #[test]
     fn a_case_that_hangs_is_a_failure() {
-        let says = first_case_says(BrokenHarness::Hangs);
-        assert!(says.contains("still running"), "{says}");
+        let message = first_case_message(BrokenHarness::Hangs);
+        assert!(message.contains("still running"), "{message}");
     }
 
     #[test]
     fn a_panic_is_a_failure() {
-        let says = first_case_says(BrokenHarness::Panics);
-        assert!(says.contains("a broken harness"), "{says}");
+        let message = first_case_message(BrokenHarness::Panics);
+        assert!(message.contains("a broken harness"), "{message}");
     }
 
     #[test]
-    fn ignored_cases_and_the_list_must_match() {
+    fn ignored_cases_must_match_the_list() {
         let harness = BrokenHarness::NoServer;
         let ignored: Vec<String> = families::all()
             .filter(|case| case.ignored_because(&harness).is_some())
@@ -241,17 +241,17 @@ mod tests {
         let mut list: Vec<&str> = ignored.iter().map(String::as_str).collect();
         assert_eq!(ignored_as_listed(&harness, &list), Ok(()));
 
-        let left_out = list.pop().expect("some need what it lacks");
-        let says = ignored_as_listed(&harness, &list).expect_err("one is not listed");
-        assert!(says.contains(left_out), "{says}");
+        let left_out = list.pop().expect("one ignored case");
+        let message = ignored_as_listed(&harness, &list).expect_err("one is missing");
+        assert!(message.contains(left_out), "{message}");
 
         list.extend([left_out, "expiry::not_a_moment_early"]);
-        let says = ignored_as_listed(&harness, &list).expect_err("that one runs");
-        assert!(says.contains("not_a_moment_early"), "{says}");
+        let message = ignored_as_listed(&harness, &list).expect_err("the case runs");
+        assert!(message.contains("not_a_moment_early"), "{message}");
     }
 
     #[test]
-    fn a_whole_family_is_one_entry_if_none_of_its_cases_runs() {
+    fn one_entry_stands_for_an_ignored_family() {
         let harness = BrokenHarness::NoServer;
         let ignored: BTreeSet<String> = families::all()
             .filter(|case| case.ignored_because(&harness).is_some())
@@ -264,18 +264,24 @@ mod tests {
         assert_eq!(ignored_as_listed(&harness, &list), Ok(()));
 
         list.push("semaphores::one_permit_excludes");
-        let says = ignored_as_listed(&harness, &list).expect_err("it is named twice");
-        assert!(says.contains("twice: [\"semaphores::one_permit"), "{says}");
+        let message = ignored_as_listed(&harness, &list).expect_err("listed twice");
+        assert!(
+            message.contains("twice: [\"semaphores::one_permit"),
+            "{message}"
+        );
         list.pop();
-        for wrong in ["expiry::*", "no_such_family::*"] {
-            list.push(wrong);
-            let says = ignored_as_listed(&harness, &list).expect_err("not ignored");
-            let family = wrong.trim_end_matches('*');
-            assert!(says.contains(family), "{says}");
+        for unknown in ["expiry::*", "no_such_family::*"] {
+            list.push(unknown);
+            let message = ignored_as_listed(&harness, &list).expect_err("not ignored");
+            let family = unknown.trim_end_matches('*');
+            assert!(message.contains(family), "{message}");
             list.pop();
         }
         list.retain(|entry| *entry != "semaphores::*");
-        let says = ignored_as_listed(&harness, &list).expect_err("not listed");
-        assert!(says.contains("not listed: [\"semaphores::*\"]"), "{says}");
+        let message = ignored_as_listed(&harness, &list).expect_err("not listed");
+        assert!(
+            message.contains("not listed: [\"semaphores::*\"]"),
+            "{message}"
+        );
     }
 }

@@ -88,21 +88,21 @@ impl World {
         self.environment.let_time_pass(time).await;
     }
 
-    /// Fails the case unless `remaining` at `stamp` is the given end, within the tolerance.
+    /// Fails the case unless the lease expires at `expiry`, within the tolerance.
     pub(crate) fn ends_at(
         &self,
         (stamp, remaining): (Stamp, Duration),
-        end: ServerTime,
+        expiry: ServerTime,
         rule: &'static str,
         promise: &str,
     ) -> Verdict {
-        let came = stamp.at.saturating_add(remaining).as_micros();
-        let off = Duration::from_micros(came.abs_diff(end.as_micros()));
-        if off <= self.timing.tolerance {
+        let actual = stamp.at.saturating_add(remaining).as_micros();
+        let difference = Duration::from_micros(actual.abs_diff(expiry.as_micros()));
+        if difference <= self.timing.tolerance {
             return Ok(());
         }
-        let left = end.saturating_since(stamp.at);
-        let expected = format!("{left:?} left, give or take {:?}", self.timing.tolerance);
+        let left = expiry.saturating_since(stamp.at);
+        let expected = format!("{left:?} left, plus or minus {:?}", self.timing.tolerance);
         Err(Failure::new(rule, promise, expected, remaining))
     }
 }
@@ -134,7 +134,10 @@ impl Lock {
     }
 
     pub(crate) fn policy(mut self, policy: Policy) -> Self {
-        self.spec = self.spec.with_policy(policy).expect("it fits the kind");
+        self.spec = self
+            .spec
+            .with_policy(policy)
+            .expect("the policy fits the kind");
         self
     }
 
@@ -394,7 +397,7 @@ impl Attempt {
         self.granted().holds
     }
 
-    /// The end of the lease of an attempt that was granted at once.
+    /// The expiry of the lease of an attempt that was granted at once.
     pub(crate) fn end_time(&self) -> ServerTime {
         self.stamp.at.saturating_add(self.granted().remaining)
     }
@@ -600,7 +603,7 @@ pub(crate) fn one<T: std::fmt::Debug>(
         count == 1,
         "trait contract",
         count,
-        "a batch is answered with a batch has one reply per request"
+        "a batch has one reply per request"
     );
     Ok(answers.remove(0)?)
 }

@@ -16,8 +16,8 @@ use leasehold_redis_rs::{Options, RedisBackend};
 
 pub use recording::{Phase, RecordingBackend};
 
-/// A busy machine may stall a process. A short timeout would make the client retry the call, which
-/// is not what these tests examine.
+/// Longer than the stalls of a busy machine. A short timeout would make clients retry calls, which
+/// these tests don't examine.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The client library of a backend.
@@ -30,7 +30,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// Its name on the command line.
+    /// The name of the library on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Library {
     /// Connects to the server at `url`.
     ///
     /// # Errors
-    /// The errors of the backend.
+    /// Returns the backend's error if it can't connect.
     pub async fn connect(
         self,
         url: &str,

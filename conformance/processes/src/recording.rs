@@ -18,9 +18,9 @@ pub enum Phase {
     /// Nothing was sent.
     #[default]
     Idle,
-    /// The client library has the acquire.
+    /// The acquire was passed to the client library.
     Sent,
-    /// The server granted the lock, and this process has the reply.
+    /// The server granted the lock, and this process received the reply.
     Granted,
 }
 
@@ -30,7 +30,7 @@ pub enum Phase {
 pub struct RecordingBackend {
     inner: Arc<dyn LockBackend>,
     notes: Arc<Mutex<Notes>>,
-    /// The maximum delay of replies and notices.
+    /// The maximum delay of replies and notifications.
     hold_back: Duration,
 }
 
@@ -54,8 +54,8 @@ impl RecordingBackend {
         }
     }
 
-    /// Also delays replies and notices by a random time up to `longest`, so that attempts can
-    /// be dropped between the grant and its arrival.
+    /// Also delays replies and notifications by a random time up to `longest`, so that a future can be
+    /// dropped between the grant and its arrival.
     #[must_use]
     pub const fn holding_back(mut self, longest: Duration) -> Self {
         self.hold_back = longest;
@@ -105,7 +105,7 @@ fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
 }
 
 impl Notes {
-    fn came_to(&mut self, sequence: u64, phase: Phase) {
+    fn advance(&mut self, sequence: u64, phase: Phase) {
         if self.current == sequence {
             self.phase = self.phase.max(phase);
         }
@@ -125,7 +125,7 @@ impl LockBackend for RecordingBackend {
         let (notes, runtime, longest) = (Arc::clone(&self.notes), self.runtime(), self.hold_back);
         Ok(Box::pin(notifications.then(move |notification| {
             if let Notification::Granted { sequence, .. } = notification {
-                lock(&notes).came_to(sequence, Phase::Granted);
+                lock(&notes).advance(sequence, Phase::Granted);
             }
             let runtime = Arc::clone(&runtime);
             async move {
@@ -140,20 +140,20 @@ impl LockBackend for RecordingBackend {
         {
             let mut notes = lock(&self.notes);
             notes.current = sequence;
-            notes.came_to(sequence, Phase::Sent);
+            notes.advance(sequence, Phase::Sent);
         }
-        let answer = self.inner.acquire(request).await?;
+        let reply = self.inner.acquire(request).await?;
         {
             let mut notes = lock(&self.notes);
-            match answer.reply {
-                AcquireReply::Acquired(_) => notes.came_to(sequence, Phase::Granted),
+            match reply.reply {
+                AcquireReply::Acquired(_) => notes.advance(sequence, Phase::Granted),
                 AcquireReply::Queued(_) => {}
-                AcquireReply::Contended(_) | AcquireReply::Refused(_) => return Ok(answer),
+                AcquireReply::Contended(_) | AcquireReply::Refused(_) => return Ok(reply),
             }
-            notes.tickets.entry(sequence).or_insert(answer.stamp.at);
+            notes.tickets.entry(sequence).or_insert(reply.stamp.at);
         }
         self.hold_back().await;
-        Ok(answer)
+        Ok(reply)
     }
 
     async fn acquire_all(
@@ -164,13 +164,13 @@ impl LockBackend for RecordingBackend {
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let answers = self.inner.poll(batch).await;
+        let replies = self.inner.poll(batch).await;
         {
             let mut notes = lock(&self.notes);
-            for (poll, answer) in batch.iter().zip(&answers) {
-                match answer.as_ref().map(|answer| &answer.reply) {
+            for (poll, reply) in batch.iter().zip(&replies) {
+                match reply.as_ref().map(|reply| &reply.reply) {
                     Ok(PollReply::Acquired(_)) => {
-                        notes.came_to(poll.operation.sequence, Phase::Granted);
+                        notes.advance(poll.operation.sequence, Phase::Granted);
                     }
                     Ok(PollReply::Gone(_)) => notes.waiters_lost += 1,
                     Ok(PollReply::Queued(_)) | Err(_) => {}
@@ -178,6 +178,6 @@ impl LockBackend for RecordingBackend {
             }
         }
         self.hold_back().await;
-        answers
+        replies
     }
 }

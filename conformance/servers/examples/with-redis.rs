@@ -1,5 +1,5 @@
-//! Runs a command with a temporary Redis server. `{url}` in the arguments becomes the server's
-//! address.
+//! Runs a command with a temporary Redis server. `{url}` in the arguments is replaced by the
+//! server's URL.
 //!
 //! ```sh
 //! cargo run -p leasehold-test-servers --example with-redis -- redis-cli -u '{url}' info server
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         .skip(1)
         .map(|word| word.replace("{url}", &server.url()));
     let Some(program) = words.next() else {
-        eprintln!("usage: with-redis COMMAND [ARGUMENT]..., with {{url}} for the server's address");
+        eprintln!("usage: with-redis COMMAND [ARGUMENT]..., where {{url}} is the server's URL");
         return ExitCode::from(2);
     };
     match Command::new(&program).args(words).status() {

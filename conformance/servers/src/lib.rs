@@ -1,8 +1,8 @@
 //! Real Redis servers for tests, and a proxy that injects network faults.
 //!
-//! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, stop and
-//!   continue it. The server ends when the value is dropped, when the test panics, and when the
-//!   test process is killed.
+//! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, pause and
+//!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
+//!   process is killed.
 //! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //!

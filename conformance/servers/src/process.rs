@@ -5,8 +5,8 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Waits for the end of its input, then kills the process whose number is its first argument and
-/// removes the folder that is its second.
+/// A shell script that waits for the end of its input. Then it kills the process with the id in its
+/// first argument and removes the folder in its second.
 pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$1""#;
 
 /// A running child process, killed with `SIGKILL` when dropped.
@@ -18,7 +18,7 @@ pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$1""#;
 pub(crate) struct Process {
     child: Child,
     watcher: Child,
-    /// Open as long as this process lives; never written to.
+    /// Open as long as this process runs. Nothing is written to it.
     _lifeline: ChildStdin,
 }
 
@@ -54,21 +54,21 @@ impl Process {
         }
     }
 
-    /// The exit status, if the process has ended by itself.
+    /// The exit status, if the process has exited.
     pub(crate) fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal)
-            .expect("a child that was not waited for can be signalled");
+            .expect("a child that was not waited for");
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The watcher ends first: once the child is waited for, its process id may be reused.
-        // An error means that the process has already ended.
+        // Kills the watcher first, because the child's process id may be reused after the wait.
+        // An error means that the process has already exited.
         for process in [&mut self.watcher, &mut self.child] {
             let _ = process.kill();
             let _ = process.wait();

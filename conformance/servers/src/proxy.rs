@@ -1,10 +1,10 @@
 //! A proxy that injects faults into Redis connections.
 //!
-//! Every connection has two halves. The request half cuts the client's bytes into requests,
-//! decides whether to drop one, and adds the others to a queue. The reply half cuts the
-//! server's bytes into replies and pushes, takes one request from the queue for each reply, and
-//! decides whether to drop that reply. Requests and replies keep their order on a connection,
-//! so each reply matches its request, however many are in flight.
+//! Every connection has two halves. The request half splits the client's bytes into requests,
+//! drops or forwards each one, and queues the forwarded ones. The reply half splits the server's
+//! bytes into replies and pushes. It takes one request from the queue for each reply, and drops or
+//! forwards the reply. Requests and replies keep their order on a connection, so each reply belongs
+//! to the request at the front of the queue.
 //!
 //! The proxy closes a connection after a dropped message: without one reply, the client would match
 //! all later replies with the wrong requests.
@@ -26,23 +26,23 @@ use crate::resp::{self, Frame, Request};
 type Matches = Box<dyn Fn(&Request) -> bool + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Direction {
     Request,
     Reply,
 }
 
-struct Meal {
-    what: What,
+struct DropRule {
+    direction: Direction,
     matches: Matches,
     left: u64,
 }
 
 /// The faults of all connections. A change wakes the connections that wait.
 #[derive(Clone, Copy, Debug, Default)]
-struct Weather {
+struct Faults {
     /// Forwards nothing on any connection.
-    silent: bool,
-    /// Connections with a lower number forward nothing any more.
+    black_hole: bool,
+    /// Connections with a lower number forward nothing.
     dead_below: u64,
     /// Connections with a lower number are closed.
     cut_below: u64,
@@ -52,15 +52,15 @@ struct Weather {
 
 struct Shared {
     upstream: Mutex<SocketAddr>,
-    weather: watch::Sender<Weather>,
-    menu: Mutex<Menu>,
+    faults: watch::Sender<Faults>,
+    drops: Mutex<Drops>,
 }
 
 #[derive(Default)]
-struct Menu {
-    meals: Vec<Meal>,
-    eaten_requests: u64,
-    eaten_replies: u64,
+struct Drops {
+    rules: Vec<DropRule>,
+    dropped_requests: u64,
+    dropped_replies: u64,
     connections: u64,
 }
 
@@ -69,22 +69,23 @@ impl Shared {
         *self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn menu(&self) -> MutexGuard<'_, Menu> {
-        self.menu.lock().unwrap_or_else(PoisonError::into_inner)
+    fn drops(&self) -> MutexGuard<'_, Drops> {
+        self.drops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether to drop this message. Counts the dropped ones.
-    fn eats(&self, what: What, request: &Request) -> bool {
-        let mut menu = self.menu();
-        let wanted =
-            |meal: &&mut Meal| meal.what == what && meal.left > 0 && (meal.matches)(request);
-        let Some(meal) = menu.meals.iter_mut().find(wanted) else {
+    /// Whether to drop this message. Counts dropped messages.
+    fn drops_message(&self, direction: Direction, request: &Request) -> bool {
+        let mut drops = self.drops();
+        let applies = |rule: &&mut DropRule| {
+            rule.direction == direction && rule.left > 0 && (rule.matches)(request)
+        };
+        let Some(rule) = drops.rules.iter_mut().find(applies) else {
             return false;
         };
-        meal.left -= 1;
-        match what {
-            What::Request => menu.eaten_requests += 1,
-            What::Reply => menu.eaten_replies += 1,
+        rule.left -= 1;
+        match direction {
+            Direction::Request => drops.dropped_requests += 1,
+            Direction::Reply => drops.dropped_replies += 1,
         }
         true
     }
@@ -112,18 +113,18 @@ impl FaultProxy {
     /// Starts a proxy to the server at `upstream` on a free port of 127.0.0.1.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or if no port can be had.
+    /// Panics outside a tokio runtime, or if no port is free.
     pub async fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
-            .expect("a port of 127.0.0.1 can be had");
+            .expect("a free port of 127.0.0.1");
         let address = listener
             .local_addr()
             .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             upstream: Mutex::new(upstream),
-            weather: watch::Sender::new(Weather::default()),
-            menu: Mutex::default(),
+            faults: watch::Sender::new(Faults::default()),
+            drops: Mutex::default(),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self {
@@ -139,37 +140,37 @@ impl FaultProxy {
         self.address
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// The URL for clients, `redis://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
     /// Drops the replies to the next `count` requests that match. The server executes these
-    /// requests; the client's connection is closed instead of a reply.
+    /// requests. The proxy closes the client's connection instead of forwarding the reply.
     pub fn eat_replies(
         &self,
         count: u64,
         matches: impl Fn(&Request) -> bool + Send + Sync + 'static,
     ) {
-        self.eat(What::Reply, count, Box::new(matches));
+        self.eat(Direction::Reply, count, Box::new(matches));
     }
 
-    /// Drops the next `count` requests that match. The server never receives them; the client's
-    /// connection is closed.
+    /// Drops the next `count` requests that match. The server never receives them. The proxy closes
+    /// the client's connection.
     pub fn eat_requests(
         &self,
         count: u64,
         matches: impl Fn(&Request) -> bool + Send + Sync + 'static,
     ) {
-        self.eat(What::Request, count, Box::new(matches));
+        self.eat(Direction::Request, count, Box::new(matches));
     }
 
-    fn eat(&self, what: What, count: u64, matches: Matches) {
-        let mut menu = self.shared.menu();
-        menu.meals.retain(|meal| meal.left > 0);
-        menu.meals.push(Meal {
-            what,
+    fn eat(&self, direction: Direction, count: u64, matches: Matches) {
+        let mut drops = self.shared.drops();
+        drops.rules.retain(|rule| rule.left > 0);
+        drops.rules.push(DropRule {
+            direction,
             matches,
             left: count,
         });
@@ -178,58 +179,58 @@ impl FaultProxy {
     /// The number of dropped replies. Check it, so that the test can't miss its fault.
     #[must_use]
     pub fn eaten_replies(&self) -> u64 {
-        self.shared.menu().eaten_replies
+        self.shared.drops().dropped_replies
     }
 
     /// The number of dropped requests. Check it, so that the test can't miss its fault.
     #[must_use]
     pub fn eaten_requests(&self) -> u64 {
-        self.shared.menu().eaten_requests
+        self.shared.drops().dropped_requests
     }
 
     /// The number of connections that clients have opened.
     #[must_use]
     pub fn connections(&self) -> u64 {
-        self.shared.menu().connections
+        self.shared.drops().connections
     }
 
-    /// Delays all messages in both directions by `delay`; zero turns it off.
+    /// Delays all messages in both directions by `delay`. Zero turns the delay off.
     pub fn delay(&self, delay: Duration) {
-        self.shared.weather.send_modify(|w| w.delay = delay);
+        self.shared.faults.send_modify(|w| w.delay = delay);
     }
 
-    /// A black hole: connections stay open and new ones are accepted, but the proxy forwards
-    /// nothing until [`heal`](Self::heal). Messages sent in the meantime arrive then.
+    /// Forwards nothing until [`heal`](Self::heal). Connections stay open and new ones are accepted.
+    /// Messages sent in the meantime are forwarded after `heal`.
     pub fn black_hole(&self) {
-        self.shared.weather.send_modify(|w| w.silent = true);
+        self.shared.faults.send_modify(|w| w.black_hole = true);
     }
 
-    /// Stops forwarding on the open connections forever, as if their network were gone. New ones
-    /// work.
+    /// Stops forwarding on the open connections forever, as if their network had failed. New
+    /// connections work.
     pub fn strand_connections(&self) {
-        let next = self.shared.menu().connections;
-        self.shared.weather.send_modify(|w| w.dead_below = next);
+        let next = self.shared.drops().connections;
+        self.shared.faults.send_modify(|w| w.dead_below = next);
     }
 
     /// Closes all open connections.
     pub fn cut_connections(&self) {
-        let next = self.shared.menu().connections;
-        self.shared.weather.send_modify(|w| w.cut_below = next);
+        let next = self.shared.drops().connections;
+        self.shared.faults.send_modify(|w| w.cut_below = next);
     }
 
-    /// Forwards new connections to another server, as a name does after a failover. Open
+    /// Forwards new connections to another server, like a DNS name after a failover. Open
     /// connections keep their server.
     pub fn lead_to(&self, upstream: SocketAddr) {
         let current = self.shared.upstream.lock();
         *current.unwrap_or_else(PoisonError::into_inner) = upstream;
     }
 
-    /// Ends all faults: drops, delays and holds back nothing more.
-    /// Connections that were silenced forever stay silent.
+    /// Ends drops, delays and the black hole. Connections stranded by
+    /// [`strand_connections`](Self::strand_connections) stay stranded.
     pub fn heal(&self) {
-        self.shared.menu().meals.clear();
-        self.shared.weather.send_modify(|w| {
-            w.silent = false;
+        self.shared.drops().rules.clear();
+        self.shared.faults.send_modify(|w| {
+            w.black_hole = false;
             w.delay = Duration::ZERO;
         });
     }
@@ -242,14 +243,14 @@ impl Drop for FaultProxy {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // Ends all connections when the task is aborted.
+    // Dropping the set closes all connections when this task is aborted.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
         let number = {
-            let mut menu = shared.menu();
-            menu.connections += 1;
-            menu.connections - 1
+            let mut drops = shared.drops();
+            drops.connections += 1;
+            drops.connections - 1
         };
         connections.spawn(serve(client, number, Arc::clone(&shared)));
     }
@@ -259,10 +260,10 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
     let mut gate = Gate {
         number,
-        weather: shared.weather.subscribe(),
+        faults: shared.faults.subscribe(),
     };
     let mut cut = gate.clone();
-    let under_way = Mutex::new(VecDeque::new());
+    let in_flight = Mutex::new(VecDeque::new());
     let served = async {
         if gate.pass().await.is_none() {
             return;
@@ -271,7 +272,7 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
             return;
         };
         for stream in [&client, &server] {
-            // Without it, small messages are delayed, but not lost.
+            // An error only means that small messages may be delayed.
             let _ = stream.set_nodelay(true);
         }
         let (from_client, to_client) = client.into_split();
@@ -279,8 +280,8 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
         let requests = Half::new(from_client, to_server, gate.clone());
         let replies = Half::new(from_server, to_client, gate);
         tokio::select! {
-            () = requests.run(|frame, bytes| passes_request(&shared, &under_way, frame, bytes)) => {}
-            () = replies.run(|frame, _| passes_reply(&shared, &under_way, frame)) => {}
+            () = requests.run(|frame, bytes| forwards_request(&shared, &in_flight, frame, bytes)) => {}
+            () = replies.run(|frame, _| forwards_reply(&shared, &in_flight, frame)) => {}
         }
     };
     tokio::select! {
@@ -289,55 +290,53 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
     }
 }
 
-type UnderWay = Mutex<VecDeque<Request>>;
+type InFlight = Mutex<VecDeque<Request>>;
 
-fn passes_request(shared: &Shared, under_way: &UnderWay, _: Frame, bytes: &[u8]) -> bool {
+fn forwards_request(shared: &Shared, in_flight: &InFlight, _: Frame, bytes: &[u8]) -> bool {
     let request = match resp::request(bytes) {
         Ok(request) => request,
-        Err(malformed) => panic!("a client sent no request: {malformed:?}"),
+        Err(malformed) => panic!("a client sent something other than a request: {malformed:?}"),
     };
-    if shared.eats(What::Request, &request) {
+    if shared.drops_message(Direction::Request, &request) {
         return false;
     }
     if !request.is_subscription() {
-        let mut queue = under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back(request);
     }
     true
 }
 
-fn passes_reply(shared: &Shared, under_way: &UnderWay, frame: Frame) -> bool {
+fn forwards_reply(shared: &Shared, in_flight: &InFlight, frame: Frame) -> bool {
     if frame.is_push {
         return true;
     }
-    let mut queue = under_way.lock().unwrap_or_else(PoisonError::into_inner);
-    // A reply without a request is an error of the connection itself, such as too many
-    // clients.
+    let mut queue = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+    // A reply without a request is an error of the connection, such as too many clients.
     queue
         .pop_front()
-        .is_none_or(|request| !shared.eats(What::Reply, &request))
+        .is_none_or(|request| !shared.drops_message(Direction::Reply, &request))
 }
 
 /// Decides whether a connection forwards messages.
 #[derive(Clone)]
 struct Gate {
     number: u64,
-    weather: watch::Receiver<Weather>,
+    faults: watch::Receiver<Faults>,
 }
 
 impl Gate {
-    /// Waits until a message may pass. Returns its delay, or `None` when the proxy
-    /// is gone.
+    /// Waits until a message may pass. Returns its delay, or `None` if the proxy was dropped.
     async fn pass(&mut self) -> Option<Duration> {
         let number = self.number;
-        let open = |w: &Weather| !w.silent && number >= w.dead_below;
-        Some(self.weather.wait_for(open).await.ok()?.delay)
+        let open = |w: &Faults| !w.black_hole && number >= w.dead_below;
+        Some(self.faults.wait_for(open).await.ok()?.delay)
     }
 
     async fn until_cut(&mut self) {
         let number = self.number;
-        // An error means that the proxy is gone: closed, too.
-        let _ = self.weather.wait_for(|w| number < w.cut_below).await;
+        // An error means that the proxy was dropped, which also closes the connection.
+        let _ = self.faults.wait_for(|w| number < w.cut_below).await;
     }
 }
 
@@ -359,7 +358,7 @@ impl Half {
         }
     }
 
-    /// Copies messages until the stream ends or `passes` refuses one, which is not copied.
+    /// Forwards messages until the stream ends or `passes` returns false for a message.
     async fn run(mut self, mut passes: impl FnMut(Frame, &[u8]) -> bool) {
         while let Ok(1..) = self.from.read_buf(&mut self.buffer).await {
             let Some(delay) = self.gate.pass().await else {
@@ -368,8 +367,8 @@ impl Half {
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            let (done, goes_on) = whole_messages(&self.buffer, &mut passes);
-            if self.to.write_all(&self.buffer[..done]).await.is_err() || !goes_on {
+            let (done, open) = whole_messages(&self.buffer, &mut passes);
+            if self.to.write_all(&self.buffer[..done]).await.is_err() || !open {
                 return;
             }
             self.buffer.drain(..done);
@@ -377,7 +376,7 @@ impl Half {
     }
 }
 
-/// The number of bytes of whole messages that may pass, and whether the connection continues.
+/// Returns the length of the complete messages that may pass, and whether the connection stays open.
 fn whole_messages(bytes: &[u8], passes: &mut impl FnMut(Frame, &[u8]) -> bool) -> (usize, bool) {
     let mut done = 0;
     loop {
@@ -389,7 +388,7 @@ fn whole_messages(bytes: &[u8], passes: &mut impl FnMut(Frame, &[u8]) -> bool) -
                 done += frame.length;
             }
             Ok(None) => return (done, true),
-            Err(malformed) => panic!("this is not the Redis protocol: {malformed:?}"),
+            Err(malformed) => panic!("not the Redis protocol: {malformed:?}"),
         }
     }
 }

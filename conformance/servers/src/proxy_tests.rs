@@ -21,13 +21,13 @@ impl Client {
     }
 
     async fn expect(&mut self, reply: &str) {
-        let mut got = vec![0; reply.len()];
-        let read = self.0.read_exact(&mut got);
+        let mut received = vec![0; reply.len()];
+        let read = self.0.read_exact(&mut received);
         tokio::time::timeout(LONG, read)
             .await
             .expect("in time")
             .expect("a reply");
-        assert_eq!(String::from_utf8_lossy(&got), reply);
+        assert_eq!(String::from_utf8_lossy(&received), reply);
     }
 
     async fn expect_closed(&mut self) {
@@ -39,7 +39,7 @@ impl Client {
 
     async fn expect_silence(&mut self) {
         let read = tokio::time::timeout(SOON, self.0.read_u8()).await;
-        assert!(read.is_err(), "nothing should come: {read:?}");
+        assert!(read.is_err(), "unexpected bytes: {read:?}");
     }
 }
 
@@ -51,7 +51,7 @@ async fn start() -> (RedisServer, FaultProxy, Client) {
 }
 
 #[tokio::test]
-async fn everything_passes_when_nothing_is_wrong() {
+async fn proxy_without_faults_forwards_everything() {
     let (_server, proxy, mut client) = start().await;
     let large = "x".repeat(100_000);
     client.send(&["SET", "k", &large]).await;
@@ -62,7 +62,7 @@ async fn everything_passes_when_nothing_is_wrong() {
 }
 
 #[tokio::test]
-async fn an_eaten_reply_was_executed_once_and_the_connection_is_cut() {
+async fn dropped_reply_was_executed_once_and_the_connection_is_closed() {
     let (_server, proxy, mut client) = start().await;
     proxy.eat_replies(2, |request| request.is("INCR"));
     for _ in 0..2 {
@@ -80,7 +80,7 @@ async fn an_eaten_reply_was_executed_once_and_the_connection_is_cut() {
 }
 
 #[tokio::test]
-async fn exactly_the_matching_reply_of_a_pipeline_is_eaten() {
+async fn only_the_matching_reply_of_a_pipeline_is_dropped() {
     let (_server, proxy, mut client) = start().await;
     proxy.eat_replies(1, |request| request.arguments()[1..] == [b"b".to_vec()]);
     for key in ["a", "b", "c"] {
@@ -105,7 +105,7 @@ async fn pushes_and_subscriptions_do_not_count_as_replies() {
         tokio::time::timeout(LONG, client.0.read_to_string(&mut all))
             .await
             .expect("in time")
-            .expect("closed in good order");
+            .expect("closed without an error");
         assert_eq!(proxy.eaten_replies(), 1);
         assert_eq!(all.matches("subscribe").count(), 2, "{all}");
         assert!(!all.to_lowercase().contains("pong"), "{all}");
@@ -113,7 +113,7 @@ async fn pushes_and_subscriptions_do_not_count_as_replies() {
 }
 
 #[tokio::test]
-async fn an_eaten_request_was_not_executed() {
+async fn dropped_request_was_not_executed() {
     let (_server, proxy, mut client) = start().await;
     proxy.eat_requests(1, |request| request.is("INCR"));
     client.send(&["INCR", "n"]).await;
@@ -125,7 +125,7 @@ async fn an_eaten_request_was_not_executed() {
 }
 
 #[tokio::test]
-async fn a_black_hole_accepts_and_says_nothing_until_it_is_healed() {
+async fn black_hole_forwards_nothing_until_healed() {
     let (_server, proxy, mut old) = start().await;
     old.send(&["PING"]).await;
     old.expect("+PONG\r\n").await;
@@ -160,7 +160,7 @@ async fn stranded_connections_stay_silent_while_new_ones_work() {
 }
 
 #[tokio::test]
-async fn connections_are_cut_even_in_a_black_hole() {
+async fn connections_are_closed_even_in_a_black_hole() {
     let (_server, proxy, mut client) = start().await;
     client.send(&["PING"]).await;
     client.expect("+PONG\r\n").await;
@@ -179,7 +179,7 @@ async fn replies_are_delayed() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_closes_the_connection() {
+async fn killed_server_closes_the_connection() {
     let (mut server, proxy, mut client) = start().await;
     client.send(&["PING"]).await;
     client.expect("+PONG\r\n").await;
@@ -193,7 +193,7 @@ async fn a_server_that_is_down_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn dropping_the_proxy_closes_its_connections() {
+async fn drop_closes_all_connections() {
     let (_server, proxy, mut client) = start().await;
     let address = proxy.address();
     client.send(&["PING"]).await;

@@ -1,6 +1,6 @@
 //! A parser for the Redis protocol that separates messages.
 
-/// A request as the client sent it.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     arguments: Vec<Vec<u8>>,
@@ -27,7 +27,7 @@ impl Request {
         self.is("EVALSHA") || self.is("EVAL")
     }
 
-    /// Whether the server answers with messages that look like pushes, one per channel.
+    /// Whether the server replies with messages that look like pushes, one per channel.
     pub(crate) fn is_subscription(&self) -> bool {
         let first = self.arguments.first().map_or(&[][..], Vec::as_slice);
         let name = first.to_ascii_lowercase();
@@ -35,20 +35,20 @@ impl Request {
     }
 }
 
-/// One whole message at the beginning of a buffer.
+/// One complete message at the start of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(crate) length: usize,
     /// Whether it is a RESP3 push, or its equivalent in RESP2.
     pub(crate) is_push: bool,
 }
 
-/// A byte stream that is not the Redis protocol as servers and clients speak it.
+/// The input that is not valid Redis protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) String);
 
-/// The first message in `bytes`, or `None` while it is not complete.
+/// Finds the first message in `bytes`. Returns `None` while it is incomplete.
 pub(crate) fn frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
     let mut at = 0;
     let mut missing = 1_usize;
@@ -67,7 +67,7 @@ pub(crate) fn frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
             }
             b'*' | b'~' | b'>' => missing += count(line)?.unwrap_or(0),
             b'%' => missing += 2 * count(line)?.unwrap_or(0),
-            // Only as the whole of a message.
+            // An inline command is a complete message.
             _ if line.len() + 2 == at && is_inline(bytes) => {}
             _ => return Err(Malformed(String::from_utf8_lossy(line).into_owned())),
         }
@@ -81,7 +81,7 @@ pub(crate) fn frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
     }))
 }
 
-/// The request that is the whole of `frame`.
+/// Parses the request in `frame`.
 pub(crate) fn request(frame: &[u8]) -> Result<Request, Malformed> {
     let bad = || Malformed(String::from_utf8_lossy(frame).into_owned());
     let (head, mut at) = line(frame, 0).ok_or_else(bad)?;
@@ -105,21 +105,22 @@ pub(crate) fn request(frame: &[u8]) -> Result<Request, Malformed> {
     Ok(Request { arguments })
 }
 
-/// Whether this is an inline command, as a person types it; fred sends HELLO like this.
+/// Whether this is an inline command, such as the HELLO that fred sends.
 fn is_inline(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(u8::is_ascii_alphabetic)
 }
 
-/// The line that begins at `at`, without its end, and where the next begins. Never empty.
+/// Returns the line that starts at `at`, without its line ending, and the start of the next line.
+/// The returned line is never empty.
 fn line(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let rest = bytes.get(at..)?;
     let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
-    // An empty line is no message; giving its end as its content makes it malformed.
-    let shown = if end == 0 { &rest[..2] } else { &rest[..end] };
-    Some((shown, at + end + 2))
+    // An empty line is malformed. Returning its line ending as content makes the caller refuse it.
+    let content = if end == 0 { &rest[..2] } else { &rest[..end] };
+    Some((content, at + end + 2))
 }
 
-/// The number behind the type byte; `None` for the -1 that stands for null.
+/// Parses the number after the type byte. Returns `None` for -1, which means null.
 fn count(line: &[u8]) -> Result<Option<usize>, Malformed> {
     let text = String::from_utf8_lossy(&line[1..]);
     if text == "-1" {
@@ -129,7 +130,7 @@ fn count(line: &[u8]) -> Result<Option<usize>, Malformed> {
     text.parse().map(Some).map_err(bad)
 }
 
-/// RESP2 has no pushes: a message is an array that begins with one of these words.
+/// Whether this is a RESP2 message of a subscription: an array that starts with one of these words.
 fn is_resp2_push(frame: &[u8]) -> bool {
     let Some((_, at)) = line(frame, 0).filter(|(head, _)| head[0] == b'*') else {
         return false;
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_measured_and_every_part_of_it_is_incomplete() {
+    fn every_type_has_its_length_and_a_prefix_is_incomplete() {
         for message in [
             &b"+OK\r\n"[..],
             b"-ERR no\r\n",
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn pushes_of_both_protocols_are_known() {
+    fn pushes_of_both_protocols_are_recognized() {
         for push in [
             &b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"[..],
             b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_with_all_their_bytes() {
+    fn request_keeps_all_bytes_of_its_arguments() {
         let bytes = b"*3\r\n$7\r\nevalsha\r\n$2\r\n\r\n\r\n$0\r\n\r\n";
         let request = request(bytes).expect("well formed");
         assert!(request.is_script() && request.is("EVALSHA") && !request.is("EVAL"));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_as_one_types_it_is_a_request() {
+    fn inline_command_is_a_request() {
         let bytes = b"HELLO 3 AUTH me pw\r\n*1\r\n";
         let first = whole(bytes).expect("whole");
         assert_eq!((first.length, first.is_push), (20, false));
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_refused() {
+    fn malformed_input_is_refused() {
         for bytes in [
             &b"?\r\n"[..],
             b"*1\r\nPING\r\n",

@@ -1,9 +1,9 @@
 //! A Redis server for one test.
 //!
-//! `redis-test` has a server type too. It is not used, because it asks the `redis-server` on
-//! `PATH` for its version whatever program it is told to start, and passes options by that
-//! answer: a 6.2 server then dies of an option of 7.0, and a machine without one on `PATH`
-//! panics without saying what is missing.
+//! `redis-test` has a server type too, but it always asks the `redis-server` on `PATH` for its
+//! version and chooses options by that version. If you start another program, such as a 6.2 server,
+//! it may refuse an option of 7.0. Without a `redis-server` on `PATH`, it panics and doesn't say what
+//! is missing.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -52,8 +52,8 @@ impl ServerOptions {
         self
     }
 
-    /// Writes every command to the append-only file before it is answered, so that a restart
-    /// with [`Data::Kept`] keeps all that was answered.
+    /// Writes every command to the append-only file before the reply is sent. A restart with
+    /// [`Data::Kept`] keeps every command that had a reply.
     #[must_use]
     pub fn with_append_only(mut self) -> Self {
         self.append_only = true;
@@ -64,8 +64,8 @@ impl ServerOptions {
     /// Starts the server and waits until it answers.
     ///
     /// # Panics
-    /// If the program is missing (the message says how to get one), refuses its configuration
-    /// or does not answer within 30 s.
+    /// Panics if the program is missing, refuses its configuration, or does not answer within 30 s.
+    /// If it is missing, the message says how to install it.
     #[must_use]
     pub fn start(self) -> RedisServer {
         RedisServer::start_with(self)
@@ -75,14 +75,14 @@ impl ServerOptions {
 /// The data after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Everything: from the append-only file if it has one, else from a snapshot taken just
-    /// before the kill.
+    /// Everything is kept: in the append-only file if the server has one, else in a snapshot taken
+    /// just before the kill.
     Kept,
-    /// An empty folder.
+    /// The server starts empty.
     Lost,
 }
 
-/// A server's version, as it reports it.
+/// The version that a server reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// 7 in 7.0.15.
@@ -93,8 +93,9 @@ pub struct Version {
     pub patch: u32,
 }
 
-/// A running Redis server on a TCP port of 127.0.0.1 and on a Unix socket, with a folder of its
-/// own. Dropping it kills the server and removes the folder.
+/// A running Redis server on a TCP port of 127.0.0.1 and on a Unix socket, in a temporary folder.
+///
+/// Dropping this value kills the server and removes the folder.
 #[derive(Debug)]
 pub struct RedisServer {
     // Dropped in this order: the process before its folder.
@@ -106,7 +107,10 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts a server without persistence; see [`ServerOptions::start`] for what can fail.
+    /// Starts a server without persistence.
+    ///
+    /// # Panics
+    /// Panics like [`ServerOptions::start`].
     #[must_use]
     pub fn start() -> Self {
         ServerOptions::default().start()
@@ -116,7 +120,7 @@ impl RedisServer {
         let folder = tempfile::Builder::new()
             .prefix("leasehold-server-")
             .tempdir()
-            .expect("a temporary folder can be made");
+            .expect("a temporary folder");
         let program = options.program.clone().unwrap_or_else(server_program);
         let mut server = Self {
             process: None,
@@ -133,10 +137,10 @@ impl RedisServer {
                 Err(log) => panic!("the Redis server did not start:\n{log}"),
             }
         }
-        panic!("no free port was found in {PORT_TRIES} tries");
+        panic!("found no free port in {PORT_TRIES} tries");
     }
 
-    /// Starts the process and waits until it answers; the error is the server's log.
+    /// Starts the process and waits until it answers. Returns the server's log if it fails.
     fn launch(&mut self) -> Result<(), String> {
         let _ = std::fs::remove_file(self.log_path());
         let mut command = Command::new(&self.program);
@@ -155,7 +159,7 @@ impl RedisServer {
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.program, &error)));
         let begun = Instant::now();
         while !self.answers() {
-            let ended = process.ended().expect("a child can be asked for its state");
+            let ended = process.ended().expect("the state of a child");
             if ended.is_some() || begun.elapsed() > START_WITHIN {
                 return Err(format!("{ended:?}\n{}", self.log()));
             }
@@ -165,7 +169,7 @@ impl RedisServer {
         Ok(())
     }
 
-    /// Whether it serves commands; a server that asks for a password does.
+    /// Whether the server replies. A request for a password is a reply too.
     fn answers(&self) -> bool {
         self.call("PING")
             .is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
@@ -184,31 +188,31 @@ impl RedisServer {
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
 
-    /// The TCP port on 127.0.0.1; a restart keeps it.
+    /// The TCP port on 127.0.0.1. A restart keeps it.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The TCP address; a restart keeps it.
+    /// The TCP address. A restart keeps it.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// The URL, `redis://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// The Unix socket; a restart keeps it.
+    /// The path of the Unix socket. A restart keeps it.
     #[must_use]
     pub fn socket_path(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 
-    /// `redis+unix:///…/redis.sock`, as both clients take it.
+    /// The URL of the Unix socket, `redis+unix:///…/redis.sock`, as both client libraries accept it.
     #[must_use]
     pub fn unix_url(&self) -> String {
         format!("redis+unix://{}", self.socket_path().display())
@@ -227,13 +231,14 @@ impl RedisServer {
     /// The version that the program reports.
     ///
     /// # Panics
-    /// If the program does not report one.
+    /// Panics if the program reports no version.
     #[must_use]
     pub fn version(&self) -> Version {
         version_of(&self.program)
     }
 
-    /// `SIGKILL`: connections break, new ones are refused until [`start_again`](Self::start_again).
+    /// Kills the server with `SIGKILL`. Connections break, and new ones are refused until
+    /// [`start_again`](Self::start_again).
     pub fn kill(&mut self) {
         self.process = None;
     }
@@ -241,24 +246,24 @@ impl RedisServer {
     /// Starts a killed server on the same address.
     ///
     /// # Panics
-    /// If it is still running, or does not start.
+    /// Panics if the server is still running, or does not start.
     pub fn start_again(&mut self) {
         assert!(self.process.is_none(), "the server is still running");
-        // The socket file of a killed server would look like that of a running one.
+        // The kill has left the socket file.
         let _ = std::fs::remove_file(self.socket_path());
         if let Err(log) = self.launch() {
             panic!("the Redis server did not start again:\n{log}");
         }
     }
 
-    /// `SIGKILL`, then a new start on the same address.
+    /// Kills the server with `SIGKILL` and starts it again on the same address.
     ///
     /// # Panics
-    /// If data is to be kept but cannot be (a server that asks for a password needs
-    /// [`ServerOptions::with_append_only`]), or if the server does not start.
+    /// Panics if the server can't save its data before a restart with [`Data::Kept`], or does not
+    /// start. A server with a password needs [`ServerOptions::with_append_only`] to keep its data.
     pub fn restart(&mut self, data: Data) {
         if data == Data::Kept && !self.options.append_only {
-            let reply = self.call("SAVE").expect("a running server answers");
+            let reply = self.call("SAVE").expect("a reply");
             assert!(reply.starts_with("+OK"), "the server cannot save: {reply}");
         }
         self.kill();
@@ -269,46 +274,47 @@ impl RedisServer {
     }
 
     fn remove_data(&self) {
-        for entry in std::fs::read_dir(self.folder.path()).expect("its folder can be read") {
-            let path = entry.expect("its folder can be read").path();
+        for entry in std::fs::read_dir(self.folder.path()).expect("a readable folder") {
+            let path = entry.expect("a readable folder").path();
             let removed = if path.is_dir() {
                 std::fs::remove_dir_all(&path)
             } else {
                 std::fs::remove_file(&path)
             };
-            removed.expect("its own files can be removed");
+            removed.expect("removable files");
         }
     }
 
-    /// `SIGSTOP`: connections stay open, nothing is answered until [`resume`](Self::resume).
+    /// Stops the server with `SIGSTOP`. Connections stay open, and nothing is answered until
+    /// [`resume`](Self::resume).
     ///
     /// # Panics
-    /// If the server was killed.
+    /// Panics if the server was killed.
     pub fn pause(&self) {
         self.running().signal(Signal::STOP);
     }
 
-    /// `SIGCONT`, after [`pause`](Self::pause).
+    /// Continues the server with `SIGCONT`, after [`pause`](Self::pause).
     ///
     /// # Panics
-    /// If the server was killed.
+    /// Panics if the server was killed.
     pub fn resume(&self) {
         self.running().signal(Signal::CONT);
     }
 
     fn running(&self) -> &Process {
-        self.process.as_ref().expect("the server was not killed")
+        self.process.as_ref().expect("a server that was not killed")
     }
 }
 
-/// A port below the range from which systems take the ports of outgoing connections, so that
-/// nobody gets it by chance while its server is being restarted.
+/// Returns a port below the ephemeral range, so that no outgoing connection takes it during a
+/// restart of its server.
 fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        // Processes that start at the same time begin with distant ports.
+        // Processes that start at the same time try different ports.
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);
         let offset = std::process::id().wrapping_mul(7_919).wrapping_add(turn) % COUNT;
         let port = u16::try_from(FIRST + offset).expect("30,000 fits");
@@ -327,7 +333,7 @@ fn version_of(program: &Path) -> Version {
     parse_version(&text).unwrap_or_else(|| panic!("no version in {text:?}"))
 }
 
-/// Finds `v=7.0.15` in what `redis-server --version` prints.
+/// Finds `v=7.0.15` in the output of `redis-server --version`.
 fn parse_version(text: &str) -> Option<Version> {
     let digits = text.split_whitespace().find_map(|w| w.strip_prefix("v="))?;
     let mut parts = digits.split('.').map(str::parse);

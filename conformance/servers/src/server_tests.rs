@@ -1,43 +1,43 @@
 use super::*;
 
 #[test]
-fn two_servers_answer_at_different_addresses() {
+fn two_servers_have_different_addresses() {
     let (a, b) = (RedisServer::start(), RedisServer::start());
     assert_ne!(a.port(), b.port());
-    assert_eq!(a.call("SET k 1").expect("answers"), "+OK\r\n");
-    assert_eq!(b.call("EXISTS k").expect("answers"), ":0\r\n");
+    assert_eq!(a.call("SET k 1").expect("a reply"), "+OK\r\n");
+    assert_eq!(b.call("EXISTS k").expect("a reply"), ":0\r\n");
     assert!(a.version().major >= 6, "{:?}", a.version());
 }
 
 #[test]
-fn restart_keeps_the_address_and_the_data_if_told_to() {
+fn restart_keeps_the_address_and_optionally_the_data() {
     for options in [
         ServerOptions::default(),
         ServerOptions::default().with_append_only(),
     ] {
         let mut server = options.start();
         let port = server.port();
-        server.call("SET k 1").expect("answers");
+        server.call("SET k 1").expect("a reply");
         server.restart(Data::Kept);
-        assert_eq!(server.call("EXISTS k").expect("answers"), ":1\r\n");
+        assert_eq!(server.call("EXISTS k").expect("a reply"), ":1\r\n");
         server.restart(Data::Lost);
-        assert_eq!(server.call("EXISTS k").expect("answers"), ":0\r\n");
+        assert_eq!(server.call("EXISTS k").expect("a reply"), ":0\r\n");
         assert_eq!(server.port(), port);
     }
 }
 
 #[test]
-fn a_killed_server_refuses_until_it_is_started_again() {
+fn killed_server_refuses_connections_until_started_again() {
     let mut server = RedisServer::start();
     server.kill();
     assert!(server.call("PING").is_err());
     assert!(std::net::TcpStream::connect(server.address()).is_err());
     server.start_again();
-    assert_eq!(server.call("PING").expect("answers"), "+PONG\r\n");
+    assert_eq!(server.call("PING").expect("a reply"), "+PONG\r\n");
 }
 
 #[test]
-fn a_paused_server_answers_when_it_is_resumed() {
+fn paused_server_answers_after_resume() {
     let server = RedisServer::start();
     server.pause();
     let mut stream = UnixStream::connect(server.socket_path()).expect("the kernel accepts");
@@ -45,18 +45,21 @@ fn a_paused_server_answers_when_it_is_resumed() {
     stream
         .set_read_timeout(Some(Duration::from_millis(100)))
         .expect("not zero");
-    assert!(stream.read(&mut [0; 7]).is_err(), "nothing may come");
+    assert!(
+        stream.read(&mut [0; 7]).is_err(),
+        "a paused server must not answer"
+    );
     server.resume();
     stream
         .set_read_timeout(Some(START_WITHIN))
         .expect("not zero");
     let mut reply = [0; 7];
-    stream.read_exact(&mut reply).expect("the reply comes");
+    stream.read_exact(&mut reply).expect("the delayed reply");
     assert_eq!(&reply, b"+PONG\r\n");
 }
 
 #[test]
-fn dropping_kills_the_server_and_removes_its_folder() {
+fn drop_kills_the_server_and_removes_its_folder() {
     let server = RedisServer::start();
     let (address, folder) = (server.address(), server.folder.path().to_owned());
     server.pause();
@@ -66,21 +69,21 @@ fn dropping_kills_the_server_and_removes_its_folder() {
 }
 
 #[test]
-fn extra_configuration_reaches_the_server() {
+fn server_uses_extra_configuration() {
     let server = ServerOptions::default()
         .with_config("requirepass", ["secret"])
         .start();
     assert!(
         server
             .call("GET k")
-            .expect("answers")
+            .expect("a reply")
             .starts_with("-NOAUTH")
     );
 }
 
 #[test]
 #[should_panic(expected = "did not start")]
-fn a_server_that_refuses_its_configuration_says_so() {
+fn refused_configuration_panics() {
     let _ = ServerOptions::default()
         .with_config("maxmemory", ["nonsense"])
         .start();
@@ -88,15 +91,15 @@ fn a_server_that_refuses_its_configuration_says_so() {
 
 #[test]
 #[should_panic(expected = "LEASEHOLD_REDIS_SERVER=/path/to/redis-server")]
-fn a_missing_program_says_how_to_get_one() {
+fn missing_program_panics_with_instructions() {
     let _ = ServerOptions::default()
         .with_program("/nowhere/redis-server")
         .start();
 }
 
 #[test]
-fn a_server_does_not_outlive_its_test_process() {
-    // Tests the watching shell without ending this process, by closing only the pipe.
+fn watcher_kills_the_server_after_its_test_process() {
+    // Closes only the pipe, because this process can't be killed.
     let folder = tempfile::tempdir().expect("a folder").keep();
     let mut command = Command::new("sleep");
     let mut child = command.arg("60").spawn().expect("sleep runs");
@@ -107,15 +110,15 @@ fn a_server_does_not_outlive_its_test_process() {
         .spawn()
         .expect("sh runs");
     drop(watcher.stdin.take());
-    assert!(!child.wait().expect("it ends").success());
-    watcher.wait().expect("it ends");
-    assert!(!folder.exists(), "its folder goes too");
+    assert!(!child.wait().expect("an exit status").success());
+    watcher.wait().expect("an exit status");
+    assert!(!folder.exists(), "the folder is removed");
 }
 
 #[test]
-fn versions_are_read_from_what_the_program_prints() {
+fn version_is_parsed_from_the_output() {
     let text = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=d81";
-    let version = parse_version(text).expect("it is there");
+    let version = parse_version(text).expect("a version");
     assert_eq!((version.major, version.minor, version.patch), (7, 0, 15));
     assert_eq!(parse_version("Redis server"), None);
 }

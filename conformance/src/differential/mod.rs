@@ -29,15 +29,16 @@ pub use outcomes::Counts;
 /// The variable with the number of commands to compare.
 pub const COMMANDS_VARIABLE: &str = "LEASEHOLD_DIFFERENTIAL_COMMANDS";
 const COMMANDS: u64 = 10_000;
-/// A run goes on until every outcome was seen often enough, up to so many times the commands asked
-/// for, or the usual number of them: a short run must not fail because what is rare did not come.
-const TIMEOUT: u64 = 6;
-/// Sequences tried while shrinking one that fails, and the longest time for it, in ms: a notification
-/// that does not come is waited for each time.
+/// A run continues until every outcome was seen often enough. It stops at this multiple of the
+/// requested commands, or of [`COMMANDS`] if that is more, so that a short run doesn't miss rare
+/// outcomes.
+const MAX_FACTOR: u64 = 6;
+/// The maximum number of sequences tried while shrinking a failed one.
 const SHRINK: u32 = 500;
+/// The maximum time for shrinking, in ms. A sequence with a missing notification takes seconds.
 const SHRINK_TIME: u32 = 60_000;
 
-/// How many commands [`check`] is to compare: [`COMMANDS_VARIABLE`], or 10,000.
+/// The number of commands for [`check`]: the value of [`COMMANDS_VARIABLE`], or 10,000.
 ///
 /// # Panics
 /// If the variable is set and is not a number.
@@ -45,19 +46,20 @@ const SHRINK_TIME: u32 = 60_000;
 pub fn commands() -> u64 {
     env::var(COMMANDS_VARIABLE).map_or(COMMANDS, |text| {
         let number = text.parse();
-        number.unwrap_or_else(|_| panic!("{COMMANDS_VARIABLE} is no number: {text}"))
+        number.unwrap_or_else(|_| panic!("{COMMANDS_VARIABLE} is not a number: {text}"))
     })
 }
 
-/// Plays random sequences to `backend`, on `runtime`, until at least that many commands are
-/// compared and every outcome was seen, or six times as many commands, 60,000 at least, are
-/// compared.
+/// Plays random sequences to `backend` on `runtime`.
+///
+/// The run ends when at least `commands` commands were compared and every outcome was seen. It also
+/// ends after six times as many commands, but not before 60,000.
 ///
 /// # Errors
-/// The shrunk sequence with the replies of both sides, or the outcomes that came too seldom.
+/// Returns the shrunk sequence with the replies of both sides, or the outcomes that were too rare.
 ///
 /// # Panics
-/// Inside another tokio runtime.
+/// Panics inside another tokio runtime.
 pub fn check(
     runtime: &Runtime,
     backend: Arc<dyn LockBackend>,
@@ -72,12 +74,12 @@ pub fn check(
     };
     let mut runner = TestRunner::new(config);
     let scripts = moves::scripts();
-    let most = commands.max(COMMANDS).saturating_mul(TIMEOUT);
-    let goes_on = |counts: &Counts| {
+    let max = commands.max(COMMANDS).saturating_mul(MAX_FACTOR);
+    let unfinished = |counts: &Counts| {
         let done = counts.commands();
-        done < commands || (done < most && !counts.gaps().is_empty())
+        done < commands || (done < max && !counts.gaps().is_empty())
     };
-    while goes_on(&fixture.borrow().counts) {
+    while unfinished(&fixture.borrow().counts) {
         let tree = scripts.new_tree(&mut runner);
         let tree = tree.map_err(|reason| reason.to_string())?;
         let played = runner.run_one(tree, |script| {

@@ -1,25 +1,26 @@
 //! Moves: the possible steps of a sequence, and how they are drawn.
 //!
-//! A move says little about names and times; it chooses among what there is when it is played, so
-//! that a sequence stays meaningful while proptest takes moves out of it.
+//! A move holds few names and times. It picks an attempt or a command when it is played, so a
+//! sequence stays meaningful while proptest removes moves from it.
 
 use std::time::Duration;
 
 use leasehold_api::{ForceHow, Kind, Limits, LockSpec, Mode, Policy};
 use proptest::prelude::*;
 
-/// Keys of one sequence.
+/// The number of keys of one sequence.
 pub(super) const KEYS: usize = 3;
-/// Of these, those that everything happens to; the last is for stories that need it for themselves.
-const BUSY: usize = 2;
-const OWN: usize = 2;
-/// Sessions; the first listens always, the second now and then, the third never.
+/// The first keys are shared by all single moves.
+const SHARED_KEYS: usize = 2;
+/// The last key is used only by scenarios that need a key to themselves.
+const SCENARIO_KEY: usize = 2;
+/// The number of sessions. The first always listens, the second sometimes, the third never.
 pub(super) const SESSIONS: usize = 3;
 
 /// A sequence of moves.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
-    /// What each key is usually used as.
+    /// The spec that most acquires of each key use.
     pub(super) specs: [LockSpec; KEYS],
     /// Whether the second session listens at first.
     pub(super) listening: bool,
@@ -30,9 +31,9 @@ pub(super) struct Script {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Move {
     Acquire(Ask),
-    /// Two in one batch.
+    /// Two acquires in one batch.
     Acquires([Ask; 2]),
-    /// A poll of this many attempts in one batch, the `which`-th newest first.
+    /// A poll of `batch` attempts in one batch, starting with the `which`-th newest.
     Poll {
         which: usize,
         batch: usize,
@@ -60,16 +61,16 @@ pub(super) enum Move {
     Inspect {
         key: usize,
     },
-    /// The command that was sent `back` commands ago, again.
+    /// Repeats the command that was sent `back` commands ago.
     Again {
         back: usize,
     },
     Sleep(Duration),
-    /// Until a [`Lease::Short`] is over, and what was [`Deliver::Early`] is in its window.
+    /// Sleeps until a [`Lease::Short`] has expired and a [`Deliver::Early`] is in its window.
     SleepUnit,
     /// The second session starts to listen, or stops.
     Listen(bool),
-    /// The slot of this key gets a key that was never used.
+    /// Puts a new key into this slot.
     Fresh {
         key: usize,
     },
@@ -81,23 +82,23 @@ pub(super) struct Ask {
     pub(super) key: usize,
     pub(super) session: usize,
     pub(super) owner: u64,
-    /// 1 writes; more reads, or takes so many permits.
+    /// The number of permits. On a reader/writer lock, 1 writes and more reads.
     pub(super) weight: u32,
     pub(super) lease: Lease,
     pub(super) wait: Option<Waiter>,
     pub(super) deliver: Deliver,
     pub(super) floor: Floor,
     pub(super) limits: Limits,
-    /// Takes the key for something that it is not.
-    pub(super) other: bool,
-    /// A sequence that the session skipped before: an older attempt than the last.
+    /// Uses another kind of lock than the key's spec.
+    pub(super) other_kind: bool,
+    /// Uses a sequence that the session skipped, which is older than its last attempt.
     pub(super) old: bool,
 }
 
 /// The length of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
-    /// Long enough for one more command, if all goes well, and not for more.
+    /// Usually long enough for one more command, but not for two.
     Short,
     Millis(u64),
 }
@@ -108,9 +109,9 @@ const LONG: Lease = Lease::Millis(3_000);
 /// The delivery deadline of an acquire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deliver {
-    /// From now, in µs.
+    /// In µs from now.
     In(i64),
-    /// Too far ahead, if it is executed at once.
+    /// Too far ahead when it is executed immediately.
     Early,
 }
 
@@ -118,21 +119,21 @@ pub(super) enum Deliver {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) listening: bool,
-    /// The waiter's own deadline, from now, in µs.
+    /// The deadline of the wait, in µs from now.
     pub(super) until: Option<i64>,
 }
 
-/// The token floor that an acquire brings.
+/// The token floor of an acquire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Floor {
     None,
     /// Relative to the last token seen on the key.
     Near(i64),
-    /// More than a day ahead.
+    /// Above the allowed maximum.
     TooHigh,
 }
 
-/// An acquire that is certain to be in time, waits for nothing and sets no limits.
+/// An acquire that is always in time, does not wait and reaches no limit.
 const fn plain(key: usize, session: usize, owner: u64, weight: u32, lease: Lease) -> Ask {
     Ask {
         key,
@@ -148,7 +149,7 @@ const fn plain(key: usize, session: usize, owner: u64, weight: u32, lease: Lease
             waiters: 100,
             holders: 100,
         },
-        other: false,
+        other_kind: false,
         old: false,
     }
 }
@@ -180,22 +181,29 @@ fn asks() -> impl Strategy<Value = Ask> {
         waiters,
         holders,
     });
-    let who = (0..BUSY, 0..SESSIONS, 0..3_u64, 1..4_u32, leases());
-    let odd = (prop::bool::weighted(0.08), prop::bool::weighted(0.2));
-    (who, wait, deliver, floor, limits, odd).prop_map(
-        |((key, session, owner, weight, lease), wait, deliver, floor, limits, (other, old))| Ask {
+    let target = (0..SHARED_KEYS, 0..SESSIONS, 0..3_u64, 1..4_u32, leases());
+    let flags = (prop::bool::weighted(0.08), prop::bool::weighted(0.2));
+    (target, wait, deliver, floor, limits, flags).prop_map(
+        |(
+            (key, session, owner, weight, lease),
             wait,
             deliver,
             floor,
             limits,
-            other,
+            (other_kind, old),
+        )| Ask {
+            wait,
+            deliver,
+            floor,
+            limits,
+            other_kind,
             old,
             ..plain(key, session, owner, weight, lease)
         },
     )
 }
 
-/// Short ones expire on the way, long ones do not even on a slow machine.
+/// Short leases expire within a sequence. The long one does not, even on a slow machine.
 fn leases() -> impl Strategy<Value = Lease> {
     prop_oneof![
         1 => (1..4_u64).prop_map(Lease::Millis),
@@ -220,7 +228,7 @@ fn how() -> impl Strategy<Value = ForceHow> {
     prop_oneof![Just(ForceHow::Revoke), Just(ForceHow::Now)]
 }
 
-/// A short command about an attempt, to be sent before and after something happens to it.
+/// A single command about an attempt.
 fn about(which: usize, lease: Lease) -> impl Strategy<Value = Move> {
     prop_oneof![
         2 => any::<bool>().prop_map(move |listening| Move::Poll { which, batch: 1, listening }),
@@ -242,46 +250,46 @@ fn single() -> impl Strategy<Value = Move> {
         10 => (which(), batch()).prop_map(|(which, batch)| Move::Release { which, batch }),
         8 => (which(), to(), prop::bool::weighted(0.3))
             .prop_map(|(which, to, old)| Move::Convert { which, to, old }),
-        3 => (0..BUSY, how(), prop::bool::weighted(0.4))
+        3 => (0..SHARED_KEYS, how(), prop::bool::weighted(0.4))
             .prop_map(|(key, how, old)| Move::Force { key, how, old }),
-        5 => (0..BUSY).prop_map(|key| Move::Inspect { key }),
+        5 => (0..SHARED_KEYS).prop_map(|key| Move::Inspect { key }),
         14 => which().prop_map(|back| Move::Again { back }),
         4 => (1..4_000_u64).prop_map(|us| Move::Sleep(Duration::from_micros(us))),
         1 => (6_000..20_000_u64).prop_map(|us| Move::Sleep(Duration::from_micros(us))),
         1 => any::<bool>().prop_map(Move::Listen),
-        1 => (0..BUSY).prop_map(|key| Move::Fresh { key }),
+        1 => (0..SHARED_KEYS).prop_map(|key| Move::Fresh { key }),
     ]
 }
 
-/// What happens to an attempt, told by what is said about it before and after, and once more.
-fn fate(what: impl Strategy<Value = Move>, lease: Lease) -> impl Strategy<Value = Vec<Move>> {
-    // A sleep sends nothing, so what was said before it is the newest.
+/// Something happens to an attempt, with a repeated command about it before and after.
+fn fate(event: impl Strategy<Value = Move>, lease: Lease) -> impl Strategy<Value = Vec<Move>> {
+    // A sleep sends nothing, so the command before it is the newest.
     let back = usize::from(lease == LONG);
-    let who = (0..SESSIONS, 0..3_u64, 1..3_u32);
-    (who, about(0, lease), what, about(0, lease)).prop_map(
-        move |((session, owner, weight), before, what, after)| {
+    let attempt = (0..SESSIONS, 0..3_u64, 1..3_u32);
+    (attempt, about(0, lease), event, about(0, lease)).prop_map(
+        move |((session, owner, weight), before, event, after)| {
             vec![
-                Move::Fresh { key: OWN },
-                Move::Acquire(plain(OWN, session, owner, weight, lease)),
+                Move::Fresh { key: SCENARIO_KEY },
+                Move::Acquire(plain(SCENARIO_KEY, session, owner, weight, lease)),
                 before,
-                what,
+                event,
                 Move::Again { back },
                 after,
                 Move::Again { back: 0 },
-                // What happened, once more; for a sleep, what was said before it.
+                // Repeats the event; after a sleep, the command before it.
                 Move::Again { back: 3 },
             ]
         },
     )
 }
 
-/// An attempt that has expired, and nobody but its own next command can have noticed.
+/// An attempt that expires unnoticed until its own next command.
 fn expired_unseen() -> impl Strategy<Value = Vec<Move>> {
-    let who = (0..SESSIONS, 0..3_u64, 1..3_u32);
-    (who, about(0, LONG)).prop_map(|((session, owner, weight), first)| {
+    let attempt = (0..SESSIONS, 0..3_u64, 1..3_u32);
+    (attempt, about(0, LONG)).prop_map(|((session, owner, weight), first)| {
         vec![
-            Move::Fresh { key: OWN },
-            Move::Acquire(plain(OWN, session, owner, weight, Lease::Short)),
+            Move::Fresh { key: SCENARIO_KEY },
+            Move::Acquire(plain(SCENARIO_KEY, session, owner, weight, Lease::Short)),
             Move::SleepUnit,
             first,
             Move::Again { back: 0 },
@@ -291,7 +299,7 @@ fn expired_unseen() -> impl Strategy<Value = Vec<Move>> {
 
 /// A command that is repeated immediately.
 fn twice() -> impl Strategy<Value = Vec<Move>> {
-    let force = (0..BUSY, how()).prop_map(|(key, how)| Move::Force {
+    let force = (0..SHARED_KEYS, how()).prop_map(|(key, how)| Move::Force {
         key,
         how,
         old: true,
@@ -301,12 +309,12 @@ fn twice() -> impl Strategy<Value = Vec<Move>> {
         Move::Acquire(Ask { deliver, ..ask })
     });
     let other = (which(), leases()).prop_flat_map(|(which, lease)| about(which, lease));
-    let look = (0..BUSY).prop_map(|key| Move::Inspect { key });
-    prop_oneof![1 => force, 2 => late, 4 => other, 2 => look]
+    let inspect = (0..SHARED_KEYS).prop_map(|key| Move::Inspect { key });
+    prop_oneof![1 => force, 2 => late, 4 => other, 2 => inspect]
         .prop_map(|first| vec![first, Move::Again { back: 0 }])
 }
 
-/// An acquire that comes before its window and is told so, and then in time.
+/// An acquire that is refused because it is ahead of its delivery window, and then repeated in time.
 fn early() -> impl Strategy<Value = Vec<Move>> {
     asks().prop_map(|ask| {
         let deliver = Deliver::Early;
@@ -318,8 +326,8 @@ fn early() -> impl Strategy<Value = Vec<Move>> {
     })
 }
 
-/// An upgrade that is refused while another reads, and comes again when it is alone; and the way
-/// back.
+/// An upgrade that is refused while another owner reads, repeated by the sole reader, and then
+/// downgrades.
 fn upgrade() -> impl Strategy<Value = Vec<Move>> {
     (0..SESSIONS, 0..SESSIONS).prop_map(|(one, other)| {
         let down = Move::Convert {
@@ -328,9 +336,9 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
             old: false,
         };
         vec![
-            Move::Fresh { key: OWN },
-            Move::Acquire(plain(OWN, one, 0, 2, LONG)),
-            Move::Acquire(plain(OWN, other, 1, 2, LONG)),
+            Move::Fresh { key: SCENARIO_KEY },
+            Move::Acquire(plain(SCENARIO_KEY, one, 0, 2, LONG)),
+            Move::Acquire(plain(SCENARIO_KEY, other, 1, 2, LONG)),
             Move::Convert {
                 which: 1,
                 to: Mode::Exclusive,
@@ -338,7 +346,8 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
             },
             Move::Release { which: 0, batch: 1 },
             Move::Again { back: 1 },
-            // It takes effect, arrives again in a past epoch, and then twice has nothing to do.
+            // The first takes effect. The second names an older epoch. The last two find the hold
+            // already shared.
             down,
             Move::Again { back: 0 },
             Move::Convert {
@@ -352,22 +361,22 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
     })
 }
 
-/// One more hold, or an attempt at one, by an owner that holds; then one of them ends.
+/// A holder tries to take another hold. Then one of the two is released.
 fn nested() -> impl Strategy<Value = Vec<Move>> {
     let outer = (0..SESSIONS, 0..3_u64, 1..4_u32);
     (outer, asks(), any::<bool>(), 0..2_usize).prop_map(
         |((session, owner, weight), ask, early, which)| {
             let mut inner = Ask {
-                key: OWN,
+                key: SCENARIO_KEY,
                 session,
                 owner,
-                other: false,
+                other_kind: false,
                 old: false,
                 ..ask
             };
             let mut moves = vec![
-                Move::Fresh { key: OWN },
-                Move::Acquire(plain(OWN, session, owner, weight, LONG)),
+                Move::Fresh { key: SCENARIO_KEY },
+                Move::Acquire(plain(SCENARIO_KEY, session, owner, weight, LONG)),
             ];
             if early {
                 inner.deliver = Deliver::Early;
@@ -385,10 +394,10 @@ fn nested() -> impl Strategy<Value = Vec<Move>> {
     )
 }
 
-/// A key that may be free while all its waiters are unreachable, and a waiter that polls and then is
-/// unreachable again, several times.
+/// A waiter that doesn't listen becomes unreachable, so that the key may be free while it waits. It
+/// polls and becomes unreachable again, several times.
 fn unreachable() -> impl Strategy<Value = Vec<Move>> {
-    (1..SESSIONS, leases(), 0..4_usize).prop_map(|(deaf, lease, rounds)| {
+    (1..SESSIONS, leases(), 0..4_usize).prop_map(|(session, lease, rounds)| {
         let listening = true;
         let waiter = Waiter {
             listening,
@@ -396,25 +405,25 @@ fn unreachable() -> impl Strategy<Value = Vec<Move>> {
         };
         let waiter = Ask {
             wait: Some(waiter),
-            ..plain(OWN, deaf, 1, 1, lease)
+            ..plain(SCENARIO_KEY, session, 1, 1, lease)
         };
-        let holder = |owner| Move::Acquire(plain(OWN, 0, owner, 1, LONG));
-        let (look, again) = (Move::Inspect { key: OWN }, Move::Again { back: 0 });
-        let end = |which| Move::Release { which, batch: 1 };
+        let holder = |owner| Move::Acquire(plain(SCENARIO_KEY, 0, owner, 1, LONG));
+        let (inspect, again) = (Move::Inspect { key: SCENARIO_KEY }, Move::Again { back: 0 });
+        let release = |which| Move::Release { which, batch: 1 };
         let mut moves = vec![
-            Move::Fresh { key: OWN },
+            Move::Fresh { key: SCENARIO_KEY },
             holder(0),
             Move::Acquire(waiter),
-            end(1),
+            release(1),
         ];
-        moves.extend([look, again]);
+        moves.extend([inspect, again]);
         for round in 1..=rounds {
             let poll = Move::Poll {
                 which: round,
                 batch: 1,
                 listening,
             };
-            moves.extend([holder(2), poll, end(0), look]);
+            moves.extend([holder(2), poll, release(0), inspect]);
         }
         moves
     })
@@ -423,18 +432,18 @@ fn unreachable() -> impl Strategy<Value = Vec<Move>> {
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     let force = |how| {
         Just(Move::Force {
-            key: OWN,
+            key: SCENARIO_KEY,
             how,
             old: false,
         })
     };
-    let ended = Just(Move::Release { which: 0, batch: 1 });
+    let released = Just(Move::Release { which: 0, batch: 1 });
     let expired = Just(Move::SleepUnit);
     prop_oneof![
         64 => single().prop_map(|one| vec![one]),
         2 => fate(force(ForceHow::Now), LONG),
         2 => fate(force(ForceHow::Revoke), LONG),
-        1 => fate(ended, LONG),
+        1 => fate(released, LONG),
         4 => fate(expired, Lease::Short),
         6 => expired_unseen(),
         10 => early(),
@@ -445,7 +454,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     ]
 }
 
-/// All kinds of lock that a key may be used as.
+/// The spec for a kind of lock. `choice` covers all kinds and policies.
 fn spec(choice: usize, waiter_lease: u64) -> LockSpec {
     let rw = |policy| LockSpec::rw_lock().with_policy(policy);
     let spec = match choice {
@@ -462,7 +471,7 @@ fn spec(choice: usize, waiter_lease: u64) -> LockSpec {
         .expect("every choice is valid")
 }
 
-/// The mode that a weight stands for on a lock of this kind.
+/// The mode that a weight means for this kind of lock.
 pub(super) const fn mode(kind: Kind, weight: u32) -> Mode {
     match (kind, weight) {
         (Kind::Semaphore, permits) => Mode::Permits(permits),
@@ -471,7 +480,7 @@ pub(super) const fn mode(kind: Kind, weight: u32) -> Mode {
     }
 }
 
-/// How to draw sequences.
+/// The strategy for sequences.
 pub(super) fn scripts() -> impl Strategy<Value = Script> {
     let choice = || (0..9_usize, prop::sample::select(vec![12_u64, 3_000]));
     let specs = [choice(), choice(), choice()]

@@ -17,7 +17,7 @@ macro_rules! outcomes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(super) enum Outcome { $($name),+ }
 
-        /// Each with whether it can come of a first sending, and of a repeated one.
+        /// Each outcome with the expected count for first and for repeated commands.
         const ALL: &[(Outcome, Expected, Expected)] =
             &[$((Outcome::$name, Expected::$once, Expected::$again)),+];
     };
@@ -28,14 +28,14 @@ macro_rules! outcomes {
 enum Expected {
     /// At least [`ENOUGH`].
     Seen,
-    /// 0: no sequence of commands leads there before the watermarks of a session are forgotten.
+    /// Exactly 0: impossible as long as the key keeps the session's watermark.
     Never,
 }
 
-// Why some never come of a repeated sending: the first `Release` left nothing to release and noted
-// its sequence, so that the attempt can neither hold nor wait again, and the note tells `Ended`
-// or, once a later sequence is noted, nothing; `Ended` comes of nothing else. The first `Now` ended
-// the holders of its tokens, and no later holder gets an old token.
+// Some outcomes are impossible for a repeated command. The first `Release` removes the attempt and
+// sets the watermark, so the attempt can neither hold nor wait again. The repeated one answers
+// `Released`, or `Unknown` once the watermark is higher. No other command leads to `Released`. The
+// first `Now` removes the holders of its tokens, and no later holder gets an old token.
 outcomes! {
     AcquireAcquired: Seen Seen;
     AcquireAcquiredAgain: Seen Seen;
@@ -86,13 +86,13 @@ outcomes! {
 }
 
 impl Outcome {
-    /// Which one a reply to a command is; `None` if it answers another command.
+    /// The outcome of a command; `None` if the reply belongs to another kind of command.
     pub(super) fn of(command: &Command, reply: &Reply) -> Option<Self> {
         Some(match (command, reply) {
             (Command::Acquire(_), Reply::Acquire(reply)) => Self::of_acquire(reply),
             (Command::Poll(_), Reply::Poll(reply)) => Self::of_poll(reply),
             (Command::Renew(_), Reply::Renew(reply)) => Self::of_renew(*reply),
-            (Command::Release(_), Reply::Release(reply)) => Self::of_end(*reply),
+            (Command::Release(_), Reply::Release(reply)) => Self::of_release(*reply),
             (Command::Convert(request), Reply::Convert(reply)) => match reply {
                 ConvertReply::Converted { .. } if request.to == leasehold_api::Mode::Shared => {
                     Self::ConvertToShared
@@ -163,7 +163,7 @@ impl Outcome {
         }
     }
 
-    const fn of_end(reply: ReleaseReply) -> Self {
+    const fn of_release(reply: ReleaseReply) -> Self {
         match reply {
             ReleaseReply::Released { holds_left: 0, .. } => Self::ReleaseReleased,
             ReleaseReply::Released { .. } => Self::ReleaseReleasedOneOfMore,
@@ -179,6 +179,7 @@ impl Outcome {
 /// The count of each outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
+    /// The counts of each outcome for first and repeated commands, in the order of [`ALL`].
     seen: Vec<[u64; 2]>,
     notifications: u64,
 }
@@ -191,8 +192,8 @@ impl Counts {
         }
     }
 
-    pub(super) fn count(&mut self, outcome: Outcome, again: bool) {
-        self.seen[outcome as usize][usize::from(again)] += 1;
+    pub(super) fn count(&mut self, outcome: Outcome, repeated: bool) {
+        self.seen[outcome as usize][usize::from(repeated)] += 1;
     }
 
     pub(super) fn count_notifications(&mut self, more: usize) {
@@ -211,18 +212,18 @@ impl Counts {
         self.notifications
     }
 
-    /// The outcomes that were too rare, or that should be impossible; one line each.
+    /// One line for each outcome that was too rare or that should be impossible.
     pub(super) fn gaps(&self) -> Vec<String> {
         let mut gaps = Vec::new();
         for ((outcome, once, again), seen) in ALL.iter().zip(&self.seen) {
-            for (sending, expected, seen) in [("first", once, seen[0]), ("again", again, seen[1])] {
+            for (sent, expected, seen) in [("first", once, seen[0]), ("repeated", again, seen[1])] {
                 let fine = match expected {
                     Expected::Seen => seen >= ENOUGH,
                     Expected::Never => seen == 0,
                 };
                 if !fine {
                     gaps.push(format!(
-                        "{outcome:?}, sent {sending}: {seen} times, {expected:?}"
+                        "{outcome:?}, {sent} command: {seen} times, expected {expected:?}"
                     ));
                 }
             }
@@ -233,7 +234,7 @@ impl Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<26}{:>9}{:>9}", "outcome", "first", "again")?;
+        writeln!(f, "{:<26}{:>9}{:>9}", "outcome", "first", "repeated")?;
         for ((outcome, ..), [once, again]) in ALL.iter().zip(&self.seen) {
             writeln!(f, "{:<26}{once:>9}{again:>9}", format!("{outcome:?}"))?;
         }

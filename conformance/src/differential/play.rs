@@ -26,11 +26,12 @@ pub(super) struct Fixture {
     unit: Duration,
 }
 
-/// Calls by which that time is measured.
+/// The number of calls that measure the unit.
 const CALLS: usize = 9;
+/// The longest unit, in ms.
 const LONGEST_UNIT: u64 = 20;
-/// By this much a sleep is longer than what it is to outlast.
-const A_LITTLE: Duration = Duration::from_micros(300);
+/// A sleep is longer by this margin than the lease that should expire.
+const MARGIN: Duration = Duration::from_micros(300);
 
 /// A key and its state in the machine.
 struct Lock {
@@ -76,7 +77,7 @@ impl Fixture {
         })
     }
 
-    /// Plays a sequence from fresh keys on; the error tells all that was sent.
+    /// Plays a sequence on new keys. An error lists all commands and replies.
     pub(super) async fn play(&mut self, script: &Script) -> Result<(), String> {
         let backend = Arc::clone(&self.backend);
         for (subscriber, listens) in
@@ -111,10 +112,10 @@ impl Fixture {
             result = play.end().await;
         }
         let trace = std::mem::take(&mut play.trace);
-        result.map_err(|what| {
+        result.map_err(|error| {
             // Notifications of this sequence must not reach the next one.
             self.subscribers = [(); SESSIONS].map(|()| Subscriber::new(&backend));
-            format!("{what}\nWhat was sent, and what came back:\n{trace}")
+            format!("{error}\nCommands and replies:\n{trace}")
         })
     }
 }
@@ -155,7 +156,7 @@ impl Play<'_> {
         let backend = Arc::clone(&self.fixture.backend);
         match next {
             Move::Sleep(time) => self.sleep(time).await,
-            Move::SleepUnit => self.sleep(self.fixture.unit + A_LITTLE).await,
+            Move::SleepUnit => self.sleep(self.fixture.unit + MARGIN).await,
             Move::Listen(listen) => {
                 self.fixture.subscribers[1]
                     .set_listening(&backend, listen)
@@ -183,7 +184,7 @@ impl Play<'_> {
         }
     }
 
-    /// The commands that a move stands for; none if there is nothing that it could be about.
+    /// The commands of a move; none if the sequence has no attempt or command that it can use.
     fn commands(&mut self, next: Move) -> Vec<Sent> {
         let one = |sent: Option<Sent>| sent.into_iter().collect();
         match next {
@@ -258,7 +259,7 @@ impl Play<'_> {
         let newest = subscriber.next_sequence();
         let operation = Operation {
             session: subscriber.session,
-            // Left out so far, and lower than the one before.
+            // Unused so far, and lower than the previous one.
             sequence: if ask.old {
                 newest.saturating_sub(3).max(1)
             } else {
@@ -267,12 +268,12 @@ impl Play<'_> {
             owner: OwnerId::from_u64(ask.owner + 1),
         };
         let known = &self.locks[&lock];
-        let spec = match (ask.other, known.spec.kind()) {
+        let spec = match (ask.other_kind, known.spec.kind()) {
             (false, _) => known.spec,
             (true, Kind::Mutex) => LockSpec::rw_lock(),
             (true, _) => LockSpec::mutex(),
         };
-        let by = match ask.deliver {
+        let deliver_before = match ask.deliver {
             Deliver::In(micros) => shifted(self.now, micros),
             Deliver::Early => self
                 .now
@@ -280,9 +281,16 @@ impl Play<'_> {
         };
         let lease = self.lease(ask.lease);
         let mode = mode(spec.kind(), ask.weight);
-        let request = Acquire::new(known.name.clone(), spec, mode, operation, lease, by);
+        let request = Acquire::new(
+            known.name.clone(),
+            spec,
+            mode,
+            operation,
+            lease,
+            deliver_before,
+        );
         let mut request = request
-            .expect("moves are drawn so that they are valid")
+            .expect("moves are valid")
             .with_label(label(operation))
             .with_limits(ask.limits);
         request.wait = ask.wait.map(|waiter| {
@@ -294,7 +302,7 @@ impl Play<'_> {
         let last = known.tokens.last().map_or(0, |token| token.get());
         request.floor = match ask.floor {
             Floor::None => None,
-            Floor::Near(by) => Some(last.saturating_add_signed(by)),
+            Floor::Near(offset) => Some(last.saturating_add_signed(offset)),
             Floor::TooHigh => {
                 let ahead = shifted(self.now, 60_000_000).saturating_add(bounds::MAX_FLOOR_AHEAD);
                 Some(ahead.as_micros().max(last + ahead.as_micros()))
@@ -306,35 +314,39 @@ impl Play<'_> {
         Sent { lock, command }
     }
 
-    /// Sends a batch of one kind of command, and compares replies and notices.
+    /// Sends a batch of one kind of command, and compares replies and notifications.
     async fn deliver(&mut self, batch: &[Sent]) -> Result<(), String> {
         if batch.is_empty() {
             return Ok(());
         }
         let replies = send(&*self.fixture.backend, &self.locks, batch).await;
         if replies.len() != batch.len() {
-            return Err(format!("{} replies to {}", replies.len(), batch.len()));
+            return Err(format!(
+                "{} replies to {} commands",
+                replies.len(),
+                batch.len()
+            ));
         }
-        let mut told = Vec::new();
-        for (sent, answered) in batch.iter().zip(replies) {
+        let mut messages = Vec::new();
+        for (sent, reply) in batch.iter().zip(replies) {
             let command = describe(&sent.command, self.now);
             let _ = writeln!(self.trace, "> key {}: {command}", sent.lock);
-            let answered = answered.map_err(|error| format!("{:?}: {error}", sent.command))?;
-            self.compare(sent, &answered, &mut told)?;
+            let reply = reply.map_err(|error| format!("{:?}: {error}", sent.command))?;
+            self.compare(sent, &reply, &mut messages)?;
         }
-        self.compare_notifications(&told).await
+        self.compare_notifications(&messages).await
     }
 
     fn compare(
         &mut self,
         sent: &Sent,
-        answered: &Stamped<Reply>,
-        told: &mut Vec<(Message, ServerTime)>,
+        reply: &Stamped<Reply>,
+        messages: &mut Vec<(Message, ServerTime)>,
     ) -> Result<(), String> {
         let Some(lock) = self.locks.get_mut(&sent.lock) else {
-            return Err("a command to a key that is not there".to_owned());
+            return Err("a command to an unknown key".to_owned());
         };
-        self.now = answered.stamp.at;
+        self.now = reply.stamp.at;
         let listening: Vec<SessionId> = self
             .fixture
             .subscribers
@@ -354,34 +366,34 @@ impl Play<'_> {
             settings: Settings::default(),
             reachable: &reachable,
         };
-        let (expected, messages) = step(&mut lock.model, env, &sent.command);
+        let (expected, new_messages) = step(&mut lock.model, env, &sent.command);
         let at = self.now.as_micros();
-        let _ = writeln!(self.trace, "    at {at}: {:?}", answered.reply);
-        if answered.reply != expected {
+        let _ = writeln!(self.trace, "    at {at}: {:?}", reply.reply);
+        if reply.reply != expected {
             let _ = writeln!(self.trace, "    the machine: {expected:?}");
             return Err("the replies differ".to_owned());
         }
-        if let Reply::Inspect(look) = step(&mut lock.model, env, &Command::Inspect).0 {
-            lock.tokens.extend(look.token);
+        if let Reply::Inspect(inspection) = step(&mut lock.model, env, &Command::Inspect).0 {
+            lock.tokens.extend(inspection.token);
         }
-        let again = self.sent.contains(sent);
+        let repeated = self.sent.contains(sent);
         self.sent.push(sent.clone());
-        match Outcome::of(&sent.command, &answered.reply) {
-            Some(outcome) => self.fixture.counts.count(outcome, again),
+        match Outcome::of(&sent.command, &reply.reply) {
+            Some(outcome) => self.fixture.counts.count(outcome, repeated),
             None => return Err("a reply to another command".to_owned()),
         }
-        for message in messages {
-            let _ = writeln!(self.trace, "    tells {message:?}");
-            told.push((message, self.now));
+        for message in new_messages {
+            let _ = writeln!(self.trace, "    notifies {message:?}");
+            messages.push((message, self.now));
         }
         Ok(())
     }
 
-    /// Each session hears what it was told, in that order; what it should not hear shows here or
-    /// at the end.
+    /// Compares the notifications of each session, in order. A surplus notification fails here or
+    /// at the end of the sequence.
     async fn compare_notifications(
         &mut self,
-        told: &[(Message, ServerTime)],
+        messages: &[(Message, ServerTime)],
     ) -> Result<(), String> {
         let backend = Arc::clone(&self.fixture.backend);
         for subscriber in self
@@ -391,14 +403,14 @@ impl Play<'_> {
             .filter(|subscriber| subscriber.listens())
         {
             let session = subscriber.session;
-            let mine = told.iter().filter(|(message, _)| message.to == session);
-            for (message, at) in mine {
+            let expected = messages.iter().filter(|(message, _)| message.to == session);
+            for (message, at) in expected {
                 subscriber.expect(&backend, message, *at).await?;
                 self.fixture.counts.count_notifications(1);
             }
-            let heard = subscriber.leftovers();
-            if !heard.is_empty() {
-                return Err(format!("received unexpectedly: {heard:?}"));
+            let received = subscriber.leftovers();
+            if !received.is_empty() {
+                return Err(format!("received unexpectedly: {received:?}"));
             }
         }
         Ok(())
@@ -422,7 +434,7 @@ fn shifted(at: ServerTime, micros: i64) -> ServerTime {
     ServerTime::from_micros(at.as_micros().saturating_add_signed(micros))
 }
 
-/// A command as a failure tells it; times are from the last reply on.
+/// Formats a command for a failure. Times are relative to the last reply.
 fn describe(command: &Command, now: ServerTime) -> String {
     let from_now = |at: ServerTime| {
         let micros = |time: ServerTime| i128::from(time.as_micros());
@@ -435,7 +447,7 @@ fn describe(command: &Command, now: ServerTime) -> String {
                 format!("wait (listening: {}, until: {until:?})", wait.listening)
             });
             format!(
-                "acquire {} {:?} of {:?}, lease {:?}, {wait}, by {}, floor {:?}, {:?}",
+                "acquire {} {:?} of {:?}, lease {:?}, {wait}, before {}, floor {:?}, {:?}",
                 label(r.operation),
                 r.mode,
                 r.spec,
@@ -447,7 +459,7 @@ fn describe(command: &Command, now: ServerTime) -> String {
         }
         Command::Poll(r) => format!("poll {}, listening: {}", label(r.operation), r.listening),
         Command::Renew(r) => format!("renew {} for {:?}", label(r.operation), r.lease),
-        Command::Release(r) => format!("end {}", label(r.operation)),
+        Command::Release(r) => format!("release {}", label(r.operation)),
         Command::Convert(r) => {
             format!(
                 "convert {} of {:?} to {:?}",
@@ -461,7 +473,7 @@ fn describe(command: &Command, now: ServerTime) -> String {
     }
 }
 
-/// A unique label.
+/// A label that names one operation.
 fn label(operation: Operation) -> Label {
     let session = operation.session.as_bytes()[0];
     let text = format!(
@@ -472,7 +484,7 @@ fn label(operation: Operation) -> Label {
     Label::new(text).expect("short enough")
 }
 
-/// Sends a batch; all requests are of the kind of the first.
+/// Sends a batch of requests of one kind.
 async fn send(
     backend: &dyn LockBackend,
     locks: &BTreeMap<u64, Lock>,

@@ -12,7 +12,7 @@ use leasehold_api::{
     Release, ServerTime, SessionId, Wait,
 };
 
-/// The longest wait for a notification, or for the server to notice a lost subscription.
+/// The maximum wait for a notification, or for the server to notice a lost subscription.
 const TIMEOUT: Duration = Duration::from_secs(8);
 /// The lease of the holder in a probe.
 const LONG: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ impl Subscriber {
         self.notifications.is_some()
     }
 
-    /// The next sequence of the session. It skips one, which late attempts use.
+    /// The next sequence of the session. It skips every other sequence for late attempts.
     pub(super) const fn next_sequence(&mut self) -> u64 {
         self.sequence += 2;
         self.sequence
@@ -62,7 +62,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Waits for one notification and compares it.
+    /// Waits for one notification and compares it with the machine's message.
     pub(super) async fn expect(
         &mut self,
         backend: &Arc<dyn LockBackend>,
@@ -72,33 +72,33 @@ impl Subscriber {
         let Some(notifications) = &mut self.notifications else {
             return Ok(());
         };
-        let too_long = backend.runtime().sleep(TIMEOUT);
-        let heard = match select(notifications.next(), too_long).await {
-            Either::Left((Some(heard), _)) => heard,
+        let timeout = backend.runtime().sleep(TIMEOUT);
+        let received = match select(notifications.next(), timeout).await {
+            Either::Left((Some(received), _)) => received,
             Either::Left((None, _)) => return Err("the notifications ended".to_owned()),
             Either::Right(_) => return Err(format!("expected {message:?}, received nothing")),
         };
-        if same(&heard, message.payload, at) {
+        if same(&received, message.payload, at) {
             return Ok(());
         }
         Err(format!(
-            "expected {message:?} at {at:?}, received {heard:?}"
+            "expected {message:?} at {at:?}, received {received:?}"
         ))
     }
 
-    /// Returns the unexpected notifications that have already arrived.
+    /// Returns the notifications that have already arrived.
     pub(super) fn leftovers(&mut self) -> VecDeque<Notification> {
-        let mut heard = VecDeque::new();
+        let mut received = VecDeque::new();
         if let Some(notifications) = &mut self.notifications {
             while let Some(Some(notification)) = notifications.next().now_or_never() {
-                heard.push_back(notification);
+                received.push_back(notification);
             }
         }
-        heard
+        received
     }
 
-    /// Checks that no unexpected notification is in flight: the next one must be that of a new
-    /// grant.
+    /// Checks that no unexpected notification is in flight: the next notification must announce a
+    /// new grant.
     pub(super) async fn barrier(&mut self, backend: &Arc<dyn LockBackend>) -> Result<(), String> {
         if self.notifications.is_none() {
             return Ok(());
@@ -107,17 +107,19 @@ impl Subscriber {
         let Some(notifications) = &mut self.notifications else {
             return Ok(());
         };
-        let too_long = backend.runtime().sleep(TIMEOUT);
-        match select(notifications.next(), too_long).await {
+        let timeout = backend.runtime().sleep(TIMEOUT);
+        match select(notifications.next(), timeout).await {
             Either::Left((Some(Notification::Granted { sequence, .. }), _))
                 if sequence == waiter.operation.sequence => {}
-            Either::Left((heard, _)) => return Err(format!("received {heard:?} unexpectedly")),
+            Either::Left((received, _)) => {
+                return Err(format!("received {received:?} unexpectedly"));
+            }
             Either::Right(_) => return Err("a grant was not pushed".to_owned()),
         }
         self.finish(backend, waiter).await
     }
 
-    /// Queues the session on a new key and frees the key.
+    /// Queues the session for a new key, then frees the key.
     async fn probe(&mut self, backend: &Arc<dyn LockBackend>) -> Result<Release, String> {
         self.probes += 1;
         let number =
@@ -126,27 +128,34 @@ impl Subscriber {
         let key = key.map_err(|error| error.to_string())?;
         let now = backend.hello().await.map_err(|error| error.to_string())?.at;
         let ask = |operation| {
-            let by = now.saturating_add(TIMEOUT);
+            let deliver_before = now.saturating_add(TIMEOUT);
             let spec = LockSpec::mutex();
-            let request = Acquire::new(key.clone(), spec, Mode::Exclusive, operation, LONG, by);
+            let request = Acquire::new(
+                key.clone(),
+                spec,
+                Mode::Exclusive,
+                operation,
+                LONG,
+                deliver_before,
+            );
             request.map_err(|error| error.to_string())
         };
         let holder = self.attempt(1);
         let waiter = self.attempt(2);
-        let error = |error| format!("a probe: {error}");
+        let error = |error| format!("probe: {error}");
         backend.acquire(&ask(holder)?).await.map_err(error)?;
         let request = ask(waiter)?.with_wait(Wait::new(true));
         backend.acquire(&request).await.map_err(error)?;
-        let end = [Release::new(key.clone(), holder)];
-        backend.release(&end).await.remove(0).map_err(error)?;
+        let release = [Release::new(key.clone(), holder)];
+        backend.release(&release).await.remove(0).map_err(error)?;
         Ok(Release::new(key, waiter))
     }
 
     async fn finish(&self, backend: &Arc<dyn LockBackend>, waiter: Release) -> Result<(), String> {
-        let ended = backend.release(&[waiter]).await.remove(0);
-        ended
+        let released = backend.release(&[waiter]).await.remove(0);
+        released
             .map(|_| ())
-            .map_err(|error| format!("a probe: {error}"))
+            .map_err(|error| format!("probe: {error}"))
     }
 
     const fn attempt(&mut self, owner: u64) -> Operation {
@@ -157,18 +166,18 @@ impl Subscriber {
         }
     }
 
-    /// The server notices a dropped subscription with a delay.
+    /// Waits until the server has noticed the dropped subscription.
     async fn wait_until_unreachable(
         &mut self,
         backend: &Arc<dyn LockBackend>,
     ) -> Result<(), String> {
-        let begun = backend.runtime().now();
-        while backend.runtime().now().saturating_since(begun) < TIMEOUT {
+        let start = backend.runtime().now();
+        while backend.runtime().now().saturating_since(start) < TIMEOUT {
             let waiter = self.probe(backend).await?;
-            let look = backend.inspect(&waiter.key).await;
-            let look = look.map_err(|error| error.to_string())?.reply;
+            let inspection = backend.inspect(&waiter.key).await;
+            let inspection = inspection.map_err(|error| error.to_string())?.reply;
             self.finish(backend, waiter).await?;
-            if look
+            if inspection
                 .waiters
                 .first()
                 .is_some_and(|waiter| waiter.unreachable)
@@ -177,7 +186,7 @@ impl Subscriber {
             }
             backend.runtime().sleep(Duration::from_millis(1)).await;
         }
-        Err("the session stopped listening and still counts as listening".to_owned())
+        Err("the server still counts the session as listening".to_owned())
     }
 }
 

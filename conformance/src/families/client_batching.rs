@@ -59,9 +59,9 @@ async fn each_gets_its_own_outcome(world: &World) -> Verdict {
         others.push(got(b.mutex(name(number))?.try_lock().await, "S1")?);
     }
     let try_lock = async |number| a.mutex(name(number))?.try_lock().await;
-    let came = join_all((0..TASKS).map(try_lock)).await;
+    let outcomes = join_all((0..TASKS).map(try_lock)).await;
     let mut guards = Vec::new();
-    for (number, outcome) in came.into_iter().enumerate() {
+    for (number, outcome) in outcomes.into_iter().enumerate() {
         match outcome? {
             Outcome::Acquired(guard) if !is_taken(number) => guards.push(guard),
             other => want!(
@@ -112,8 +112,8 @@ async fn failed_call_harms_no_other(world: &World) -> Verdict {
     planted.map_err(|error| Failure::setup(&error))?;
     let lock = async |number| a.mutex(name(number))?.lock().await;
     let mut guards = Vec::new();
-    let came = join_all((0..20).map(lock)).await;
-    for (number, outcome) in came.into_iter().enumerate() {
+    let outcomes = join_all((0..20).map(lock)).await;
+    for (number, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
             Ok(guard) if number != 7 => guards.push(guard),
             other => want!(
@@ -137,14 +137,14 @@ async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
         let lock = async |number: usize| {
             let mutex = a.mutex(name(number))?;
             if number % 3 == 1 {
-                let came = polled(polls, mutex.lock()).await;
-                return Ok(came.transpose()?.map(|guard| (number, guard)));
+                let outcome = polled(polls, mutex.lock()).await;
+                return Ok(outcome.transpose()?.map(|guard| (number, guard)));
             }
             Ok::<_, Error>(Some((number, mutex.lock().await?)))
         };
-        let came = join_all((0..TASKS).map(lock)).await;
+        let outcomes = join_all((0..TASKS).map(lock)).await;
         let mut guards = Vec::new();
-        for taken in came {
+        for taken in outcomes {
             guards.extend(taken?);
         }
         for (number, guard) in &guards {

@@ -45,17 +45,17 @@ async fn dropped_after(polls: u32, future: impl Future) -> bool {
 
 /// Expects that within ten units the key has `holders` holders and no waiters.
 async fn left(world: &World, locks: &LockClient, holders: u32, when: &str) -> Verdict {
-    let mut came = (u32::MAX, u32::MAX);
+    let mut counts = (u32::MAX, u32::MAX);
     for _ in 0..40 {
         let view = locks.inspect("k").await?;
-        came = (view.holder_count(), view.waiter_count());
-        if came == (holders, 0) {
+        counts = (view.holder_count(), view.waiter_count());
+        if counts == (holders, 0) {
             return Ok(());
         }
         world.pass_for(world.units(1) / 4).await;
     }
     want_eq!(
-        came,
+        counts,
         (holders, 0),
         "rule 11",
         "a dropped operation is released in the background: {when}"
@@ -122,7 +122,7 @@ async fn dropped_without_an_answer_leaves_nothing(world: &World) -> Verdict {
     let a = world.client().await?;
     let (b, proxy) = world.client_on_proxy().await?;
     let mutex = b.mutex("k")?;
-    proxy.keep_replies(true);
+    proxy.hold_replies(true);
     for units in 1..4 {
         let waited = world.within(units, mutex.lock()).await;
         want_eq!(waited.is_none(), true, "rule 11", "no reply arrived");

@@ -97,9 +97,9 @@ async fn shutdown_loses_guards(world: &World) -> Verdict {
         guard,
         "a guard is not valid after its client's shutdown"
     );
-    let told = world.within(10, lost).await;
+    let reason = world.within(10, lost).await;
     want_eq!(
-        told,
+        reason,
         Some(Loss::ClientClosed),
         "S2",
         "`lost` completes with the reason"
@@ -204,12 +204,12 @@ async fn untouchable(world: &World, capabilities: Capabilities) -> Result<LockCl
     }))
 }
 
-fn invalid<T: std::fmt::Debug>(came: Result<T, Error>, what: &str) -> Verdict {
+fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, input: &str) -> Verdict {
     want!(
-        came,
+        result,
         Err(Error::InvalidInput(_)),
         "trait contract",
-        "{what} is refused before any I/O"
+        "{input} is refused before any I/O"
     );
     Ok(())
 }
@@ -228,19 +228,19 @@ async fn making_handles_does_no_io(world: &World) -> Verdict {
 
 async fn bad_keys(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::full()).await?;
-    for (key, what) in [
+    for (key, input) in [
         (String::new(), "an empty key"),
         ("x".repeat(257), "a key of 257 bytes"),
         ("\u{e9}".repeat(129), "a key of 258 bytes in 129 characters"),
         ("x".repeat(10_000), "a key of 10 kB"),
     ] {
-        invalid(a.mutex(&key), what)?;
-        invalid(a.reentrant_mutex(&key), what)?;
-        invalid(a.rw_lock(&key), what)?;
-        invalid(a.semaphore(&key, 1), what)?;
-        invalid(a.inspect(&key).await, what)?;
+        invalid(a.mutex(&key), input)?;
+        invalid(a.reentrant_mutex(&key), input)?;
+        invalid(a.rw_lock(&key), input)?;
+        invalid(a.semaphore(&key, 1), input)?;
+        invalid(a.inspect(&key).await, input)?;
         let forced = a.force_release(&key, Vec::new(), leasehold_api::ForceHow::Now);
-        invalid(forced.await, what)?;
+        invalid(forced.await, input)?;
     }
     Ok(())
 }
@@ -253,13 +253,13 @@ async fn bad_leases(world: &World) -> Verdict {
         Duration::from_secs(3_601),
         Duration::MAX,
     ] {
-        let what = format!("a lease of {lease:?}");
+        let input = format!("a lease of {lease:?}");
         let mutex = a.mutex("k")?.lease(lease);
-        invalid(mutex.lock().await, &what)?;
-        invalid(mutex.try_lock().await, &what)?;
-        invalid(mutex.lock_within(Duration::from_secs(1)).await, &what)?;
-        invalid(a.rw_lock("k")?.lease(lease).read().await, &what)?;
-        invalid(a.semaphore("k", 1)?.lease(lease).acquire(1).await, &what)?;
+        invalid(mutex.lock().await, &input)?;
+        invalid(mutex.try_lock().await, &input)?;
+        invalid(mutex.lock_within(Duration::from_secs(1)).await, &input)?;
+        invalid(a.rw_lock("k")?.lease(lease).read().await, &input)?;
+        invalid(a.semaphore("k", 1)?.lease(lease).acquire(1).await, &input)?;
     }
     Ok(())
 }
@@ -267,10 +267,10 @@ async fn bad_leases(world: &World) -> Verdict {
 async fn bad_waiter_leases(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::full()).await?;
     for lease in [Duration::ZERO, Duration::from_secs(2), Duration::MAX] {
-        let what = format!("a waiter lease of {lease:?}");
+        let input = format!("a waiter lease of {lease:?}");
         let mutex = a.mutex("k")?.waiter_lease(lease);
-        invalid(mutex.lock().await, &what)?;
-        invalid(mutex.try_lock().await, &what)?;
+        invalid(mutex.lock().await, &input)?;
+        invalid(mutex.try_lock().await, &input)?;
     }
     Ok(())
 }
@@ -285,11 +285,11 @@ async fn bad_permits(world: &World) -> Verdict {
     }
     let semaphore = a.semaphore("k", 3)?;
     for permits in [0, 4, u32::MAX] {
-        let what = format!("{permits} permits of 3");
-        invalid(semaphore.acquire(permits).await, &what)?;
-        invalid(semaphore.try_acquire(permits).await, &what)?;
+        let input = format!("{permits} permits of 3");
+        invalid(semaphore.acquire(permits).await, &input)?;
+        invalid(semaphore.try_acquire(permits).await, &input)?;
         let within = semaphore.acquire_within(permits, Duration::from_secs(1));
-        invalid(within.await, &what)?;
+        invalid(within.await, &input)?;
     }
     Ok(())
 }
@@ -297,9 +297,9 @@ async fn bad_permits(world: &World) -> Verdict {
 async fn bad_policies(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::full()).await?;
     for policy in [Policy::ReaderPreference, Policy::WriterPreference] {
-        let what = format!("{policy:?} on a lock without readers");
-        invalid(a.mutex("k")?.policy(policy).lock().await, &what)?;
-        invalid(a.semaphore("k", 2)?.policy(policy).acquire(1).await, &what)?;
+        let input = format!("{policy:?} on a lock without readers");
+        invalid(a.mutex("k")?.policy(policy).lock().await, &input)?;
+        invalid(a.semaphore("k", 2)?.policy(policy).acquire(1).await, &input)?;
     }
     Ok(())
 }
@@ -332,14 +332,14 @@ async fn bad_settings(world: &World) -> Verdict {
 
 async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::minimal()).await?;
-    let came = [
+    let results = [
         a.rw_lock("k").map(|_| ()),
         a.semaphore("k", 2).map(|_| ()),
         a.reentrant_mutex("k").map(|_| ()),
     ];
-    for answer in came {
+    for result in results {
         want!(
-            answer,
+            result,
             Err(Error::Unsupported { .. }),
             "trait contract",
             "creating a handle fails if the backend can't support it"

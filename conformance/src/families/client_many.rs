@@ -308,7 +308,7 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let last = b.mutex("k2")?.lock().await?;
     let many = mutexes(&a, &["k1", "k2"])?.lease(world.units(10));
-    let interferes = async {
+    let interference = async {
         world.pass(3).await;
         force(&b, "k1").await?;
         let thief = b.mutex("k1")?.lock_within(world.units(20)).await;
@@ -327,7 +327,7 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
         thief.release().await?;
         Ok::<_, Failure>(thief.fencing_token().ok())
     };
-    let (outcome, stolen) = join(many.lock_within(world.units(150)), interferes).await;
+    let (outcome, stolen) = join(many.lock_within(world.units(150)), interference).await;
     let guard = all(outcome, "L2")?;
     let stolen = stolen?;
     if world.capabilities().fencing_tokens {

@@ -119,10 +119,10 @@ async fn grant_comes_without_another_call(world: &World) -> Verdict {
         let mut before = 0;
         let waits = async {
             let guard = taken(world, &b, "k").await;
-            (guard, proxy.asked())
+            (guard, proxy.attempts_and_polls())
         };
         let (guard, after) = meanwhile(world, waits, async || {
-            before = proxy.asked();
+            before = proxy.attempts_and_polls();
             released(&held, "S3").await
         })
         .await?;
@@ -145,7 +145,7 @@ async fn push_may_come_before_the_reply(world: &World) -> Verdict {
     for _ in 0..ROUNDS {
         let held = taken(world, &a, "k").await?;
         let before = proxy.polled();
-        proxy.keep_replies(true);
+        proxy.hold_replies(true);
         let waits = async {
             let guard = taken(world, &b, "k").await;
             (guard, proxy.polled())
@@ -153,7 +153,7 @@ async fn push_may_come_before_the_reply(world: &World) -> Verdict {
         let (guard, after) = meanwhile(world, waits, async || {
             released(&held, "S3").await?;
             world.pass(2).await;
-            proxy.keep_replies(false);
+            proxy.hold_replies(false);
             Ok(())
         })
         .await?;
@@ -175,12 +175,12 @@ async fn push_may_come_after_a_poll(world: &World) -> Verdict {
     let a = world.client().await?;
     let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
-    proxy.set_pushes(Pushes::Keep);
+    proxy.set_pushes(Pushes::Hold);
     let guard = meanwhile(world, taken(world, &b, "k"), async || {
         released(&held, "S3").await
     });
     let guard = guard.await??;
-    proxy.let_pushes_through();
+    proxy.deliver_held_pushes();
     stays_held(world, &a, &guard).await
 }
 
@@ -188,12 +188,12 @@ async fn doubled_push_changes_nothing(world: &World) -> Verdict {
     let a = world.client().await?;
     let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
-    proxy.set_pushes(Pushes::Double);
+    proxy.set_pushes(Pushes::Duplicate);
     let guard = meanwhile(world, taken(world, &b, "k"), async || {
         released(&held, "S3").await
     });
     let guard = guard.await??;
-    proxy.let_pushes_through();
+    proxy.deliver_held_pushes();
     stays_held(world, &a, &guard).await
 }
 
@@ -281,11 +281,11 @@ async fn unreachable_client_keeps_its_turn(world: &World) -> Verdict {
     proxy.fake_subscriptions();
     let (c, _) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
-    let unheard = async {
+    let unreachable = async {
         let guard = taken(world, &b, "k").await?;
         released(&guard, "S3").await
     };
-    let heard = async {
+    let reachable = async {
         // It queues behind the other waiter, which has reported by then that it listens.
         let polled = until(world, 30, || proxy.polled() > 1).await;
         ensure!(polled, "rule 3", proxy, "a waiter polls");
@@ -293,10 +293,10 @@ async fn unreachable_client_keeps_its_turn(world: &World) -> Verdict {
         let guard = meanwhile(world, behind, async || released(&held, "S3").await);
         let guard = guard.await??;
         let before = b.mutex("k")?.try_lock().await?;
-        ensure!(!before.is_acquired(), "S1", before, "it is held");
+        ensure!(!before.is_acquired(), "S1", before, "the key is held");
         released(&guard, "S3").await
     };
-    let (unheard, heard) = join(unheard, heard).await;
-    unheard?;
-    heard
+    let (unreachable, reachable) = join(unreachable, reachable).await;
+    unreachable?;
+    reachable
 }

@@ -176,8 +176,13 @@ async fn lost_is_silent_after_a_release(world: &World) -> Verdict {
     let guard = fixed(world, &a, 5).await?;
     let lost = guard.lost();
     released(&guard, "S3").await?;
-    let told = world.within(10, lost).await;
-    want_eq!(told, None, "S3", "`lost` doesn't complete after a release");
+    let reason = world.within(10, lost).await;
+    want_eq!(
+        reason,
+        None,
+        "S3",
+        "`lost` doesn't complete after a release"
+    );
     Ok(())
 }
 
@@ -226,17 +231,17 @@ async fn with_stops_its_body(world: &World) -> Verdict {
     let a = world.client().await?;
     let mutex = a.mutex("k")?.lease(world.units(5)).fixed_lease();
     let ended = AtomicBool::new(false);
-    let came = mutex
+    let result = mutex
         .with(async |_| {
             world.pass(50).await;
             ended.store(true, Ordering::SeqCst);
         })
         .await;
     want!(
-        came,
+        result,
         Err(Error::Lost { .. }),
         "S2",
-        "`with` ends its body when the lock is lost"
+        "`with` stops its body when the lock is lost"
     );
     let ended = ended.load(Ordering::SeqCst);
     ensure!(!ended, "S2", ended, "the body doesn't complete");
@@ -308,7 +313,7 @@ async fn force_spares_later_holders(world: &World) -> Verdict {
 async fn forced_release_stops_a_body(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let mutex = a.mutex("k")?.lease(world.units(15));
-    let came = mutex
+    let result = mutex
         .with(async |guard| {
             let tokens = guard.fencing_token().into_iter().collect();
             let forced = b.force_release("k", tokens, ForceHow::Now).await;
@@ -317,10 +322,10 @@ async fn forced_release_stops_a_body(world: &World) -> Verdict {
         })
         .await;
     want!(
-        came,
+        result,
         Err(Error::Lost { .. }),
         "S3",
-        "`with` ends its body when the lock is lost"
+        "`with` stops its body when the lock is lost"
     );
     Ok(())
 }

@@ -168,12 +168,12 @@ async fn writing_over_reading_is_refused(world: &World) -> Verdict {
     let a = world.client().await?;
     let lock = a.reentrant_rw_lock("k")?;
     let reader = lock.read().await?;
-    for came in [
+    for result in [
         lock.try_write().await,
         lock.write_within(world.units(5)).await,
     ] {
         want!(
-            came,
+            result,
             Err(Error::Refused {
                 reason: Refused::WouldDeadlock,
                 ..

@@ -240,7 +240,7 @@ async fn all_wait(world: &World, client: &LockClient, count: u32) -> Verdict {
     Err(Failure::new("rule 7", promise, expected, waiting))
 }
 
-/// Expects that nobody waits any more, within a second.
+/// Expects that the queue is empty within a second.
 async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) -> Verdict {
     let mut waiting = 0;
     for _ in 0..20 {
@@ -293,7 +293,7 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
     for n in 0..12 {
         let guard = a.mutex("k")?.lock_within(world.units(100)).await;
         let guard = got(guard, "rule 11")?;
-        let patience = std::pin::pin!(world.pass_for(Duration::from_millis(n)));
+        let delay = std::pin::pin!(world.pass_for(Duration::from_millis(n)));
         let wait = Box::pin(mutex.lock());
         let releases = async {
             world.pass_for(Duration::from_millis(4)).await;
@@ -301,7 +301,7 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
         };
         let gives_up = async {
             // Drops the future, or the guard if there is one.
-            drop(futures_util::future::select(patience, wait).await);
+            drop(futures_util::future::select(delay, wait).await);
         };
         let (done, ()) = join(releases, gives_up).await;
         done?;
@@ -320,14 +320,14 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Runs overlapping holds of one class while an attempt of the other class waits. Returns how many
-/// started before its turn.
-async fn pestered(world: &World, readers: bool) -> Result<u32, Failure> {
+/// Runs overlapping holds of one class while an attempt of the other class waits. Returns the number
+/// of holds that started before the waiter's turn.
+async fn overtaken_by(world: &World, readers: bool) -> Result<u32, Failure> {
     let clients = [world.client().await?, world.client().await?];
     let waiter = world.client().await?;
     let stop = AtomicU32::new(0);
     let begun = AtomicU32::new(0);
-    let pester = |n: u32| {
+    let contend = |n: u32| {
         let (stop, begun) = (&stop, &begun);
         let client = &clients[n as usize];
         async move {
@@ -365,15 +365,15 @@ async fn pestered(world: &World, readers: bool) -> Result<u32, Failure> {
         stop.store(1, Ordering::SeqCst);
         Ok::<_, Failure>(begun.load(Ordering::SeqCst) - before)
     };
-    let (pestered, overtaken) = join(join(pester(0), pester(1)), waits).await;
-    pestered.0?;
-    pestered.1?;
+    let ((first, second), overtaken) = join(join(contend(0), contend(1)), waits).await;
+    first?;
+    second?;
     overtaken
 }
 
 async fn writer_is_not_starved_by_readers(world: &World) -> Verdict {
-    let ended = pestered(world, true).await?;
-    // Readers that were reading when it arrived finish, and one of them may have come back.
+    let ended = overtaken_by(world, true).await?;
+    // The readers that hold when the writer arrives finish. One of them may acquire once more.
     ensure!(
         ended <= 4,
         "rule 7",
@@ -384,7 +384,7 @@ async fn writer_is_not_starved_by_readers(world: &World) -> Verdict {
 }
 
 async fn reader_is_not_starved_by_writers(world: &World) -> Verdict {
-    let ended = pestered(world, false).await?;
+    let ended = overtaken_by(world, false).await?;
     ensure!(
         ended <= 4,
         "rule 7",

@@ -111,7 +111,7 @@ async fn held_says_when_it_may_change(world: &World) -> Verdict {
         !retry_after.is_zero() && retry_after <= lease,
         "rule 3",
         retry_after,
-        "`Held` says the time to the earliest change, here the end of the lease"
+        "`Contended` has the time to the earliest change, here the end of the lease"
     );
     Ok(())
 }
@@ -151,11 +151,11 @@ async fn stamps_advance_on_one_clock(world: &World) -> Verdict {
         "rule 1",
         "all clients of one server read the same clock"
     );
-    let passed = after.at.saturating_since(before.at);
+    let elapsed = after.at.saturating_since(before.at);
     ensure!(
-        passed >= world.units(2),
+        elapsed >= world.units(2),
         "rule 1",
-        passed,
+        elapsed,
         "the server's clock advances"
     );
     Ok(())

@@ -49,7 +49,7 @@ async fn not_a_moment_early(world: &World) -> Verdict {
             AcquireReply::Acquired(_) if over => return Ok(()),
             other => {
                 let expected = if over { "Acquired" } else { "Held" };
-                let promise = format!("expired is now >= end; the end is {end:?}");
+                let promise = format!("expired means now >= expiry; the expiry is {end:?}");
                 return Err(Failure::new(
                     "rule 1",
                     promise,
@@ -71,30 +71,32 @@ async fn not_a_moment_early(world: &World) -> Verdict {
     ))
 }
 
-/// Sends attempts every millisecond across the end of the lease. The first one that is executed at
-/// or after the end is granted, and no earlier one.
+/// Sends attempts every millisecond across the end of the lease. The first one executed at or after
+/// the end is granted.
 async fn free_at_the_very_end(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let end = held.end_time();
-    let mut volley = Vec::new();
+    let mut requests = Vec::new();
     for n in 0..30 {
         let session = Session::on(b.backend.clone());
         let request = session.ask(&lock).build().await?;
-        volley.push((n, session, request));
+        requests.push((n, session, request));
     }
     let left = end.saturating_since(b.now().await?);
     world
         .pass_for(left.saturating_sub(Duration::from_millis(15)))
         .await;
-    let shots = volley.into_iter().map(|(n, session, request)| async move {
-        world.pass_for(Duration::from_millis(n)).await;
-        let (attempt, reply) = Attempt::send(session, request).await?;
-        Ok::<_, Failure>((attempt.stamp.at, reply))
-    });
+    let attempts = requests
+        .into_iter()
+        .map(|(n, session, request)| async move {
+            world.pass_for(Duration::from_millis(n)).await;
+            let (attempt, reply) = Attempt::send(session, request).await?;
+            Ok::<_, Failure>((attempt.stamp.at, reply))
+        });
     let mut answers = Vec::new();
-    for answer in join_all(shots).await {
+    for answer in join_all(attempts).await {
         answers.push(answer?);
     }
     let early = answers.iter().filter(|(at, _)| *at < end);
@@ -111,7 +113,7 @@ async fn free_at_the_very_end(world: &World) -> Verdict {
         late.is_empty() || late.iter().filter(granted).count() == 1,
         "rule 1",
         (first, &late),
-        "expired is now >= end: the first attempt at or after {end:?} is granted"
+        "expired means now >= expiry: the first attempt at or after {end:?} is granted"
     );
     Ok(())
 }
@@ -248,7 +250,7 @@ async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
                     other,
                     PollReply::Acquired(_),
                     "rule 3",
-                    "a first waiter that polls when told to gets the expired key"
+                    "the first waiter gets the expired key if it polls after `poll_after`"
                 );
                 return Ok(());
             }
@@ -256,7 +258,7 @@ async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
     }
     Err(Failure::new(
         "rule 3",
-        "the advice names the time of the earliest change",
+        "`poll_after` is the time to the earliest change",
         "Acquired",
         "Queued",
     ))

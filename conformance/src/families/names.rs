@@ -79,14 +79,14 @@ async fn all_at_once(world: &World, names: &[String]) -> Verdict {
             reply,
             AcquireReply::Acquired(_),
             "S1",
-            "{name:?} is a key of its own, whatever else is held"
+            "{name:?} is a separate key, whatever else is held"
         );
         held.push(attempt);
     }
     for (attempt, name) in held.iter().zip(names) {
         b.ask(&Lock::mutex(name)).held("S1").await?;
         attempt
-            .release_leaves(0, "S3", "{name:?} is released by its own holder")
+            .release_leaves(0, "S3", "{name:?} is released by its holder")
             .await?;
     }
     Ok(())

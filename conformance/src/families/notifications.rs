@@ -34,7 +34,7 @@ pub(super) async fn listener(world: &World) -> Result<(Session, Notifications), 
 }
 
 /// Returns the next notification, or `None` after ten units.
-pub(super) async fn heard(
+pub(super) async fn next_notification(
     world: &World,
     notifications: &mut Notifications,
 ) -> Option<Notification> {
@@ -50,8 +50,8 @@ pub(super) async fn quiet(
     notifications: &mut Notifications,
     reason: &str,
 ) -> Verdict {
-    let came = heard(world, notifications).await;
-    ensure!(came.is_none(), "rule 8", came, "{reason}");
+    let notification = next_notification(world, notifications).await;
+    ensure!(notification.is_none(), "rule 8", notification, "{reason}");
     Ok(())
 }
 
@@ -63,7 +63,7 @@ async fn granted(
 ) -> Result<(FencingToken, (Stamp, std::time::Duration)), Failure> {
     let expected = waiter.operation().sequence;
     Ok(want!(
-        heard(world, notifications).await,
+        next_notification(world, notifications).await,
         Some(Notification::Granted { sequence, token, remaining, stamp }) if sequence == expected
             => (token, (stamp, remaining)),
         "rule 8",
@@ -166,20 +166,20 @@ async fn group_is_notified_together(world: &World) -> Verdict {
         waiters.push(ask.queued("rule 7").await?.0);
     }
     held.released("S3").await?;
-    let mut heard_by_b = Vec::new();
+    let mut received_by_b = Vec::new();
     for _ in 0..2 {
         want!(
-            heard(world, &mut of_b).await,
-            Some(Notification::Granted { sequence, token, .. }) => heard_by_b.push((sequence, token)),
+            next_notification(world, &mut of_b).await,
+            Some(Notification::Granted { sequence, token, .. }) => received_by_b.push((sequence, token)),
             "rule 8",
             "each of the adjacent readers is notified of its grant"
         );
     }
-    heard_by_b.sort_unstable();
+    received_by_b.sort_unstable();
     let (token, _) = granted(world, &mut of_c, &waiters[2]).await?;
     let expected = [&waiters[0], &waiters[1]].map(|w| (w.operation().sequence, token));
     want_eq!(
-        heard_by_b,
+        received_by_b,
         expected,
         "rule 15",
         "readers that are granted together share the token"
@@ -287,20 +287,20 @@ async fn barging_sends_wake_ups(world: &World) -> Verdict {
     held.released("S3").await?;
     let expected = waiter.operation().sequence;
     want!(
-        heard(world, &mut notifications).await,
+        next_notification(world, &mut notifications).await,
         Some(Notification::WakeUp { sequence, .. }) if sequence == expected,
         "rule 7",
         "under barging, the head of the queue is woken up to try"
     );
     // A wake-up is not a grant: the first attempt gets the key.
-    let barged = a.ask(&lock).acquired("rule 7").await?;
+    let overtaker = a.ask(&lock).acquired("rule 7").await?;
     want!(
         waiter.poll_as(true).await?.reply,
         PollReply::Queued(_),
         "rule 7",
         "the head of the queue was overtaken, and waits"
     );
-    barged.released("S3").await?;
+    overtaker.released("S3").await?;
     want!(
         waiter.poll_as(true).await?.reply,
         PollReply::Acquired(_),
@@ -320,7 +320,7 @@ async fn revocation_is_pushed(world: &World) -> Verdict {
         b.force(&request).await?;
         let expected = held.operation().sequence;
         want!(
-            heard(world, &mut notifications).await,
+            next_notification(world, &mut notifications).await,
             Some(Notification::Revoked { sequence, .. }) if sequence == expected,
             "S3",
             "a holder that listens is notified of a forced release ({how:?})"

@@ -32,7 +32,7 @@ async fn granted(
     Ok((waiter, end))
 }
 
-/// Polls, and expects an offer that expires at `release`.
+/// Polls, and expects an offer that expires at `end`.
 async fn offer_ends_at(
     world: &World,
     waiter: &Attempt,

@@ -114,9 +114,9 @@ async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let ask = a.ask(&lock);
     let request = ask.build().await?;
-    let end = leasehold_api::Release::new(lock.key.clone(), request.operation);
+    let release = leasehold_api::Release::new(lock.key.clone(), request.operation);
     want!(
-        crate::world::one(a.backend.release(&[end]).await)?.reply,
+        crate::world::one(a.backend.release(&[release]).await)?.reply,
         ReleaseReply::NotHeld(_),
         "rule 12",
         "a release that overtakes its acquire finds nothing"

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = cases!("starvation";
 /// The number of rounds that counts as endless.
 const ROUNDS: u32 = 15;
 
-async fn waits(waiter: &Attempt) -> Result<bool, Failure> {
+async fn still_waits(waiter: &Attempt) -> Result<bool, Failure> {
     match waiter.poll().await?.reply {
         PollReply::Queued(_) => Ok(true),
         PollReply::Acquired(_) => Ok(false),
@@ -45,22 +45,22 @@ async fn writer_against_endless_readers(world: &World) -> Verdict {
         queued,
         "the writer is first in the queue"
     );
-    let mut passed = 0;
+    let mut overtaken = 0;
     for round in 1..=ROUNDS {
         // The next reader arrives before the last one releases, as in a busy program.
         let next = sessions[round as usize % 2].ask(&lock).shared().wait();
         let (next, _) = next.send().await?;
         let _ = reading.release().await?;
-        if !waits(&writer).await? {
+        if !still_waits(&writer).await? {
             break;
         }
-        passed += 1;
+        overtaken += 1;
         reading = next;
     }
     ensure!(
-        passed == 0,
+        overtaken == 0,
         "rule 7",
-        passed,
+        overtaken,
         "no later reader is granted before a waiting writer"
     );
     Ok(())
@@ -71,20 +71,20 @@ async fn readers_against_endless_writers(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let mut writing = a.ask(&lock).acquired("S1").await?;
     let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
-    let mut passed = 0;
+    let mut overtaken = 0;
     for _ in 1..=ROUNDS {
         let (next, _) = a.ask(&lock).wait().send().await?;
         let _ = writing.release().await?;
-        if !waits(&reader).await? {
+        if !still_waits(&reader).await? {
             break;
         }
-        passed += 1;
+        overtaken += 1;
         writing = next;
     }
     ensure!(
-        passed == 0,
+        overtaken == 0,
         "rule 7",
-        passed,
+        overtaken,
         "no later writer is granted before a waiting reader"
     );
     Ok(())
@@ -111,7 +111,7 @@ async fn fair_bound_of_overtaking(world: &World) -> Verdict {
             "the holder releases"
         );
         queue.push(again.queued("rule 7").await?.0);
-        if !waits(&late).await? {
+        if !still_waits(&late).await? {
             break;
         }
         granted += 1;
@@ -126,7 +126,7 @@ async fn fair_bound_of_overtaking(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Keeps the key busy with overlapping attempts while `waiter` waits. Returns whether it waited the
+/// Keeps the key busy with overlapping attempts while `waiter` still_waits. Returns whether it waited the
 /// whole time.
 async fn kept_waiting(
     waiter: &Attempt,
@@ -143,7 +143,7 @@ async fn kept_waiting(
             "S3",
             "a hold ends"
         );
-        if !waits(waiter).await? {
+        if !still_waits(waiter).await? {
             return Ok((false, current));
         }
         current = next;

@@ -378,6 +378,6 @@ async fn read_guard_kept_over_its_write_hold(world: &World) -> Verdict {
         "the read hold remains, and the reply reports its mode and token"
     );
     let other = b.ask(&lock).shared().acquired("rule 5").await?;
-    store.accepts(other.token(), "a reader that came afterwards")?;
+    store.accepts(other.token(), "a later reader")?;
     store.accepts(view.token, "the read guard, with the token of that reply")
 }

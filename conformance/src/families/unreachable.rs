@@ -18,11 +18,11 @@ pub(super) const CASES: &[Case] = cases!("unreachable";
 );
 
 /// Queues a waiter that says it listens, in a session that doesn't.
-async fn deaf(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
+async fn unreachable_waiter(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
     listening(&world.session().await?, lock).await
 }
 
-async fn waits(waiter: &Attempt, listens: bool) -> Verdict {
+async fn still_queued(waiter: &Attempt, listens: bool) -> Verdict {
     want!(
         waiter.poll_as(listens).await?.reply,
         PollReply::Queued(_),
@@ -32,7 +32,7 @@ async fn waits(waiter: &Attempt, listens: bool) -> Verdict {
     Ok(())
 }
 
-async fn has_it(waiter: &Attempt, listens: bool) -> Verdict {
+async fn granted(waiter: &Attempt, listens: bool) -> Verdict {
     want!(
         waiter.poll_as(listens).await?.reply,
         PollReply::Acquired(_),
@@ -45,66 +45,69 @@ async fn has_it(waiter: &Attempt, listens: bool) -> Verdict {
 async fn unreachable_waiter_is_passed_over(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let unreachable = deaf(world, &lock).await?;
+    let unreachable = unreachable_waiter(world, &lock).await?;
     let (session, _notifications) = listener(world).await?;
-    let heard = listening(&session, &lock).await?;
+    let reachable = listening(&session, &lock).await?;
     held.released("S3").await?;
-    has_it(&heard, true).await?;
-    waits(&unreachable, true).await
+    granted(&reachable, true).await?;
+    still_queued(&unreachable, true).await
 }
 
 async fn its_ticket_is_kept(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let unreachable = deaf(world, &lock).await?;
+    let unreachable = unreachable_waiter(world, &lock).await?;
     let (session, _notifications) = listener(world).await?;
-    let (heard, later) = (
+    let (reachable, later) = (
         listening(&session, &lock).await?,
         listening(&session, &lock).await?,
     );
     held.released("S3").await?;
-    has_it(&heard, true).await?;
+    granted(&reachable, true).await?;
     // It subscribes again and polls, so it is first in the queue again.
     let _notifications = unreachable
         .session
         .backend
         .listen(unreachable.session.id)
         .await?;
-    waits(&unreachable, true).await?;
-    heard.released("S3").await?;
-    has_it(&unreachable, true).await?;
-    waits(&later, true).await
+    still_queued(&unreachable, true).await?;
+    reachable.released("S3").await?;
+    granted(&unreachable, true).await?;
+    still_queued(&later, true).await
 }
 
 async fn all_unreachable_counts_as_free(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (first, _second) = (deaf(world, &lock).await?, deaf(world, &lock).await?);
+    let (first, _second) = (
+        unreachable_waiter(world, &lock).await?,
+        unreachable_waiter(world, &lock).await?,
+    );
     held.released("S3").await?;
     let newcomer = world.session().await?.ask(&lock).acquired("rule 9").await?;
     newcomer.released("S3").await?;
-    has_it(&first, true).await
+    granted(&first, true).await
 }
 
 async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
-    let unreachable = deaf_behind(world, &lock).await?;
+    let unreachable = marked_waiter(world, &lock).await?;
     // Each release marks it as unreachable. Each poll clears the mark, but a newcomer has the key.
     // The third release grants to it anyway.
     for _ in 0..2 {
         let newcomer = world.session().await?.ask(&lock).acquired("rule 9").await?;
-        waits(&unreachable, true).await?;
+        still_queued(&unreachable, true).await?;
         newcomer.released("S3").await?;
     }
     let session = world.session().await?;
     session.ask(&lock).held("rule 9").await?;
-    has_it(&unreachable, true).await
+    granted(&unreachable, true).await
 }
 
 /// Returns a waiter that was marked unreachable once, on a free key.
-async fn deaf_behind(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
+async fn marked_waiter(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
     let held = world.session().await?.ask(lock).acquired("S1").await?;
-    let unreachable = deaf(world, lock).await?;
+    let unreachable = unreachable_waiter(world, lock).await?;
     held.released("S3").await?;
     Ok(unreachable)
 }
@@ -117,27 +120,27 @@ async fn waiter_that_never_listened_is_never_unreachable(world: &World) -> Verdi
     let (listens, _notifications) = listener(world).await?;
     let second = listening(&listens, &lock).await?;
     held.released("S3").await?;
-    has_it(&polls, false).await?;
-    waits(&second, true).await
+    granted(&polls, false).await?;
+    still_queued(&second, true).await
 }
 
 async fn poll_says_whether_it_listens(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let lost = deaf(world, &lock).await?;
+    let lost = unreachable_waiter(world, &lock).await?;
     // The waiter knows that its subscription is lost, and its poll says so.
-    waits(&lost, false).await?;
+    still_queued(&lost, false).await?;
     let session = world.session().await?;
     let ask = session.ask(&lock).wait_as(Wait::new(false));
     let (second, _) = ask.queued("rule 7").await?;
     held.released("S3").await?;
-    has_it(&lost, false).await?;
-    waits(&second, false).await
+    granted(&lost, false).await?;
+    still_queued(&second, false).await
 }
 
 async fn unreachable_is_shown(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
-    let unreachable = deaf_behind(world, &lock).await?;
+    let unreachable = marked_waiter(world, &lock).await?;
     let marks = |view: &leasehold_api::InspectReply| -> Vec<bool> {
         view.waiters
             .iter()
@@ -151,5 +154,5 @@ async fn unreachable_is_shown(world: &World) -> Verdict {
         "rule 9",
         "an inspection shows that a waiter is unreachable"
     );
-    has_it(&unreachable, true).await
+    granted(&unreachable, true).await
 }

@@ -71,15 +71,15 @@ async fn many_waiters_are_served_in_order(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(Duration::from_secs(60));
     let [a, b] = world.sessions().await?;
     let mut holder = a.ask(&lock).acquired("S1").await?;
-    let mut crowd = Vec::new();
+    let mut waiters = Vec::new();
     for n in 0..CROWD {
         let session = if n % 2 == 0 { &a } else { &b };
         let (waiter, queued) = session.ask(&lock).wait().queued("rule 7").await?;
         let ahead = usize::try_from(queued.ahead).unwrap_or(usize::MAX);
         want_eq!(ahead, n, "rule 7", "every earlier waiter is ahead");
-        crowd.push(waiter);
+        waiters.push(waiter);
     }
-    for waiter in crowd {
+    for waiter in waiters {
         holder.released("S3").await?;
         waiter.poll_granted("rule 7").await?;
         holder = waiter;
@@ -309,7 +309,7 @@ async fn advice_stays_within_the_poll_interval(world: &World) -> Verdict {
                 !poll_after.is_zero() && poll_after <= interval,
                 "rule 3",
                 poll_after,
-                "a waiter is told to poll within {interval:?}, wherever it is in the queue"
+                "`poll_after` is at most {interval:?}, wherever the waiter is in the queue"
             );
         }
     }

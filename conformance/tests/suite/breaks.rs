@@ -15,7 +15,8 @@ use leasehold_api::{
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
 
-/// Defines the broken backends: what each does wrong, the rule, and the cases that must fail.
+/// Defines the broken backends: the name of each, the rule that it breaks, and the cases that must
+/// fail.
 macro_rules! breaks {
     ($($name:ident: $rule:literal, $($case:literal),+;)+) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +158,7 @@ fn harness(how: Break) -> Arc<dyn Harness> {
 fn case(name: &str) -> &'static Case {
     cases()
         .find(|case| case.name() == name)
-        .unwrap_or_else(|| panic!("there is no case {name}"))
+        .unwrap_or_else(|| panic!("unknown case {name}"))
 }
 
 #[test]
@@ -165,15 +166,15 @@ fn each_break_fails_its_case() {
     let mut missed = Vec::new();
     for (how, rule, name) in BREAKS {
         match run_case(&harness(*how), case(name)) {
-            Ok(()) => missed.push(format!("{name} did not notice {how:?} ({rule})")),
-            Err(failure) => println!("{how:?} breaks {rule}, and {name} says\n{failure}\n"),
+            Ok(()) => missed.push(format!("{name} passed with {how:?}, which breaks {rule}")),
+            Err(failure) => println!("{how:?} breaks {rule}. {name} fails:\n{failure}\n"),
         }
     }
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
 #[test]
-fn what_is_not_broken_passes_those_cases() {
+fn reference_passes_the_same_cases() {
     let plain: Arc<dyn Harness> = Arc::new(Reference::plain());
     for (_, _, name) in BREAKS {
         assert_eq!(run_case(&plain, case(name)), Ok(()), "{name}");
@@ -197,8 +198,10 @@ impl Broken {
     /// The request that first carried the operation.
     fn noted(&self, operation: Operation) -> Option<Acquire> {
         self.notes(|notes| {
-            let mut seen = notes.iter();
-            seen.find(|request| request.operation == operation).cloned()
+            let mut requests = notes.iter();
+            requests
+                .find(|request| request.operation == operation)
+                .cloned()
         })
     }
 
@@ -208,7 +211,7 @@ impl Broken {
             Break::KeysAreCut => key.as_str().chars().take(64).collect(),
             _ => return key.clone(),
         };
-        Key::new(name).expect("it is as long as before, or shorter")
+        Key::new(name).expect("not longer than before")
     }
 
     fn spec(&self, spec: LockSpec) -> LockSpec {
@@ -229,11 +232,11 @@ impl Broken {
             Break::WaitersNeverExpire => Duration::from_secs(60),
             _ => spec.waiter_lease(),
         };
-        let same = same.with_policy(policy).expect("it fits the kind");
-        same.with_waiter_lease(lease).expect("it is within bounds")
+        let same = same.with_policy(policy).expect("the policy fits the kind");
+        same.with_waiter_lease(lease).expect("a valid waiter lease")
     }
 
-    /// The request to send instead.
+    /// Returns the request that is sent instead.
     async fn altered(&self, request: &Acquire) -> Acquire {
         let mut sent = request.clone();
         sent.key = self.key(&request.key);
@@ -242,7 +245,7 @@ impl Broken {
             Break::NeverExpires => sent.lease = Duration::from_secs(3_000),
             Break::ExpiresLate => sent.lease += Duration::from_millis(3),
             Break::NeverUnreachable => {
-                sent.wait = sent.wait.map(|_| leasehold_api::Wait::new(false))
+                sent.wait = sent.wait.map(|_| leasehold_api::Wait::new(false));
             }
             Break::LimitsIgnored | Break::HoldsAndRefuses => sent.limits = Limits::default(),
             Break::FloorIgnored => sent.floor = None,
@@ -257,7 +260,7 @@ impl Broken {
     }
 
     async fn soon(&self) -> ServerTime {
-        let stamp = self.inner.hello().await.expect("the reference answers");
+        let stamp = self.inner.hello().await.expect("a reply");
         stamp.at.saturating_add(Duration::from_secs(1))
     }
 
@@ -295,17 +298,17 @@ impl Broken {
 
     async fn poll_one(&self, request: &Poll) -> Result<Stamped<PollReply>, BackendError> {
         let sent = Poll::new(self.key(&request.key), request.operation, request.listening);
-        let mut answer = first(self.inner.poll(std::slice::from_ref(&sent)).await)?;
-        match (&mut answer.reply, self.how) {
+        let mut reply = first(self.inner.poll(std::slice::from_ref(&sent)).await)?;
+        match (&mut reply.reply, self.how) {
             (PollReply::Acquired(_), Break::PollConfirms) => {
                 self.renew_for(&sent.key, request.operation, 30).await?;
-                answer = first(self.inner.poll(&[sent]).await)?;
+                reply = first(self.inner.poll(&[sent]).await)?;
             }
             (PollReply::Queued(queued), Break::ChecksInTooLate) => {
                 queued.poll_after = Duration::from_secs(5);
             }
             (PollReply::Acquired(_), Break::HidesGrantsFromPolls) => {
-                answer.reply = PollReply::Queued(Queued {
+                reply.reply = PollReply::Queued(Queued {
                     ahead: 0,
                     poll_after: Duration::from_secs(1),
                     waiter_remaining: Duration::from_secs(5),
@@ -314,9 +317,9 @@ impl Broken {
             (PollReply::Queued(_), Break::UnsubscribedPollRemovesTheWaiter)
                 if !request.listening =>
             {
-                let end = Release::new(sent.key, request.operation);
-                first(self.inner.release(&[end]).await)?;
-                answer.reply = PollReply::Gone(leasehold_api::EndReason::Expired);
+                let release = Release::new(sent.key, request.operation);
+                first(self.inner.release(&[release]).await)?;
+                reply.reply = PollReply::Gone(leasehold_api::EndReason::Expired);
             }
             (PollReply::Gone(_), Break::PollCreates) => {
                 if let Some(mut again) = self.noted(request.operation) {
@@ -327,7 +330,7 @@ impl Broken {
             }
             _ => {}
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     async fn renew_for(
@@ -347,10 +350,10 @@ impl Broken {
         if self.how == Break::RenewsNothing {
             sent.lease = Duration::from_millis(1);
         }
-        let mut answer = first(self.inner.renew(&[sent]).await)?;
-        match (&mut answer.reply, self.how) {
+        let mut reply = first(self.inner.renew(&[sent]).await)?;
+        match (&mut reply.reply, self.how) {
             (RenewReply::Lost(_), Break::RenewalResurrects | Break::SaysYesToAll) => {
-                answer.reply = RenewReply::Renewed {
+                reply.reply = RenewReply::Renewed {
                     token: FencingToken::new(1),
                     remaining: request.lease,
                 };
@@ -361,13 +364,13 @@ impl Broken {
             (RenewReply::Lost(_), Break::OneReaderExpiresAll) => {
                 let others = self.notes(|notes| notes.clone());
                 for other in others.iter().filter(|other| other.mode == Mode::Shared) {
-                    let end = Release::new(other.key.clone(), other.operation);
-                    first(self.inner.release(&[end]).await)?;
+                    let release = Release::new(other.key.clone(), other.operation);
+                    first(self.inner.release(&[release]).await)?;
                 }
             }
             _ => {}
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     async fn release_one(&self, request: &Release) -> Result<Stamped<ReleaseReply>, BackendError> {
@@ -397,19 +400,19 @@ impl Broken {
             Break::OneReleaseFreesAllHolds => {
                 let all = self.notes(|notes| notes.clone());
                 for other in all.iter().filter(|o| o.operation != sent.operation) {
-                    let end = Release::new(other.key.clone(), other.operation);
-                    first(self.inner.release(&[end]).await)?;
+                    let release = Release::new(other.key.clone(), other.operation);
+                    first(self.inner.release(&[release]).await)?;
                 }
             }
             _ => {}
         }
-        let mut answer = first(self.inner.release(&[sent]).await)?;
-        let says_yes = matches!(
+        let mut reply = first(self.inner.release(&[sent]).await)?;
+        let accepts = matches!(
             self.how,
             Break::EveryReleaseIsTheFirst | Break::SaysYesToAll
         );
-        if says_yes && matches!(answer.reply, ReleaseReply::NotHeld(_)) {
-            answer.reply = ReleaseReply::Released {
+        if accepts && matches!(reply.reply, ReleaseReply::NotHeld(_)) {
+            reply.reply = ReleaseReply::Released {
                 holds_left: 1,
                 holder: Some(leasehold_api::HolderStatus {
                     mode: Mode::Exclusive,
@@ -418,7 +421,7 @@ impl Broken {
                 }),
             };
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     /// The tokens of the current holders.
@@ -428,23 +431,26 @@ impl Broken {
     }
 }
 
-fn first<T>(mut answers: Vec<Result<T, BackendError>>) -> Result<T, BackendError> {
-    answers.remove(0)
+fn first<T>(mut replies: Vec<Result<T, BackendError>>) -> Result<T, BackendError> {
+    replies.remove(0)
 }
 
 /// Changes the replies to a batch.
-fn spoil<T>(how: Break, mut answers: Vec<Result<T, BackendError>>) -> Vec<Result<T, BackendError>> {
-    let failed = answers
+fn change_replies<T>(
+    how: Break,
+    mut replies: Vec<Result<T, BackendError>>,
+) -> Vec<Result<T, BackendError>> {
+    let failed = replies
         .iter()
-        .find_map(|answer| answer.as_ref().err().cloned());
+        .find_map(|reply| reply.as_ref().err().cloned());
     match (how, failed) {
-        (Break::AnswersBackwards, _) => answers.reverse(),
+        (Break::AnswersBackwards, _) => replies.reverse(),
         (Break::OneErrorSpoilsAll, Some(error)) => {
-            answers = answers.into_iter().map(|_| Err(error.clone())).collect();
+            replies = replies.into_iter().map(|_| Err(error.clone())).collect();
         }
         _ => {}
     }
-    answers
+    replies
 }
 
 #[async_trait]
@@ -481,9 +487,9 @@ impl LockBackend for Broken {
         self.notes(|notes| notes.push(request.clone()));
         let Stamped { stamp, reply } = match self.inner.acquire(&sent).await {
             Err(BackendError::ForeignValue { .. }) if self.how == Break::ForeignIsUnavailable => {
-                return Err(BackendError::unavailable("something is wrong with the key"));
+                return Err(BackendError::unavailable("the key is unusable"));
             }
-            answer => answer?,
+            reply => reply?,
         };
         let reply = match reply {
             AcquireReply::Acquired(acquired) => {
@@ -512,35 +518,35 @@ impl LockBackend for Broken {
         &self,
         batch: &[Acquire],
     ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for request in batch {
-            answers.push(self.acquire(request).await);
+            replies.push(self.acquire(request).await);
         }
-        spoil(self.how, answers)
+        change_replies(self.how, replies)
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for request in batch {
-            answers.push(self.poll_one(request).await);
+            replies.push(self.poll_one(request).await);
         }
-        spoil(self.how, answers)
+        change_replies(self.how, replies)
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for request in batch {
-            answers.push(self.renew_one(request).await);
+            replies.push(self.renew_one(request).await);
         }
-        spoil(self.how, answers)
+        change_replies(self.how, replies)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for request in batch {
-            answers.push(self.release_one(request).await);
+            replies.push(self.release_one(request).await);
         }
-        spoil(self.how, answers)
+        change_replies(self.how, replies)
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {

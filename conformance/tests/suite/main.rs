@@ -1,4 +1,4 @@
-//! Tests of the suite: what it refuses, and how little a backend needs to pass.
+//! Tests of the suite: broken backends fail, and a minimal backend passes.
 
 mod breaks;
 mod small;

@@ -13,7 +13,7 @@ use leasehold_api::{
 };
 use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases, run_case};
 
-/// The state of a key: the holder, the end of its lease, and the highest sequence of each session.
+/// The state of a key: the holder and its expiry, and the highest sequence of each session.
 #[derive(Debug, Default)]
 struct Lock {
     holder: Option<(Operation, ServerTime)>,
@@ -21,10 +21,10 @@ struct Lock {
 }
 
 impl Lock {
-    /// The end of the operation's lease, if it holds the key.
+    /// The expiry of the operation's lease, if the operation holds the key.
     fn held_by(&self, operation: Operation, now: ServerTime) -> Option<ServerTime> {
-        let mine = self.holder.filter(|(holder, _)| *holder == operation);
-        mine.map(|(_, end)| end).filter(|end| *end > now)
+        let held = self.holder.filter(|(holder, _)| *holder == operation);
+        held.map(|(_, end)| end).filter(|end| *end > now)
     }
 
     fn see(&mut self, operation: Operation) {
@@ -121,25 +121,25 @@ impl LockBackend for Small {
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for request in batch {
-            answers.push(self.hello().await.map(|stamp| {
+            replies.push(self.hello().await.map(|stamp| {
                 let reply = self.with(&request.key, |lock| renew(lock, request, stamp.at));
                 Stamped { stamp, reply }
             }));
         }
-        answers
+        replies
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for request in batch {
-            answers.push(self.hello().await.map(|stamp| {
+            replies.push(self.hello().await.map(|stamp| {
                 let reply = self.with(&request.key, |lock| release(lock, request, stamp.at));
                 Stamped { stamp, reply }
             }));
         }
-        answers
+        replies
     }
 }
 
@@ -167,7 +167,7 @@ impl Harness for SmallHarness {
     }
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
-        Ok(Arc::new(Waiter {
+        Ok(Arc::new(SmallEnvironment {
             base: self.reference.environment(namespace).await?,
             locks: Locks::default(),
         }))
@@ -175,13 +175,13 @@ impl Harness for SmallHarness {
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct SmallEnvironment {
     base: Arc<dyn Environment>,
     locks: Locks,
 }
 
 #[async_trait]
-impl Environment for Waiter {
+impl Environment for SmallEnvironment {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         Ok(Arc::new(Small {
             base: self.base.backend().await?,
@@ -195,7 +195,7 @@ impl Environment for Waiter {
 }
 
 #[test]
-fn the_smallest_backend_passes_all_that_it_can_run() {
+fn minimal_backend_passes_its_cases() {
     let harness: Arc<dyn Harness> = Arc::new(SmallHarness {
         reference: Reference::plain(),
     });

@@ -118,7 +118,7 @@ impl Environment for MachineEnvironment {
     }
 }
 
-/// All keys, and the sessions that listen.
+/// The keys, and the sessions that listen.
 #[derive(Debug)]
 pub(crate) struct Server {
     /// Requests that a wrapper records across all clients.
@@ -126,7 +126,7 @@ pub(crate) struct Server {
     pub(crate) notes: Mutex<Vec<Acquire>>,
     inner: Mutex<Inner>,
     started: Instant,
-    drawn: AtomicU64,
+    next_random: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -142,7 +142,7 @@ impl Server {
             notes: Mutex::default(),
             inner: Mutex::new(Inner::default()),
             started: Instant::now(),
-            drawn: AtomicU64::new(1),
+            next_random: AtomicU64::new(1),
         }
     }
 
@@ -184,7 +184,7 @@ impl Server {
         let (reply, messages) = machine::step(keys.entry(key.clone()).or_default(), env, command);
         for message in messages {
             for sender in listeners.get(&message.to).into_iter().flatten() {
-                // A subscriber that is gone receives nothing.
+                // Fails if the subscriber is gone.
                 let _ = sender.send(notification(message.payload, stamp));
             }
         }
@@ -221,7 +221,7 @@ macro_rules! ask {
         let Stamped { stamp, reply } = $self.server.step($key, &command)?;
         match reply {
             Reply::$command(reply) => Ok(Stamped { stamp, reply }),
-            other => unreachable!("{command:?} was answered {other:?}"),
+            other => unreachable!("unexpected reply to {command:?}: {other:?}"),
         }
     }};
 }
@@ -293,7 +293,7 @@ impl LockBackend for Client {
         let Stamped { stamp, reply } = self.server.step(key, &Command::Inspect)?;
         match reply {
             Reply::Inspect(reply) => Ok(Stamped { stamp, reply }),
-            other => unreachable!("an inspection was answered {other:?}"),
+            other => unreachable!("unexpected reply to an inspection: {other:?}"),
         }
     }
 
@@ -305,7 +305,7 @@ impl LockBackend for Client {
     }
 }
 
-/// Tokio's paused clock, and distinct numbers.
+/// A runtime with tokio's paused clock, and distinct numbers instead of random ones.
 #[derive(Debug)]
 struct Virtual {
     server: Arc<Server>,
@@ -326,10 +326,12 @@ impl Runtime for Virtual {
 
     fn fill_random(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            let drawn = self.server.drawn.fetch_add(1, Ordering::Relaxed);
-            // Spread over all bytes, so that the first ones differ too.
-            let spread = drawn.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-            chunk.copy_from_slice(&spread[..chunk.len()]);
+            let next_random = self.server.next_random.fetch_add(1, Ordering::Relaxed);
+            // Multiplies, so that the first bytes differ too.
+            let mixed = next_random
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .to_le_bytes();
+            chunk.copy_from_slice(&mixed[..chunk.len()]);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Repeatedly acquires a lock and prints one line per event:
 //!
-//! - `ready`: it is connected, and continues when it reads a line;
+//! - `ready`: it is connected, and starts when it reads a line;
 //! - `granted TICKET TOKEN`: it holds the lock, with the server's time in µs when it was queued,
 //!   and the fencing token;
 //! - `lost REASON`: it lost the lock.
@@ -56,42 +56,42 @@ async fn main() -> Result<(), Failure> {
     let mutex = locks
         .mutex(&arguments.key)?
         .waiter_lease(Duration::from_millis(arguments.waiter_lease_ms));
-    say("ready")?;
-    told_to_go().await?;
+    print("ready")?;
+    wait_for_start().await?;
     for _ in 0..arguments.rounds {
         let guard = mutex.lock().await?;
-        let (_, ticket) = recording.ticket().ok_or("granted without an answer")?;
+        let (_, ticket) = recording.ticket().ok_or("granted without a ticket")?;
         let token = guard.fencing_token().expect("tokens").get();
-        say(&format!("granted {} {token}", ticket.as_micros()))?;
+        print(&format!("granted {} {token}", ticket.as_micros()))?;
         if arguments.hold_ms > 0 {
             tokio::time::sleep(Duration::from_millis(arguments.hold_ms)).await;
         }
         if let ReleaseOutcome::NotHeld(reason) = guard.release().await? {
-            say(&format!("lost {reason:?}"))?;
+            print(&format!("lost {reason:?}"))?;
         }
     }
     locks.shutdown().await?;
     Ok(())
 }
 
-fn say(line: &str) -> Result<(), std::io::Error> {
+fn print(line: &str) -> Result<(), std::io::Error> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
 }
 
 /// Waits for the first line of the input. The process exits when the input closes.
-async fn told_to_go() -> Result<(), Failure> {
-    let (go, told) = oneshot::channel();
+async fn wait_for_start() -> Result<(), Failure> {
+    let (start, started) = oneshot::channel();
     std::thread::spawn(move || {
-        let mut go = Some(go);
+        let mut start = Some(start);
         for _ in std::io::stdin().lock().lines() {
-            if let Some(go) = go.take() {
+            if let Some(start) = start.take() {
                 // Fails only while the process exits.
-                let _ = go.send(());
+                let _ = start.send(());
             }
         }
         std::process::exit(2);
     });
-    Ok(told.await?)
+    Ok(started.await?)
 }

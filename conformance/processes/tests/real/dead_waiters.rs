@@ -1,4 +1,5 @@
-//! Any number of waiters that die in the queue cost the others one waiter lease together.
+//! Waiters that die in the queue delay the others by one waiter lease together, whatever their
+//! number.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,11 @@ use rustix::process::Signal;
 use crate::support::{Behavior, Processes, client, queue, run, until};
 
 const PROCESSES: usize = 32;
-/// The positions of the waiters that die. They are apart from each other, so that a cost for each
+/// The queue positions of the waiters that die. They are not adjacent, so that a cost for each
 /// one would add up to five waiter leases.
 const VICTIMS: [usize; 5] = [1, 7, 13, 19, 25];
 const WAITER_LEASE: Duration = Duration::from_secs(3);
-/// The longest time between two polls.
+/// The maximum time between two polls.
 const POLL: Duration = Duration::from_secs(1);
 /// An allowance for a busy machine: less than another waiter lease.
 const MARGIN: Duration = Duration::from_millis(1_500);
@@ -79,7 +80,7 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
 
     let mut grants = processes.grants(PROCESSES - VICTIMS.len()).await;
     let last = grants.iter().map(|grant| grant.seen).max();
-    let delay = last.expect("some were served").duration_since(died);
+    let delay = last.expect("at least one grant").duration_since(died);
     println!(
         "{} {signal:?}: all others were served after {delay:?}",
         library.name()
@@ -92,20 +93,24 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
     expected.retain(|label| !victims.contains(label));
     assert_eq!(served, expected, "in the order of the queue");
 
-    let mut well = PROCESSES - VICTIMS.len();
+    let mut succeeded = PROCESSES - VICTIMS.len();
     if signal == Signal::STOP {
-        // A process that resumes queues again.
+        // A resumed process queues again.
         for victim in &victims {
             processes.signal(victim, Signal::CONT);
         }
         processes.grants(VICTIMS.len()).await;
-        well = PROCESSES;
+        succeeded = PROCESSES;
     }
-    until(&locks, KEY, "nothing is left", |seen| {
+    until(&locks, KEY, "the key is free", |seen| {
         seen.holder_count() == 0 && seen.waiter_count() == 0
     })
     .await;
-    assert_eq!(processes.end().await, well, "all that live end well");
+    assert_eq!(
+        processes.end().await,
+        succeeded,
+        "every process that was not killed succeeds"
+    );
 }
 
 async fn all_wait(locks: &LockClient) -> Vec<String> {

@@ -17,16 +17,16 @@ use crate::support::{client, run};
 /// The number of futures to drop: a tenth of a long run, or the value of
 /// `LEASEHOLD_DROPPED_FUTURES`.
 const DROPS: u32 = 1_000;
-/// Futures are dropped in waves, so that leftovers of a wave are seen before they expire.
+/// Futures are dropped in waves, so that each wave is checked before its leftovers expire.
 const WAVE: u32 = 500;
 const CLIENTS: u32 = 16;
 /// The number of attempts on one key, sequential or concurrent.
 const ATTEMPTS_PER_KEY: u32 = 4;
 const LEASE: Duration = Duration::from_secs(10);
 /// The maximum delay of replies and pushes.
-const HELD_BACK: Duration = Duration::from_millis(1);
-/// A future is dropped after a number of polls, or within this time.
-const LONGEST_LIFE_US: u64 = 3_000;
+const MAX_DELAY: Duration = Duration::from_millis(1);
+/// A future is dropped after a few polls, or within this time.
+const MAX_LIFETIME_US: u64 = 3_000;
 
 #[test]
 fn dropped_futures_leave_nothing_through_redis_rs() {
@@ -47,7 +47,7 @@ async fn dropped_futures_leave_nothing(library: Library) {
     let mut droppers = Vec::new();
     for number in 0..CLIENTS {
         let backend = library.connect(&server.url()).await.expect("connected");
-        let recording = Arc::new(RecordingBackend::new(backend).holding_back(HELD_BACK));
+        let recording = Arc::new(RecordingBackend::new(backend).holding_back(MAX_DELAY));
         let locks = client(Arc::clone(&recording) as _, &format!("client-{number}"));
         droppers.push((recording, locks));
     }
@@ -72,15 +72,15 @@ async fn dropped_futures_leave_nothing(library: Library) {
     );
     assert!(
         total.sent * 5 >= total.dropped,
-        "{total:?}: too few after the send"
+        "{total:?}: too few were dropped after the send"
     );
     assert!(
         total.granted * 20 >= total.dropped,
-        "{total:?}: too few after the grant"
+        "{total:?}: too few were dropped after the grant"
     );
     assert!(
         left_after_1_s * 100 <= total.dropped,
-        "{left_after_1_s} of {total:?}"
+        "{left_after_1_s} left after 1 s, {total:?}"
     );
     if !suspects.is_empty() {
         tokio::time::sleep(LEASE).await;
@@ -127,7 +127,7 @@ async fn drop_some(droppers: &[Dropper], wanted: u32, keys: &mut u32) -> Counts 
         tasks.spawn(async move {
             let mut counts = Counts::default();
             while take_one(&left) {
-                // Until one future was dropped. Futures that complete first don't count.
+                // Repeats until one future was dropped. Futures that complete don't count.
                 let before = counts.dropped;
                 while counts.dropped == before {
                     let number = attempts.fetch_add(1, Ordering::Relaxed);
@@ -158,19 +158,19 @@ fn name(key: u32) -> String {
     format!("drop-{key}")
 }
 
-/// Takes the lock in one of the three forms and drops the future at some moment; if it is ready
-/// first, the guard is released, and that future dropped at some moment.
+/// Acquires the lock with a random method and drops the future at a random moment. If the future
+/// completes first, releases the guard and drops that future at a random moment.
 async fn drop_one(recording: &RecordingBackend, mutex: &Mutex, counts: &mut Counts) {
     let random = || recording.runtime().random_u64();
     recording.take_phase();
     let guard = match random() % 3 {
-        0 => at_random(random(), mutex.lock())
+        0 => run_briefly(random(), mutex.lock())
             .await
             .map(|it| it.map(Some)),
-        1 => at_random(random(), mutex.try_lock()).await.map(acquired),
+        1 => run_briefly(random(), mutex.try_lock()).await.map(acquired),
         _ => {
             let within = mutex.lock_within(Duration::from_millis(50));
-            at_random(random(), within).await.map(acquired)
+            run_briefly(random(), within).await.map(acquired)
         }
     };
     let phase = recording.take_phase();
@@ -186,7 +186,7 @@ async fn drop_one(recording: &RecordingBackend, mutex: &Mutex, counts: &mut Coun
                 Ok(None) => {}
                 Ok(Some(guard)) => {
                     // Dropped or completed: the outcome doesn't matter.
-                    let _ = at_random(random(), guard.release()).await;
+                    let _ = run_briefly(random(), guard.release()).await;
                 }
                 // The time limit was over before a reply arrived.
                 Err(error) => assert!(error.is_transient(), "{error}"),
@@ -203,7 +203,7 @@ fn acquired(result: Result<Outcome<MutexGuard>, Error>) -> Result<Option<MutexGu
 }
 
 /// Runs a future for a few polls or a short time. Returns `None` if it was dropped.
-async fn at_random<F: Future>(random: u64, future: F) -> Option<F::Output> {
+async fn run_briefly<F: Future>(random: u64, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     if random.is_multiple_of(2) {
         let mut polls = random / 2 % 6;
@@ -220,8 +220,8 @@ async fn at_random<F: Future>(random: u64, future: F) -> Option<F::Output> {
         })
         .await;
     }
-    let life = Duration::from_micros(random / 2 % LONGEST_LIFE_US);
-    tokio::time::timeout(life, future).await.ok()
+    let lifetime = Duration::from_micros(random / 2 % MAX_LIFETIME_US);
+    tokio::time::timeout(lifetime, future).await.ok()
 }
 
 /// The number of holders and waiters of a key.

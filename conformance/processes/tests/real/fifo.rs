@@ -50,7 +50,7 @@ async fn fifo_across_processes(library: Library) {
     let labels = grants.iter().map(|grant| grant.label.clone());
     assert_eq!(labels.take(PROCESSES).collect::<Vec<_>>(), first_round);
     assert_eq!(inversions(&grants), 0, "{grants:#?}");
-    assert_eq!(processes.end().await, PROCESSES, "all end well");
+    assert_eq!(processes.end().await, PROCESSES, "every process succeeds");
 }
 
 /// Counts pairs of grants that are not in the order of their tickets.

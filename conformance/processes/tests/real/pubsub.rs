@@ -1,4 +1,4 @@
-//! Subscriptions are killed repeatedly. Waiters notification it, stay in the queue, and still learn of
+//! Subscriptions are killed repeatedly. Waiters notice it, stay in the queue, and still learn of
 //! their grants.
 
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::support::{Stalls, client, queue, run, until};
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 60;
 const HOLD: Duration = Duration::from_millis(5);
-/// The maximum wait once all subscriptions are restored. Without subscriptions, each grant is found
-/// by a poll up to a second later, and those seconds add up in the queue.
+/// The pause between two kills, once all subscriptions are restored. Without a subscription, a
+/// waiter finds its grant by a poll up to a second later, and these delays add up in the queue.
 const BETWEEN_KILLS: Duration = Duration::from_millis(150);
-/// How much longer a wait may take while subscriptions are killed.
-const LONGER: Duration = Duration::from_secs(1);
-/// The limit for a step that hangs.
-const ALL_OVER: Duration = Duration::from_secs(60);
+/// The additional time that a wait may take while subscriptions are killed.
+const ALLOWANCE: Duration = Duration::from_secs(1);
+/// The time after which a step counts as hung.
+const WATCHDOG: Duration = Duration::from_secs(60);
 
 #[test]
 fn pubsub_killed_under_contention_through_redis_rs() {
@@ -42,7 +42,7 @@ async fn pubsub_killed_under_contention(library: Library) {
         let locks = client(Arc::clone(&recording) as _, &format!("client-{number}"));
         clients.push((recording, locks));
     }
-    // From now on, all clients are subscribed.
+    // Subscribes all clients.
     waiters_are_kept(&server, &clients).await;
 
     let calm = longest_wait(&clients, "calm").await;
@@ -53,16 +53,16 @@ async fn pubsub_killed_under_contention(library: Library) {
     let stalled = stalls.longest();
     let kills = killer.stop().await;
     println!(
-        "{}: {calm:?} at most, {killed:?} with {kills} kills; the machine stood still for {stalled:?}",
+        "{}: {calm:?} at most, {killed:?} with {kills} kills; the machine stalled for {stalled:?}",
         library.name()
     );
     assert!(
         kills > 2 * CLIENTS,
         "only {kills} subscriptions were killed"
     );
-    // Twice the time, in case the machine has become busier.
-    let allowed = calm * 2 + LONGER + stalled;
-    assert!(killed <= allowed, "{killed:?}, {calm:?} without");
+    // Twice the calm time, because the machine may have become busier.
+    let allowed = calm * 2 + ALLOWANCE + stalled;
+    assert!(killed <= allowed, "{killed:?} with kills, {calm:?} without");
     for (recording, _) in &clients {
         assert_eq!(recording.waiters_lost(), 0, "no waiter is removed");
     }
@@ -96,12 +96,12 @@ async fn longest_wait(clients: &[Client], key: &str) -> Duration {
             longest
         });
     }
-    let waits = tokio::time::timeout(ALL_OVER, tasks.join_all()).await;
+    let waits = tokio::time::timeout(WATCHDOG, tasks.join_all()).await;
     waits
         .expect("nothing hangs")
         .into_iter()
         .max()
-        .expect("clients")
+        .expect("at least one client")
 }
 
 /// A waiter whose subscription is killed is served in its turn.
@@ -115,7 +115,9 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client]) {
         let (mutex, served) = (locks.mutex(KEY).expect("a good key"), served.clone());
         tasks.spawn(async move {
             let guard = mutex.lock().await.expect("acquired");
-            served.send(format!("client-{number}")).expect("it is read");
+            served
+                .send(format!("client-{number}"))
+                .expect("the receiver is open");
             guard.release().await.expect("released");
         });
     }
@@ -133,10 +135,14 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client]) {
     let still = queue(&until(locks, KEY, "all wait", all).await);
     assert_eq!(still, waiting, "no waiter has lost its turn");
     gate.release().await.expect("released");
-    let all_served = tokio::time::timeout(ALL_OVER, tasks.join_all()).await;
+    let all_served = tokio::time::timeout(WATCHDOG, tasks.join_all()).await;
     all_served.expect("nothing hangs");
     for expected in waiting {
-        assert_eq!(order.recv().await, Some(expected), "by its ticket");
+        assert_eq!(
+            order.recv().await,
+            Some(expected),
+            "waiters are served in the order of the queue"
+        );
     }
 }
 
@@ -148,7 +154,7 @@ async fn all_listen(connection: &mut redis::aio::MultiplexedConnection) {
         if channels.len() == CLIENTS {
             return;
         }
-        assert!(began.elapsed() < ALL_OVER, "{channels:?}");
+        assert!(began.elapsed() < WATCHDOG, "{channels:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -159,7 +165,7 @@ async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
     connection.expect("connected")
 }
 
-/// Kills all subscriptions of a server. Returns how many there were.
+/// Kills all subscriptions of a server. Returns their number.
 async fn kill_all(connection: &mut redis::aio::MultiplexedConnection) -> usize {
     let mut kill = redis::cmd("CLIENT");
     kill.arg("KILL").arg("TYPE").arg("pubsub");
@@ -189,7 +195,7 @@ impl Killer {
     async fn stop(self) -> usize {
         let Self(task, mut counted) = self;
         counted.close();
-        task.await.expect("it ends");
+        task.await.expect("the killer doesn't panic");
         let mut all = 0;
         while let Some(killed) = counted.recv().await {
             all += killed;

@@ -1,5 +1,5 @@
-// Preloaded into a server: shows it a wall clock that is off by the number of microseconds in the
-// file that STEPPED_CLOCK names.
+// A preloaded library that shifts a server's wall clock. The file that STEPPED_CLOCK names contains
+// the offset in microseconds.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-//! The server's clock is set while locks are held.
+//! The server's clock steps while locks are held.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -12,7 +12,7 @@ use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use crate::support::{client, run};
 
-/// Far beyond the allowed clock difference, but too short for a lease to expire.
+/// Far above the allowed clock difference, but too short for a lease to expire.
 const STEP_US: i64 = 2_000_000;
 const LEASE: Duration = Duration::from_secs(9);
 /// An allowance for a busy machine.
@@ -45,7 +45,7 @@ async fn stepped_server_clock_ends_validity(library: Library) {
         let noticed = began.elapsed();
         println!("{}: {step} µs, noticed after {noticed:?}", library.name());
         assert_eq!(loss, Ok(Loss::ClockStepped), "{step} µs");
-        // With the next renewal, long before the deadline.
+        // The next renewal notices it, long before the deadline.
         assert!(
             noticed <= LEASE / bounds::RENEWALS_PER_LEASE + MARGIN,
             "{noticed:?}"
@@ -55,7 +55,7 @@ async fn stepped_server_clock_ends_validity(library: Library) {
 
         let next: MutexGuard = mutex("stepped").lock().await.expect("acquired");
         tokio::time::sleep(LEASE / 2).await;
-        assert!(next.is_valid(), "the step is over");
+        assert!(next.is_valid(), "a later guard is not affected");
         next.release().await.expect("released");
         locks.shutdown().await.expect("shut down");
     }
@@ -70,25 +70,25 @@ struct Clock {
 impl Clock {
     fn set(&self, micros: i64) {
         let written = self.file.write_all_at(&micros.to_ne_bytes(), 0);
-        written.expect("it can be written");
+        written.expect("a writable file");
     }
 }
 
 /// A server whose wall clock differs from the machine's.
 fn server_with_a_clock() -> (RedisServer, Clock) {
-    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let offset = folder.path().join("offset");
     let file = OpenOptions::new()
         .create_new(true)
         .write(true)
         .open(&offset);
     let clock = Clock {
-        file: file.expect("it can be made"),
+        file: file.expect("a new file"),
         _folder: folder,
     };
     clock.set(0);
-    let folder = offset.parent().expect("it is in a folder");
-    let library = compiled(folder);
+    let folder = offset.parent().expect("a file in a folder");
+    let library = compile_shim(folder);
     let program = std::env::var("LEASEHOLD_REDIS_SERVER");
     let program = program.unwrap_or_else(|_| "redis-server".into());
     let script = format!(
@@ -98,12 +98,12 @@ fn server_with_a_clock() -> (RedisServer, Clock) {
     );
     let path = folder.join("server");
     std::fs::write(&path, script).expect("it can be written");
-    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it is ours");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("a file of this process");
     (ServerOptions::default().with_program(path).start(), clock)
 }
 
 /// Compiles the shim with the compiler that Rust links with.
-fn compiled(folder: &Path) -> PathBuf {
+fn compile_shim(folder: &Path) -> PathBuf {
     let library = folder.join("stepped_clock.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/stepped_clock.c");
     let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));

@@ -26,30 +26,30 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .block_on(test);
 }
 
-/// Measures how late a thread wakes up that only sleeps. A stalled machine adds this to every wait.
+/// Measures how late a sleeping thread wakes up. A stalled machine delays every wait as much.
 pub(crate) struct Stalls(Arc<AtomicBool>, JoinHandle<Duration>);
 
 impl Stalls {
     pub(crate) fn watch() -> Self {
-        const LOOK_EVERY: Duration = Duration::from_millis(10);
-        let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        const INTERVAL: Duration = Duration::from_millis(10);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut longest = Duration::ZERO;
-            while !told.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 let asleep = Instant::now();
-                std::thread::sleep(LOOK_EVERY);
-                longest = longest.max(asleep.elapsed().saturating_sub(LOOK_EVERY));
+                std::thread::sleep(INTERVAL);
+                longest = longest.max(asleep.elapsed().saturating_sub(INTERVAL));
             }
             longest
         });
-        Self(over, thread)
+        Self(stop, thread)
     }
 
-    /// The longest stall so far.
+    /// Stops the thread and returns the longest stall.
     pub(crate) fn longest(self) -> Duration {
         self.0.store(true, Ordering::Relaxed);
-        self.1.join().expect("it only sleeps")
+        self.1.join().expect("the thread doesn't panic")
     }
 }
 
@@ -62,20 +62,23 @@ pub(crate) fn client(backend: Arc<dyn LockBackend>, label: &str) -> LockClient {
         .expect("good settings")
 }
 
-/// Inspects a key until it is as `wanted`.
+/// Inspects a key until `condition` holds.
 pub(crate) async fn until(
     locks: &LockClient,
     key: &str,
-    what: &str,
-    wanted: impl Fn(&Inspection) -> bool,
+    description: &str,
+    condition: impl Fn(&Inspection) -> bool,
 ) -> Inspection {
     let began = Instant::now();
     loop {
         let seen = locks.inspect(key).await.expect("an answer");
-        if wanted(&seen) {
+        if condition(&seen) {
             return seen;
         }
-        assert!(began.elapsed() < SOON, "not so: {what}; seen: {seen}");
+        assert!(
+            began.elapsed() < SOON,
+            "timed out: {description}; last inspection: {seen}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -96,7 +99,7 @@ pub(crate) struct Grant {
     pub(crate) seen: Instant,
 }
 
-/// A line of a process, or the end of its output.
+/// A line that a process printed, or the end of its output.
 #[derive(Debug)]
 enum Event {
     Ready,
@@ -141,15 +144,15 @@ impl Processes {
                 .spawn()
                 .expect("a process starts");
             let (input, output) = (child.stdin.take(), child.stdout.take());
-            let output = output.expect("its output is piped");
+            let output = output.expect("a piped output");
             tokio::spawn(read(label.clone(), output, sender.clone()));
-            processes.push((label, child, input.expect("its input is piped")));
+            processes.push((label, child, input.expect("a piped input")));
         }
         let mut group = Self { processes, events };
         for _ in 0..count {
             match group.next().await {
                 Event::Ready => {}
-                other => panic!("a process is ready first, not {other:?}"),
+                other => panic!("expected `ready` first, received {other:?}"),
             }
         }
         group
@@ -157,22 +160,22 @@ impl Processes {
 
     async fn next(&mut self) -> Event {
         let event = tokio::time::timeout(SOON, self.events.recv()).await;
-        event.expect("a process goes on").expect("readers run")
+        event.expect("an event in time").expect("the readers run")
     }
 
     /// Starts all processes.
     pub(crate) async fn go(&mut self) {
         for (_, _, input) in &mut self.processes {
-            input.write_all(b"\n").await.expect("it reads");
+            input.write_all(b"\n").await.expect("the process reads");
         }
     }
 
     pub(crate) fn signal(&self, label: &str, signal: Signal) {
         let named = |(name, ..): &&(String, Child, ChildStdin)| name == label;
-        let (_, child, _) = self.processes.iter().find(named).expect("a known name");
-        let id = child.id().expect("it was not waited for");
+        let (_, child, _) = self.processes.iter().find(named).expect("a known label");
+        let id = child.id().expect("a process that was not waited for");
         let id = i32::try_from(id).ok().and_then(Pid::from_raw);
-        kill_process(id.expect("a number of a process"), signal).expect("a signal to a child");
+        kill_process(id.expect("a valid process id"), signal).expect("a signal to a child");
     }
 
     /// Returns the next grants, in the order of printing. Processes may exit in the meantime.
@@ -182,7 +185,7 @@ impl Processes {
             match self.next().await {
                 Event::Granted(grant) => grants.push(grant),
                 Event::Ended => {}
-                Event::Ready => panic!("a process is ready only once"),
+                Event::Ready => panic!("a process printed `ready` twice"),
             }
         }
         grants
@@ -190,13 +193,13 @@ impl Processes {
 
     /// Waits until all processes exit. Returns how many succeeded.
     pub(crate) async fn end(mut self) -> usize {
-        let mut well = 0;
+        let mut succeeded = 0;
         for (label, child, _input) in &mut self.processes {
             let status = tokio::time::timeout(SOON, child.wait()).await;
-            let status = status.unwrap_or_else(|_| panic!("{label} did not end"));
-            well += usize::from(status.expect("it can be waited for").success());
+            let status = status.unwrap_or_else(|_| panic!("{label} did not exit"));
+            succeeded += usize::from(status.expect("an exit status").success());
         }
-        well
+        succeeded
     }
 }
 
@@ -215,7 +218,7 @@ async fn read(label: String, output: ChildStdout, events: UnboundedSender<Event>
             }),
             _ => panic!("{label}: {line}"),
         };
-        // Fails when the test is over.
+        // Fails when the test has ended.
         let _ = events.send(event);
     }
     let _ = events.send(Event::Ended);
