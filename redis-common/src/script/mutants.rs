@@ -1,23 +1,23 @@
-//! Faults planted in the Lua text alone: what the state machine does right, the port does wrong.
+//! Mutants of the Lua scripts. The state machine stays correct.
 //!
-//! Compiled only under `--cfg leasehold_mutants`; see the mutants of `leasehold-api`.
+//! Compiled only under `--cfg leasehold_mutants`, like the mutants of `leasehold-api`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// 0, or one more than the place in [`ALL`] of the one that is planted.
+/// The index in [`ALL`] of the planted mutant plus one, or 0 for none.
 static PLANTED: AtomicUsize = AtomicUsize::new(0);
 
-/// A fault in the scripts: pieces of text instead of others.
+/// A fault in the scripts, made by replacing pieces of their text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LuaMutant {
-    /// What tests call it.
+    /// The name that tests print.
     pub name: &'static str,
     /// The rule that it breaks.
     pub rule: &'static str,
     changes: &'static [(&'static str, &'static str)],
 }
 
-/// All of them.
+/// All mutants.
 pub const ALL: &[LuaMutant] = &[
     LuaMutant {
         name: "lua-remaining-is-doubled",
@@ -50,7 +50,7 @@ pub const ALL: &[LuaMutant] = &[
         rule: "rule 9",
         changes: &[(
             "type(listeners) == 'table' or listeners > 0",
-            // The tutorials' mistake: in Lua 0 is true.
+            // A common mistake: in Lua, 0 is true.
             "listeners and true or false",
         )],
     },
@@ -63,8 +63,8 @@ pub const ALL: &[LuaMutant] = &[
                 "watermarks, skip, to, to_owner, now + 30000000,",
             ),
             (
-                "place.floor, place.ends)\n",
-                "place.floor, S.now + 30000000)\n",
+                "waiter.floor, waiter.ends)\n",
+                "waiter.floor, S.now + 30000000)\n",
             ),
         ],
     },
@@ -80,14 +80,14 @@ pub const ALL: &[LuaMutant] = &[
 ];
 
 impl LuaMutant {
-    /// Plants this one, instead of any other, in the protocols that are made from now on.
+    /// Plants this mutant in the protocols that are created from now on, instead of any other.
     pub fn plant(&self) {
         let index = ALL.iter().position(|mutant| mutant == self);
         PLANTED.store(index.map_or(0, |index| index + 1), Ordering::SeqCst);
     }
 }
 
-/// The text with the planted fault in it, if it is one that the fault is for.
+/// Applies the planted mutant to the text of a script.
 pub(crate) fn spoil(text: String) -> String {
     match PLANTED.load(Ordering::SeqCst).checked_sub(1) {
         Some(index) => ALL[index]
@@ -105,7 +105,7 @@ mod tests {
     use crate::script::source::Scripts;
 
     #[test]
-    fn each_fault_has_its_place_in_the_scripts() {
+    fn every_mutant_changes_the_scripts() {
         let right = Scripts::new(&ScriptSettings::default()).all_text();
         for mutant in ALL {
             for (text, _) in mutant.changes {

@@ -1,8 +1,8 @@
--- Acquire: holds the key, queues for it, or says why not.
+-- Acquire: takes a hold, enters the queue, or answers why it can't.
 
 S.strict = true
 
--- Adds a hold to an owner that holds already.
+-- Adds a hold to the owner's holder.
 local function enter_again(S, holder, mode, lease, limit)
   if mode == 'X' and S:mode_of(holder) == 'S' then
     return 'RD'
@@ -20,7 +20,7 @@ local function enter_again(S, holder, mode, lease, limit)
   return S:acquired(holder)
 end
 
--- Whether a newcomer may hold the key now, after settling.
+-- Whether a new holder fits and may pass the queue, after settling.
 local function may_enter(S, mode, permits)
   return S:fits(mode, permits) and (
     S.waiter_count == 0 or S:all_unreachable() or S.policy == @BARGING@
@@ -52,15 +52,15 @@ return S:serve(function(S)
     return 'RF'
   end
   local freed = S:drop_if_expired()
-  -- A reader's token depends on expiry: the reader joins the epoch of live readers only.
+  -- A reader joins the epoch of live readers only, so its token depends on what has expired.
   local depends = S.waiter_count > 0 or mode == 'S' or S.spec ~= wanted or not S:fits(mode, permits)
     or S.holder_count >= holder_limit
   S:settle(depends, freed)
 
   local watermark = S:watermark_of(S.session)
   local stale = watermark and S.sequence <= watermark.sequence
-  -- Also for an acquire that only reports or is stale: a copy of this request may arrive as late as
-  -- its delivery window allows, and must not outlive the watermark.
+  -- Also for an acquire that is stale or only reports. A copy of this request may arrive until the
+  -- end of its delivery window, and the watermark must last that long.
   S:note(' ')
   local reported = S:report()
   if reported or stale then
@@ -72,7 +72,7 @@ return S:serve(function(S)
     end
     S:set_spec(wanted)
   end
-  local holder = S:holder_of(S:holder_of())
+  local holder = S:holder_of(S:holder_id())
   if holder then
     return enter_again(S, holder, mode, lease, hold_limit)
   end
@@ -84,7 +84,7 @@ return S:serve(function(S)
     return S:acquired(holder)
   end
   if waits == 0 or till <= S.now then
-    return S:held()
+    return S:contended()
   end
   local waiter = {
     mode = mode, permits = permits, floor = floor, till = till, listening = waits == 2,

@@ -1,6 +1,6 @@
--- Convert: turns one hold of a reader/writer lock into the other kind.
+-- Convert: changes the mode of one hold of a reader/writer lock.
 
--- Only the sole holder may; while others wait, once in a holder.
+-- Only the sole holder may upgrade, and only once while others wait (rule 6).
 local function may_upgrade(S, holder)
   return S.holder_count == 1 and (S.waiter_count == 0 or holder.flags % 4 < @UPGRADED@)
 end
@@ -12,7 +12,7 @@ return S:serve(function(S)
   S:settle(true, freed)
   local holder = S:live()
   if not holder then
-    return 'L' .. S:why_not(expired)
+    return 'L' .. S:reason(expired)
   end
   if S.kind ~= @RW_LOCK@ then
     return 'S'

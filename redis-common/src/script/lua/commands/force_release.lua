@@ -1,28 +1,28 @@
--- Force release: takes a key from holders that were seen before, by their tokens.
+-- Force release: revokes or removes the holders with the given tokens.
 
--- Revokes a holder or ends it.
-local function force(S, holder, how)
+-- Revokes a holder, or removes it.
+local function force(S, holder, force_mode)
   local to = string.sub(holder.holder_id, 1, 16)
   if holder.flags % 2 ~= @REVOKED@ then
     holder.flags = holder.flags + @REVOKED@
   end
   holder.fresh, S.dirty = true, true
   for at = 1, #holder.holds, 9 do
-    S:tell(to, 'R' .. string.sub(holder.holds, at + 1, at + 8))
+    S:notify(to, 'R' .. string.sub(holder.holds, at + 1, at + 8))
   end
-  if how ~= @FORCE_NOW@ then
+  if force_mode ~= @FORCE_NOW@ then
     return
   end
   S:remove_holder(holder.holder_id, holder)
-  -- So that a late holder still learns what happened.
+  -- The holder learns the reason from its next command.
   local watermark = S:watermark_of(to)
   if watermark and S:hold_at(holder, struct.pack('<d', watermark.sequence)) then
-    watermark.why, watermark.fresh = 'F', true
+    watermark.reason, watermark.fresh = 'F', true
   end
 end
 
 return S:serve(function(S)
-  local how, tokens = string.byte(S.argument), {}
+  local force_mode, tokens = string.byte(S.argument), {}
   for at = 2, #S.argument, 8 do
     tokens[struct.unpack('<d', S.argument, at)] = true
   end
@@ -40,9 +40,9 @@ return S:serve(function(S)
     return S:holder_before(a.holder_id, b.holder_id)
   end)
   for _, holder in ipairs(seen) do
-    force(S, holder, how)
+    force(S, holder, force_mode)
   end
-  if how == @FORCE_NOW@ then
+  if force_mode == @FORCE_NOW@ then
     S:settle(true, true)
   end
   return 'F' .. struct.pack('<I4', #seen)

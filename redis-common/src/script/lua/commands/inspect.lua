@@ -1,4 +1,4 @@
--- Inspect: reports the state, and changes nothing.
+-- Inspect: describes the state, and changes nothing.
 
 return S:serve(function(S)
   local holders, waiters, waiting = S:live_holders(), {}, 0
@@ -19,9 +19,9 @@ return S:serve(function(S)
         waiter.permits, waiter.ends - S.now, waiter.unreachable and 1 or 0)
     end
   end)
-  local used_as = #holders + waiting > 0 and '\1' .. S.spec or '\0'
+  local spec = #holders + waiting > 0 and '\1' .. S.spec or '\0'
   local last = S.token > 0 and '\1' .. struct.pack('<d', S.token) or '\0'
-  return used_as .. last
+  return spec .. last
     .. struct.pack('<I4I4', #holders, #listed) .. table.concat(listed)
     .. struct.pack('<I4I4', waiting, #waiters) .. table.concat(waiters)
 end)

@@ -1,4 +1,4 @@
--- Poll: refreshes a place in the queue and reports on it.
+-- Poll: refreshes a waiter and reports its state.
 
 return S:serve(function(S)
   S:set_operation()
@@ -9,11 +9,11 @@ return S:serve(function(S)
   end
   S:settle(S.waiter_count > 0, freed, true)
   if S.policy == @BARGING@ and S.waiter_count > 0 then
-    -- Under barging a waiter gets a free key by its own poll.
+    -- Under the barging policy, a waiter takes a free key with its own poll.
     local ticket, waiter = S:own_waiter()
     if ticket and S:fits(waiter.mode, waiter.permits) then
       S:grant_waiter(ticket, waiter)
     end
   end
-  return S:report() or 'G' .. S:why_not(expired)
+  return S:report() or 'G' .. S:reason(expired)
 end)

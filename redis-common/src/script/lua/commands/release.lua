@@ -1,10 +1,10 @@
--- Release: ends a hold, gives up an offer, or leaves the queue.
+-- Release: releases a hold, rejects an offer, or leaves the queue.
 
--- Removes one hold from its holder. Returns the reply, and whether that freed something.
-local function end_hold(S, holder)
+-- Removes one hold from its holder. Returns the reply, and whether this freed any capacity.
+local function release_hold(S, holder)
   local holds = holder.holds
   if #holds == 9 then
-    S:remove_holder(S:holder_of(), holder)
+    S:remove_holder(S:holder_id(), holder)
     return 'R' .. struct.pack('<I4', 0), true
   end
   local before = S:mode_of(holder)
@@ -13,7 +13,7 @@ local function end_hold(S, holder)
   holder.fresh = true
   local after = S:mode_of(holder)
   if before ~= after then
-    -- The last write hold ended: this is a downgrade.
+    -- The holder has no write hold left: this is a downgrade (rule 5).
     S.used = S.used - S:weight(before) + S:weight(after)
     S.token = math.max(S.token + 1, S.now)
   end
@@ -27,7 +27,7 @@ return S:serve(function(S)
   local reply
   local holder = S:live()
   if holder then
-    reply, freed = end_hold(S, holder)
+    reply, freed = release_hold(S, holder)
   else
     local ticket, waiter
     if S.waiter_count > 0 then
@@ -37,7 +37,7 @@ return S:serve(function(S)
       S:remove_waiter(ticket, waiter)
       reply, freed = 'L', true
     else
-      reply, freed = 'N' .. S:why_not(expired), false
+      reply, freed = 'N' .. S:reason(expired), false
     end
   end
   S:note('E')

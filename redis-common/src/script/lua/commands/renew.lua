@@ -7,12 +7,12 @@ return S:serve(function(S)
   S:settle(S.waiter_count > 0, freed)
   local holder = S:live()
   if not holder then
-    return 'L' .. S:why_not(expired)
+    return 'L' .. S:reason(expired)
   end
   if holder.flags % 2 == @REVOKED@ then
     return 'LF'
   end
-  -- Never shortens a lease. S.earliest stays a lower bound.
+  -- A renewal never shortens the lease, so S.earliest remains a lower bound.
   holder.ends, holder.fresh, S.dirty = math.max(holder.ends, S.now + lease), true, true
   S:cover(holder.ends + @RETENTION@)
   return 'N' .. struct.pack('<dd', S:token_of(holder), holder.ends - S.now)

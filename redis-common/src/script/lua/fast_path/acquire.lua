@@ -1,4 +1,4 @@
--- Acquire of a key that is free: nobody holds it and nobody waits.
+-- Acquire of a free key: no holders, no waiters.
 if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
@@ -6,16 +6,16 @@ local stored = first
 if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 50, 51) == '\0\0' -- no holder, no waiter
 then
-  local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _, holders,
-    label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', ARGV[1])
+  local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _,
+    holder_limit, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', ARGV[1])
   local last, stored_end, last_scan, others, left, expires = 0, 0, 0, '', 0, true
-  local usable = holders > 0 and (mode ~= 'P' or permits <= struct.unpack('<I4', wanted, 3))
+  local usable = holder_limit > 0 and (mode ~= 'P' or permits <= struct.unpack('<I4', wanted, 3))
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
   if usable and stored then
     local ends, scanned, watermarks
     last, ends, _, scanned, _, _, watermarks = struct.unpack('<ddddBBB', stored, 18)
     if ends <= now then
-      last = 0 -- past its stored end: counts as empty
+      last = 0 -- past its stored end, so it counts as empty
     else
       stored_end, last_scan, expires = ends, scanned, false
       local own = watermarks > 0 and string.find(stored, session, 55, true)
@@ -31,7 +31,7 @@ then
       elseif watermarks > 0 then
         others, left = string.sub(stored, 55), watermarks
       end
-      -- The oldest are last.
+      -- The oldest watermarks are last.
       while left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
         others, left = string.sub(others, 1, -34), left - 1
       end
@@ -49,7 +49,7 @@ then
     local token = math.max(last + 1, now, floor + 1)
     local raw, value = string.sub(ARGV[1], 17, 24), nil
     if mode == 'P' then
-      -- The attempt holds the permits, and has a separate token.
+      -- Each permit hold is a separate holder with its own token.
       value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8dI4c16ddc1', @MAGIC@, wanted, token,
         stored_end, ends, last_scan, 1, 0, left + 1, 0, session, raw, ends, @OWN_TOKEN@, #label,
         label, 9, mode, raw, token, permits, session, sequence, till, ' ') .. others

@@ -1,11 +1,11 @@
--- A batch: takes each element through the fast path. From the first element on that it does not
--- serve, serve() continues in the same order.
-local values, seen = redis.call('MGET', unpack(KEYS)), {} -- cheaper than a GET for each
+-- A batch: runs the fast path for each element, in order, up to the first one that needs the
+-- general part. serve() continues from there.
+local values, seen = redis.call('MGET', unpack(KEYS)), {} -- cheaper than one GET per element
 local key, argument = {}, {}
 try = function(i)
   local name, stored = KEYS[i], values[i]
   if seen[name] or not stored then
-    -- An earlier element may have changed it, and MGET returns nothing for a hash.
+    -- An earlier element may have changed the value, and MGET returns nothing for a hash.
     stored = redis.pcall('GET', name)
   end
   seen[name], key[1], argument[1] = true, name, ARGV[i]

@@ -1,15 +1,15 @@
--- Acquire of a key that one owner holds exclusively, under the fair policy: answers with a place at
--- the end of the queue, or with the holder.
+-- Acquire of a key with one exclusive hold, under the fair policy: appends a waiter to the queue,
+-- or answers with the holder.
 if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 50) == 1
   and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
 then
   local stored, argument = first, ARGV[1]
   local session, sequence, owner, wanted, mode, permits, _, waits, till, deliver_before, floor, _,
     limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
-  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags, held_by, holds,
-    at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
-  local behind = at + 33 * watermarks -- the watermarks
-  local queue_at = behind + skip
+  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags,
+    holder_label, holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+  local watermarks_end = at + 33 * watermarks
+  local queue_at = watermarks_end + skip
   local usable = @ONE_EXCLUSIVE_HOLD@ and mode ~= 'P'
     and string.sub(stored, 4, 17) == wanted and holder_id ~= session .. owner
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
@@ -17,14 +17,16 @@ then
     and waiters + watermarks < @PACKED_RECORDS@ - 2
   local next_ticket, head = 1, 1
   if usable and waiters > 0 then
-    next_ticket, head = struct.unpack('<d', stored, #stored - 7), struct.unpack('<d', stored, queue_at)
+    next_ticket = struct.unpack('<d', stored, #stored - 7)
+    head = struct.unpack('<d', stored, queue_at)
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 53)
-    usable = head_ends > now and head_flags < @UNREACHABLE@ -- else it would be dropped or passed over
-      -- It may wait already: a place outlives the watermark.
+    -- The general part drops an expired waiter and skips an unreachable one.
+    usable = head_ends > now and head_flags < @UNREACHABLE@
+      -- The operation may be in the queue already: a waiter can outlive its watermark.
       and not string.find(stored, session .. string.sub(argument, 17, 24), queue_at, true)
   end
   local own = usable and watermarks > 0 and string.find(stored, session, at, true)
-  if own and own >= behind then
+  if own and own >= watermarks_end then
     own = false
   elseif own then
     local seen, seen_till = struct.unpack('<dd', stored, own + 16)
@@ -64,15 +66,17 @@ then
         next = struct.pack('<d', next_ticket)
       end
       local value = string.sub(stored, 1, 25)
-        .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), waiters, watermarks + 1, 0)
+        .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), waiters, watermarks + 1,
+          0)
         .. string.sub(stored, 55, at - 1) .. watermark
-        .. string.sub(stored, own and own + 33 or at, behind - 1) .. queue .. waiter .. next
+        .. string.sub(stored, own and own + 33 or at, watermarks_end - 1) .. queue .. waiter .. next
       @SET_VALUE@
     end
     if written then
-      local change_in = math.max(earliest - now, 1000)
+      local retry_after = math.max(earliest - now, 1000)
       if waiters == waiting then
-        return struct.pack('<c1dc1dBBc0', '=', now, 'H', change_in, 1, #held_by, held_by)
+        return struct.pack('<c1dc1dBBc0', '=', now, 'H', retry_after, 1, #holder_label,
+          holder_label)
       end
       local ahead = math.min(next_ticket - 1 - head, waiting)
       local waiter_lease = struct.unpack('<d', wanted, 7)

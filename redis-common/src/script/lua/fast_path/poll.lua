@@ -1,4 +1,4 @@
--- Poll of a place, while one owner holds the key exclusively under the fair policy.
+-- Poll of a waiter of a key with one exclusive hold, under the fair policy.
 if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
@@ -14,14 +14,15 @@ then
   local found = string.find(stored, attempt, queue_at, true)
   local usable = found and @ONE_EXCLUSIVE_HOLD@
     and string.sub(holder_id, 1, 16) ~= string.sub(attempt, 1, 16)
-  at = queue_at -- the next waiter
+  at = queue_at -- the start of a waiter
   if usable and found ~= at + 8 then
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 53)
-    usable = head_ends > now and head_flags < @UNREACHABLE@ -- else it would be dropped or passed over
+    -- The general part drops an expired waiter and skips an unreachable one.
+    usable = head_ends > now and head_flags < @UNREACHABLE@
   end
   if usable then
     local ticket, ahead = struct.unpack('<d', stored, found - 8), 0
-    -- Places differ in length: check that this is the start of one.
+    -- Waiters differ in length: check that a waiter starts at the position that was found.
     while ahead < waiters and at < found - 8 do
       at, ahead = at + 72 + string.byte(stored, at + 71), ahead + 1
     end
@@ -45,7 +46,7 @@ then
       end
       if written then
         ahead = math.min(ticket - struct.unpack('<d', stored, queue_at), waiters - 1)
-        local change_in = math.max(earliest - now, 1000)
+        local retry_after = math.max(earliest - now, 1000)
         @POLL_AFTER@
         return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, poll_after, ends - now)
       end

@@ -1,4 +1,4 @@
--- Release of the only hold of the only holder, while nobody waits.
+-- Release of the only hold of the only holder, without waiters.
 if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
@@ -7,23 +7,24 @@ if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 50, 51) == '\1\0' -- one holder, no waiter
 then
   local session, sequence, owner = struct.unpack('<c16dc8', ARGV[1])
-  local head, stored_end, _, _, _, _, watermarks, _, of, owned_by, ends, flags, _, holds, at =
-    struct.unpack('<c25dddBBBHc16c8dBBc0I4c0', stored)
+  local head, stored_end, _, _, _, _, watermarks, _, holder_session, holder_owner, ends, flags,
+    _, holds, at = struct.unpack('<c25dddBBBHc16c8dBBc0I4c0', stored)
   local raw = string.sub(ARGV[1], 17, 24)
   if flags == @OWN_TOKEN@ then
-    owner, at = raw, at + 12 -- a permit's holder_id is the attempt; its token and weight follow
+    -- A semaphore's holder is named by its operation. Its token and permits follow.
+    owner, at = raw, at + 12
   end
   if stored_end > now and watermarks < @PACKED_RECORDS@
-    and of == session and owned_by == owner and ends > now and flags <= @OWN_TOKEN@
+    and holder_session == session and holder_owner == owner and ends > now and flags <= @OWN_TOKEN@
     and #holds == 9 and string.sub(holds, 2) == raw
   then
-    local others, left, seen, why, till = '', 0, sequence, 'E', now + 2 * @DELIVERY_WINDOW@
+    local others, left, seen, reason, till = '', 0, sequence, 'E', now + 2 * @DELIVERY_WINDOW@
     local own = watermarks > 0 and string.find(stored, session, at, true)
     local usable = not own or (own - at) % 33 == 0
     if own and usable then
-      local highest, until_, before = struct.unpack('<ddc1', stored, own + 16)
-      if until_ > now and highest > sequence then
-        seen, why = highest, before
+      local highest, highest_till, known_reason = struct.unpack('<ddc1', stored, own + 16)
+      if highest_till > now and highest > sequence then
+        seen, reason = highest, known_reason
       end
       left = watermarks - 1
       if left > 0 then
@@ -32,7 +33,7 @@ then
     elseif watermarks > 0 then
       others, left = string.sub(stored, at), watermarks
     end
-    -- The oldest are last.
+    -- The oldest watermarks are last.
     while usable and left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
       others, left = string.sub(others, 1, -34), left - 1
     end
@@ -42,7 +43,7 @@ then
     end
     if usable then
       local value = struct.pack('<c25dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 34, 49),
-        0, 0, left + 1, 0, session, seen, till, why) .. others
+        0, 0, left + 1, 0, session, seen, till, reason) .. others
       local written
       @SET_VALUE@
       if written then

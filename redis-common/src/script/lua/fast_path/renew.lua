@@ -1,4 +1,4 @@
--- Renewal of the only holder: while nobody waits, or exclusive and under the fair policy.
+-- Renewal of the only holder. With waiters, only of an exclusive hold under the fair policy.
 if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
@@ -8,16 +8,18 @@ if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
 then
   local argument = ARGV[1]
   local session, _, owner, lease = struct.unpack('<c16dc8d', argument)
-  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags, _, holds, at =
-    struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags, _,
+    holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
   local usable = flags < @OWN_TOKEN@
   if usable and waiters > 0 then
     local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * watermarks + skip + 53)
+    -- The general part drops an expired waiter and skips an unreachable one.
     usable = string.byte(stored, 5) == @FAIR@ and string.byte(holds) == @EXCLUSIVE@
-      and earliest > now and head_ends > now and head_flags < @UNREACHABLE@ -- else it would be dropped or passed over
+      and earliest > now and head_ends > now and head_flags < @UNREACHABLE@
   end
   if usable and stored_end > now and holder_id == session .. owner and ends > now
-    and flags % 2 ~= @REVOKED@ and #holds == 9 and string.sub(holds, 2) == string.sub(argument, 17, 24)
+    and flags % 2 ~= @REVOKED@ and #holds == 9
+    and string.sub(holds, 2) == string.sub(argument, 17, 24)
   then
     ends = math.max(ends, now + lease)
     local expires = stored_end < ends + @RETENTION@

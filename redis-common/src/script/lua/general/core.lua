@@ -1,62 +1,62 @@
 -- The general part. A script takes one key and one argument for each element of a batch. It answers
 -- with one string: for each element a status, the time and the packed reply. Each element loads,
--- decides and writes separately; all elements see the same time.
+-- decides and writes separately. All elements see the same time.
 --
--- Where a key's state lives
---   packed    A small state is one packed string: a head, then the holders, watermarks and places one
---             behind the other, then the next ticket if somebody waits. The general part reads and
---             writes all of it; the fast path may leave a gap before the places.
---   hash      With more records than @PACKED_RECORDS@, or than @FEW_RECORDS@ if no fast path serves
---             the lock, it is a hash with these fields: `head`, `h`HOLDER (a holder), `s`SLOT (the
---             holder in a slot, to list all of them), `p`TICKET (a place; places form a linked
---             list), `q`SESSION SEQUENCE (a ticket), `m`SESSION (a watermark). Fields are read and
---             written one by one. A hash that is nearly empty becomes a string again.
--- The logic depends on neither form: holder_of(), place_at(), watermark_of() and the like load what is
--- missing, and step() writes what has changed.
+-- Storage
+--   packed    A small state is one packed string: a head, the holders, the watermarks, the waiters,
+--             and the next ticket if there are waiters. The general part reads and writes the whole
+--             string. The fast path may leave a gap before the waiters.
+--   hash      A state with more records than @PACKED_RECORDS@ is a hash. The limit is @FEW_RECORDS@
+--             if no fast path serves the lock. The fields are `head`, `h`HOLDER_ID (a holder),
+--             `s`SLOT (the holder id in a slot, to list all holders), `p`TICKET (a waiter; waiters
+--             form a linked list), `q`SESSION SEQUENCE (a ticket) and `m`SESSION (a watermark).
+--             Fields are read and written one by one. A nearly empty hash becomes a string again.
+-- The logic is the same for both forms. holder_of(), waiter_at() and watermark_of() load records on
+-- demand, and step() writes the changes.
 --
 -- Writing
---   A step decides everything before it writes. There is one exception: a grant depends on the
---   answer of PUBLISH, and a step must not publish what it can't write, so it first makes a write
---   that changes nothing. The error of the first write is the server's and means "not executed";
---   an error after it means "outcome unknown".
+--   A step decides everything before it writes (rule 13), with one exception: a grant depends on
+--   the answer to PUBLISH. A step must not publish a change that it can't write, so it first makes a
+--   write that changes nothing. If the first write fails, the reply is the server's error and means
+--   "not executed". An error after the first write means "outcome unknown".
 --
 -- Numbers
 --   Every time, token, ticket and sequence is a double that holds an integer below 2^53.
 --
 -- Style
---   Each call of a script creates its functions again. The cost of a function grows with the number
---   of outer variables that it uses: with four it is three to four times the cost with none. So no
---   function uses any. The state of a step is in the table S, and every function is a method of S.
---   Methods that only a queue needs are in a second table, and those for a hash and for rare events
---   in a third; a metatable creates each table when one of its methods is first called. A missing
---   field of S would trigger that, so no field is nil: `false` means none.
---   The client replaces @NAME@ by a constant, or by text that several scripts share.
+--   Each call of a script creates its functions again. A function gets more expensive with each
+--   outer variable that it uses: with four it costs three to four times as much as with none. So
+--   functions use none. The state of a step is in the table S, and every function is a method of S.
+--   A second table has the methods for waiters, and a third those for hashes and rare events. A
+--   metatable creates each of these tables at the first call of one of its methods. Reading a nil
+--   field of S would do so too, so fields are never nil: `false` means none.
+--   The client replaces each @NAME@ by a constant, or by text that several scripts share.
 
 local S = {
   now = now,
   packed_records = @PACKED_RECORDS@,
-  strict = false, -- whether the command must fail when memory is short
-  -- What the fast path has read already.
-  asked = first ~= nil, first = first or false,
+  strict = false, -- whether the command must fail if the server is out of memory
+  -- The answer to GET, if the fast path has called it.
+  prefetched = first ~= nil, first = first or false,
   try = try, answers = answers, done = done,
-  -- The current element of the batch, and its operation if it has one.
+  -- The current element of the batch, and its operation if the command has one.
   key = false, argument = false,
   session = false, sequence = 0, raw_sequence = false, owner = false,
-  -- The stored form, 'packed', 'hash' or none, and the string, or the head of the hash, as it was
-  -- read. `over`: an expired hash is still there, although the state counts as empty.
-  form = false, stored = false, over = false,
-  -- Whether this step has written something, has something to write, moved the stored end, or
-  -- removed a holder or a place.
+  -- The stored form ('packed', 'hash' or false), and the stored string or head of the hash.
+  -- `old_hash`: the key has a hash that must be deleted before a string is written.
+  form = false, stored = false, old_hash = false,
+  -- Whether this step has written, has changes to write, has moved the stored end, or has removed a
+  -- holder or waiter.
   wrote = false, dirty = false, moved = false, shrunk = false,
-  -- The state. T has the holders by holder and M the watermarks by session; `false` there means that the
-  -- hash has none. `waiters` is the queue.
+  -- The state: holders by holder id, watermarks by session, and the queue. An entry that is `false`
+  -- is known not to be in the hash.
   spec = false, kind = 0, policy = 0, capacity = 0, waiter_lease = 0,
   token = 0, stored_end = 0, earliest = 0, last_scan = 0,
   used = 0, holder_count = 0, waiter_count = 0,
-  T = false, M = false, waiters = false,
-  -- Messages to publish, the sessions that are known to listen, and the grants left in this step.
+  holders = false, watermarks = false, waiters = false,
+  -- Messages to publish by session, whether a session listens, and the grants left in this step.
   pending = false, reach = false, budget = 0,
-  -- For a hash: holders by slot, what has changed or gone, and the position of its sweep.
+  -- For a hash: holder ids by slot, changed slots, removed records, and the state of the sweep.
   slots = false, fresh_slots = false, gone_holders = false, gone_waiters = false,
   ticks = 0, cursor = 0,
 
@@ -69,7 +69,7 @@ local S = {
   end,
 
   mode_of = function(S, holder)
-    -- Each hold of a holder is a mode and a raw sequence.
+    -- Each hold is one byte for the mode, then the raw sequence.
     local holds = holder.holds
     for at = 1, #holds, 9 do
       if string.byte(holds, at) == @EXCLUSIVE@ then
@@ -122,13 +122,13 @@ local S = {
 
   load = function(S)
     S.form, S.wrote, S.dirty, S.moved, S.shrunk = false, false, false, false, false
-    S.over, S.waiters, S.pending, S.reach = false, false, false, false
+    S.old_hash, S.waiters, S.pending, S.reach = false, false, false, false
     S.spec, S.kind, S.policy, S.capacity, S.waiter_lease = @NO_SPEC@, 0, 0, 0, 0
     S.token, S.stored_end, S.earliest, S.last_scan = 0, 0, 0, 0
-    S.used, S.holder_count, S.waiter_count, S.T, S.M = 0, 0, 0, {}, {}
+    S.used, S.holder_count, S.waiter_count, S.holders, S.watermarks = 0, 0, 0, {}, {}
     local stored
-    if S.asked then
-      stored, S.asked = S.first, false
+    if S.prefetched then
+      stored, S.prefetched = S.first, false
     else
       stored = redis.pcall('GET', S.key)
     end
@@ -145,22 +145,23 @@ local S = {
     local _, spec, token, ends, earliest, last_scan, holders, waiting, watermarks, skip, at =
       struct.unpack('<c3c14ddddBBBH', stored)
     if ends <= S.now then
-      return -- past its stored end: counts as empty, and is written over
+      return -- past its stored end: counts as empty, and will be overwritten
     end
     S:set_spec(spec)
-    S.form, S.token, S.stored_end, S.earliest, S.last_scan = 'packed', token, ends, earliest, last_scan
+    S.form, S.token, S.stored_end = 'packed', token, ends
+    S.earliest, S.last_scan = earliest, last_scan
     for _ = 1, holders do
       local holder_id, holder = string.sub(stored, at, at + 23), nil
       holder, at = S:read_holder(stored, at + 24)
-      S.T[holder_id] = holder
+      S.holders[holder_id] = holder
       S.used = S.used + S:weight(S:mode_of(holder), holder.permits)
     end
     S.holder_count = holders
     for _ = 1, watermarks do
-      local who, seen, till, why
-      who, seen, till, why, at = struct.unpack('<c16ddc1', stored, at)
+      local session, seen, till, reason
+      session, seen, till, reason, at = struct.unpack('<c16ddc1', stored, at)
       if till > S.now then
-        S.M[who] = { sequence = seen, till = till, why = why }
+        S.watermarks[session] = { sequence = seen, till = till, reason = reason }
       end
     end
     if waiting > 0 then
@@ -168,7 +169,7 @@ local S = {
     end
   end,
 
-  -- Every write goes through here.
+  -- Makes all writes of the general part.
   write = function(S, ...)
     local answer = redis.pcall(...)
     if type(answer) == 'table' and answer.err then
@@ -179,16 +180,17 @@ local S = {
 
   flush_packed = function(S)
     local out, watermarks, n = {}, 0, 1
-    for holder_id, holder in pairs(S.T) do
+    for holder_id, holder in pairs(S.holders) do
       if holder then
         n = n + 1
         out[n] = holder_id .. S:write_holder(holder)
       end
     end
-    for who, watermark in pairs(S.M) do
+    for session, watermark in pairs(S.watermarks) do
       if watermark and watermark.till > S.now then
         n, watermarks = n + 1, watermarks + 1
-        out[n] = struct.pack('<c16ddc1', who, watermark.sequence, watermark.till, watermark.why)
+        out[n] = struct.pack('<c16ddc1', session, watermark.sequence, watermark.till,
+          watermark.reason)
       end
     end
     local records = S.holder_count + S.waiter_count + watermarks
@@ -203,13 +205,13 @@ local S = {
     end
     out[1] = struct.pack('<c3c14ddddBBBH', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
       S.last_scan, S.holder_count, S.waiter_count, watermarks, 0)
-    if S.over then
-      S:throw_away()
+    if S.old_hash then
+      S:delete_key()
     end
     if S.form == 'packed' and not S.moved then
       S:write('SET', S.key, table.concat(out), 'KEEPTTL')
     else
-      -- Redis forgets the key a second or more after the state itself says that it is over.
+      -- The key expires a second after the stored end, or a little later.
       S:write('SET', S.key, table.concat(out), 'PXAT', math.ceil(S.stored_end / 1000) + 1000)
     end
   end,
@@ -224,45 +226,47 @@ local S = {
   end,
 
   holder_of = function(S, holder_id)
-    local holder = S.T[holder_id]
+    local holder = S.holders[holder_id]
     if holder == nil and S.form == 'hash' then
       holder = S:load_holder(holder_id)
     end
     return holder
   end,
 
-  -- The holder of the operation: (session, owner), for a semaphore (session, sequence).
-  holder_of = function(S)
+  -- The holder id of the operation: (session, owner), or (session, sequence) for a semaphore.
+  holder_id = function(S)
     return S.session .. (S.kind == @SEMAPHORE@ and S.raw_sequence or S.owner)
   end,
 
   live = function(S)
-    local holder = S:holder_of(S:holder_of())
+    local holder = S:holder_of(S:holder_id())
     if holder and holder.ends > S.now and S:hold_at(holder, S.raw_sequence) then
       return holder
     end
   end,
 
-  watermark_of = function(S, who)
-    local watermark = S.M[who]
+  watermark_of = function(S, session)
+    local watermark = S.watermarks[session]
     if watermark == nil and S.form == 'hash' then
-      watermark = S:load_watermark(who)
+      watermark = S:load_watermark(session)
     end
     if watermark and watermark.till > S.now then
       return watermark
     end
   end,
 
-  -- Remembers that an acquire or an end of this sequence was seen. `why` is ' ' for an operation
-  -- that is live, or if the reason is not known.
-  note = function(S, why)
+  -- Sets the watermark for an acquire or release of this sequence. `reason` is ' ' if the operation
+  -- is live or the reason is unknown.
+  note = function(S, reason)
     local till = S.now + 2 * @DELIVERY_WINDOW@
     local watermark = S:watermark_of(S.session)
     if not watermark or S.sequence > watermark.sequence then
-      S.M[S.session] = { sequence = S.sequence, till = till, why = why, fresh = true }
+      S.watermarks[S.session] = {
+        sequence = S.sequence, till = till, reason = reason, fresh = true,
+      }
     else
-      if S.sequence == watermark.sequence and why ~= ' ' then
-        watermark.why = why
+      if S.sequence == watermark.sequence and reason ~= ' ' then
+        watermark.reason = reason
       end
       watermark.till, watermark.fresh = till, true
     end
@@ -275,18 +279,18 @@ local S = {
     S.dirty, S.shrunk = true, true
     if S.form == 'hash' then
       S:remove_slot(holder_id, holder)
-      S.T[holder_id] = false
+      S.holders[holder_id] = false
     else
-      S.T[holder_id] = nil
+      S.holders[holder_id] = nil
     end
     S.holder_count = S.holder_count - 1
   end,
 
-  -- Drops the holder of the operation's owner, and its place, if they have expired. Returns whether
-  -- a holder was dropped, and whether the operation itself had expired.
+  -- Drops the owner's holder and the operation's waiter if they have expired. Returns whether a
+  -- holder was dropped, and whether the operation itself had expired.
   drop_if_expired = function(S)
     local freed, own = false, false
-    local holder_id = S:holder_of()
+    local holder_id = S:holder_id()
     local holder = S:holder_of(holder_id)
     if holder and holder.ends <= S.now then
       freed, own = true, S:hold_at(holder, S.raw_sequence) ~= nil
@@ -298,8 +302,8 @@ local S = {
     return freed, own
   end,
 
-  -- Drops expired holders, if that is needed, then grants to the queue. `own`: the reply of this
-  -- operation carries its grant, so nothing is published for it.
+  -- Drops expired holders if `needed`, then grants to the queue. With `own`, a grant to this
+  -- operation is not published, because the reply carries it.
   settle = function(S, needed, freed, own)
     local expired = needed and S.holder_count > 0 and S.now >= S.earliest and S:scan()
     if S.waiter_count > 0 then
@@ -307,9 +311,9 @@ local S = {
     end
   end,
 
-  -- Whether a new holder shares the epoch of `others` holders. A floor above the stored token
-  -- proves that a token was lost. A floor equal to it comes from a client that has read in this
-  -- epoch: a new epoch would make resources refuse the readers that are still in it.
+  -- Whether a new holder joins the epoch of `others` holders. A floor above the stored token proves
+  -- that a token was lost, so a new epoch starts. A floor equal to the token comes from a client
+  -- that has read in this epoch. A new epoch would then make resources refuse the current readers.
   joins = function(S, mode, floor, others)
     return S.kind == @RW_LOCK@ and mode == 'S' and others > 0 and floor <= S.token
   end,
@@ -324,13 +328,13 @@ local S = {
     S:cover(ends + @RETENTION@)
     local holder = S:holder_of(holder_id)
     if holder and holder.ends <= S.now then
-      -- A scan of many holders may not have seen yet that this one expired; a grant to its owner
-      -- must not revive it.
+      -- With many holders, the last scan may be older than this expiry. The grant must not revive
+      -- the expired holder.
       S:remove_holder(holder_id, holder)
       holder = nil
     end
     if holder then
-      -- A queued read of an owner that reads already, by another attempt.
+      -- A queued read of an owner that already has a read hold.
       holder.holds = holder.holds .. mode .. raw
       if holder.flags % 2 ~= @REVOKED@ then
         holder.ends = math.max(holder.ends, ends)
@@ -350,7 +354,7 @@ local S = {
     if S.kind == @SEMAPHORE@ then
       holder.flags, holder.token, holder.permits = @OWN_TOKEN@, S.token, permits
     end
-    S.T[holder_id] = holder
+    S.holders[holder_id] = holder
     if S.form == 'hash' then
       S:add_slot(holder_id, holder)
     end
@@ -361,7 +365,7 @@ local S = {
     return 'A' .. struct.pack('<dI4d', S:token_of(holder), #holder.holds / 9, holder.ends - S.now)
   end,
 
-  -- The reply for an operation that is live already.
+  -- The reply for an operation that is already live; nil if it isn't.
   report = function(S)
     local holder = S:live()
     if holder then
@@ -385,13 +389,13 @@ local S = {
         S:flush_packed()
       end
       if S.pending then
-        S:tell_the_rest()
+        S:publish_pending()
       end
     end
     return answer
   end,
 
-  -- Runs `command` for every element that is not done yet.
+  -- Runs `command` for each element that has no answer yet.
   serve = function(S, command)
     local stamp, out, done = struct.pack('<d', S.now), S.answers or {}, S.done
     for i = done + 1, #KEYS do
@@ -410,7 +414,7 @@ local S = {
     return table.concat(out)
   end,
 
-  -- Reads the operation from the argument, for commands that have one.
+  -- Reads the operation from the argument.
   set_operation = function(S)
     S.session, S.sequence, S.owner = struct.unpack('<c16dc8', S.argument)
     S.raw_sequence = string.sub(S.argument, 17, 24)

@@ -1,9 +1,9 @@
--- Methods for a state that is a hash, and for rare events and commands.
+-- Methods for hashes, and for rare events and commands.
 
 {
   -- Foreign values, failed writes -------------------------------------------------------------
 
-  -- Refuses a key that holds something else, and names it. Our states start with their format.
+  -- Refuses a foreign value, and names its kind. A state of ours starts with its format.
   refuse_foreign = function(S, stored, kind)
     if string.sub(stored, 1, 2) == string.sub(@MAGIC@, 1, 2) and #stored > 2 then
       kind = 'leasehold format ' .. string.byte(stored, 3)
@@ -14,8 +14,8 @@
   -- Called by write() after a failed write.
   write_again = function(S, answer, ...)
     if not S.wrote and not S.strict and string.find(answer.err, 'OOM', 1, true) then
-      -- Once a script has written, Redis checks memory no longer. Setting an expiry to its old
-      -- value, or that of a missing key, is always allowed.
+      -- Redis stops checking memory after a script's first write. PEXPIREAT is allowed without
+      -- memory. This one changes nothing: it repeats the key's expiry, or the key is missing.
       redis.pcall('PEXPIREAT', S.key, S:expiry())
       answer = redis.pcall(...)
     end
@@ -24,8 +24,8 @@
     end
   end,
 
-  -- The answer for an element whose step failed; for a single element that was not executed, the
-  -- server's error.
+  -- The answer for an element whose step failed. For a single element that was not executed, it is
+  -- the server's error.
   problem = function(S, answer)
     local status, text = 'F', type(answer) == 'table' and answer.foreign
     if not text then
@@ -65,7 +65,7 @@
     local _, bytes, last_token, ends, early, scanned, weights, holders, waiting, unreachable, ticket,
       first, last, bound, tick, swept_to = struct.unpack('<c3c14ddddI4I4I4I4ddddI4d', S.stored)
     if ends <= S.now then
-      S.over = true
+      S.old_hash = true
       return
     end
     S.form = 'hash'
@@ -87,21 +87,21 @@
   end,
 
   parse_watermark = function(_, bytes)
-    local seen, till, why = struct.unpack('<ddc1', bytes)
-    return { sequence = seen, till = till, why = why }
+    local seen, till, reason = struct.unpack('<ddc1', bytes)
+    return { sequence = seen, till = till, reason = reason }
   end,
 
   load_holder = function(S, holder_id)
     local bytes = redis.call('HGET', S.key, 'h' .. holder_id)
     local holder = bytes and S:parse_holder(bytes)
-    S.T[holder_id] = holder
+    S.holders[holder_id] = holder
     return holder
   end,
 
-  load_watermark = function(S, who)
-    local bytes = redis.call('HGET', S.key, 'm' .. who)
+  load_watermark = function(S, session)
+    local bytes = redis.call('HGET', S.key, 'm' .. session)
     local watermark = bytes and S:parse_watermark(bytes)
-    S.M[who] = watermark
+    S.watermarks[session] = watermark
     return watermark
   end,
 
@@ -138,7 +138,7 @@
       end
       local records = redis.call('HMGET', S.key, unpack(fields))
       for i = 1, #fields do
-        local known = S.T[holder_ids[i]]
+        local known = S.holders[holder_ids[i]]
         visit(holder_ids[i], known and known.ends or struct.unpack('<d', records[i], 5), records[i])
       end
     end
@@ -153,21 +153,21 @@
     return holder_id
   end,
 
-  -- Slots are numbered from 1 without gaps: the last holder moves into the slot of a removed one.
+  -- Slots are numbered from 1 without gaps: if a holder is removed, the last one takes its slot.
   add_slot = function(S, holder_id, holder)
     holder.slot = S.holder_count
     S.slots[S.holder_count] = holder_id
     S.fresh_slots[S.holder_count] = true
   end,
 
-  remove_slot = function(S, holder_gone, holder)
-    S.gone_holders[holder_gone] = true
+  remove_slot = function(S, holder_id, holder)
+    S.gone_holders[holder_id] = true
     local last = S.holder_count
     if holder.slot ~= last then
-      local holder_id = S:slot_holder(last)
-      local mover = S:holder_of(holder_id)
-      mover.slot, mover.fresh = holder.slot, true
-      S.slots[holder.slot] = holder_id
+      local last_id = S:slot_holder(last)
+      local last_holder = S:holder_of(last_id)
+      last_holder.slot, last_holder.fresh = holder.slot, true
+      S.slots[holder.slot] = last_id
       S.fresh_slots[holder.slot] = true
     end
     S.slots[last] = nil
@@ -176,10 +176,10 @@
 
   -- Writing the hash --------------------------------------------------------------------------
 
-  throw_away = function(S)
-    S:make_sure()
+  delete_key = function(S)
+    S:ensure_writable()
     S:write('UNLINK', S.key)
-    S.over = false
+    S.old_hash = false
   end,
 
   write_all = function(S, command, list)
@@ -209,16 +209,16 @@
   end,
 
   put_holders_and_watermarks = function(S, set)
-    for holder_id, holder in pairs(S.T) do
+    for holder_id, holder in pairs(S.holders) do
       if holder and holder.fresh then
         set[#set + 1] = 'h' .. holder_id
         set[#set + 1] = struct.pack('<I4', holder.slot) .. S:write_holder(holder)
       end
     end
-    for who, watermark in pairs(S.M) do
+    for session, watermark in pairs(S.watermarks) do
       if watermark and watermark.fresh then
-        set[#set + 1] = 'm' .. who
-        set[#set + 1] = struct.pack('<ddc1', watermark.sequence, watermark.till, watermark.why)
+        set[#set + 1] = 'm' .. session
+        set[#set + 1] = struct.pack('<ddc1', watermark.sequence, watermark.till, watermark.reason)
       end
     end
   end,
@@ -234,7 +234,7 @@
       end
     end
     for holder_id in pairs(S.gone_holders) do
-      if not S.T[holder_id] then
+      if not S.holders[holder_id] then
         gone[#gone + 1] = 'h' .. holder_id
       end
     end
@@ -246,8 +246,8 @@
     return gone
   end,
 
-  -- Removes a few expired watermarks now and then, so that they do not accumulate in a hash that lives
-  -- long. No command reads an expired watermark.
+  -- Removes a few expired watermarks now and then, so that they don't accumulate in a long-lived
+  -- hash. No command reads an expired watermark.
   sweep_watermarks = function(S, gone)
     S.ticks = (S.ticks + 1) % @SWEEP_EVERY@
     if S.ticks ~= 0 then
@@ -259,9 +259,9 @@
     for i = 1, #fields, 2 do
       local field = fields[i]
       if string.byte(field) == @WATERMARK@ then
-        local who = string.sub(field, 2)
+        local session = string.sub(field, 2)
         local _, till = struct.unpack('<dd', fields[i + 1])
-        if till <= S.now and not (S.M[who] and S.M[who].fresh) then
+        if till <= S.now and not (S.watermarks[session] and S.watermarks[session].fresh) then
           gone[#gone + 1] = field
         end
       end
@@ -272,10 +272,10 @@
     local all = redis.call('HGETALL', S.key)
     for i = 1, #all, 2 do
       local field, name = string.byte(all[i]), string.sub(all[i], 2)
-      if field == @HOLDER@ and S.T[name] == nil and #name == 24 then
-        S.T[name] = S:parse_holder(all[i + 1])
-      elseif field == @WATERMARK@ and S.M[name] == nil then
-        S.M[name] = S:parse_watermark(all[i + 1])
+      if field == @HOLDER@ and S.holders[name] == nil and #name == 24 then
+        S.holders[name] = S:parse_holder(all[i + 1])
+      elseif field == @WATERMARK@ and S.watermarks[name] == nil then
+        S.watermarks[name] = S:parse_watermark(all[i + 1])
       end
     end
   end,
@@ -284,12 +284,13 @@
     local nearly_empty = S.shrunk and S.waiter_count == 0 and S.holder_count <= 1
     local most = S.packed_records
     if S.kind == @SEMAPHORE@ or S.kind == @RW_LOCK@ or S.policy ~= @FAIR@ then
-      -- flush_packed() accepts no more of these, and no more readers once there is a second one.
+      -- The limits of flush_packed(). It counts a lock that may have several readers as one that
+      -- has.
       most = math.min(most, @FEW_RECORDS@)
     end
     if nearly_empty and redis.call('HLEN', S.key) <= most then
       S:load_rest()
-      S.over = true
+      S.old_hash = true
       return S:flush_packed()
     end
     local set, gone = { 'head', '' }, S:drop_fields()
@@ -310,29 +311,29 @@
     end
   end,
 
-  -- Turns the string into a hash.
+  -- Replaces the string by a hash.
   become_hash = function(S)
     local slot = 0
     S:start_hash(0, 0)
-    for holder_id, holder in pairs(S.T) do
+    for holder_id, holder in pairs(S.holders) do
       slot = slot + 1
       S.slots[slot], S.fresh_slots[slot] = holder_id, true
       holder.slot, holder.fresh = slot, true
     end
-    for _, watermark in pairs(S.M) do
+    for _, watermark in pairs(S.watermarks) do
       watermark.fresh = true
     end
     for _, waiter in pairs(S:queue().by_ticket) do
       waiter.fresh, waiter.arrived = true, true
     end
-    S:throw_away()
+    S:delete_key()
     S.shrunk, S.moved = false, true
     S:flush_hash()
   end,
 
-  -- All holders and places --------------------------------------------------------------------
+  -- All holders and waiters -------------------------------------------------------------------
 
-  -- Drops every expired place in the queue, if there can be one.
+  -- Drops all expired waiters, if there can be any.
   sweep_waiters = function(S)
     if S.waiter_count == 0 or S.now < S.waiters.earliest then
       return
@@ -351,20 +352,20 @@
     S.waiters.earliest, S.dirty = least or 0, true
   end,
 
-  -- All holders that have not expired, each with its holder.
+  -- Returns the holders that have not expired, and sets `holder_id` in each.
   live_holders = function(S)
     local found = {}
     S:each_holder(function(holder_id, ends, bytes)
       if ends > S.now then
-        local holder = S.T[holder_id] or S:parse_holder(bytes)
-        S.T[holder_id], holder.holder_id = holder, holder_id
+        local holder = S.holders[holder_id] or S:parse_holder(bytes)
+        S.holders[holder_id], holder.holder_id = holder, holder_id
         found[#found + 1] = holder
       end
     end)
     return found
   end,
 
-  -- The order of a list of holders: the one with the least time left comes first.
+  -- The order in which inspect lists holders: the least remaining time first.
   earlier = function(S, a, b)
     if a.ends ~= b.ends then
       return a.ends < b.ends
@@ -376,7 +377,7 @@
     return S:holder_before(a.holder_id, b.holder_id)
   end,
 
-  -- Calls `visit(place)` for every place that has not expired, in order.
+  -- Calls `visit(waiter)` for each waiter that has not expired, in order.
   each_waiter = function(S, visit)
     local ticket = S.waiter_count > 0 and S.waiters.first or @NONE@
     while ticket ~= @NONE@ do

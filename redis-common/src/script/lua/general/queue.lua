@@ -1,4 +1,4 @@
--- Methods for a lock with waiters, notifications, or something expired.
+-- Methods for waiters, notifications and expiry.
 
 {
   -- The queue ---------------------------------------------------------------------------------
@@ -15,15 +15,16 @@
     return waiters
   end,
 
-  -- Reads a place at position `at`; returns the next position too. Keeps its bytes until the place
-  -- changes.
+  -- Reads the waiter at position `at`. Returns the next position too. The waiter keeps its packed
+  -- bytes until it changes.
   read_waiter = function(S, from, at)
-    local session, raw, owner, mode, permits, floor, ends, till, flags, unreachable_marks, label, next =
-      struct.unpack('<c16c8c8c1I4dddBBBc0', from, at)
+    local session, raw, owner, mode, permits, floor, ends, till, flags, unreachable_marks, label,
+      next = struct.unpack('<c16c8c8c1I4dddBBBc0', from, at)
     return {
       session = session, raw = raw, owner = owner, mode = mode, permits = permits, floor = floor,
-      ends = ends, till = till, listening = flags % 2 == @LISTENING@, unreachable = flags >= @UNREACHABLE@,
-      unreachable_marks = unreachable_marks, label = label, bytes = string.sub(from, at, next - 1),
+      ends = ends, till = till, listening = flags % 2 == @LISTENING@,
+      unreachable = flags >= @UNREACHABLE@, unreachable_marks = unreachable_marks,
+      label = label, bytes = string.sub(from, at, next - 1),
       before = @NONE@, after = @NONE@, fresh = false, arrived = false,
     }, next
   end,
@@ -32,10 +33,11 @@
     if waiter.bytes then
       return waiter.bytes
     end
-    local flags = (waiter.listening and @LISTENING@ or 0) + (waiter.unreachable and @UNREACHABLE@ or 0)
+    local flags = (waiter.listening and @LISTENING@ or 0)
+      + (waiter.unreachable and @UNREACHABLE@ or 0)
     return struct.pack('<c16c8c8c1I4dddBBBc0', waiter.session, waiter.raw, waiter.owner, waiter.mode,
-      waiter.permits, waiter.floor, waiter.ends, waiter.till, flags, waiter.unreachable_marks, #waiter.label,
-      waiter.label)
+      waiter.permits, waiter.floor, waiter.ends, waiter.till, flags, waiter.unreachable_marks,
+      #waiter.label, waiter.label)
   end,
 
   waiter_at = function(S, ticket)
@@ -46,8 +48,8 @@
     return waiter
   end,
 
-  ticket_of = function(S, who, raw)
-    local name = who .. raw
+  ticket_of = function(S, session, raw)
+    local name = session .. raw
     local ticket = S.waiters.tickets[name]
     if ticket == nil and S.form == 'hash' then
       ticket = S:load_ticket(name)
@@ -55,7 +57,7 @@
     return ticket
   end,
 
-  -- Puts a place at the end of the queue, under its ticket.
+  -- Appends a waiter with this ticket to the queue.
   append = function(S, ticket, waiter)
     local q = S:queue()
     waiter.before, waiter.after = q.last, @NONE@
@@ -105,7 +107,7 @@
     S.dirty, S.shrunk = true, true
   end,
 
-  -- A packed string has the places in order, each after its ticket, and the next ticket last.
+  -- A packed string has the waiters in order, each after its ticket, then the next ticket.
   unpack_waiters = function(S, count, at)
     local q = S:queue()
     q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
@@ -138,14 +140,14 @@
     return math.ceil(S.stored_end / 1000) + 1000
   end,
 
-  -- Makes a write that changes nothing, and fails if the command can't write.
-  make_sure = function(S)
+  -- Makes a write that changes nothing. Raises an error if the server refuses it.
+  ensure_writable = function(S)
     if S.wrote then
       return
     end
     if not S.strict then
       S:write('PEXPIREAT', S.key, S:expiry())
-    elseif S.form == 'hash' or S.over then
+    elseif S.form == 'hash' or S.old_hash then
       S:write('HSET', S.key, 'head', S.stored)
     elseif S.stored then
       S:write('SET', S.key, S.stored, 'KEEPTTL')
@@ -158,35 +160,35 @@
     return redis.pcall('PUBLISH', channel, struct.pack('<d', S.now) .. body)
   end,
 
-  -- Queues a message to publish once the state is written, unless nobody listens.
-  tell = function(S, to, body)
+  -- Keeps a message until the state is written.
+  notify = function(S, to, body)
     S.pending = S.pending or {}
     S.pending[to] = (S.pending[to] or '') .. body
   end,
 
-  -- Publishes a message and returns whether anybody listens. Only the first message of a step to a
-  -- session is published at once; later ones go together at the end of the step.
-  heard = function(S, to, body)
+  -- Publishes a message and returns whether the session listens. Only the first message of a step
+  -- to a session is published at once. Later ones are published together at the end of the step.
+  notify_now = function(S, to, body)
     if not @PUSH@ then
       return true
     end
     S.reach = S.reach or {}
     if S.reach[to] == nil then
-      S:make_sure()
+      S:ensure_writable()
       local before = S.pending and S.pending[to] or ''
       local listeners = S:publish(to, before .. body)
-      -- An error means: unknown, which counts as listening.
+      -- After an error the number of listeners is unknown, which counts as listening.
       S.reach[to] = type(listeners) == 'table' or listeners > 0
       if S.pending then
         S.pending[to] = nil
       end
     elseif S.reach[to] then
-      S:tell(to, body)
+      S:notify(to, body)
     end
     return S.reach[to]
   end,
 
-  tell_the_rest = function(S)
+  publish_pending = function(S)
     for to, body in pairs(S.pending) do
       if @PUSH@ and not (S.reach and S.reach[to] == false) then
         S:publish(to, body)
@@ -196,17 +198,17 @@
 
   -- Settling ----------------------------------------------------------------------------------
 
-  -- Calls `visit(holder, ends)` for every holder, without loading all of them at once.
+  -- Calls `visit(holder_id, ends, bytes)` for each holder. `bytes` is the packed holder of a hash.
   each_holder = function(S, visit)
     if S.form == 'hash' then
       return S:each_holder_in_hash(visit)
     end
-    for holder_id, holder in pairs(S.T) do
+    for holder_id, holder in pairs(S.holders) do
       visit(holder_id, holder.ends)
     end
   end,
 
-  -- Drops all expired holders if a scan is due; returns whether there were any.
+  -- Drops all expired holders if a scan is due (rule 4). Returns whether there were any.
   scan = function(S)
     if S.holder_count > @SCAN_FREELY@ and S.now < S.last_scan + @SCAN_INTERVAL@ then
       return false
@@ -215,26 +217,26 @@
     S:each_holder(function(holder_id, ends, bytes)
       if ends <= S.now then
         expired[#expired + 1] = holder_id
-        S.T[holder_id] = S.T[holder_id] or S:parse_holder(bytes)
+        S.holders[holder_id] = S.holders[holder_id] or S:parse_holder(bytes)
       elseif not least or ends < least then
         least = ends
       end
     end)
     for i = 1, #expired do
-      S:remove_holder(expired[i], S.T[expired[i]])
+      S:remove_holder(expired[i], S.holders[expired[i]])
     end
     S.earliest, S.last_scan, S.dirty = least or 0, S.now, true
     return #expired > 0
   end,
 
-  -- Turns a place into an offer, which ends where the place would have.
+  -- Turns a waiter into an offer. The offer expires when the waiter would have expired.
   grant_waiter = function(S, ticket, waiter)
     S:remove_waiter(ticket, waiter)
     S:grant(waiter.session, waiter.raw, waiter.owner, waiter.mode, waiter.permits, waiter.label,
       waiter.floor, waiter.ends)
   end,
 
-  -- The message for a waiter whose place is about to be granted.
+  -- The message to a waiter that is about to be granted.
   offer_message = function(S, waiter)
     local holder_id = waiter.session .. (S.kind == @SEMAPHORE@ and waiter.raw or waiter.owner)
     local holder, others = S:holder_of(holder_id), S.holder_count
@@ -250,15 +252,15 @@
     return 'G' .. waiter.raw .. struct.pack('<dd', number, ends - S.now)
   end,
 
-  -- Grants a place if its waiter receives the message, and watermarks it away otherwise.
+  -- Makes an offer to a waiter, or marks it as unreachable if nobody listens (rule 9).
   offer = function(S, ticket, waiter)
     if not waiter.listening then
       return S:grant_waiter(ticket, waiter)
     end
     local message = S:offer_message(waiter)
     if waiter.unreachable_marks >= @MAX_UNREACHABLE_MARKS@ then
-      S:tell(waiter.session, message)
-    elseif not S:heard(waiter.session, message) then
+      S:notify(waiter.session, message)
+    elseif not S:notify_now(waiter.session, message) then
       waiter.unreachable, waiter.unreachable_marks = true, waiter.unreachable_marks + 1
       waiter.fresh, waiter.bytes = true, false
       S.waiters.unreachable = S.waiters.unreachable + 1
@@ -268,8 +270,8 @@
     S:grant_waiter(ticket, waiter)
   end,
 
-  -- Grants places of one mode, or of any, in the order of their tickets until one does not fit.
-  -- Returns whether the end of the queue was reached.
+  -- Grants waiters of this mode, or of any mode, in ticket order up to the first that does not fit.
+  -- Returns whether it reached the end of the queue.
   grant_in_order = function(S, mode, own)
     local ticket = S.waiters.first
     while ticket ~= @NONE@ do
@@ -295,8 +297,8 @@
     return true
   end,
 
-  -- Wakes the first waiter that listens: it may try.
-  hint = function(S)
+  -- Sends a wake-up to the first waiter that listens.
+  wake_up = function(S)
     local ticket = S.waiters.first
     while ticket ~= @NONE@ do
       local waiter = S:waiter_at(ticket)
@@ -305,7 +307,7 @@
           return
         end
         S.budget = S.budget - 1
-        if S:heard(waiter.session, 'H' .. waiter.raw) then
+        if S:notify_now(waiter.session, 'H' .. waiter.raw) then
           return
         end
       end
@@ -320,7 +322,7 @@
         S:remove_waiter(S.waiters.first, S:waiter_at(S.waiters.first))
       end
       if freed and S.used < S.capacity then
-        S:hint()
+        S:wake_up()
       end
     elseif S.policy == @READERS_FIRST@ then
       return S:grant_in_order('S', own) and S:grant_in_order('X', own)
@@ -331,9 +333,9 @@
     end
   end,
 
-  -- Places ------------------------------------------------------------------------------------
+  -- Waiters -----------------------------------------------------------------------------------
 
-  -- The ticket and the place of the operation, if it waits.
+  -- The ticket and the waiter of the operation, if it waits.
   own_waiter = function(S)
     if S.waiter_count == 0 then
       return nil
@@ -384,7 +386,7 @@
 
   -- Replies -----------------------------------------------------------------------------------
 
-  -- Byte by byte: Lua's own comparison depends on the server's locale.
+  -- Compares byte by byte, because Lua's comparison of strings depends on the server's locale.
   bytes_before = function(S, a, b)
     for i = 1, math.min(#a, #b) do
       local x, y = string.byte(a, i), string.byte(b, i)
@@ -395,11 +397,11 @@
     return #a < #b
   end,
 
-  -- The order of holders: by session, then by the number of the owner or the sequence.
+  -- The order of holder ids: by session, then by owner or sequence as a number.
   holder_before = function(S, a, b)
-    local by_session, other = string.sub(a, 1, 16), string.sub(b, 1, 16)
-    if by_session ~= other then
-      return S:bytes_before(by_session, other)
+    local session, other = string.sub(a, 1, 16), string.sub(b, 1, 16)
+    if session ~= other then
+      return S:bytes_before(session, other)
     end
     if S.kind == @SEMAPHORE@ then
       return struct.unpack('<d', a, 17) < struct.unpack('<d', b, 17)
@@ -407,7 +409,7 @@
     return S:bytes_before(string.reverse(string.sub(a, 17)), string.reverse(string.sub(b, 17)))
   end,
 
-  change_in = function(S)
+  retry_after = function(S)
     local at = S.last_scan + @SCAN_INTERVAL@
     if S.holder_count == 0 then
       at = S.now
@@ -419,14 +421,14 @@
 
   queued = function(S, ticket, waiter)
     local ahead = math.min(ticket - S.waiters.first, S.waiter_count - 1)
-    local waiter_lease, change_in = S.waiter_lease, S:change_in()
+    local waiter_lease, retry_after = S.waiter_lease, S:retry_after()
     @POLL_AFTER@
     return 'Q' .. struct.pack('<I4dd', ahead, poll_after, math.max(waiter.ends - S.now, 0))
   end,
 
-  -- Reports who holds the key; with many holders, nobody.
-  held = function(S)
-    local out = 'H' .. struct.pack('<d', S:change_in())
+  -- The reply for a key that is held. With many holders it names none of them.
+  contended = function(S)
+    local out = 'H' .. struct.pack('<d', S:retry_after())
     if S.holder_count == 0 or S.holder_count > @SCAN_FREELY@ then
       return out .. '\0'
     end
@@ -440,13 +442,13 @@
     return out .. struct.pack('<BBc0', 1, #label, label)
   end,
 
-  why_not = function(S, expired)
+  reason = function(S, expired)
     if expired then
       return 'X'
     end
     local watermark = S:watermark_of(S.session)
-    if watermark and watermark.sequence == S.sequence and watermark.why ~= ' ' then
-      return watermark.why
+    if watermark and watermark.sequence == S.sequence and watermark.reason ~= ' ' then
+      return watermark.reason
     end
     return 'U'
   end,

@@ -1,4 +1,4 @@
--- Writes `value` and sets `written`. `expires`: whether `stored_end` has moved.
+-- Writes `value` and sets `written`. `expires` says whether `stored_end` has changed.
 local answer
 if expires then
   answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
