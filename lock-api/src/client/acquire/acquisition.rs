@@ -1,4 +1,7 @@
-//! One call that takes a lock, as it is reported: a span, an event and metrics.
+//! Reports one acquisition: a span around the call, and an event and metrics at its end.
+//!
+//! `finish` reports the outcome. If the future of the call is dropped first, the `Drop`
+//! implementation reports the outcome `dropped`. So each acquisition is counted exactly once.
 
 use tracing::Span;
 use tracing::field::Empty;
@@ -6,26 +9,26 @@ use tracing::field::Empty;
 use crate::client::acquire::request::Ask;
 use crate::client::error::{Error, Outcome};
 use crate::client::hold::Hold;
-use crate::client::telemetry::events::{Shown, TARGET, millis, mode_name, tell};
+use crate::client::telemetry::events::{DisplayMode, TARGET, emit, millis, mode_name};
 use crate::client::telemetry::meter::{self, count, record};
 use crate::runtime::Moment;
 
-/// One call that takes a lock, as it is told of.
+/// The report of one call that acquires a lock.
 pub(crate) struct Acquisition<'a> {
     ask: Ask<'a>,
     began: Moment,
     span: Span,
-    told: bool,
+    reported: bool,
 }
 
 impl<'a> Acquisition<'a> {
     pub(crate) fn begin(ask: Ask<'a>) -> Self {
-        ask.client.events.asked(ask.key, ask.options.lease);
+        ask.client.events.check_lease(ask.key, ask.options.lease);
         let span = tracing::debug_span!(
             target: TARGET,
             "acquire",
             key = ask.key.as_str(),
-            mode = %Shown(ask.mode),
+            mode = %DisplayMode(ask.mode),
             outcome = Empty,
             token = Empty,
             waited_ms = Empty,
@@ -34,42 +37,42 @@ impl<'a> Acquisition<'a> {
             ask,
             began: ask.client.now(),
             span,
-            told: false,
+            reported: false,
         }
     }
 
-    /// What the call runs in.
+    /// The span that the call runs in.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }
 
     pub(crate) fn finish(mut self, result: &Result<Outcome<Hold>, Error>) {
         match result {
-            Ok(Outcome::Acquired(hold)) => self.tell("acquired", Some(hold), None),
-            Ok(Outcome::Held(_)) => self.tell("held", None, None),
-            Ok(Outcome::TimedOut(_)) => self.tell("timed_out", None, None),
-            Err(error @ Error::Refused { .. }) => self.tell("refused", None, Some(error)),
-            Err(error) => self.tell("failed", None, Some(error)),
+            Ok(Outcome::Acquired(hold)) => self.report("acquired", Some(hold), None),
+            Ok(Outcome::Held(_)) => self.report("held", None, None),
+            Ok(Outcome::TimedOut(_)) => self.report("timed_out", None, None),
+            Err(error @ Error::Refused { .. }) => self.report("refused", None, Some(error)),
+            Err(error) => self.report("failed", None, Some(error)),
         }
     }
 
-    fn tell(&mut self, outcome: &'static str, hold: Option<&Hold>, error: Option<&Error>) {
-        self.told = true;
+    fn report(&mut self, outcome: &'static str, hold: Option<&Hold>, error: Option<&Error>) {
+        self.reported = true;
         let events = &self.ask.client.events;
         let waited = self.ask.client.now().saturating_since(self.began);
         let token = hold.and_then(|hold| events.number(hold.token()));
         self.span.record("outcome", outcome);
         self.span.record("token", token);
         self.span.record("waited_ms", millis(waited));
-        let _inside = self.span.enter();
+        let _entered = self.span.enter();
         let key = self.ask.key.as_str();
-        let (mode, waited_ms) = (Shown(self.ask.mode), millis(waited));
+        let (mode, waited_ms) = (DisplayMode(self.ask.mode), millis(waited));
         if let Some(hold) = hold {
             let holds = hold.holder.holds();
-            tell!(DEBUG, "granted", key, %mode, token, holds, waited_ms);
+            emit!(DEBUG, "granted", key, %mode, token, holds, waited_ms);
         } else {
             let error = error.map(tracing::field::display);
-            tell!(DEBUG, "not granted", key, %mode, outcome, waited_ms, error);
+            emit!(DEBUG, "not granted", key, %mode, outcome, waited_ms, error);
         }
         let mode = mode_name(self.ask.mode);
         count!(meter::ACQUISITIONS, "mode" => mode, "outcome" => outcome);
@@ -79,8 +82,8 @@ impl<'a> Acquisition<'a> {
 
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
-        if !self.told {
-            self.tell("dropped", None, None);
+        if !self.reported {
+            self.report("dropped", None, None);
         }
     }
 }

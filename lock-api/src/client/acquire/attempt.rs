@@ -1,4 +1,15 @@
-//! One operation on its way to a hold.
+//! One operation, from its first acquire to a hold or its release.
+//!
+//! An [`Attempt`] registers with the notification router, sends its acquire, possibly several times,
+//! and waits for a grant by notification or by poll. `into_hold` turns a grant into a hold. A nested
+//! hold joins the holder of its owner.
+//!
+//! `live` says whether the server may have a hold, an offer or a waiter of the operation. If a live
+//! attempt is dropped, its operation is released in the background. An acquire without an answer
+//! leaves the attempt in doubt, and then live, because the server may still execute it.
+//!
+//! A grant from the queue is an offer, which only a renewal confirms (rule 10). The first renewal is
+//! scheduled shortly after the grant is taken, or sent before that if the offer is too short.
 
 use std::time::Duration;
 
@@ -10,7 +21,7 @@ use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::lease_status::LeaseStatus;
-use crate::client::state::polls::Polled;
+use crate::client::state::polls::PollHandle;
 use crate::client::state::router::{Inbox, InboxEvent, PushedGrant};
 use crate::client::state::session::Session;
 use crate::client::task::batch::send_batched;
@@ -24,31 +35,32 @@ use crate::runtime::Moment;
 use crate::sync::{Arc, Weak};
 use crate::time::{ServerTime, Stamp};
 
-/// How long after it was taken an offer is confirmed.
+/// How long after it is taken an offer is confirmed.
 const CONFIRM_AFTER: Duration = Duration::from_millis(50);
-/// An offer with less left than this is confirmed before it is handed out: it ends with the
-/// waiter's own patience, and the renewal might come too late for the guard.
+/// An offer with less time left is confirmed before the caller gets its guard: it expires at
+/// wait-until, and a later renewal may be too late.
 const SHORT_OFFER: Duration = Duration::from_millis(100);
-/// In place of a number of holds that the server has not told.
+/// Stands for a number of holds that the server did not send.
 const HOLDS_UNKNOWN: u32 = 0;
 
-/// An operation; dropping it ends whatever it may have left on the server.
+/// An operation. Dropping it releases what it may have left on the server.
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
     ask: Ask<'a>,
     session: Arc<Session>,
     operation: Operation,
     inbox: Option<Arc<Inbox>>,
-    /// Version of the shared owner's grants before this attempt was sent.
+    /// The version of the shared owner's grants before this attempt was sent.
     owner_version: u64,
-    /// Whether the server may have something of this operation.
+    /// Whether the server may have a hold, an offer or a waiter of this operation.
     live: bool,
-    /// Whether a sending got no answer, so that it may still be executed.
+    /// Whether an acquire got no answer and may still be executed.
     in_doubt: bool,
-    /// Whether a grant may be an offer, which only a renewal confirms.
+    /// Whether a grant may be an offer that needs a renewal.
     may_be_offer: bool,
+    /// How many acquires were `TooLate`.
     too_late: u32,
-    /// When the place ends in any case, on the server's clock.
+    /// The waiter's own deadline, on the server's clock.
     wait_until: Option<ServerTime>,
     _busy: Busy<'a>,
 }
@@ -83,7 +95,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Sends the acquire, once more if it was sent before.
+    /// Sends the acquire, for the first time or again.
     pub(crate) async fn acquire(
         &mut self,
         wait: bool,
@@ -99,15 +111,15 @@ impl<'a> Attempt<'a> {
             operation: self.operation,
             label: core.settings.label.clone(),
             lease: self.ask.options.lease,
-            wait: wait.then(|| self.waiter(deadline)),
+            wait: wait.then(|| self.wait_options(deadline)),
             deliver_before,
             floor: core.floors.get(self.ask.key),
             limits: self.ask.options.limits,
         };
-        // The first sending is the only one whose grant is surely no offer out of the queue.
+        // Only the grant of the first acquire cannot come from the queue.
         self.may_be_offer = self.may_be_offer || (wait && self.live);
         let was_live = std::mem::replace(&mut self.live, true);
-        let result = match core.batcher.alone() {
+        let result = match core.batcher.begin_unbatched() {
             Some(_call) => core.exchange(limit, core.backend.acquire(&request)).await,
             None => send_batched(core, limit, request).await,
         };
@@ -125,7 +137,7 @@ impl<'a> Attempt<'a> {
         result
     }
 
-    fn waiter(&mut self, deadline: Option<Moment>) -> Wait {
+    fn wait_options(&mut self, deadline: Option<Moment>) -> Wait {
         let core = self.ask.client;
         listen::start(core, &self.session);
         let wait = Wait::new(self.session.router.is_listening());
@@ -133,39 +145,40 @@ impl<'a> Attempt<'a> {
         match deadline.zip(core.clock.server_now(now)) {
             Some((deadline, server)) => {
                 let until = server.saturating_add(deadline.saturating_since(now));
-                // Any sending may be the one that made the place.
-                self.wait_until = Some(self.wait_until.map_or(until, |it| it.min(until)));
+                // Any of the acquires may be the one that created the waiter.
+                let earliest = self.wait_until.map_or(until, |other| other.min(until));
+                self.wait_until = Some(earliest);
                 wait.with_wait_until(until)
             }
             None => wait,
         }
     }
 
-    /// Notes a `TooLate`; whether it is the first.
-    pub(crate) const fn too_late(&mut self) -> bool {
+    /// Counts a `TooLate`. Returns whether it is the first.
+    pub(crate) const fn count_too_late(&mut self) -> bool {
         self.too_late += 1;
         self.too_late == 1
     }
 
-    /// Has the place in the queue polled from now on.
-    pub(crate) fn polled(&self) -> Polled {
+    /// Registers the waiter for polls.
+    pub(crate) fn register_polls(&self) -> PollHandle {
         let core = self.ask.client;
-        poll::begin(core, &self.session, self.ask.key, self.operation)
+        poll::register(core, &self.session, self.ask.key, self.operation)
     }
 
-    /// A poll has told that nothing is left of it.
-    pub(crate) const fn gone(&mut self) {
+    /// Notes that a poll found neither a waiter nor a grant.
+    pub(crate) const fn set_gone(&mut self) {
         self.live = self.in_doubt;
     }
 
-    /// Whether polls prolong a place that has `remaining` at `stamp`: not if it ends with the
-    /// waiter's own patience.
-    pub(crate) fn can_be_prolonged(&self, stamp: Stamp, remaining: Duration) -> bool {
-        let end = stamp.at.saturating_add(remaining);
-        self.wait_until.is_none_or(|until| end < until)
+    /// Whether a poll extends a waiter that has `remaining` at `stamp`. It does not if the waiter
+    /// lasts until wait-until already.
+    pub(crate) fn polls_extend(&self, stamp: Stamp, remaining: Duration) -> bool {
+        let expiry = stamp.at.saturating_add(remaining);
+        self.wait_until.is_none_or(|until| expiry < until)
     }
 
-    /// Renews a grant before it is handed out; `None` if it is gone.
+    /// Renews a grant before the caller gets its guard. `None` if the grant is gone.
     pub(crate) async fn renew(
         &mut self,
         limit: Duration,
@@ -191,10 +204,10 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Computes how long a pushed grant may be used; `None` if that cannot be known.
-    pub(crate) fn pushed(&self, grant: PushedGrant) -> Option<Answer<Acquired>> {
+    /// Turns a pushed grant into an answer. `None` if its deadline cannot be computed.
+    pub(crate) fn pushed_answer(&self, grant: PushedGrant) -> Option<Answer<Acquired>> {
         let core = self.ask.client;
-        // The push is put as an answer to something sent when the grant was made.
+        // The grant counts as the answer to a request that was sent when the grant was made.
         let sent = core.clock.granted_at(grant.stamp, grant.received)?;
         let PushedGrant {
             token,
@@ -213,32 +226,33 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Whether a grant must be renewed before it is handed out: because nothing is left of it,
-    /// or, of an offer, too little, or because nobody would confirm it later.
+    /// Whether a grant must be renewed before the caller gets its guard: if no time is left, or if
+    /// it may be an offer that is short or that no later renewal would confirm.
     pub(crate) fn must_confirm(&self, answer: &Answer<Acquired>) -> bool {
-        let left = self.usable_for(answer);
-        let confirmed_first = self.ask.options.fixed_lease || left < SHORT_OFFER;
-        left.is_zero() || (self.may_be_offer && confirmed_first)
+        let left = self.time_left(answer);
+        let confirm_first = self.ask.options.fixed_lease || left < SHORT_OFFER;
+        left.is_zero() || (self.may_be_offer && confirm_first)
     }
 
+    /// Whether a grant has any time left.
     pub(crate) fn is_usable(&self, answer: &Answer<Acquired>) -> bool {
-        !self.usable_for(answer).is_zero()
+        !self.time_left(answer).is_zero()
     }
 
-    fn usable_for(&self, answer: &Answer<Acquired>) -> Duration {
-        let until = local_deadline(answer.sent, answer.reply.remaining);
-        until.saturating_since(self.ask.client.now())
+    fn time_left(&self, answer: &Answer<Acquired>) -> Duration {
+        let deadline = local_deadline(answer.sent, answer.reply.remaining);
+        deadline.saturating_since(self.ask.client.now())
     }
 
-    /// The next thing that is pushed for this attempt.
-    pub(crate) async fn event(&self) -> InboxEvent {
+    /// Waits for the next notification for this attempt.
+    pub(crate) async fn notification(&self) -> InboxEvent {
         match &self.inbox {
             Some(inbox) => inbox.next().await,
             None => std::future::pending().await,
         }
     }
 
-    /// Ends when another attempt of the same owner was granted after this one began.
+    /// Waits until another attempt of the same owner is granted.
     pub(crate) async fn owner_granted(&self) {
         match self.ask.owner {
             Owner::Fresh => std::future::pending().await,
@@ -267,22 +281,22 @@ impl<'a> Attempt<'a> {
             fixed_until: options
                 .fixed_lease
                 .then(|| local_deadline(sent, options.lease)),
-            max_until: options.max_hold.map(|most| sent.saturating_add(most)),
+            max_until: options.max_hold.map(|max| sent.saturating_add(max)),
             waiter_lease: options.waiter_lease,
             since: now,
             told: false,
             ended: Arc::default(),
         };
         core.floors.saw(self.ask.key, token);
-        let holder = self.join_or_begin(status, &state, holds);
+        let holder = self.join_or_create(status, &state, holds);
         renew::start(core);
         if state.renewed {
             let due = if self.may_be_offer {
-                // A hold that is over before that needs no renewal.
+                // A hold that is released before that needs no renewal.
                 let left = status.deadline.saturating_since(now);
                 now.saturating_add(CONFIRM_AFTER.min(left / 10))
             } else {
-                // Of a grant that was made a while ago, and is only told now, little may be left.
+                // A grant that was made a while ago may have less than its lease left.
                 core.renewals.due_after(sent, options.lease.min(remaining))
             };
             core.renewals.schedule(&holder, now, due);
@@ -291,7 +305,9 @@ impl<'a> Attempt<'a> {
         }
         if self.inbox.is_some() {
             let revocable: Weak<HolderCell> = Arc::downgrade(&holder);
-            self.session.router.held(self.operation.sequence, revocable);
+            self.session
+                .router
+                .set_held(self.operation.sequence, revocable);
         }
         self.inbox = None;
         let origin = match self.ask.owner {
@@ -301,10 +317,15 @@ impl<'a> Attempt<'a> {
         Hold::new(core, holder, &state, origin)
     }
 
-    /// A nested hold joins the cell of its owner's holder.
-    fn join_or_begin(&self, status: LeaseStatus, state: &HoldState, holds: u32) -> Arc<HolderCell> {
+    /// Adds a nested hold to its owner's holder, or creates a holder.
+    fn join_or_create(
+        &self,
+        status: LeaseStatus,
+        state: &HoldState,
+        holds: u32,
+    ) -> Arc<HolderCell> {
         let core = self.ask.client;
-        let begin = || {
+        let create = || {
             let watched = core.renewals.enrol();
             let session = Arc::clone(&self.session);
             Arc::new(HolderCell::new(
@@ -316,27 +337,27 @@ impl<'a> Attempt<'a> {
             ))
         };
         let Owner::Reentrant(shared) = self.ask.owner else {
-            return begin();
+            return create();
         };
         let mut current = shared.holder.lock();
         let before = current.upgrade();
-        let joins = |it: &&Arc<HolderCell>| it.join(core.now(), status, state, holds);
+        let joins = |cell: &&Arc<HolderCell>| cell.join(core.now(), status, state, holds);
         let holder = match before.as_ref().filter(joins) {
             Some(joined) => {
                 if mutant!(RenewalLeakedPerReentry) {
                     let due = core.now().saturating_add(state.lease / 3);
-                    core.renewals.schedule(&begin(), core.now(), due);
+                    core.renewals.schedule(&create(), core.now(), due);
                 }
                 Arc::clone(joined)
             }
             None => {
-                let begun = begin();
-                *current = Arc::downgrade(&begun);
-                begun
+                let created = create();
+                *current = Arc::downgrade(&created);
+                created
             }
         };
         drop(current);
-        // Waking runs code of others: not under the lock.
+        // Waking may run any code, so it happens outside the lock.
         if let Some(before) = before {
             before.wake();
         }
@@ -365,7 +386,7 @@ impl Drop for Attempt<'_> {
         if mutant!(RouterForgetsTooSoon) {
             router.remove(self.operation.sequence);
         }
-        router.ending(self.operation.sequence);
+        router.set_releasing(self.operation.sequence);
         let Ask { key, options, .. } = self.ask;
         let (lease, waiter_lease) = (options.lease, options.waiter_lease);
         core.abandon(&self.session, key, self.operation, lease, waiter_lease);

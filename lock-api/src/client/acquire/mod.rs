@@ -1,4 +1,4 @@
-//! Taking a lock: the request, the loop that waits, and its attempts.
+//! Acquiring a lock: the request, the wait loop, its attempts, and the report of the outcome.
 
 pub(crate) mod acquisition;
 pub(crate) mod attempt;

@@ -1,4 +1,8 @@
-//! What a handle asks for, who asks, and how long the caller is ready to wait.
+//! The parameters of an acquisition: lock, mode, owner, options and wait limit.
+//!
+//! A reentrant handle and its clones share a [`SharedOwner`]. It refers to the owner's current
+//! holder, which a nested hold joins. Its signal reports each grant, so the owner's other queued
+//! attempts start again and re-enter (rule 5).
 
 use std::time::Duration;
 
@@ -11,37 +15,38 @@ use crate::request::{LockSpec, Mode};
 use crate::runtime::Moment;
 use crate::sync::{Arc, Mutex, Weak};
 
-/// How long a caller is ready to wait.
+/// How long a caller waits for the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitLimit {
-    /// Not for anybody who holds the lock; at most one call time-out for the server.
+    /// Not while the lock is held. The server has one call timeout to answer.
     Try,
+    /// At most this long. Zero does not wait, like `Try`.
     Within(Duration),
+    /// Without a deadline.
     Forever,
 }
 
 impl WaitLimit {
-    /// Whether a place in the queue is of any use.
+    /// Whether the caller may wait in the queue.
     pub(crate) const fn waits(self) -> bool {
         match self {
             Self::Try => false,
-            Self::Within(time) => !time.is_zero(),
+            Self::Within(limit) => !limit.is_zero(),
             Self::Forever => true,
         }
     }
 
-    /// When the wait is over, if it begins now. A call that doesn't wait has the time of one call
-    /// to the backend.
+    /// The deadline of a wait that begins now. A call that does not wait has one call timeout.
     pub(crate) fn deadline(self, now: Moment, call_timeout: Duration) -> Option<Moment> {
         match self {
-            Self::Within(time) if !time.is_zero() => Some(now.saturating_add(time)),
+            Self::Within(limit) if !limit.is_zero() => Some(now.saturating_add(limit)),
             Self::Try | Self::Within(_) => Some(now.saturating_add(call_timeout)),
             Self::Forever => None,
         }
     }
 }
 
-/// What is asked for.
+/// The parameters of one acquisition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) client: &'a Arc<ClientHandle>,
@@ -52,7 +57,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) options: &'a Options,
 }
 
-/// Who holds.
+/// The owner of an acquisition.
 #[derive(Clone, Debug)]
 pub(crate) enum Owner {
     /// A new owner for each acquisition.
@@ -71,23 +76,25 @@ impl Owner {
         }))
     }
 
-    /// Whether the owner has no guard any more: what the server knows of is being ended.
+    /// Whether a reentrant owner has no guard. Holds that the server still counts are being
+    /// released.
     pub(crate) fn has_no_guard(&self) -> bool {
         match self {
             Self::Fresh => false,
-            Self::Reentrant(owner) => {
-                let holder = owner.holder.lock().upgrade();
-                holder.is_none_or(|holder| holder.is_over())
+            Self::Reentrant(shared) => {
+                let holder = shared.holder.lock().upgrade();
+                holder.is_none_or(|holder| holder.is_released())
             }
         }
     }
 }
 
+/// The owner of a reentrant handle and its clones.
 #[derive(Debug)]
 pub(crate) struct SharedOwner {
     pub(crate) id: OwnerId,
     /// The holder that a nested hold joins.
     pub(crate) holder: Mutex<Weak<HolderCell>>,
-    /// Told of each grant: what else the owner has in the queue is sent anew, as a nested hold.
+    /// Notified of each grant. The owner's other queued attempts then start again, as nested holds.
     pub(crate) granted: Signal,
 }

@@ -1,10 +1,13 @@
-//! Taking a lock: the one loop behind every form of it.
+//! The wait loop: acquires a lock, for every method that does.
 //!
-//! An *attempt* is one operation. It is sent until it has an answer; if that is a place in the
-//! queue, the attempt waits there until it is granted, told by a push or by its own poll. What
-//! cannot go on as the same operation (it came out of order, or its place was lost) goes on as a
-//! new attempt. An attempt that is dropped while it may have left something on the server is
-//! ended in the background, so no await point of this loop leaks.
+//! The loop makes attempts until one gets the lock, fails for good or runs out of time. An attempt is
+//! one operation. It sends its acquire until that is answered. If the answer is `Queued`, the attempt
+//! waits in the queue. A notification or the answer to its own poll brings the grant. If an operation
+//! cannot continue, because it is stale or its waiter is gone, the loop begins a new attempt.
+//!
+//! Transient errors are retried with a backoff. At the deadline, the loop returns the last error, or
+//! contention if the last call was answered. Dropping the future at any await point is safe, because
+//! a dropped attempt is released in the background.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -22,7 +25,7 @@ use crate::client::error::{Error, Outcome, TimedOut};
 use crate::client::hold::Hold;
 use crate::client::state::answer::Answer;
 use crate::client::state::backoff::Backoff;
-use crate::client::state::polls::{Due, Polled};
+use crate::client::state::polls::{Due, PollHandle};
 use crate::client::state::router::{InboxEvent, PushedGrant};
 use crate::error::BackendError;
 use crate::mutants::mutant;
@@ -30,42 +33,44 @@ use crate::reply::{AcquireReply, Acquired, Contention, PollReply, Queued, Refuse
 use crate::runtime::Moment;
 use crate::time::Stamp;
 
-/// Polls come this much after the moment that they are for, so that they do not just miss it.
+/// A poll is sent up to this long after the moment that it waits for, so that it does not come just
+/// before it.
 const POLL_SPREAD: Duration = Duration::from_millis(20);
-/// Polls of a place that are only due to its answers are at least this far apart, whatever those
-/// say.
-const SHORTEST_CHECK: Duration = Duration::from_millis(10);
-/// A poll that expects no change may come earlier by this part of its time.
+/// The shortest time between the answer to a poll and the next poll, unless a notification asks for
+/// one.
+const MIN_POLL_PAUSE: Duration = Duration::from_millis(10);
+/// A poll that expects no change may be sent earlier, by its time divided by this.
 const EARLY_PARTS: u32 = 4;
 
-/// How an attempt ended.
+/// The result of an attempt.
 enum Step {
     Done(Outcome<Hold>),
-    /// Go on with a new operation, after a pause.
-    Again(Duration),
+    /// Begin a new attempt after a pause.
+    Retry(Duration),
 }
 
-/// Takes a lock, or says why not, and reports on that.
+/// Acquires a lock and reports the outcome.
 pub(crate) async fn acquire(ask: Ask<'_>, limit: WaitLimit) -> Result<Outcome<Hold>, Error> {
     let acquisition = Acquisition::begin(ask);
-    let acquired = WaitLoop::new(ask, limit).run();
-    let acquired = acquired.instrument(acquisition.span()).await;
-    acquisition.finish(&acquired);
-    acquired
+    let result = WaitLoop::new(ask, limit).run();
+    let result = result.instrument(acquisition.span()).await;
+    acquisition.finish(&result);
+    result
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slept {
-    Enough,
+    Fully,
     PastDeadline,
 }
 
-/// Why a queued attempt stops sleeping.
+/// Why a queued attempt wakes.
 enum Woken {
     Granted(PushedGrant),
-    /// Notifications say that it is time to poll.
+    /// A notification asks for a poll.
     PollNow,
     Polled(Result<Answer<PollReply>, BackendError>),
+    /// Another attempt of the same owner was granted.
     OwnerGranted,
     PastDeadline,
     Closed,
@@ -76,13 +81,14 @@ struct WaitLoop<'a> {
     limit: WaitLimit,
     began: Moment,
     deadline: Option<Moment>,
-    /// The last call's failure, until another call succeeds.
-    trouble: Option<BackendError>,
+    /// The error of the last call. A call that succeeds clears it.
+    last_error: Option<BackendError>,
     /// Whether the last call was answered.
     answered: bool,
-    /// The refusal that it was answered with, if that may pass.
+    /// The refusal in that answer, if it is temporary.
     refused: Option<Refused>,
     backoff: Backoff,
+    /// How many waiters were ahead, by the last answer.
     ahead: Option<u32>,
 }
 
@@ -96,7 +102,7 @@ impl<'a> WaitLoop<'a> {
             limit,
             began,
             deadline,
-            trouble: None,
+            last_error: None,
             answered: false,
             refused: None,
             backoff: Backoff::foreground(),
@@ -104,20 +110,20 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
-    /// Makes attempts until one ends the wait.
+    /// Makes attempts until one has a final result.
     async fn run(mut self) -> Result<Outcome<Hold>, Error> {
         let core = self.ask.client;
         loop {
             let attempt = Attempt::begin(self.ask);
-            // Only now: a shutdown that has not seen the attempt is seen here.
+            // This check comes after `begin`: a shutdown either waits for the attempt or is seen here.
             core.ensure_open()?;
             let pause = match self.run_attempt(attempt).await? {
                 Step::Done(outcome) => {
-                    // A hold made while the client was being shut down may have escaped its sweep.
+                    // A shutdown may not have seen a hold that was created meanwhile.
                     core.ensure_open()?;
                     return Ok(outcome);
                 }
-                Step::Again(pause) => pause,
+                Step::Retry(pause) => pause,
             };
             if self.sleep(pause).await? == Slept::PastDeadline {
                 return self.out_of_time();
@@ -125,6 +131,7 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
+    /// The time until the deadline.
     fn left(&self) -> Duration {
         self.deadline.map_or(Duration::MAX, |deadline| {
             deadline.saturating_since(self.ask.client.now())
@@ -135,16 +142,16 @@ impl<'a> WaitLoop<'a> {
         self.left().min(self.ask.client.settings.call_timeout)
     }
 
-    /// The end of a wait: by contention a value, by an outage an error.
+    /// The result at the deadline: a value after contention, an error after an outage.
     fn out_of_time(&mut self) -> Result<Outcome<Hold>, Error> {
-        if let Some(trouble) = self.trouble.take() {
-            return Err(trouble.on(self.ask.key));
+        if let Some(error) = self.last_error.take() {
+            return Err(error.on(self.ask.key));
         }
         if matches!(self.limit, WaitLimit::Try) {
             if let Some(reason) = self.refused.take() {
                 return Err(self.refusal(reason));
             }
-            let reason = "no attempt came through in time";
+            let reason = "no attempt succeeded in time";
             return Err(BackendError::unavailable(reason).on(self.ask.key));
         }
         Ok(Outcome::TimedOut(TimedOut {
@@ -153,36 +160,39 @@ impl<'a> WaitLoop<'a> {
         }))
     }
 
-    /// Notes a failed call; fails if trying again is no use.
-    fn note(&mut self, error: BackendError) -> Result<(), Error> {
+    /// Notes the error of a call. Fails if a retry cannot help.
+    fn note_error(&mut self, error: BackendError) -> Result<(), Error> {
         if !error.is_transient() {
             return Err(error.on(self.ask.key));
         }
-        // A call that only the caller's own deadline cut short is no sign of an outage, if the
-        // one before it was answered.
+        // If the call before was answered and only the deadline cut this one short, there is no
+        // sign of an outage.
         if !(self.answered && self.left().is_zero()) {
-            self.trouble = Some(error);
+            self.last_error = Some(error);
             self.answered = false;
         }
         Ok(())
     }
 
-    fn went_well(&mut self) {
-        self.was_answered();
+    /// Notes an answer that resets the backoff.
+    fn note_progress(&mut self) {
+        self.note_answer();
         self.backoff.reset();
     }
 
-    fn was_answered(&mut self) {
+    /// Notes that a call was answered.
+    fn note_answer(&mut self) {
         self.refused = None;
-        self.trouble = None;
+        self.last_error = None;
         self.answered = true;
     }
 
-    /// A pause before the next try, longer each time.
+    /// The pause before the next attempt. It grows each time.
     fn next_pause(&mut self) -> Duration {
         self.ask.client.jittered(self.backoff.next())
     }
 
+    /// Sleeps for a pause, but not past the deadline. Fails when the client is closed.
     async fn sleep(&self, pause: Duration) -> Result<Slept, Error> {
         let core = self.ask.client;
         let slept = async {
@@ -193,14 +203,14 @@ impl<'a> WaitLoop<'a> {
             if pause >= left {
                 Slept::PastDeadline
             } else {
-                Slept::Enough
+                Slept::Fully
             }
         };
         let closed = core.closed().map(|()| Err(Error::Closed));
         first(pin!(closed), pin!(slept.map(Ok))).await
     }
 
-    /// Carries one attempt to its end.
+    /// Runs one attempt.
     async fn run_attempt(&mut self, mut attempt: Attempt<'a>) -> Result<Step, Error> {
         loop {
             if self.left().is_zero() {
@@ -213,7 +223,7 @@ impl<'a> WaitLoop<'a> {
             {
                 Ok(answer) => answer,
                 Err(error) => {
-                    self.note(error)?;
+                    self.note_error(error)?;
                     let pause = self.next_pause();
                     if self.sleep(pause).await? == Slept::PastDeadline {
                         return self.out_of_time().map(Step::Done);
@@ -223,23 +233,24 @@ impl<'a> WaitLoop<'a> {
             };
             match answer.reply {
                 AcquireReply::Acquired(acquired) => {
-                    self.went_well();
+                    self.note_progress();
                     return self.granted(attempt, answer.with(acquired)).await;
                 }
                 AcquireReply::Queued(queued) => {
-                    self.went_well();
+                    self.note_progress();
                     return self.wait_in_queue(attempt, answer.stamp, queued).await;
                 }
-                AcquireReply::Contended(held) => {
-                    // The pause goes on growing: it is what a wait without a queue consists of.
-                    self.was_answered();
-                    return Ok(self.not_queued(held));
+                AcquireReply::Contended(contention) => {
+                    // The backoff is not reset, because a wait without a queue consists of these
+                    // pauses.
+                    self.note_answer();
+                    return Ok(self.not_queued(contention));
                 }
-                AcquireReply::Refused(Refused::Stale) => return Ok(Step::Again(Duration::ZERO)),
+                AcquireReply::Refused(Refused::Stale) => return Ok(Step::Retry(Duration::ZERO)),
                 AcquireReply::Refused(Refused::TooLate) => {
-                    // The reply's stamp has corrected the clock; should that not help, it is
-                    // no use to hurry.
-                    let pause = if attempt.too_late() {
+                    // The stamp of the reply has corrected the clock, so the first retry is
+                    // immediate.
+                    let pause = if attempt.count_too_late() {
                         Duration::ZERO
                     } else {
                         self.next_pause()
@@ -249,9 +260,9 @@ impl<'a> WaitLoop<'a> {
                     }
                 }
                 AcquireReply::Refused(Refused::WouldDeadlock) if self.ask.owner.has_no_guard() => {
-                    self.was_answered();
+                    self.note_answer();
                     self.refused = Some(Refused::WouldDeadlock);
-                    return Ok(Step::Again(self.next_pause()));
+                    return Ok(Step::Retry(self.next_pause()));
                 }
                 AcquireReply::Refused(reason) => return Err(self.refusal(reason)),
             }
@@ -266,21 +277,21 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
-    /// Somebody has it and there is no queue to wait in.
-    fn not_queued(&mut self, held: Contention) -> Step {
+    /// The result when the lock is held and the attempt was not queued.
+    fn not_queued(&mut self, contention: Contention) -> Step {
         if !self.limit.waits() {
             return Step::Done(match self.limit {
-                WaitLimit::Try => Outcome::Held(held),
+                WaitLimit::Try => Outcome::Held(contention),
                 WaitLimit::Within(_) | WaitLimit::Forever => Outcome::TimedOut(TimedOut {
                     waited: self.ask.client.now().saturating_since(self.began),
                     ahead: None,
                 }),
             });
         }
-        Step::Again(self.next_pause())
+        Step::Retry(self.next_pause())
     }
 
-    /// Makes a hold of a grant, which is renewed first if too little is left of it.
+    /// Turns a grant into a hold, after a renewal if [`Attempt::must_confirm`] says so.
     async fn granted(
         &mut self,
         attempt: Attempt<'a>,
@@ -292,7 +303,7 @@ impl<'a> WaitLoop<'a> {
         Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))))
     }
 
-    /// Renews a grant before it is handed out.
+    /// Renews a grant, and then turns it into a hold.
     async fn confirm(&mut self, mut attempt: Attempt<'a>) -> Result<Step, Error> {
         loop {
             if self.left().is_zero() {
@@ -300,15 +311,15 @@ impl<'a> WaitLoop<'a> {
             }
             match attempt.renew(self.call_limit()).await {
                 Ok(Some(answer)) => {
-                    self.went_well();
+                    self.note_progress();
                     if attempt.is_usable(&answer) {
                         return Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))));
                     }
                 }
-                // What is as good as over may be granted again at once, as to the owner of a
-                // holder that was revoked.
-                Ok(None) => return Ok(Step::Again(self.next_pause())),
-                Err(error) => self.note(error)?,
+                // The server may grant again at once, for example to the owner of a revoked
+                // holder. The pause avoids a busy loop.
+                Ok(None) => return Ok(Step::Retry(self.next_pause())),
+                Err(error) => self.note_error(error)?,
             }
             let pause = self.next_pause();
             if self.sleep(pause).await? == Slept::PastDeadline {
@@ -330,33 +341,33 @@ impl<'a> WaitLoop<'a> {
             ..
         } = self.ask;
         core.events.queued(key, mode, &queued);
-        let waiter = attempt.polled();
+        let polls = attempt.register_polls();
         let mut due = self.next_poll(&attempt, stamp, &queued);
         self.ahead = Some(queued.ahead);
         loop {
-            // Timers are coarse: one made anew after each event, for no time left, would let a wait
-            // go on for as long as events come.
+            // A timer that is created after each event may fire late. Without this check, frequent
+            // events would extend the wait.
             if self.left().is_zero() {
                 return self.out_of_time().map(Step::Done);
             }
-            waiter.ask(core.now(), due);
-            due = match self.wake_up(&attempt, &waiter).await {
+            polls.schedule(core.now(), due);
+            due = match self.wait_for_event(&attempt, &polls).await {
                 Woken::Closed => return Err(Error::Closed),
                 Woken::PastDeadline => return self.out_of_time().map(Step::Done),
-                Woken::OwnerGranted => return Ok(Step::Again(Duration::ZERO)),
+                Woken::OwnerGranted => return Ok(Step::Retry(Duration::ZERO)),
                 Woken::Granted(grant) => {
-                    drop(waiter);
-                    return match attempt.pushed(grant) {
+                    drop(polls);
+                    return match attempt.pushed_answer(grant) {
                         Some(answer) => self.granted(attempt, answer).await,
                         None => self.confirm(attempt).await,
                     };
                 }
                 Woken::PollNow => Due::NOW,
                 Woken::Polled(Ok(answer)) => {
-                    self.went_well();
+                    self.note_progress();
                     match answer.reply {
                         PollReply::Acquired(acquired) => {
-                            drop(waiter);
+                            drop(polls);
                             return self.granted(attempt, answer.with(acquired)).await;
                         }
                         PollReply::Queued(queued) => {
@@ -364,13 +375,13 @@ impl<'a> WaitLoop<'a> {
                             self.next_poll(&attempt, answer.stamp, &queued)
                         }
                         PollReply::Gone(_) => {
-                            attempt.gone();
-                            return Ok(Step::Again(Duration::ZERO));
+                            attempt.set_gone();
+                            return Ok(Step::Retry(Duration::ZERO));
                         }
                     }
                 }
                 Woken::Polled(Err(error)) => {
-                    self.note(error)?;
+                    self.note_error(error)?;
                     let within = self.next_pause();
                     let early = within / 2;
                     Due { within, early }
@@ -379,23 +390,23 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
-    /// When to poll: when the reply says, a little later, and often enough to keep the place.
+    /// When to poll next: shortly after the time in the reply, and often enough to keep the waiter.
     fn next_poll(&self, attempt: &Attempt<'a>, stamp: Stamp, queued: &Queued) -> Due {
         let core = self.ask.client;
         if mutant!(LostWakeUpWithoutPoll) {
             return Due::exactly(Duration::MAX);
         }
-        let most = MAX_POLL_INTERVAL.min(self.ask.spec.poll_interval());
-        let mut base = queued.poll_after.min(most);
-        // Those further back are told to come at some time or other.
-        let mut flexible = queued.ahead >= CHECK_EARLY || queued.poll_after >= most;
-        if attempt.can_be_prolonged(stamp, queued.waiter_remaining)
+        let interval = MAX_POLL_INTERVAL.min(self.ask.spec.poll_interval());
+        let mut base = queued.poll_after.min(interval);
+        // Only the first waiters poll at an exact time (rule 3).
+        let mut flexible = queued.ahead >= CHECK_EARLY || queued.poll_after >= interval;
+        if attempt.polls_extend(stamp, queued.waiter_remaining)
             && queued.waiter_remaining / 2 < base
         {
             base = queued.waiter_remaining / 2;
             flexible = true;
         }
-        let base = base.max(SHORTEST_CHECK);
+        let base = base.max(MIN_POLL_PAUSE);
         let spread = POLL_SPREAD.min(base / 10);
         Due {
             within: base + core.random_between(Duration::from_micros(1), spread),
@@ -407,16 +418,17 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
-    /// Sleeps until something happens. What comes first in here wins, if several have happened.
-    async fn wake_up(&self, attempt: &Attempt<'a>, waiter: &Polled) -> Woken {
+    /// Waits for the next event. If several are ready, the order is: closed, notification, grant of
+    /// the owner, answer to a poll, deadline.
+    async fn wait_for_event(&self, attempt: &Attempt<'a>, polls: &PollHandle) -> Woken {
         let core = self.ask.client;
         let closed = pin!(core.closed().map(|()| Woken::Closed));
-        let pushed = pin!(attempt.event().map(|event| match event {
+        let pushed = pin!(attempt.notification().map(|event| match event {
             InboxEvent::Granted(grant) => Woken::Granted(grant),
             InboxEvent::PollNow => Woken::PollNow,
         }));
         let nested = pin!(attempt.owner_granted().map(|()| Woken::OwnerGranted));
-        let polled = pin!(waiter.answer().map(Woken::Polled));
+        let polled = pin!(polls.next_answer().map(Woken::Polled));
         let timer = pin!(async {
             match self.deadline {
                 Some(_) => core.runtime.sleep(self.left()).await,
@@ -424,13 +436,13 @@ impl<'a> WaitLoop<'a> {
             }
             Woken::PastDeadline
         });
-        let told = pin!(first(pushed, nested));
-        let asked = pin!(first(polled, timer));
-        first(closed, pin!(first(told, asked))).await
+        let granted = pin!(first(pushed, nested));
+        let polled = pin!(first(polled, timer));
+        first(closed, pin!(first(granted, polled))).await
     }
 }
 
-/// The output of the future that ends first; of `one`, if both are ready.
+/// The output of the future that completes first, or of `one` if both are ready.
 async fn first<T>(
     one: impl Future<Output = T> + Unpin,
     other: impl Future<Output = T> + Unpin,

@@ -1,4 +1,10 @@
-//! Calls to the backend. Each has a time limit, and the client's clock learns from each reply.
+//! Calls to the backend: time limits, and what each reply says about the server's clock.
+//!
+//! Every call races a timer. A call that loses has an unknown outcome: the request may still be
+//! executed. The client notes the moment *before* it sends a request and keeps that moment with the
+//! reply, because a lease is counted from there (rule 2). Each reply carries a stamp, which becomes a
+//! sample of the [`ServerClock`](crate::client::state::clock::ServerClock). If the sample shows a
+//! step of the server's clock, all holders that depend on that clock are lost.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +20,8 @@ use crate::runtime::Moment;
 use crate::time::{ServerTime, Stamp, Stamped};
 
 impl Core {
-    /// Runs one call to the backend, for at most `limit`, and learns from its stamp.
+    /// Runs one call to the backend for at most `limit`, and samples the server's clock from its
+    /// stamp.
     pub(crate) async fn exchange<T>(
         &self,
         limit: Duration,
@@ -25,17 +32,18 @@ impl Core {
         Ok(self.answer(sent, stamped))
     }
 
-    /// The same for a batch of one element.
+    /// Like [`exchange`](Self::exchange), for a batch of one element.
     pub(crate) async fn exchange_one<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
     ) -> Result<Answer<T>, BackendError> {
-        let only = async { call.await.into_iter().next().unwrap_or_else(unanswered) };
-        self.exchange(limit, only).await
+        let first = async { call.await.into_iter().next().unwrap_or_else(unanswered) };
+        self.exchange(limit, first).await
     }
 
-    /// The same for a batch of `count` elements.
+    /// Like [`exchange`](Self::exchange), for a batch of `count` elements. Returns `count` answers,
+    /// even if the backend returns fewer.
     pub(crate) async fn exchange_batch<T>(
         &self,
         limit: Duration,
@@ -55,7 +63,7 @@ impl Core {
         answers
     }
 
-    /// Runs one call to the backend, for at most `limit`.
+    /// Runs one call to the backend for at most `limit`; the outcome is unknown after that.
     pub(crate) async fn bounded<T>(
         &self,
         limit: Duration,
@@ -71,7 +79,7 @@ impl Core {
 
     fn answer<T>(&self, sent: Moment, stamped: Stamped<T>) -> Answer<T> {
         let Stamped { stamp, reply } = stamped;
-        self.learn(sent, stamp);
+        self.observe(sent, stamp);
         let sent = if mutant!(LeaseFromTheReply) {
             self.now()
         } else {
@@ -80,15 +88,16 @@ impl Core {
         Answer { sent, stamp, reply }
     }
 
-    fn learn(&self, sent: Moment, stamp: Stamp) {
+    fn observe(&self, sent: Moment, stamp: Stamp) {
         if let Err(stepped) = self.clock.observe(sent, stamp, self.now()) {
             self.events.clock_stepped();
             self.renewals.clock_stepped(stepped.0);
         }
     }
 
-    /// The deliver-before of an acquire that is sent next, and what is left of its `limit`; asks
-    /// for the server's time first if nothing is known of it.
+    /// Returns the deliver-before of an acquire that is sent now, and the rest of its `limit`.
+    ///
+    /// Without a sample of the server's clock, it sends a `hello` first.
     pub(crate) async fn deliver_before(
         &self,
         limit: Duration,
@@ -102,10 +111,10 @@ impl Core {
                     .bounded(limit, self.backend.hello())
                     .await
                     .map_err(not_executed)?;
-                self.learn(sent, stamp);
-                let took = self.now().saturating_since(sent);
+                self.observe(sent, stamp);
+                let elapsed = self.now().saturating_since(sent);
                 let until = stamp.at.saturating_add(timeout * 2);
-                (until, limit.saturating_sub(took))
+                (until, limit.saturating_sub(elapsed))
             }
         };
         if left.is_zero() {
@@ -115,12 +124,12 @@ impl Core {
     }
 }
 
-/// A backend that answers too little has not said what became of the rest.
+/// The answer for an element that the backend left out of its reply to a batch.
 fn unanswered<T>() -> Result<T, BackendError> {
     Err(BackendError::outcome_unknown("no answer in the batch"))
 }
 
-/// A `hello` changes nothing, so if it got no answer nothing is in doubt.
+/// Turns an unknown outcome into "unavailable": a call that changes nothing leaves no doubt.
 pub(crate) fn not_executed(error: BackendError) -> BackendError {
     match error {
         BackendError::OutcomeUnknown { reason, cause } => {

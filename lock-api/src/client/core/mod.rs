@@ -1,4 +1,14 @@
-//! What all handles, guards and tasks of one client share.
+//! The state that all handles, guards and background tasks of one client share.
+//!
+//! [`Core`] owns the backend, the runtime, the settings and the schedules of the background tasks:
+//! renewals, releases and batches. The polls and the notification router belong to the
+//! [`Session`]. A process that was forked gets a new session at its first use.
+//!
+//! Handles, guards and attempts share a [`ClientHandle`]; the tasks share only the `Core`. Dropping
+//! the last `ClientHandle` marks the core as orphaned and wakes the tasks, which return. The release
+//! task empties its queue first. `close` only fails new calls; the tasks go on until the core is
+//! orphaned. A shutdown waits until the release queue is empty and no [`Busy`] is left, because such
+//! work may still queue a release.
 
 mod calls;
 
@@ -31,8 +41,8 @@ use crate::id::{Key, Operation};
 use crate::runtime::{BoxFuture, Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
-/// Longest time for which a suspend of the machine goes unnoticed after its end.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// The longest single sleep. After a suspend, a sleeper reads the clock at the latest after this.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 pub(crate) struct Core {
     pub(crate) backend: Arc<dyn LockBackend>,
@@ -48,7 +58,7 @@ pub(crate) struct Core {
     session: Mutex<Option<Arc<Session>>>,
     closed: AtomicBool,
     pub(crate) closing: Signal,
-    /// Set when nothing of the user's is left: handles, guards, attempts.
+    /// Set when the last [`ClientHandle`] is dropped.
     orphaned: AtomicBool,
 }
 
@@ -61,7 +71,8 @@ impl fmt::Debug for Core {
     }
 }
 
-/// The user's side of a client: the background tasks end when the last of these is gone.
+/// What handles, guards and attempts keep of a client. When the last one is dropped, the
+/// background tasks finish and return.
 #[derive(Debug)]
 pub(crate) struct ClientHandle(Arc<Core>);
 
@@ -109,9 +120,10 @@ impl Core {
         self.runtime.now()
     }
 
-    /// Sleeps until a moment, or not at all if it is over; without one, for ever.
+    /// Sleeps until a moment, or forever without one. Returns at once if the moment has passed.
     ///
-    /// It wakes now and then to look at the clock: timers may not count a suspend, the clock does.
+    /// It sleeps in short steps and reads the clock after each one: the clock counts a suspend of
+    /// the machine, but timers may not.
     pub(crate) async fn sleep_until(&self, until: Option<Moment>) {
         let Some(until) = until else {
             return std::future::pending().await;
@@ -121,29 +133,29 @@ impl Core {
             if left.is_zero() {
                 return;
             }
-            self.runtime.sleep(left.min(LONGEST_SLEEP)).await;
+            self.runtime.sleep(left.min(MAX_SLEEP)).await;
         }
     }
 
-    /// For a task that keeps a schedule: ends at `until`, when `signal` has changed, or when one
-    /// of the calls under way has ended.
-    pub(crate) async fn until_work(
+    /// Waits until a task has work: at `until`, when `signal` changes, or when one of its calls
+    /// completes.
+    pub(crate) async fn wait_for_work(
         &self,
         signal: &Signal,
         version: u64,
         until: Option<Moment>,
         calls: &mut FuturesUnordered<BoxFuture<'static, ()>>,
     ) {
-        let asleep = pin!(self.sleep_until(until));
-        let woken = select(signal.changed(version), asleep);
+        let timer = pin!(self.sleep_until(until));
+        let changed = select(signal.changed(version), timer);
         if calls.is_empty() {
-            woken.await;
+            changed.await;
         } else {
-            select(calls.next(), woken).await;
+            select(calls.next(), changed).await;
         }
     }
 
-    /// A duration between `from` and `to`.
+    /// Returns a random duration in `from..to`, or `from` if that range is empty.
     pub(crate) fn random_between(&self, from: Duration, to: Duration) -> Duration {
         let spread = u64::try_from(to.saturating_sub(from).as_micros()).unwrap_or(u64::MAX);
         if spread == 0 {
@@ -152,12 +164,12 @@ impl Core {
         from + Duration::from_micros(self.runtime.random_u64() % spread)
     }
 
-    /// A pause between half of `most` and `most`.
-    pub(crate) fn jittered(&self, most: Duration) -> Duration {
-        self.random_between(most / 2, most)
+    /// Returns a random duration between half of `max` and `max`.
+    pub(crate) fn jittered(&self, max: Duration) -> Duration {
+        self.random_between(max / 2, max)
     }
 
-    /// The session of this process; drawn at the first use, and anew after a fork.
+    /// The session of this process. It is created at the first use, and again after a fork.
     pub(crate) fn session(&self) -> Arc<Session> {
         let process = self.runtime.process_id();
         let mut current = self.session.lock();
@@ -188,16 +200,16 @@ impl Core {
         self.closing.notify();
     }
 
-    /// Takes what a reply says about a holder, if it still matters; whether it does.
+    /// Applies a renewed or reported lease to a holder. Returns whether the holder is still valid.
     pub(crate) fn extend(&self, holder: &HolderCell, status: LeaseStatus) -> bool {
-        // Later acquires bring the highest token that a guard has shown.
+        // Later acquires send this token as their floor.
         if status.token > holder.token() {
             self.floors.saw(&holder.key, status.token);
         }
         holder.extend(self.now(), status)
     }
 
-    /// Queues the end of everything that is held, over the guards' heads.
+    /// Queues the releases of all holds, for a shutdown. Their guards are lost.
     pub(crate) fn release_all_holds(&self) {
         for holder in self.renewals.holders() {
             let now = self.now();
@@ -208,10 +220,10 @@ impl Core {
         }
     }
 
-    /// The release of a hold that `holder` no longer counts.
+    /// Creates the release of a hold that was removed from `holder`.
     pub(crate) fn release_of(&self, holder: &Arc<HolderCell>, hold: HoldState) -> PendingRelease {
-        holder.session.router.ending(hold.operation.sequence);
-        self.renewals.remove_if_over(holder);
+        holder.session.router.set_releasing(hold.operation.sequence);
+        self.renewals.remove_if_released(holder);
         let give_up = give_up_at(self.now(), hold.lease, hold.waiter_lease);
         let (key, session) = (holder.key.clone(), Arc::clone(&holder.session));
         PendingRelease {
@@ -221,8 +233,8 @@ impl Core {
         }
     }
 
-    /// Releases in the background whatever an operation may have left on the server, if nobody
-    /// gets a guard of it.
+    /// Releases an operation in the background if it may have left something on the server but
+    /// gets no guard.
     pub(crate) fn abandon(
         &self,
         session: &Arc<Session>,
@@ -237,14 +249,14 @@ impl Core {
         self.releases.push(job);
     }
 
-    /// Tells of the guards of a holder that are lost by now; of each once.
-    pub(crate) fn tell_losses(&self, holder: &HolderCell, now: Moment) {
+    /// Reports the guards of a holder that are lost by now, each one once.
+    pub(crate) fn report_losses(&self, holder: &HolderCell, now: Moment) {
         for (hold, loss) in holder.take_losses(now) {
             self.events.lost(holder, &hold, loss, now);
         }
     }
 
-    /// Tells that the end of a hold has begun, or that it was lost before.
+    /// Reports that the release of a hold has begun, or that the hold was lost before.
     pub(crate) fn tell_releasing(
         &self,
         holder: &HolderCell,
@@ -255,15 +267,15 @@ impl Core {
         match lost {
             Some(loss) => {
                 self.events.lost(holder, hold, loss, now);
-                // The hook is called by the task that renews, and only there.
+                // Only the renewal task calls the hook.
                 self.renewals.changed.notify();
             }
             None if hold.told => {}
-            None => self.events.ending(holder, hold, now),
+            None => self.events.releasing(holder, hold, now),
         }
     }
 
-    /// Ends when the client is shut down.
+    /// Waits until the client is closed.
     pub(crate) async fn closed(&self) {
         loop {
             let version = self.closing.version();
@@ -289,7 +301,7 @@ impl Core {
     }
 }
 
-/// Work under way that may still queue a release: a shutdown waits for it.
+/// Work that may still queue a release. A shutdown waits until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Busy<'a>(&'a Core);
 
@@ -303,7 +315,8 @@ impl<'a> Busy<'a> {
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.releases.end_work();
-        // Looked at only now: who closes the client and finds it busy then waits to be told.
+        // This check comes after `end_work`: a shutdown that found the work unfinished waits for a
+        // notification.
         if self.0.is_closed() {
             self.0.releases.changed.notify();
         }

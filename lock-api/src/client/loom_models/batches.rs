@@ -1,4 +1,6 @@
-//! Operations that travel together, each from a thread of its own.
+//! Models of batched requests. Each request comes from its own thread.
+//!
+//! The flush task is not spawned; the model runs it as one of its threads.
 
 use std::time::Duration;
 
@@ -26,46 +28,49 @@ fn release(core: &Core, sequence: u64) -> Release {
     Release::new(Key::new("k").expect("a valid key"), operation)
 }
 
-/// Sends an end with whoever else is ready, and checks that it was executed.
-async fn releases(core: Arc<Core>, sequence: u64, tasks: Arc<Tasks>) {
+/// Sends a release through the batcher and checks that it was executed.
+async fn send_release(core: Arc<Core>, sequence: u64, tasks: Arc<Tasks>) {
     let answer = send_batched(&core, LIMIT, release(&core, sequence)).await;
     let released = ReleaseReply::Released {
         holds_left: 0,
         holder: None,
     };
     assert_eq!(answer.expect("an answer").reply, released);
-    tasks.end();
+    tasks.user_done();
 }
 
 #[test]
-fn loom_two_that_come_together_are_both_sent() {
+fn loom_concurrent_requests_are_both_sent() {
     explore(|| {
         let (fixture, tasks) = Fixture::with_tasks(2);
         let core = fixture.core();
-        let other = releases(fixture.core(), 1, Arc::clone(&tasks));
+        let other = send_release(fixture.core(), 1, Arc::clone(&tasks));
         let first = spawn(move || block_on(other));
-        let second = releases(fixture.core(), 2, Arc::clone(&tasks));
+        let second = send_release(fixture.core(), 2, Arc::clone(&tasks));
         block_on(join(second, tasks.run()));
-        first.join().expect("it ends");
-        assert_eq!((fixture.server.ends(1), fixture.server.ends(2)), (1, 1));
+        first.join().expect("the thread returns");
+        assert_eq!(
+            (fixture.server.releases(1), fixture.server.releases(2)),
+            (1, 1)
+        );
         assert!(core.batcher.is_idle());
     });
 }
 
 #[test]
-fn loom_who_goes_away_harms_nobody_who_travels_with_it() {
+fn loom_cancelled_request_spares_its_batch() {
     explore(|| {
         let (fixture, tasks) = Fixture::with_tasks(1);
         let core = fixture.core();
-        let staying = releases(fixture.core(), 1, Arc::clone(&tasks));
+        let staying = send_release(fixture.core(), 1, Arc::clone(&tasks));
         let staying = spawn(move || block_on(staying));
-        // It may be the one that had the others sent.
-        let gone = send_batched(&core, LIMIT, release(&core, 2)).now_or_never();
-        assert!(gone.is_none());
+        // This caller may be the one that spawned the flush task.
+        let cancelled = send_batched(&core, LIMIT, release(&core, 2)).now_or_never();
+        assert!(cancelled.is_none());
         block_on(tasks.run());
-        staying.join().expect("it ends");
-        assert_eq!(fixture.server.ends(1), 1);
-        assert!(fixture.server.ends(2) <= 1);
+        staying.join().expect("the thread returns");
+        assert_eq!(fixture.server.releases(1), 1);
+        assert!(fixture.server.releases(2) <= 1);
         assert!(core.batcher.is_idle());
     });
 }

@@ -1,4 +1,4 @@
-//! The cells by themselves: signal, router, holder.
+//! Models of single structures: the signal, the notification router and the holder cell.
 
 use futures_util::FutureExt;
 use loom::future::block_on;
@@ -13,7 +13,7 @@ use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 #[test]
-fn loom_a_change_between_look_and_wait_wakes() {
+fn loom_change_between_check_and_wait_wakes() {
     explore(|| {
         let shared = Arc::new((AtomicBool::new(false), Signal::default()));
         let other = Arc::clone(&shared);
@@ -31,29 +31,29 @@ fn loom_a_change_between_look_and_wait_wakes() {
                 signal.changed(seen).await;
             }
         });
-        changing.join().expect("it ends");
+        changing.join().expect("the thread returns");
     });
 }
 
 #[test]
-fn loom_a_waiter_that_goes_away_takes_no_other_waiters_wake_up() {
+fn loom_cancelled_wait_takes_no_other_wake_up() {
     explore(|| {
         let signal = Arc::new(Signal::default());
         let (leaving, changing) = (Arc::clone(&signal), Arc::clone(&signal));
         let seen = signal.version();
         let leaver = spawn(move || {
-            // Registered if the change has not come yet, and gone at once.
+            // The wait registers if the change has not happened yet, and is dropped at once.
             let _ = leaving.changed(seen).now_or_never();
         });
         let changer = spawn(move || changing.notify());
         block_on(signal.changed(seen));
-        leaver.join().expect("it ends");
-        changer.join().expect("it ends");
+        leaver.join().expect("the thread returns");
+        changer.join().expect("the thread returns");
     });
 }
 
 #[test]
-fn loom_a_pushed_grant_reaches_the_one_who_waits() {
+fn loom_pushed_grant_reaches_the_waiting_attempt() {
     explore(|| {
         let router = Arc::new(NotificationRouter::default());
         let inbox = router.register(1);
@@ -63,12 +63,12 @@ fn loom_a_pushed_grant_reaches_the_one_who_waits() {
         });
         let event = block_on(inbox.next());
         assert!(matches!(event, InboxEvent::Granted(grant) if grant.token.get() == 7));
-        push.join().expect("it ends");
+        push.join().expect("the thread returns");
     });
 }
 
 #[test]
-fn loom_a_pushed_grant_has_one_taker() {
+fn loom_pushed_grant_is_taken_once() {
     explore(|| {
         let router = Arc::new(NotificationRouter::default());
         let inbox = router.register(1);
@@ -77,27 +77,27 @@ fn loom_a_pushed_grant_has_one_taker() {
         let other = Arc::clone(&inbox);
         let take = spawn(move || other.next().now_or_never().is_some());
         let taken = u32::from(inbox.next().now_or_never().is_some());
-        let taken = taken + u32::from(take.join().expect("it ends"));
-        push.join().expect("it ends");
+        let taken = taken + u32::from(take.join().expect("the thread returns"));
+        push.join().expect("the thread returns");
         let left = u32::from(inbox.next().now_or_never().is_some());
         assert_eq!(taken + left, 1);
     });
 }
 
 #[test]
-fn loom_an_end_has_one_owner() {
+fn loom_release_begins_once() {
     explore(|| {
         let holder = Arc::new(holder(hold(1, 1_000)));
         let other = Arc::clone(&holder);
         let shutdown = spawn(move || other.shut_down(at(1)).len());
         let dropped = usize::from(holder.begin_release(at(1), 1).is_some());
-        assert_eq!(dropped + shutdown.join().expect("it ends"), 1);
-        assert!(holder.is_over());
+        assert_eq!(dropped + shutdown.join().expect("the thread returns"), 1);
+        assert!(holder.is_released());
     });
 }
 
 #[test]
-fn loom_nothing_is_renewed_after_its_end_began() {
+fn loom_nothing_is_renewed_after_its_release_began() {
     explore(|| {
         let holder = Arc::new(holder(hold(1, 1_000)));
         let begun = Arc::new(AtomicBool::new(false));
@@ -105,21 +105,21 @@ fn loom_nothing_is_renewed_after_its_end_began() {
         let renewal = spawn(move || {
             let late = seen.load(Ordering::Acquire);
             let plan = renewed.plan(at(1));
-            assert!(!(late && plan.is_some()), "renewed after the end began");
+            assert!(!(late && plan.is_some()), "renewed after its release began");
             if plan.is_some() {
                 renewed.extend(at(1), status(7, 2_000));
             }
         });
         assert!(holder.begin_release(at(1), 1).is_some());
         begun.store(true, Ordering::Release);
-        renewal.join().expect("it ends");
+        renewal.join().expect("the thread returns");
         assert_eq!(holder.validity(at(1), 1), Validity::Released);
         assert!(holder.plan(at(1)).is_none());
     });
 }
 
 #[test]
-fn loom_a_loss_beside_a_renewal_is_final_and_told() {
+fn loom_loss_during_a_renewal_is_final_and_wakes() {
     explore(|| {
         let holder = Arc::new(holder(hold(1, 1_000)));
         let (renewed, losing) = (Arc::clone(&holder), Arc::clone(&holder));
@@ -134,8 +134,8 @@ fn loom_a_loss_beside_a_renewal_is_final_and_told() {
                 holder.changed.changed(seen).await;
             }
         });
-        renewal.join().expect("it ends");
-        loss.join().expect("it ends");
+        renewal.join().expect("the thread returns");
+        loss.join().expect("the thread returns");
         assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Forced));
     });
 }

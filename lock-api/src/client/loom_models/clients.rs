@@ -1,5 +1,5 @@
-//! Guards, waiters and the client's tasks, as they run in production, on a server that answers at
-//! once.
+//! Models of guards, waiters and background tasks. They run the production code on a server that
+//! answers at once.
 
 use std::pin::pin;
 
@@ -10,7 +10,7 @@ use loom::future::block_on;
 use crate::backend::Notification;
 use crate::client::error::{Loss, ReleaseOutcome};
 use crate::client::loom_models::fixture::{
-    Fixture, assert_nothing_left, clean_up, renew, sequence,
+    Fixture, assert_nothing_left, renew, run_releases, sequence,
 };
 use crate::client::loom_models::{STAMP, explore, granted, spawn};
 use crate::client::state::signal::Signal;
@@ -20,7 +20,7 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 const RELEASED: ReleaseOutcome = ReleaseOutcome::Released { holds_left: 0 };
 
 #[test]
-fn loom_a_release_beside_a_renewal_stops_it() {
+fn loom_release_stops_a_concurrent_renewal() {
     explore(|| {
         let fixture = Fixture::new();
         let (core, session) = (fixture.core(), fixture.session());
@@ -28,48 +28,51 @@ fn loom_a_release_beside_a_renewal_stops_it() {
         let number = sequence(&guard);
         let (renewed, server) = (Arc::clone(&core), Arc::clone(&fixture.server));
         let renewal = spawn(move || {
-            let over = server.ends(number) > 0;
-            for batch in renewal::batches(&renewed) {
-                assert!(!over, "renewed after its end was acknowledged");
+            let released = server.releases(number) > 0;
+            for batch in renewal::due_batches(&renewed) {
+                assert!(!released, "renewed after its release was acknowledged");
                 block_on(renewal::renew(Arc::clone(&renewed), batch));
             }
         });
         let released = block_on(guard.release());
         assert!(matches!(released, Ok(RELEASED)));
-        renewal.join().expect("it ends");
+        renewal.join().expect("the thread returns");
         assert!(guard.hold.holder.plan(core.now()).is_none());
         drop(guard);
-        assert_eq!(fixture.server.ends(number), 1);
+        assert_eq!(fixture.server.releases(number), 1);
         assert_nothing_left(&core, &session, number);
     });
 }
 
 #[test]
-fn loom_a_release_that_is_cancelled_goes_on() {
+fn loom_cancelled_release_continues() {
     explore(|| {
         let fixture = Fixture::new();
         let (core, session) = (fixture.core(), fixture.session());
         let guard = fixture.guard();
         let number = sequence(&guard);
-        fixture.server.loses_reply.store(true, Ordering::Release);
+        fixture
+            .server
+            .lose_next_reply
+            .store(true, Ordering::Release);
         let working = Arc::clone(&core);
-        let releases = spawn(move || clean_up(working));
+        let releases = spawn(move || run_releases(working));
         let renewed = Arc::clone(&core);
         let renewal = spawn(move || renew(&renewed));
         assert!(guard.release().now_or_never().is_none());
-        // The second asks what became of the first.
+        // The second call returns the result of the first.
         assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
         let Fixture { server, locks } = fixture;
         drop((guard, locks));
-        releases.join().expect("it ends");
-        renewal.join().expect("it ends");
-        assert_eq!(server.ends(number), 2);
+        releases.join().expect("the thread returns");
+        renewal.join().expect("the thread returns");
+        assert_eq!(server.releases(number), 2);
         assert_nothing_left(&core, &session, number);
     });
 }
 
 #[test]
-fn loom_two_releases_come_to_the_same() {
+fn loom_two_releases_have_the_same_result() {
     explore(|| {
         let fixture = Fixture::new();
         let (core, session) = (fixture.core(), fixture.session());
@@ -78,15 +81,18 @@ fn loom_two_releases_come_to_the_same() {
         let other = Arc::clone(&guard);
         let release = spawn(move || block_on(other.release()));
         assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
-        assert!(matches!(release.join().expect("it ends"), Ok(RELEASED)));
+        assert!(matches!(
+            release.join().expect("the thread returns"),
+            Ok(RELEASED)
+        ));
         drop(guard);
-        assert_eq!(fixture.server.ends(number), 1);
+        assert_eq!(fixture.server.releases(number), 1);
         assert_nothing_left(&core, &session, number);
     });
 }
 
 #[test]
-fn loom_a_release_beside_renewal_loss_and_pushes() {
+fn loom_release_races_renewal_loss_and_pushes() {
     explore(|| {
         let fixture = Fixture::new();
         let (core, session) = (fixture.core(), fixture.session());
@@ -94,28 +100,28 @@ fn loom_a_release_beside_renewal_loss_and_pushes() {
         let number = sequence(&guard);
         let renewed = Arc::clone(&core);
         let renewal = spawn(move || renew(&renewed));
-        let (pushing, told) = (Arc::clone(&core), Arc::clone(&session));
+        let (pushing, target) = (Arc::clone(&core), Arc::clone(&session));
         let push = spawn(move || {
             let revoked = Notification::Revoked {
                 sequence: number,
                 stamp: STAMP,
             };
             for notification in [granted(number), revoked] {
-                told.router.deliver(notification, pushing.now());
+                target.router.deliver(notification, pushing.now());
             }
         });
         assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
-        renewal.join().expect("it ends");
-        push.join().expect("it ends");
+        renewal.join().expect("the thread returns");
+        push.join().expect("the thread returns");
         assert!(!guard.is_valid());
         drop(guard);
-        assert_eq!(fixture.server.ends(number), 1);
+        assert_eq!(fixture.server.releases(number), 1);
         assert_nothing_left(&core, &session, number);
     });
 }
 
 #[test]
-fn loom_who_awaits_a_loss_is_told() {
+fn loom_loss_wakes_its_waiter() {
     explore(|| {
         let fixture = Fixture::new();
         let guard = fixture.guard();
@@ -124,14 +130,14 @@ fn loom_who_awaits_a_loss_is_told() {
         let holder = Arc::clone(&guard.hold.holder);
         let loss = spawn(move || holder.lose(Loss::Forced));
         assert_eq!(block_on(guard.lost()), Loss::Forced);
-        renewal.join().expect("it ends");
-        loss.join().expect("it ends");
+        renewal.join().expect("the thread returns");
+        loss.join().expect("the thread returns");
         assert!(!guard.is_valid());
     });
 }
 
 #[test]
-fn loom_a_drop_beside_renewal_loss_and_listener() {
+fn loom_drop_races_renewal_loss_and_waiter() {
     explore(|| {
         let fixture = Fixture::new();
         let (core, session) = (fixture.core(), fixture.session());
@@ -146,7 +152,7 @@ fn loom_a_drop_beside_renewal_loss_and_listener() {
         let dropped = Arc::new((AtomicBool::new(false), Signal::default()));
         let (lost, seen) = (guard.lost(), Arc::clone(&dropped));
         let listener = spawn(move || {
-            // Who awaits a loss is told of nothing else, not of the drop either.
+            // The wait for a loss does not return when the guard is dropped.
             let dropped = async {
                 loop {
                     let version = seen.1.version();
@@ -164,72 +170,72 @@ fn loom_a_drop_beside_renewal_loss_and_listener() {
         drop(guard);
         dropped.0.store(true, Ordering::Release);
         dropped.1.notify();
-        background.join().expect("it ends");
-        listener.join().expect("it ends");
+        background.join().expect("the thread returns");
+        listener.join().expect("the thread returns");
         let Fixture { server, locks } = fixture;
         drop(locks);
-        clean_up(Arc::clone(&core));
-        assert_eq!(server.ends(number), 1);
+        run_releases(Arc::clone(&core));
+        assert_eq!(server.releases(number), 1);
         assert_nothing_left(&core, &session, number);
     });
 }
 
 #[test]
-fn loom_a_grant_may_be_pushed_before_the_reply_is_read() {
+fn loom_grant_may_be_pushed_before_the_reply_is_read() {
     explore(|| {
         let fixture = Fixture::new();
         let (core, session) = (fixture.core(), fixture.session());
         fixture.server.queues.store(true, Ordering::Release);
-        let (server, told) = (Arc::clone(&fixture.server), Arc::clone(&session));
+        let (server, target) = (Arc::clone(&fixture.server), Arc::clone(&session));
         let push = spawn(move || {
             block_on(server.queued());
-            told.router.deliver(granted(1), core.now());
+            target.router.deliver(granted(1), core.now());
         });
         let mutex = fixture.locks.mutex("k").expect("a valid key");
         let guard = block_on(mutex.lock()).expect("granted");
         assert_eq!(guard.fencing_token().expect("tokens").get(), 7);
-        push.join().expect("it ends");
+        push.join().expect("the thread returns");
     });
 }
 
 #[test]
-fn loom_an_attempt_that_is_dropped_leaves_nothing() {
+fn loom_dropped_attempt_leaves_nothing() {
     explore(|| {
         let fixture = Fixture::new();
         let (core, session) = (fixture.core(), fixture.session());
         fixture.server.queues.store(true, Ordering::Release);
-        let (told, pushing) = (Arc::clone(&session), Arc::clone(&core));
-        let push = spawn(move || told.router.deliver(granted(1), pushing.now()));
+        let (target, pushing) = (Arc::clone(&session), Arc::clone(&core));
+        let push = spawn(move || target.router.deliver(granted(1), pushing.now()));
         let working = Arc::clone(&core);
-        let releases = spawn(move || clean_up(working));
+        let releases = spawn(move || run_releases(working));
         let mutex = fixture.locks.mutex("k").expect("a valid key");
-        // Granted in time or not, it is dropped.
+        // The attempt is dropped, whether it was granted before or not.
         drop(mutex.lock().now_or_never());
-        push.join().expect("it ends");
+        push.join().expect("the thread returns");
         let Fixture { server, locks } = fixture;
         drop((mutex, locks));
-        releases.join().expect("it ends");
-        assert_eq!(server.ends(1), 1);
+        releases.join().expect("the thread returns");
+        assert_eq!(server.releases(1), 1);
         assert_nothing_left(&core, &session, 1);
     });
 }
 
 #[test]
-fn loom_a_shutdown_beside_a_drop_ends_once() {
+fn loom_shutdown_and_drop_release_once() {
     explore(|| {
         let fixture = Fixture::new();
         let (core, session) = (fixture.core(), fixture.session());
         let guard = fixture.guard();
         let number = sequence(&guard);
         let dropping = spawn(move || drop(guard));
-        // The task works in the shutdown's own thread: it is raced elsewhere.
+        // The release task runs in the thread of the shutdown. Another model races it.
         let releases = pin!(release::run(Arc::clone(&core)));
         match block_on(select(pin!(fixture.locks.shutdown()), releases)) {
-            Either::Left((done, _)) => done.expect("all is acknowledged"),
+            Either::Left((done, _)) => done.expect("all releases are acknowledged"),
             Either::Right(_) => unreachable!("the client has a user"),
         }
-        assert_eq!(fixture.server.ends(number), 1);
-        dropping.join().expect("it ends");
+        assert_eq!(fixture.server.releases(number), 1);
+        dropping.join().expect("the thread returns");
         assert_nothing_left(&core, &session, number);
     });
 }

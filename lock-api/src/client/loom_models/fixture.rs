@@ -1,5 +1,7 @@
-//! A client whose backend answers at once and whose clock stands still, so that a model has no
-//! more threads than it starts.
+//! The fixture of the models: a client, a server that answers at once, and a clock that stands still.
+//!
+//! No timer ever fires, and the runtime either drops or keeps the tasks that the client spawns. So a
+//! model has only the threads that it starts, and loom has few interleavings to explore.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,17 +28,17 @@ use crate::time::{Stamp, Stamped};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// No timer ever ends; no task is started but by a model, as a thread.
+/// A runtime whose clock stands still and that runs no task by itself.
 #[derive(Debug)]
-struct Still(Arc<Tasks>);
+struct StillRuntime(Arc<Tasks>);
 
-/// The tasks that a client starts, for a model that runs them itself.
+/// The tasks that a client spawns, for a model that runs them itself.
 #[derive(Default)]
 pub(super) struct Tasks {
-    /// Others drop them.
+    /// Whether tasks are kept. Otherwise they are dropped.
     kept: AtomicBool,
-    started: Mutex<Vec<BoxFuture<'static, ()>>>,
-    /// How many may still start some.
+    spawned: Mutex<Vec<BoxFuture<'static, ()>>>,
+    /// How many threads may still spawn a task.
     users: AtomicU64,
     changed: Signal,
 }
@@ -48,28 +50,28 @@ impl fmt::Debug for Tasks {
 }
 
 impl Tasks {
-    /// Runs one after the other until nobody starts any more.
+    /// Runs the tasks one after the other, until no thread may spawn another.
     pub(super) async fn run(&self) {
         loop {
             let version = self.changed.version();
-            let over = self.users.load(Ordering::Acquire) == 0;
-            let task = self.started.lock().pop();
+            let is_done = self.users.load(Ordering::Acquire) == 0;
+            let task = self.spawned.lock().pop();
             match task {
                 Some(task) => task.await,
-                None if over => return,
+                None if is_done => return,
                 None => self.changed.changed(version).await,
             }
         }
     }
 
-    /// One of the users starts no more.
-    pub(super) fn end(&self) {
+    /// Notes that one thread spawns no more tasks.
+    pub(super) fn user_done(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
         self.changed.notify();
     }
 }
 
-impl Runtime for Still {
+impl Runtime for StillRuntime {
     fn now(&self) -> Moment {
         Moment::from_origin(Duration::from_secs(1))
     }
@@ -78,7 +80,7 @@ impl Runtime for Still {
     }
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         if self.0.kept.load(Ordering::Acquire) {
-            self.0.started.lock().push(task);
+            self.0.spawned.lock().push(task);
             self.0.changed.notify();
         }
     }
@@ -90,23 +92,23 @@ impl Runtime for Still {
     }
 }
 
-/// A server that gives the lock to whoever asks, or a place in the queue.
+/// A server that grants every acquire, or queues every acquire.
 #[derive(Default)]
 pub(super) struct Server {
-    /// Whether an acquire is answered with a place.
+    /// Whether an acquire is answered with `Queued`.
     pub(super) queues: AtomicBool,
-    /// Whether the reply to the next end never comes.
-    pub(super) loses_reply: AtomicBool,
-    state: Mutex<Seen>,
+    /// Whether the reply to the next release is lost.
+    pub(super) lose_next_reply: AtomicBool,
+    state: Mutex<ServerState>,
     changed: Signal,
     tasks: Arc<Tasks>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ServerState {
     queued: bool,
-    ended: Vec<u64>,
-    /// Whose router must know an operation as long as its end is on the way.
+    released: Vec<u64>,
+    /// Its router must know an operation until the release is acknowledged.
     session: Option<Arc<Session>>,
 }
 
@@ -124,17 +126,17 @@ fn stamped<T>(reply: T) -> Stamped<T> {
 }
 
 impl Server {
-    /// How many ends of an operation were executed.
-    pub(super) fn ends(&self, sequence: u64) -> usize {
+    /// How many releases of an operation were executed.
+    pub(super) fn releases(&self, sequence: u64) -> usize {
         let state = self.state.lock();
         state
-            .ended
+            .released
             .iter()
-            .filter(|ended| **ended == sequence)
+            .filter(|released| **released == sequence)
             .count()
     }
 
-    /// Ends when somebody has a place in the queue.
+    /// Waits until an acquire was queued.
     pub(super) async fn queued(&self) {
         loop {
             let version = self.changed.version();
@@ -151,12 +153,12 @@ impl Server {
         if let Some(session) = &state.session {
             assert!(
                 session.router.knows(sequence),
-                "a push may come until the end is acknowledged"
+                "the router keeps the operation until its release is acknowledged"
             );
         }
-        let again = state.ended.contains(&sequence);
-        state.ended.push(sequence);
-        if again {
+        let is_repeated = state.released.contains(&sequence);
+        state.released.push(sequence);
+        if is_repeated {
             return ReleaseReply::NotHeld(EndReason::Released);
         }
         ReleaseReply::Released {
@@ -170,14 +172,14 @@ impl Server {
 impl LockBackend for Server {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            // Who travels with whom is no part of these models, and makes more orders of threads.
+            // Batches would add interleavings. Their own models send them directly.
             batches: false,
             ..Capabilities::full()
         }
     }
 
     fn runtime(&self) -> Arc<dyn Runtime> {
-        Arc::new(Still(Arc::clone(&self.tasks)))
+        Arc::new(StillRuntime(Arc::clone(&self.tasks)))
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
@@ -194,39 +196,40 @@ impl LockBackend for Server {
         }
         self.state.lock().queued = true;
         self.changed.notify();
-        Ok(stamped(AcquireReply::Queued(waiter())))
+        Ok(stamped(AcquireReply::Queued(queued())))
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let answer = || Ok(stamped(PollReply::Queued(waiter())));
+        let answer = || Ok(stamped(PollReply::Queued(queued())));
         batch.iter().map(|_| answer()).collect()
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         let state = self.state.lock();
-        let answer = |request: &Renew| match state.ended.contains(&request.operation.sequence) {
+        let answer = |request: &Renew| match state.released.contains(&request.operation.sequence) {
             true => RenewReply::Lost(EndReason::Released),
             false => RenewReply::Renewed {
                 token: FencingToken::new(7),
                 remaining: LEASE,
             },
         };
-        batch.iter().map(|it| Ok(stamped(answer(it)))).collect()
+        let replies = batch.iter().map(|request| Ok(stamped(answer(request))));
+        replies.collect()
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         let answers = batch
             .iter()
-            .map(|end| Ok(stamped(self.release_one(end))))
+            .map(|request| Ok(stamped(self.release_one(request))))
             .collect();
-        if self.loses_reply.swap(false, Ordering::AcqRel) {
+        if self.lose_next_reply.swap(false, Ordering::AcqRel) {
             std::future::pending::<()>().await;
         }
         answers
     }
 }
 
-const fn waiter() -> Queued {
+const fn queued() -> Queued {
     Queued {
         ahead: 0,
         poll_after: Duration::from_secs(1),
@@ -234,7 +237,7 @@ const fn waiter() -> Queued {
     }
 }
 
-/// A client, and its server.
+/// A client and its server.
 pub(super) struct Fixture {
     pub(super) server: Arc<Server>,
     pub(super) locks: LockClient,
@@ -248,8 +251,8 @@ impl Fixture {
         Self { server, locks }
     }
 
-    /// A client of so many users, whose tasks a model runs, and whose ends are of operations that
-    /// its router never knew.
+    /// A client whose tasks the model runs, with this number of threads that may spawn one. Its
+    /// router does not have to know the operations that are released.
     pub(super) fn with_tasks(users: u64) -> (Self, Arc<Tasks>) {
         let fixture = Self::new();
         fixture.server.state.lock().session = None;
@@ -259,7 +262,7 @@ impl Fixture {
         (fixture, tasks)
     }
 
-    /// The client without its user.
+    /// The core, without a client handle.
     pub(super) fn core(&self) -> Arc<Core> {
         Arc::clone(&self.locks.client)
     }
@@ -268,7 +271,7 @@ impl Fixture {
         self.locks.client.session()
     }
 
-    /// A guard, whose renewal is due.
+    /// A guard whose renewal is due.
     pub(super) fn guard(&self) -> MutexGuard {
         let mutex = self.locks.mutex("k").expect("a valid key");
         let guard = block_on(mutex.lock()).expect("free");
@@ -279,26 +282,32 @@ impl Fixture {
     }
 }
 
-/// What the task of the renewals does once.
+/// One round of the renewal task.
 pub(super) fn renew(core: &Arc<Core>) {
-    for batch in renewal::batches(core) {
+    for batch in renewal::due_batches(core) {
         block_on(renewal::renew(Arc::clone(core), batch));
     }
 }
 
-/// The task that ends what was dropped; until the client has no user left.
-pub(super) fn clean_up(core: Arc<Core>) {
+/// Runs the release task until the client has no user left.
+pub(super) fn run_releases(core: Arc<Core>) {
     block_on(release::run(core));
 }
 
-/// That nothing is left of an operation that has ended.
+/// Asserts that the client has forgotten a released operation.
 pub(super) fn assert_nothing_left(core: &Core, session: &Session, sequence: u64) {
-    assert!(core.renewals.holders().is_empty(), "it is still renewed");
-    assert!(core.releases.is_idle(), "something is to be ended");
-    assert!(!session.router.knows(sequence), "the router still knows it");
+    assert!(
+        core.renewals.holders().is_empty(),
+        "a holder is still renewed"
+    );
+    assert!(core.releases.is_idle(), "a release is still queued");
+    assert!(
+        !session.router.knows(sequence),
+        "the router still knows the operation"
+    );
 }
 
-/// The number of a guard's operation.
+/// The sequence number of a guard's operation.
 pub(super) fn sequence<K>(guard: &Guard<K>) -> u64 {
     guard.hold.operation.sequence
 }

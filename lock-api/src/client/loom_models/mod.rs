@@ -1,12 +1,15 @@
-//! What threads do to each other in what they share, in every order: run by loom, under
-//! `--cfg leasehold_loom`. One model a process, for a lost wake-up ends it.
+//! Loom models of the state that threads share, under `--cfg leasehold_loom`.
+//!
+//! Loom runs each model in every interleaving of its threads, up to a bound of preemptions. Each
+//! model runs in its own process, because loom aborts the process when a model deadlocks, as after a
+//! lost wake-up. `mutants` runs models with a mutant, which must make them fail.
 
 mod batches;
 mod cells;
 mod clients;
 mod fixture;
 #[cfg(leasehold_mutants)]
-mod planted;
+mod mutants;
 
 use std::time::Duration;
 
@@ -21,23 +24,23 @@ const STAMP: Stamp = Stamp {
     at: ServerTime::from_micros(1_000_000),
 };
 
-/// Stack of a model's thread in words: loom's own are too small for a client's futures.
+/// The stack of a model's thread, in words. Loom's default is too small for a client's futures.
 const STACK: usize = 1 << 16;
 
-/// Runs a model in every order of its threads, within loom's bound.
+/// Runs a model in every interleaving of its threads, within loom's bound.
 fn explore(model: fn()) {
     #[cfg(leasehold_mutants)]
-    planted::plant();
-    loom::model(move || spawn(model).join().expect("it ends"));
+    mutants::plant();
+    loom::model(move || spawn(model).join().expect("the model returns"));
 }
 
 /// Starts a thread of a model.
 fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let thread = Builder::new().stack_size(STACK);
-    thread.spawn(body).expect("loom starts it")
+    thread.spawn(body).expect("loom starts the thread")
 }
 
-/// What is pushed when an attempt is granted.
+/// The notification of a grant.
 const fn granted(sequence: u64) -> Notification {
     Notification::Granted {
         sequence,

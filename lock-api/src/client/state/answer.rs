@@ -1,4 +1,7 @@
-//! A reply, and what the client knows about when it was computed.
+//! A reply together with the moment before its request was sent.
+//!
+//! The server computed the reply at some time between sending and receiving. The client only relies
+//! on the earlier moment: a lease that had `remaining` in the reply is counted from `sent` (rule 2).
 
 use std::time::Duration;
 
@@ -9,7 +12,7 @@ use crate::id::FencingToken;
 use crate::runtime::Moment;
 use crate::time::Stamp;
 
-/// A reply, with the moment before its request was sent.
+/// A reply, its stamp, and the moment before its request was sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) sent: Moment,
@@ -18,7 +21,7 @@ pub(crate) struct Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// The same answer with a part of its reply, or with what follows from it.
+    /// Returns an answer with the same times and another reply.
     pub(crate) fn with<U>(&self, reply: U) -> Answer<U> {
         Answer {
             sent: self.sent,
@@ -27,7 +30,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// What the answer says about a holder that had `token` and `remaining` on the server.
+    /// The lease of a holder that has `token` and `remaining` in this reply.
     pub(crate) fn status(&self, token: FencingToken, remaining: Duration) -> LeaseStatus {
         LeaseStatus {
             token,
@@ -37,7 +40,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// The reply alone.
+/// Borrows the reply, or the error.
 pub(crate) fn reply_of<T>(answer: &Result<Answer<T>, BackendError>) -> Result<&T, &BackendError> {
     answer.as_ref().map(|answer| &answer.reply)
 }

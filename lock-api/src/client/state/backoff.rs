@@ -1,42 +1,39 @@
-//! Pauses between tries, each twice as long as the one before it.
+//! Exponential backoff: each pause is twice as long as the one before, up to a maximum.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(20);
 
-/// The pauses of one sequence of tries. They have no jitter: `Core::jittered` adds it.
+/// The pauses between the attempts of one call. They have no jitter: `Core::jittered` adds it.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
-    longest: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    /// For a call that a caller waits for: 20 ms to 200 ms.
+    /// For a call that a caller awaits: 20 ms to 200 ms.
     pub(crate) const fn foreground() -> Self {
         Self::up_to(Duration::from_millis(200))
     }
 
-    /// For a call that nobody waits for: 20 ms to 500 ms.
+    /// For a call of a background task: 20 ms to 500 ms.
     pub(crate) const fn background() -> Self {
         Self::up_to(Duration::from_millis(500))
     }
 
-    const fn up_to(longest: Duration) -> Self {
-        Self {
-            next: FIRST,
-            longest,
-        }
+    const fn up_to(max: Duration) -> Self {
+        Self { next: FIRST, max }
     }
 
     /// The next pause, without jitter.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.next;
-        self.next = (pause * 2).min(self.longest);
+        self.next = (pause * 2).min(self.max);
         pause
     }
 
-    /// Starts again with the shortest pause, after a call that succeeded.
+    /// Starts again with the shortest pause. Call it after a success.
     pub(crate) const fn reset(&mut self) {
         self.next = FIRST;
     }
@@ -47,14 +44,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_start_again_after_a_reset() {
+    fn pauses_double_up_to_the_max_and_start_again_after_a_reset() {
         let mut backoff = Backoff::background();
         let pauses: Vec<_> = (0..7).map(|_| backoff.next().as_millis()).collect();
         assert_eq!(pauses, [20, 40, 80, 160, 320, 500, 500]);
         backoff.reset();
         assert_eq!(backoff.next(), FIRST);
-        let longest = (0..9).map(|_| backoff.next()).max();
-        assert_eq!(longest, Some(Duration::from_millis(500)));
+        let max = (0..9).map(|_| backoff.next()).max();
+        assert_eq!(max, Some(Duration::from_millis(500)));
         let mut backoff = Backoff::foreground();
         let pauses: Vec<_> = (0..5).map(|_| backoff.next().as_millis()).collect();
         assert_eq!(pauses, [20, 40, 80, 160, 200]);

@@ -1,4 +1,14 @@
 //! Acquires and releases that wait to be sent in one batch.
+//!
+//! The [`Batcher`] has one list of pending requests for each type of request, and a count of the
+//! calls in flight. A call that finds fewer than [`UNBATCHED_CALLS`] in flight is sent alone. Any
+//! other request goes into the list of its type, and its caller waits on a [`ResponseSlot`]. The
+//! caller that finds the list empty spawns the flush task ([`crate::client::task::batch`]), which
+//! sends the list and fills the slots. The list keeps only a weak reference to a slot, so dropping
+//! the caller takes its request back.
+//!
+//! A flush task that is about to send counts as `UNBATCHED_CALLS` calls. So no later request
+//! overtakes the pending ones by going alone.
 
 use std::task::{Context, Poll, Waker};
 
@@ -11,31 +21,31 @@ use crate::runtime::BoxFuture;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use crate::time::Stamped;
 
-/// The number of calls under way that are sent alone. Two tasks gain nothing from a batch, and the
-/// turn of the scheduler that they would wait for it costs them time.
+/// How many calls in flight are sent alone. Two tasks gain nothing from a batch, and the turn of the
+/// scheduler that a batch waits for would cost them time.
 pub(crate) const UNBATCHED_CALLS: u64 = 2;
 
-/// The answers to a batch of `Q`.
-type Answers<'a, Q> = BoxFuture<'a, Vec<Result<Stamped<<Q as Batchable>::Reply>, BackendError>>>;
+/// The replies to a batch of `Q`.
+type Replies<'a, Q> = BoxFuture<'a, Vec<Result<Stamped<<Q as Batchable>::Reply>, BackendError>>>;
 pub(crate) type Response<R> = Result<Answer<R>, BackendError>;
 
 /// A request that can be sent in one call with others of its type.
 pub(crate) trait Batchable: Send + Sync + Sized + 'static {
     type Reply: Clone + Send + 'static;
 
-    fn waiting(batcher: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>>;
+    fn pending(batcher: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>>;
 
-    fn send<'a>(backend: &'a dyn LockBackend, batch: &'a [Self]) -> Answers<'a, Self>;
+    fn send<'a>(backend: &'a dyn LockBackend, batch: &'a [Self]) -> Replies<'a, Self>;
 }
 
 impl Batchable for Acquire {
     type Reply = AcquireReply;
 
-    fn waiting(batcher: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>> {
+    fn pending(batcher: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>> {
         &batcher.acquires
     }
 
-    fn send<'a>(backend: &'a dyn LockBackend, batch: &'a [Self]) -> Answers<'a, Self> {
+    fn send<'a>(backend: &'a dyn LockBackend, batch: &'a [Self]) -> Replies<'a, Self> {
         backend.acquire_all(batch)
     }
 }
@@ -43,39 +53,40 @@ impl Batchable for Acquire {
 impl Batchable for Release {
     type Reply = ReleaseReply;
 
-    fn waiting(batcher: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>> {
-        &batcher.ends
+    fn pending(batcher: &Batcher) -> &Mutex<Vec<PendingRequest<Self>>> {
+        &batcher.releases
     }
 
-    fn send<'a>(backend: &'a dyn LockBackend, batch: &'a [Self]) -> Answers<'a, Self> {
+    fn send<'a>(backend: &'a dyn LockBackend, batch: &'a [Self]) -> Replies<'a, Self> {
         backend.release(batch)
     }
 }
 
-/// The requests of one client that wait to be sent, and the number of its calls under way.
+/// The pending requests of one client, and the number of its calls in flight.
 #[derive(Debug)]
 pub(crate) struct Batcher {
-    /// Whether the backend wants batches.
-    wanted: bool,
-    /// Calls under way. One that is about to be sent counts as so many that nobody goes by itself,
-    /// who would be there before those who came earlier.
+    /// Whether the backend gains from batches. Otherwise every call is sent alone and none is
+    /// counted.
+    enabled: bool,
+    /// Calls in flight. A flush task that has not sent its batch counts as [`UNBATCHED_CALLS`].
     pub(crate) calls_in_flight: AtomicU64,
     acquires: Mutex<Vec<PendingRequest<Acquire>>>,
-    ends: Mutex<Vec<PendingRequest<Release>>>,
+    releases: Mutex<Vec<PendingRequest<Release>>>,
 }
 
-/// A request that waits to be sent, and where its caller sits; nowhere if it has gone.
+/// A request that waits to be sent, and the slot of its caller. The slot is gone if the caller was
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct PendingRequest<Q: Batchable> {
     pub(crate) request: Q,
     pub(crate) slot: Weak<ResponseSlot<Q::Reply>>,
 }
 
-/// Where a caller waits for its answer.
+/// Holds the response to one request, and the waker of the caller that waits for it.
 #[derive(Debug)]
 pub(crate) struct ResponseSlot<R>(Mutex<(Option<Response<R>>, Option<Waker>)>);
 
-/// A call under way, from before it is sent until it is answered or dropped.
+/// Counts a call as in flight until it is answered or dropped.
 #[derive(Debug)]
 pub(crate) struct InFlightCall<'a>(Option<&'a AtomicU64>);
 
@@ -88,31 +99,32 @@ impl Drop for InFlightCall<'_> {
 }
 
 impl Batcher {
-    pub(crate) fn new(wanted: bool) -> Self {
+    pub(crate) fn new(enabled: bool) -> Self {
         Self {
-            wanted,
+            enabled,
             calls_in_flight: AtomicU64::new(0),
             acquires: Mutex::default(),
-            ends: Mutex::default(),
+            releases: Mutex::default(),
         }
     }
 
-    /// Whether nothing waits or is under way.
+    /// Whether no request is pending and no call is in flight.
     #[cfg(all(test, leasehold_loom))]
     pub(crate) fn is_idle(&self) -> bool {
-        let waiting = self.acquires.lock().len() + self.ends.lock().len();
-        waiting == 0 && self.calls_in_flight.load(Ordering::Acquire) == 0
+        let pending = self.acquires.lock().len() + self.releases.lock().len();
+        pending == 0 && self.calls_in_flight.load(Ordering::Acquire) == 0
     }
 
-    /// For a call that is to be sent by itself; `None` if it had better [`send_batched`].
-    pub(crate) fn alone(&self) -> Option<InFlightCall<'_>> {
-        if !self.wanted {
+    /// Counts a call that is sent alone. Returns `None` if enough calls are in flight that the
+    /// request goes through [`send_batched`](crate::client::task::batch::send_batched) instead.
+    pub(crate) fn begin_unbatched(&self) -> Option<InFlightCall<'_>> {
+        if !self.enabled {
             return Some(InFlightCall(None));
         }
         let calls = &self.calls_in_flight;
-        let one_more = |before: u64| (before < UNBATCHED_CALLS).then_some(before + 1);
-        let begun = calls.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more);
-        begun.ok().map(|_| InFlightCall(Some(calls)))
+        let increment = |count: u64| (count < UNBATCHED_CALLS).then_some(count + 1);
+        let counted = calls.fetch_update(Ordering::Acquire, Ordering::Relaxed, increment);
+        counted.ok().map(|_| InFlightCall(Some(calls)))
     }
 }
 
@@ -126,14 +138,15 @@ impl<R> ResponseSlot<R> {
         if let Some(response) = state.0.take() {
             return Poll::Ready(response);
         }
-        // Dropping a waker may drop a task, and with it anything: not under the lock.
+        // Dropping a waker may drop a task and run any code, so it happens outside the lock.
         let replaced = state.1.replace(cx.waker().clone());
         drop(state);
         drop(replaced);
         Poll::Pending
     }
 
-    pub(crate) fn take(&self, response: Response<R>) {
+    /// Stores the response and wakes the caller.
+    pub(crate) fn fill(&self, response: Response<R>) {
         let waker = {
             let mut state = self.0.lock();
             state.0 = Some(response);

@@ -1,9 +1,13 @@
-//! The server's clock as the client knows it: samples from replies, and what is computed from
-//! them.
+//! Estimates the server's clock from samples, and computes local deadlines.
 //!
-//! Each reply gives a sample: the server read its clock at `at`, some time between the moments
-//! `sent` and `received` of the local clock. Local and server time are never compared except
-//! through such a pair, and samples of different clocks never mix.
+//! Each reply gives a sample: the server read `at` from its clock between the local moments `sent`
+//! and `received`. For each clock id, the latest sample and the best sample of the last seconds are
+//! kept. The best sample took the shortest time from `sent` to `at`.
+//!
+//! A new sample must agree with both: between two samples, the server's clock must advance as much
+//! as the local clock, within the uncertainty of the samples and the drift allowance. Otherwise the
+//! server's clock has stepped. A pushed grant has a stamp but no `sent`, so its moment is
+//! extrapolated from the best sample. Samples of different clock ids are never compared.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,19 +18,18 @@ use crate::runtime::Moment;
 use crate::sync::Mutex;
 use crate::time::{ClockId, ServerTime, Stamp};
 
-/// A sample older than this is no longer the best, however small its round trip was: clocks
-/// drift apart.
-const BEST_FOR: Duration = Duration::from_secs(5);
-/// Clocks remembered; a server that restarts brings a new one.
-const CLOCKS: usize = 8;
+/// A new sample replaces a best sample older than this, because clocks drift apart.
+const MAX_BEST_AGE: Duration = Duration::from_secs(5);
+/// How many clocks are remembered. Each restart of a server brings a new one.
+const MAX_CLOCKS: usize = 8;
 
-/// How much the two clocks may disagree over a duration.
+/// How far the two clocks may drift apart over a duration.
 pub(crate) fn drift_allowance(over: Duration) -> Duration {
     over / DRIFT_PARTS + DRIFT_FLOOR
 }
 
-/// Up to when a holder may be used that had `remaining` when a reply to something sent at `sent`
-/// was computed. It is over *at* that moment.
+/// The local deadline of a holder that had `remaining` in the reply to a request sent at `sent`
+/// (rule 2). The holder is valid *before* that moment, not at it.
 pub(crate) fn local_deadline(sent: Moment, remaining: Duration) -> Moment {
     if mutant!(DriftAllowanceIgnored) {
         return sent.saturating_add(remaining);
@@ -34,7 +37,7 @@ pub(crate) fn local_deadline(sent: Moment, remaining: Duration) -> Moment {
     sent.saturating_add(remaining.saturating_sub(drift_allowance(remaining)))
 }
 
-/// The clock that this sample was read from did not go on as the local one did.
+/// The server's clock with this id jumped relative to the local clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stepped(pub(crate) ClockId);
 
@@ -54,42 +57,43 @@ impl Sample {
         }
     }
 
-    /// Latest local moment, in microseconds, that is surely not after the server read `at`, even
-    /// if its clock goes fast.
+    /// The latest local time, in microseconds, that cannot be after the server's clock showed `at`,
+    /// even if that clock runs fast.
     fn not_after(&self, at: i128) -> i128 {
         let since = at - self.at;
         self.sent + since - since.max(0) / i128::from(DRIFT_PARTS)
     }
 
-    /// Whether the server's clock went on between the two samples as the local one did.
+    /// Whether both clocks advanced equally between the two samples.
     fn agrees_with(&self, earlier: &Self) -> bool {
         let server = self.at - earlier.at;
-        let (least, most) = (self.sent - earlier.received, self.received - earlier.sent);
-        let allowance = allowance_micros(most.max(-least));
-        least - allowance <= server && server <= most + allowance
+        let (min, max) = (self.sent - earlier.received, self.received - earlier.sent);
+        let allowance = allowance_micros(max.max(-min));
+        min - allowance <= server && server <= max + allowance
     }
 }
 
 #[derive(Debug)]
-struct OneClock {
+struct ClockSamples {
     latest: Sample,
     best: Sample,
+    /// Orders the clocks by their last use.
     used: u64,
 }
 
-/// Samples by clock.
+/// The samples of each clock.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock(Mutex<Clocks>);
 
 #[derive(Debug, Default)]
 struct Clocks {
-    by_id: BTreeMap<ClockId, OneClock>,
+    by_id: BTreeMap<ClockId, ClockSamples>,
     current: Option<ClockId>,
     used: u64,
 }
 
 impl ServerClock {
-    /// Takes the sample of one exchange.
+    /// Adds the sample of one call. Fails if it shows that the clock has stepped.
     pub(crate) fn observe(
         &self,
         sent: Moment,
@@ -104,9 +108,9 @@ impl ServerClock {
         let mut stepped = false;
         match clocks.by_id.get_mut(&stamp.clock) {
             Some(clock) => {
-                // The latest may have taken so long that a step fits into it.
+                // The latest sample may be so uncertain that it hides a step.
                 stepped = !sample.agrees_with(&clock.latest) || !sample.agrees_with(&clock.best);
-                let outdated = sample.sent - clock.best.sent > duration_micros(BEST_FOR);
+                let outdated = sample.sent - clock.best.sent > duration_micros(MAX_BEST_AGE);
                 let better = sample.sent - sample.at >= clock.best.sent - clock.best.at;
                 if stepped || outdated || better {
                     clock.best = sample;
@@ -115,13 +119,13 @@ impl ServerClock {
                 clock.used = used;
             }
             None => {
-                let clock = OneClock {
+                let clock = ClockSamples {
                     latest: sample,
                     best: sample,
                     used,
                 };
                 clocks.by_id.insert(stamp.clock, clock);
-                clocks.forget_the_oldest();
+                clocks.evict_oldest();
             }
         }
         if stepped && !mutant!(SteppedWallClock) {
@@ -131,7 +135,7 @@ impl ServerClock {
         }
     }
 
-    /// What the server's clock shows now, at least; `None` before the first exchange.
+    /// A lower bound of the server's time now; `None` before the first sample.
     pub(crate) fn server_now(&self, now: Moment) -> Option<ServerTime> {
         let clocks = self.0.lock();
         let latest = clocks.by_id.get(&clocks.current?)?.latest;
@@ -139,16 +143,17 @@ impl ServerClock {
         Some(ServerTime::from_micros(u64::try_from(at).ok()?))
     }
 
-    /// Until when an acquire that is sent now may be executed: time enough for two calls, and
-    /// never beyond the delivery window.
+    /// The deliver-before of an acquire that is sent now: two call timeouts ahead, at most the
+    /// delivery window.
     pub(crate) fn deliver_before(&self, now: Moment, call_timeout: Duration) -> Option<ServerTime> {
         let ahead = (call_timeout * 2).min(DELIVERY_WINDOW);
         Some(self.server_now(now)?.saturating_add(ahead))
     }
 
-    /// A moment that is surely not after the one when a grant was made that was pushed with this
-    /// stamp and came at `received`. `None` if nothing can be computed: no sample of that clock,
-    /// or the clock was stepped.
+    /// The latest local moment that cannot be after a pushed grant was made. The grant has this
+    /// stamp and arrived at `received`.
+    ///
+    /// `None` without a sample of that clock, or if the clock has stepped.
     pub(crate) fn granted_at(&self, stamp: Stamp, received: Moment) -> Option<Moment> {
         let clocks = self.0.lock();
         let best = clocks.by_id.get(&stamp.clock)?.best;
@@ -167,8 +172,8 @@ impl ServerClock {
 }
 
 impl Clocks {
-    fn forget_the_oldest(&mut self) {
-        if self.by_id.len() <= CLOCKS {
+    fn evict_oldest(&mut self) {
+        if self.by_id.len() <= MAX_CLOCKS {
             return;
         }
         let oldest = self.by_id.iter().min_by_key(|(_, clock)| clock.used);
@@ -206,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_leaves_the_drift_allowance() {
+    fn deadline_leaves_the_drift_allowance() {
         let deadline = local_deadline(at(1_000), Duration::from_secs(30));
         assert_eq!(deadline, at(1_000 + 30_000 - 300 - 10));
         assert_eq!(local_deadline(at(5), Duration::from_millis(10)), at(5));
@@ -227,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn the_current_clock_is_that_of_the_last_reply() {
+    fn current_clock_is_that_of_the_last_reply() {
         let clock = ServerClock::default();
         clock
             .observe(at(0), stamp(1, 90_000), at(0))
             .expect("first");
         clock
             .observe(at(10), stamp(2, 1_000), at(10))
-            .expect("another clock never disagrees");
+            .expect("another clock is no step");
         assert_eq!(
             clock.server_now(at(10)),
             Some(ServerTime::from_micros(1_000_000))
@@ -242,10 +247,10 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_noticed_in_both_directions_and_a_slow_reply_is_none() {
+    fn step_is_noticed_in_both_directions_but_not_in_a_slow_reply() {
         let clock = ServerClock::default();
         clock.observe(at(0), stamp(1, 1_000), at(2)).expect("first");
-        // 100 ms later by both clocks, but the reply took 900 ms to be read.
+        // Both clocks advanced by 100 ms, but the reply took 900 ms.
         clock
             .observe(at(100), stamp(1, 1_100), at(1_000))
             .expect("no step");
@@ -256,7 +261,7 @@ mod tests {
         );
         clock
             .observe(at(1_200), stamp(1, 7_100), at(1_201))
-            .expect("goes on from there");
+            .expect("no further step");
         assert!(
             clock
                 .observe(at(1_300), stamp(1, 5_000), at(1_301))
@@ -265,30 +270,30 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_exchange_hides_no_step() {
+    fn slow_call_hides_no_step() {
         let clock = ServerClock::default();
         clock.observe(at(0), stamp(1, 1_000), at(1)).expect("first");
         clock
             .observe(at(1), stamp(1, 1_450), at(900))
             .expect("no step");
-        // 300 ms ahead: within the slow exchange's reach, not within the fast one's.
+        // A step by 300 ms agrees with the slow sample, but not with the fast one.
         assert!(clock.observe(at(901), stamp(1, 2_200), at(902)).is_err());
     }
 
     #[test]
-    fn a_pushed_grant_counts_from_the_best_sample_and_at_most_from_its_receipt() {
+    fn pushed_grant_counts_from_the_best_sample_but_not_after_its_receipt() {
         let clock = ServerClock::default();
         assert_eq!(clock.granted_at(stamp(1, 0), at(0)), None);
-        // A request that took 5 ms to arrive, then one that took 1 ms: the second is better.
+        // The first request took 5 ms to arrive, the second 1 ms, so the second is better.
         clock.observe(at(0), stamp(1, 1_005), at(6)).expect("first");
         clock
             .observe(at(100), stamp(1, 1_101), at(103))
             .expect("second");
-        // 100 ms after it, less what a clock may go fast in that time.
+        // 100 ms after the sample, less the drift of a fast clock.
         assert_eq!(clock.granted_at(stamp(1, 1_201), at(260)), Some(at(199)));
-        // The server's clock stepped forward after the sample: nothing can be computed.
+        // The server's clock stepped forward after the sample.
         assert_eq!(clock.granted_at(stamp(1, 9_000), at(260)), None);
-        // A little ahead is within the allowance, and counts from the receipt.
+        // A stamp slightly ahead is within the allowance and counts from the receipt.
         assert_eq!(clock.granted_at(stamp(1, 1_264), at(260)), Some(at(260)));
     }
 }

@@ -1,15 +1,15 @@
-//! The highest token seen for each key, for the keys used last.
+//! The highest token that the client has seen for each key, as the floor of its acquires.
 //!
-//! It is sent with every acquire, so that tokens go on increasing even if the server lost the
-//! last one.
+//! With a floor, tokens keep increasing even if the server has lost the stored one (rule 15). The
+//! memory is a least-recently-used cache: a new key replaces the key that was updated longest ago.
 
 use std::collections::BTreeMap;
 
 use crate::id::{FencingToken, Key};
 use crate::sync::Mutex;
 
-/// Keys remembered.
-const KEYS: usize = 1_024;
+/// How many keys are remembered.
+const MAX_KEYS: usize = 1_024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Floors(Mutex<State>);
@@ -28,6 +28,7 @@ struct Seen {
 }
 
 impl Floors {
+    /// Notes a token of the key.
     pub(crate) fn saw(&self, key: &Key, token: FencingToken) {
         let mut state = self.0.lock();
         state.uses += 1;
@@ -40,7 +41,7 @@ impl Floors {
         seen.token = seen.token.max(token);
         state.by_use.remove(&before);
         state.by_use.insert(used, key.clone());
-        if state.by_use.len() > KEYS
+        if state.by_use.len() > MAX_KEYS
             && let Some((_, oldest)) = state.by_use.pop_first()
         {
             state.by_key.remove(&oldest);
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_token_stays() {
+    fn highest_token_is_kept() {
         let floors = Floors::default();
         assert_eq!(floors.get(&key("a")), None);
         floors.saw(&key("a"), FencingToken::new(7));
@@ -71,15 +72,15 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_used_last_are_kept() {
+    fn recently_used_keys_are_kept() {
         let floors = Floors::default();
-        for n in 0..=KEYS {
+        for n in 0..=MAX_KEYS {
             floors.saw(&key("kept"), FencingToken::new(1));
             floors.saw(&key(&format!("k{n}")), FencingToken::new(1));
         }
         assert!(floors.get(&key("kept")).is_some());
         assert!(floors.get(&key("k0")).is_none());
-        assert_eq!(floors.0.lock().by_key.len(), KEYS);
-        assert_eq!(floors.0.lock().by_use.len(), KEYS);
+        assert_eq!(floors.0.lock().by_key.len(), MAX_KEYS);
+        assert_eq!(floors.0.lock().by_use.len(), MAX_KEYS);
     }
 }

@@ -1,4 +1,8 @@
-//! One guard's part in the record of a holder.
+//! One hold in the cell of its holder: the terms of its guard, and whether its loss was reported.
+//!
+//! A hold is lost with its holder, when its maximum hold time is over, or at the end of a fixed
+//! lease, whichever comes first. `take_loss` returns the loss once, so the event, the metric and the
+//! hook see each lost guard once.
 
 use std::time::Duration;
 
@@ -9,43 +13,44 @@ use crate::request::Mode;
 use crate::runtime::Moment;
 use crate::sync::Arc;
 
-/// One guard's part in a holder.
+/// One hold of a holder.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldState {
     pub(crate) operation: Operation,
     pub(crate) mode: Mode,
     pub(crate) lease: Duration,
-    /// Whether it is renewed without being asked.
+    /// Whether the renewal task renews it.
     pub(crate) renewed: bool,
-    /// Release of a fixed lease; an explicit renewal moves it.
+    /// The end of a fixed lease. An explicit renewal extends it.
     pub(crate) fixed_until: Option<Moment>,
-    /// Release of the longest hold; nothing moves it.
+    /// The end of the maximum hold time. It never moves.
     pub(crate) max_until: Option<Moment>,
     pub(crate) waiter_lease: Duration,
-    /// When its guard was handed out.
+    /// When the caller got the guard.
     pub(crate) since: Moment,
-    /// Whether its loss was told. Of a hold whose end has begun: whether it was lost before.
+    /// Whether its loss was reported. Once its release has begun, whether it was lost before that.
     pub(crate) told: bool,
-    /// Where the outcome of its end will be.
+    /// Receives the result of its release.
     pub(crate) ended: Arc<ReleaseResult>,
 }
 
 impl HoldState {
+    /// When its guard becomes invalid, if the holder is valid until `deadline`.
     pub(super) fn until(&self, deadline: Moment) -> Moment {
         let caps = [self.fixed_until, self.max_until];
         caps.into_iter().flatten().fold(deadline, Moment::min)
     }
 
-    /// Why its guard is lost, if it is.
+    /// The reason why its guard is lost, if it is. `holder` is the loss of the whole holder.
     pub(super) fn loss(&self, now: Moment, holder: Option<Loss>) -> Option<Loss> {
-        let over = |until: Option<Moment>| until.is_some_and(|until| now >= until);
+        let passed = |until: Option<Moment>| until.is_some_and(|until| now >= until);
         holder
-            .or(over(self.max_until).then_some(Loss::MaxHold))
-            .or(over(self.fixed_until).then_some(Loss::Deadline))
+            .or(passed(self.max_until).then_some(Loss::MaxHold))
+            .or(passed(self.fixed_until).then_some(Loss::Deadline))
     }
 
-    /// Returns the loss once, and watermarks it as told.
-    pub(super) fn untold_loss(&mut self, now: Moment, holder: Option<Loss>) -> Option<Loss> {
+    /// Returns the loss once and marks it as reported.
+    pub(super) fn take_loss(&mut self, now: Moment, holder: Option<Loss>) -> Option<Loss> {
         if self.told {
             return None;
         }

@@ -1,8 +1,14 @@
-//! The cell that all guards of one holder share: token, deadline, loss.
+//! The state that all guards of one holder share: token, deadline, holds and loss.
 //!
-//! A holder's guards are told apart by the sequence numbers of their operations. A hold is in the
-//! cell from its grant until its end has *begun*: from then on it is neither renewed nor lost.
-//! Loss is final, and a deadline never moves once it has passed.
+//! A [`HolderCell`] has one entry for each hold, by the sequence number of its operation. A hold is
+//! in the cell from its grant until its release *begins*; the first caller of `begin_release` takes
+//! it out. From then on the hold is neither renewed nor lost.
+//!
+//! Replies may arrive in any order. The cell keeps the highest token and the latest deadline that a
+//! reply has reported. Every operation first compares the clock with the deadline. Once the deadline
+//! has passed, or the holder is lost for another reason, nothing changes that any more. Each loss is
+//! reported once for each hold. After a change the cell notifies `changed`; after a loss it also
+//! wakes the renewal task, which reports the loss.
 
 use std::time::Duration;
 
@@ -23,19 +29,19 @@ use crate::runtime::Moment;
 use crate::sync::{Arc, Mutex};
 use crate::time::ClockId;
 
-/// A renewal to be sent.
+/// A renewal to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) operation: Operation,
     pub(crate) lease: Duration,
 }
 
-/// How a guard stands.
+/// Whether a guard is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validity {
     ValidUntil(Moment),
     Lost(Loss),
-    /// Its end has begun.
+    /// Its release has begun.
     Released,
 }
 
@@ -53,23 +59,23 @@ pub(crate) struct HolderCell {
 struct State {
     status: LeaseStatus,
     lost: Option<Loss>,
-    /// Mostly one.
+    /// More than one only if the owner is reentrant.
     holds: SmallVec<[HoldState; 1]>,
-    /// Holds that were ended by the client's shutdown, over their guards' heads.
+    /// Holds that the client's shutdown released. Their guards report `ClientClosed`.
     shut_down: Vec<u64>,
 }
 
 impl State {
-    /// Notifications that the deadline has passed.
-    fn settle(&mut self, now: Moment) {
+    /// Marks the holder as lost if its deadline has passed.
+    fn check_deadline(&mut self, now: Moment) {
         if self.lost.is_none() && now >= self.status.deadline {
             self.lost = Some(Loss::Deadline);
         }
     }
 
-    fn improve(&mut self, new: LeaseStatus) {
-        // A holder is never shortened and its tokens only grow, so of two true replies the
-        // greater is true now, whichever came first.
+    fn merge(&mut self, new: LeaseStatus) {
+        // The server never shortens a holder and its tokens only grow, so the greater values are
+        // the current ones, in whatever order the replies arrive.
         let old = self.status;
         self.status = LeaseStatus {
             token: match mutant!(GuardKeepsToken) {
@@ -105,12 +111,15 @@ impl HolderCell {
         }
     }
 
-    /// Adds a nested hold, unless the holder is lost, or over.
+    /// Adds a nested hold. Returns `false` if the holder is lost or released.
     ///
-    /// It is not over while the server counts other `holds` of it: the end of its last one is
-    /// under way. If the server counts this hold as the only one, in a later epoch, it has lost
-    /// those known here. Wakes nobody, so that it may be called under a lock: call
-    /// [`wake`](Self::wake) after it.
+    /// `holds` is the number of holds that the server counts. Without a hold in the cell, a count
+    /// above one means that the release of the last one is still in flight, so the new hold joins.
+    /// A count of one under a higher token means that the server has dropped the holds in the cell,
+    /// so the holder is lost.
+    ///
+    /// This function wakes nobody, so you can call it under a lock. Call [`wake`](Self::wake)
+    /// afterwards.
     pub(crate) fn join(
         &self,
         now: Moment,
@@ -119,22 +128,22 @@ impl HolderCell {
         holds: u32,
     ) -> bool {
         let mut state = self.state.lock();
-        state.settle(now);
-        let is_over = state.holds.is_empty() && holds < 2;
-        if state.lost.is_some() || is_over {
+        state.check_deadline(now);
+        let is_released = state.holds.is_empty() && holds < 2;
+        if state.lost.is_some() || is_released {
             return false;
         }
         let replaced = holds == 1 && status.token > state.status.token;
         if replaced {
             state.lost = Some(Loss::Unknown);
         } else {
-            state.improve(status);
+            state.merge(status);
             state.holds.push(hold.clone());
         }
         !replaced
     }
 
-    /// Wakes those who wait for a change, after one that was made in silence.
+    /// Wakes the tasks that wait for a change, after [`join`](Self::join).
     pub(crate) fn wake(&self) {
         self.changed.notify();
         if self.state.lock().lost.is_some() {
@@ -142,20 +151,20 @@ impl HolderCell {
         }
     }
 
-    /// Takes what a reply says about the holder, if it still matters; whether it does.
+    /// Applies the lease that a reply reports. Returns `false` if the holder is lost.
     pub(crate) fn extend(&self, now: Moment, status: LeaseStatus) -> bool {
         let mut state = self.state.lock();
-        state.settle(now);
+        state.check_deadline(now);
         let extended = state.lost.is_none();
         if extended {
-            state.improve(status);
+            state.merge(status);
         }
         drop(state);
         self.changed.notify();
         extended
     }
 
-    /// Moves the end of a fixed lease, after its guard was renewed by hand.
+    /// Extends a fixed lease to `until`, after an explicit renewal.
     pub(crate) fn extend_fixed(&self, now: Moment, sequence: u64, until: Moment) {
         let mut state = self.state.lock();
         let hold = state
@@ -171,8 +180,8 @@ impl HolderCell {
         self.changed.notify();
     }
 
-    /// Changes the mode of a hold, after a conversion; which one it had, if its guard is neither
-    /// ended nor told to be lost.
+    /// Changes the mode of a hold, after a conversion. Returns its old mode, or `None` if the hold
+    /// is released or its loss was reported.
     pub(crate) fn set_mode(&self, sequence: u64, mode: Mode) -> Option<Mode> {
         let mut state = self.state.lock();
         let hold = state
@@ -183,7 +192,7 @@ impl HolderCell {
         (!hold.told).then_some(before)
     }
 
-    /// Declares the holder lost, for all its guards and for good.
+    /// Marks the holder as lost for all its guards. The first reason stays.
     pub(crate) fn lose(&self, loss: Loss) {
         let mut state = self.state.lock();
         state.lost.get_or_insert(loss);
@@ -192,8 +201,8 @@ impl HolderCell {
         self.watched.alarm();
     }
 
-    /// The same, if `sequence` is still in use: what is said about a hold whose end has begun
-    /// says nothing about the others.
+    /// Marks the holder as lost if the hold `sequence` is live, and returns whether it is. An answer
+    /// about a hold that is being released says nothing about the other holds.
     pub(crate) fn lose_through(&self, sequence: u64, reason: EndReason) -> bool {
         let live = self.is_live(sequence);
         if live {
@@ -202,7 +211,7 @@ impl HolderCell {
         live
     }
 
-    /// Why all its guards are lost, if they are.
+    /// The reason why the holder is lost, if it is.
     pub(crate) fn lost(&self) -> Option<Loss> {
         self.state.lock().lost
     }
@@ -214,15 +223,15 @@ impl HolderCell {
         }
     }
 
-    /// Begins the end of a hold; only the first caller gets it, with the loss that came before
-    /// if that was not told.
+    /// Begins the release of a hold. Only the first caller gets the hold, with its loss if that was
+    /// not reported before.
     pub(crate) fn begin_release(
         &self,
         now: Moment,
         sequence: u64,
     ) -> Option<(HoldState, Option<Loss>)> {
         let mut state = self.state.lock();
-        state.settle(now);
+        state.check_deadline(now);
         let index = state
             .holds
             .iter()
@@ -232,17 +241,16 @@ impl HolderCell {
         } else {
             state.holds.remove(index)
         };
-        let loss = hold.untold_loss(now, state.lost);
+        let loss = hold.take_loss(now, state.lost);
         drop(state);
         self.changed.notify();
         Some((hold, loss))
     }
 
-    /// Begins the end of all holds, for a shutdown: their guards are lost, and with each comes
-    /// the loss to be told.
+    /// Begins the release of all holds, for a shutdown. Returns each hold with the loss to report.
     pub(crate) fn shut_down(&self, now: Moment) -> Vec<(HoldState, Option<Loss>)> {
         let mut state = self.state.lock();
-        state.settle(now);
+        state.check_deadline(now);
         let holds = std::mem::take(&mut state.holds);
         state
             .shut_down
@@ -250,47 +258,48 @@ impl HolderCell {
         let lost = state.lost;
         drop(state);
         self.changed.notify();
-        let told = holds.into_iter().map(|mut hold| {
-            let loss = hold.untold_loss(now, lost);
+        let reports = holds.into_iter().map(|mut hold| {
+            let loss = hold.take_loss(now, lost);
             let closed = (!hold.told).then_some(Loss::ClientClosed);
             (hold, loss.or(closed))
         });
-        told.collect()
+        reports.collect()
     }
 
-    /// The holds whose guards are lost by now, with the reasons; each is told once.
+    /// Returns the holds that are lost by now, with the reasons. Each loss is returned once.
     pub(crate) fn take_losses(&self, now: Moment) -> Vec<(HoldState, Loss)> {
         let mut state = self.state.lock();
         let was_lost = state.lost.is_some();
-        state.settle(now);
+        state.check_deadline(now);
         let lost = state.lost;
-        let told = state.holds.iter_mut().filter_map(|hold| {
-            let loss = hold.untold_loss(now, lost)?;
+        let losses = state.holds.iter_mut().filter_map(|hold| {
+            let loss = hold.take_loss(now, lost)?;
             Some((hold.clone(), loss))
         });
-        let told: Vec<_> = told.collect();
+        let losses: Vec<_> = losses.collect();
         drop(state);
         if !was_lost && lost.is_some() {
             self.changed.notify();
         }
-        told
+        losses
     }
 
-    /// When the next loss would have to be told, if nothing is renewed.
+    /// When the next loss is due for a report, if no renewal succeeds before.
     pub(crate) fn next_loss(&self) -> Option<Moment> {
         let state = self.state.lock();
         let deadline = match state.lost {
             Some(_) => Moment::default(),
             None => state.status.deadline,
         };
-        let untold = state.holds.iter().filter(|hold| !hold.told);
-        untold.map(|hold| hold.until(deadline)).min()
+        let unreported = state.holds.iter().filter(|hold| !hold.told);
+        unreported.map(|hold| hold.until(deadline)).min()
     }
 
     pub(crate) fn validity(&self, now: Moment, sequence: u64) -> Validity {
         validity(&mut self.state.lock(), now, sequence)
     }
 
+    /// Whether the hold is in the cell: granted, and its release has not begun.
     pub(crate) fn is_live(&self, sequence: u64) -> bool {
         let state = self.state.lock();
         state
@@ -299,13 +308,13 @@ impl HolderCell {
             .any(|hold| hold.operation.sequence == sequence)
     }
 
-    /// Holds whose end has not begun.
+    /// The number of holds whose release has not begun.
     pub(crate) fn holds(&self) -> usize {
         self.state.lock().holds.len()
     }
 
-    /// Whether the end of its last hold has begun.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether the release of its last hold has begun.
+    pub(crate) fn is_released(&self) -> bool {
         self.state.lock().holds.is_empty()
     }
 
@@ -318,11 +327,12 @@ impl HolderCell {
         self.state.lock().status.deadline
     }
 
-    /// The renewal that it needs; `None` if it is over, lost, or nobody wants it renewed.
+    /// The renewal that the holder needs. `None` if it is lost or released, or if no hold is renewed
+    /// automatically.
     pub(crate) fn plan(&self, now: Moment) -> Option<Plan> {
         let mut state = self.state.lock();
         let was_lost = state.lost.is_some();
-        state.settle(now);
+        state.check_deadline(now);
         if state.lost.is_some() {
             drop(state);
             if !was_lost {
@@ -330,11 +340,11 @@ impl HolderCell {
             }
             return None;
         }
-        let wanted = state
+        let renewed = state
             .holds
             .iter()
             .filter(|hold| hold.renewed && hold.max_until.is_none_or(|until| now < until));
-        let longest = wanted.max_by_key(|hold| hold.lease)?;
+        let longest = renewed.max_by_key(|hold| hold.lease)?;
         Some(Plan {
             operation: longest.operation,
             lease: longest.lease,
@@ -351,7 +361,7 @@ impl Revocable for HolderCell {
 }
 
 fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
-    state.settle(now);
+    state.check_deadline(now);
     let Some(hold) = state
         .holds
         .iter()
@@ -380,19 +390,19 @@ pub(crate) mod tests {
     use crate::runtime::{BoxFuture, Runtime};
     use crate::sync::Weak;
 
-    /// The watcher of a holder that no client has.
+    /// A watcher for a holder without a client.
     #[derive(Debug)]
-    struct Nobody;
+    struct NoWatcher;
 
-    impl Watcher for Nobody {
-        fn look_now(&self, _: u64) {}
+    impl Watcher for NoWatcher {
+        fn check_now(&self, _: u64) {}
     }
 
-    /// Gives a session its id; nothing else is asked of it.
+    /// A runtime whose random bytes are all zero.
     #[derive(Debug)]
-    struct Zeros;
+    struct ZeroRandom;
 
-    impl Runtime for Zeros {
+    impl Runtime for ZeroRandom {
         fn now(&self) -> Moment {
             Moment::default()
         }
@@ -440,15 +450,15 @@ pub(crate) mod tests {
         let key = Key::new("k").expect("valid");
         HolderCell::new(
             key,
-            Watched::new(1, Weak::<Nobody>::new()),
-            Arc::new(Session::draw(&Zeros, 1)),
+            Watched::new(1, Weak::<NoWatcher>::new()),
+            Arc::new(Session::draw(&ZeroRandom, 1)),
             status(7, 1_000),
             first,
         )
     }
 
     #[test]
-    fn a_deadline_is_over_at_its_moment_and_never_moves_after_it() {
+    fn deadline_passes_at_its_moment_and_never_moves_afterwards() {
         let holder = holder(hold(1, 1_000));
         assert_eq!(holder.validity(at(999), 1), Validity::ValidUntil(at(1_000)));
         assert!(!holder.extend(at(1_000), status(7, 2_000)));
@@ -458,7 +468,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_older_reply_takes_nothing_back() {
+    fn older_reply_shortens_nothing() {
         let holder = holder(hold(1, 1_000));
         assert!(holder.extend(at(10), status(9, 3_000)));
         assert!(holder.extend(at(20), status(8, 2_000)));
@@ -467,7 +477,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_longest_lease_that_is_wanted_is_renewed() {
+    fn longest_renewed_lease_is_renewed() {
         let holder = holder(hold(1, 1_000));
         let mut fixed = hold(2, 9_000);
         fixed.renewed = false;
@@ -485,17 +495,17 @@ pub(crate) mod tests {
         );
         assert!(holder.begin_release(at(500), 1).is_some());
         assert!(holder.plan(at(500)).is_none());
-        assert!(!holder.is_over());
+        assert!(!holder.is_released());
     }
 
     #[test]
-    fn what_is_said_of_an_ended_hold_is_not_said_of_the_others() {
+    fn loss_of_a_released_hold_spares_the_others() {
         let holder = holder(hold(1, 1_000));
         assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), 2));
         assert!(holder.begin_release(at(1), 1).is_some());
         assert!(
             holder.begin_release(at(1), 1).is_none(),
-            "an end has one owner"
+            "only the first caller begins the release"
         );
         assert!(!holder.lose_through(1, EndReason::Released));
         assert!(matches!(holder.validity(at(1), 2), Validity::ValidUntil(_)));
@@ -505,7 +515,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_sole_hold_of_a_later_epoch_shows_that_the_others_are_gone() {
+    fn sole_hold_of_a_later_epoch_loses_the_holder() {
         let other = holder(hold(1, 1_000));
         assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), 1));
         assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), 1));
@@ -514,27 +524,23 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_hold_joins_in_silence_and_also_a_holder_whose_last_hold_is_ending() {
+    fn join_wakes_nobody_and_works_during_the_last_release() {
         let holder = holder(hold(1, 1_000));
         let before = holder.changed.version();
         assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), 2));
-        assert_eq!(
-            holder.changed.version(),
-            before,
-            "it is called under a lock"
-        );
+        assert_eq!(holder.changed.version(), before, "join wakes nobody");
         holder.wake();
         assert_ne!(holder.changed.version(), before);
         assert!(holder.begin_release(at(0), 1).is_some());
         assert!(holder.begin_release(at(0), 2).is_some());
-        // The server counts this one alone: those before it are gone.
+        // The server counts only this hold, so the others are gone.
         assert!(!holder.join(at(0), status(8, 1_000), &hold(3, 1_000), 1));
         assert!(holder.join(at(0), status(7, 1_000), &hold(4, 1_000), 2));
-        assert!(!holder.is_over());
+        assert!(!holder.is_released());
     }
 
     #[test]
-    fn only_its_own_clock_concerns_a_holder() {
+    fn holder_is_lost_only_by_a_step_of_its_own_clock() {
         let holder = holder(hold(1, 1_000));
         holder.clock_stepped(ClockId::new(2));
         assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
@@ -546,7 +552,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_shutdown_is_a_loss_and_wakes_who_waits_for_one() {
+    fn shutdown_is_a_loss_and_wakes_its_waiter() {
         let holder = holder(hold(1, 1_000));
         let changed = holder.changed.changed(holder.changed.version());
         let mut changed = std::pin::pin!(changed);

@@ -1,4 +1,7 @@
-//! A lost guard, as the hook for losses is told of it.
+//! The event that describes a lost guard, and the user's hook that is called with it.
+//!
+//! The renewal task calls the hook. It renews all guards of the client, so a panic of the hook is
+//! caught.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,25 +12,25 @@ use crate::id::{FencingToken, Key, Label};
 use crate::request::Mode;
 use crate::sync::Arc;
 
-/// A guard that was lost: what [`on_loss`](crate::LockClientBuilder::on_loss) is called with.
+/// Describes a lost guard. The hook [`on_loss`](crate::LockClientBuilder::on_loss) is called with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LossEvent {
-    /// The key that was held.
+    /// The key of the lock.
     pub key: Key,
-    /// How it was held.
+    /// The mode of the guard.
     pub mode: Mode,
-    /// The token of the guard; `None` if the backend has no fencing tokens.
+    /// The fencing token of the guard. `None` if the backend has no fencing tokens.
     pub token: Option<FencingToken>,
-    /// Why it was lost.
+    /// Why the guard was lost.
     pub reason: Loss,
-    /// From the moment when the guard was handed out until its loss was noticed.
+    /// The time from when you got the guard until the client noticed the loss.
     pub held: Duration,
-    /// What the client calls itself to others.
+    /// The label of the client.
     pub label: Label,
 }
 
-/// What a user wants to be called on a loss.
+/// The user's hook for losses.
 #[derive(Clone)]
 pub(crate) struct Hook(Arc<dyn Fn(&LossEvent) + Send + Sync>);
 
@@ -36,9 +39,9 @@ impl Hook {
         Self(Arc::new(hook))
     }
 
-    /// Calls it; whether it came back without a panic.
+    /// Calls the hook. Returns `false` if it panicked.
     pub(crate) fn call(&self, event: &LossEvent) -> bool {
-        // The renewals of all guards run in the same task: they outlive the hook's mistakes.
+        // A panic must not stop the task that renews all guards.
         catch_unwind(AssertUnwindSafe(|| (self.0)(event))).is_ok()
     }
 }

@@ -1,4 +1,9 @@
-//! What a client remembers. Nothing in here reads a clock or starts a task.
+//! The state of a client: holders, schedules, inboxes, clock samples and settings.
+//!
+//! Nothing in this folder reads a clock, calls the backend or spawns a task. Callers pass the
+//! current moment in, so tests and models can drive every structure by hand. Each structure has one
+//! mutex and, if tasks wait for it, one [`Signal`](signal::Signal). Wakers are woken and dropped
+//! outside the mutex.
 
 pub(crate) mod answer;
 pub(crate) mod backoff;

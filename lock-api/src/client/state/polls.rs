@@ -1,8 +1,12 @@
-//! When each waiter of a session is polled, and the answers.
+//! The schedule of polls for the waiters of a session, and their answers.
 //!
-//! A waiter says by when it is to be polled, and how much earlier that may happen. When the first
-//! is due, its batch is filled with others that may be polled already. A lone waiter never waits
-//! for others.
+//! Each waiter has a due time, and an earlier time from which on it may be polled to share a batch.
+//! When the first waiter is due, the schedule takes out all that are due, in batches. It fills the
+//! last batch with waiters that may be polled already. A due poll is never delayed for others.
+//!
+//! `armed` is the moment when the task wakes next. A new due time wakes the task only if it is
+//! earlier, or if the task has overslept. A waiter may have several polls in flight. Their answers
+//! go into its queue in the order in which they arrive.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -16,17 +20,17 @@ use crate::reply::PollReply;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
-/// Polls come at most this much earlier than their waiter asked for.
-const LONGEST_EARLY: Duration = Duration::from_millis(250);
+/// A poll is sent at most this much before its due time.
+const MAX_EARLY: Duration = Duration::from_millis(250);
 
 type PollAnswer = Result<Answer<PollReply>, BackendError>;
 
-/// When a place is to be polled.
+/// When a waiter is polled next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Due {
-    /// Not later than this from now on.
+    /// The poll is due after this time.
     pub(crate) within: Duration,
-    /// How much earlier it may be, to share a batch.
+    /// How much earlier it may be sent to share a batch.
     pub(crate) early: Duration,
 }
 
@@ -50,17 +54,17 @@ pub(crate) struct Polls {
 
 #[derive(Debug, Default)]
 struct Schedule {
-    /// By the sequence of the operation.
+    /// By the sequence number of the operation.
     waiters: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
-    /// When the task wakes by itself.
+    /// When the task wakes next.
     armed: Option<Moment>,
 }
 
 #[derive(Debug)]
 struct Entry {
     waiter: Arc<PolledWaiter>,
-    /// Until when it is to be polled, and from when on it may be.
+    /// The due time, and the moment from which on a poll may share a batch.
     due: Option<(Moment, Moment)>,
 }
 
@@ -73,7 +77,7 @@ pub(crate) struct PolledWaiter {
 }
 
 impl PolledWaiter {
-    pub(crate) fn put(&self, answer: PollAnswer) {
+    pub(crate) fn push_answer(&self, answer: PollAnswer) {
         self.answers.lock().push_back(answer);
         self.changed.notify();
     }
@@ -91,20 +95,21 @@ impl Schedule {
         }
     }
 
-    /// Whether the task sleeps for too long for what is due then. Timers need not count the time
-    /// of a suspend, so that it may even sleep past what was due before.
+    /// Whether the task must be woken for a poll that is due at `until`. Timers may not count a
+    /// suspend of the machine, so the task may also have overslept an earlier poll.
     fn must_wake(&self, now: Moment, until: Moment) -> bool {
         self.armed.is_none_or(|armed| until < armed || armed <= now)
     }
 
-    /// Takes out what is due, in batches, the last one filled with what may be polled by now.
+    /// Takes out the waiters that are due, in batches. Fills the last batch with waiters that may be
+    /// polled early.
     fn take_due(&mut self, now: Moment) -> Vec<Vec<Arc<PolledWaiter>>> {
-        let may_be_due = now.saturating_add(LONGEST_EARLY);
+        let latest_early = now.saturating_add(MAX_EARLY);
         let mut due = Vec::new();
         for (until, sequence) in self.queue.iter().copied() {
             let is_due = until <= now;
             let is_full = due.len() % MAX_BATCH == 0;
-            if !is_due && (is_full || until > may_be_due) {
+            if !is_due && (is_full || until > latest_early) {
                 break;
             }
             let entry = self.waiters.get(&sequence).and_then(|entry| entry.due);
@@ -112,7 +117,7 @@ impl Schedule {
                 due.push(sequence);
             }
         }
-        let batch = |sequences: &[u64]| {
+        let take_batch = |sequences: &[u64]| {
             let waiters = sequences.iter().filter_map(|sequence| {
                 self.set_due(*sequence, None);
                 let entry = self.waiters.get(sequence)?;
@@ -120,14 +125,14 @@ impl Schedule {
             });
             waiters.collect()
         };
-        due.chunks(MAX_BATCH).map(batch).collect()
+        due.chunks(MAX_BATCH).map(take_batch).collect()
     }
 }
 
 impl Polls {
     fn schedule(&self, sequence: u64, now: Moment, due: Due) {
         let until = now.saturating_add(due.within);
-        let from = until.saturating_sub(due.early.min(LONGEST_EARLY));
+        let from = until.saturating_sub(due.early.min(MAX_EARLY));
         let wake = {
             let mut state = self.state.lock();
             let before = state.waiters.get(&sequence).and_then(|entry| entry.due);
@@ -141,16 +146,17 @@ impl Polls {
         }
     }
 
-    /// Takes out what is due by now, in batches.
+    /// Takes out the waiters that are due, in batches.
     pub(crate) fn take_due(&self, now: Moment) -> Vec<Vec<Arc<PolledWaiter>>> {
         self.state.lock().take_due(now)
     }
 
-    /// Whether this is the first caller, which starts the task.
+    /// Whether this is the first call. That caller spawns the task.
     pub(crate) fn start(&self) -> bool {
         !self.started.swap(true, Ordering::AcqRel)
     }
 
+    /// Notes and returns the moment when the task wakes next.
     pub(crate) fn arm(&self) -> Option<Moment> {
         let mut state = self.state.lock();
         state.armed = state.queue.first().map(|(until, _)| *until);
@@ -158,16 +164,16 @@ impl Polls {
     }
 }
 
-/// A waiter's part: its place is polled as long as this lives.
+/// The registration of a waiter. Dropping it stops the polls.
 #[derive(Debug)]
-pub(crate) struct Polled {
+pub(crate) struct PollHandle {
     polls: Arc<Polls>,
     waiter: Arc<PolledWaiter>,
 }
 
-impl Polled {
-    /// Takes a waiter in.
-    pub(crate) fn begin(polls: &Arc<Polls>, key: &Key, operation: Operation) -> Self {
+impl PollHandle {
+    /// Registers a waiter. It is not polled until [`schedule`](Self::schedule) is called.
+    pub(crate) fn register(polls: &Arc<Polls>, key: &Key, operation: Operation) -> Self {
         let waiter = Arc::new(PolledWaiter {
             key: key.clone(),
             operation,
@@ -187,15 +193,15 @@ impl Polled {
         }
     }
 
-    /// Has the place polled, unless that is to happen earlier already: the answer to a poll must
-    /// not put off the one that a later notification has asked for. Polls under way go on beside it.
-    pub(crate) fn ask(&self, now: Moment, due: Due) {
+    /// Schedules a poll, unless an earlier one is scheduled: the answer to a poll must not delay the
+    /// poll that a notification asked for meanwhile. Polls in flight are not affected.
+    pub(crate) fn schedule(&self, now: Moment, due: Due) {
         let sequence = self.waiter.operation.sequence;
         self.polls.schedule(sequence, now, due);
     }
 
-    /// The next answer; safe to drop and to ask again.
-    pub(crate) async fn answer(&self) -> PollAnswer {
+    /// Waits for the next answer. Cancel safe.
+    pub(crate) async fn next_answer(&self) -> PollAnswer {
         loop {
             let version = self.waiter.changed.version();
             let answer = self.waiter.answers.lock().pop_front();
@@ -207,7 +213,7 @@ impl Polled {
     }
 }
 
-impl Drop for Polled {
+impl Drop for PollHandle {
     fn drop(&mut self) {
         let sequence = self.waiter.operation.sequence;
         let mut state = self.polls.state.lock();
@@ -248,7 +254,7 @@ mod tests {
         schedule
     }
 
-    fn taken(schedule: &mut Schedule, ms: u64) -> Vec<Vec<u64>> {
+    fn take_sequences(schedule: &mut Schedule, ms: u64) -> Vec<Vec<u64>> {
         let batches = schedule.take_due(at(ms)).into_iter();
         let sequences = |batch: Vec<Arc<PolledWaiter>>| {
             let waiters = batch.iter().map(|waiter| waiter.operation.sequence);
@@ -258,25 +264,28 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_before_one_is_due_and_then_what_may_go_along() {
+    fn early_polls_join_a_due_poll() {
         let mut schedule = schedule([(100, 80), (120, 95), (110, 110), (390, 0), (130, 100)]);
-        assert!(taken(&mut schedule, 99).is_empty());
-        assert_eq!(taken(&mut schedule, 100), [[1, 2, 5]]);
-        assert!(taken(&mut schedule, 109).is_empty());
-        assert_eq!(taken(&mut schedule, 390), [[3, 4]]);
-        assert!(taken(&mut schedule, 9_999).is_empty());
+        assert!(take_sequences(&mut schedule, 99).is_empty());
+        assert_eq!(take_sequences(&mut schedule, 100), [[1, 2, 5]]);
+        assert!(take_sequences(&mut schedule, 109).is_empty());
+        assert_eq!(take_sequences(&mut schedule, 390), [[3, 4]]);
+        assert!(take_sequences(&mut schedule, 9_999).is_empty());
     }
 
     #[test]
-    fn batches_are_full_but_for_the_last_and_none_is_begun_for_what_is_only_early() {
-        let most = u64::try_from(MAX_BATCH).expect("small");
+    fn early_polls_only_fill_the_last_batch() {
+        let count = u64::try_from(MAX_BATCH).expect("small");
         let due = std::iter::repeat_n((100, 100), MAX_BATCH);
         let early = std::iter::repeat_n((101, 0), 5);
         let mut full = schedule(due.clone().chain(early.clone()));
-        let batches = taken(&mut full, 100);
-        assert_eq!(batches, [(1..=most).collect::<Vec<_>>()]);
+        let batches = take_sequences(&mut full, 100);
+        assert_eq!(batches, [(1..=count).collect::<Vec<_>>()]);
         let mut over = schedule(due.chain([(100, 100)]).chain(early));
-        let sizes: Vec<_> = taken(&mut over, 100).iter().map(Vec::len).collect();
+        let sizes: Vec<_> = take_sequences(&mut over, 100)
+            .iter()
+            .map(Vec::len)
+            .collect();
         assert_eq!(sizes, [MAX_BATCH, 6]);
     }
 }

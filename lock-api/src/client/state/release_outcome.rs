@@ -1,11 +1,14 @@
-//! Where callers wait for the outcome of a release.
+//! The result of a release, which any number of callers can wait for.
+//!
+//! The first result stays. A guard's `release` waits here whether it sent the release itself or the
+//! background task did, so a cancelled call can be repeated.
 
 use crate::client::state::signal::Signal;
 use crate::error::BackendError;
 use crate::reply::ReleaseReply;
 use crate::sync::Mutex;
 
-/// The outcome of a release, once it is known.
+/// The result of a release, empty until it is known.
 #[derive(Debug, Default)]
 pub(crate) struct ReleaseResult {
     state: Mutex<Option<Result<Acknowledged, BackendError>>>,
@@ -16,7 +19,9 @@ pub(crate) struct ReleaseResult {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledged {
     pub(crate) reply: ReleaseReply,
+    /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,
+    /// Whether the guard was lost before its release began.
     pub(crate) was_lost: bool,
 }
 

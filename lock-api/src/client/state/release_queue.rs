@@ -1,4 +1,12 @@
-//! Releases that are waiting to be sent, for the first time or again.
+//! The queue of releases that the background task sends, and of those that it retries.
+//!
+//! New releases are sent in order. A release without an answer goes into the retries, ordered by the
+//! moment of its next attempt. New releases and retries have separate batches and at most
+//! [`MAX_CALLS`] calls in flight each, so a key that is unreachable delays no other key. While that
+//! many calls are in flight, further releases collect into larger batches.
+//!
+//! A release is given up when its lease must have expired on the server. `busy` counts the work that
+//! may still queue a release. A shutdown waits until the queue is empty and `busy` is 0.
 
 use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,32 +25,32 @@ use crate::request::Release;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
-/// Calls under way at a time, of either sort: while they are, others come together in batches.
-const CALLS: usize = 8;
+/// Maximum number of calls in flight in each lane.
+const MAX_CALLS: usize = 8;
 
-/// An operation whose end has been decided.
+/// An operation that is to be released.
 #[derive(Debug)]
 pub(crate) struct PendingRelease {
     pub(crate) key: Key,
     pub(crate) operation: Operation,
     pub(crate) session: Arc<Session>,
-    /// The holder that may go on without this hold.
+    /// The holder, if the operation was a hold. It may have other holds.
     pub(crate) holder: Option<Arc<HolderCell>>,
-    /// After this the server has ended it without being asked.
+    /// After this moment nothing can be left on the server.
     pub(crate) give_up: Moment,
     /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,
-    /// Whether its guard was lost before.
+    /// Whether its guard was lost before the release began.
     pub(crate) was_lost: bool,
-    /// The pauses before the client's task sends it again.
+    /// The pauses between the attempts of the background task.
     pub(crate) backoff: Backoff,
-    /// Whether the client's task sends it.
+    /// Whether the background task sends it.
     pub(crate) background: bool,
     pub(crate) done: Arc<ReleaseResult>,
 }
 
 impl PendingRelease {
-    /// The release of an operation by the client's task.
+    /// A release that the background task sends.
     pub(crate) fn new(
         key: Key,
         operation: Operation,
@@ -68,8 +76,8 @@ impl PendingRelease {
         Release::new(self.key.clone(), self.operation)
     }
 
-    /// Tells the callers that wait for the outcome.
-    pub(crate) fn close(&self, result: Result<ReleaseReply, BackendError>) {
+    /// Removes the operation from the router and passes the result to the callers that wait for it.
+    pub(crate) fn complete(&self, result: Result<ReleaseReply, BackendError>) {
         self.session.router.remove(self.operation.sequence);
         self.done.set(result.map(|reply| Acknowledged {
             reply,
@@ -79,8 +87,8 @@ impl PendingRelease {
     }
 }
 
-/// Until when ending an operation is worth the trouble, if its end is decided now: it may still
-/// be delivered, wait for a place's length, be granted, and last for a lease.
+/// When nothing of an operation can be left on the server, if its release begins now. Until then,
+/// its acquire may still be delivered, wait for a waiter lease, get an offer and last for a lease.
 pub(crate) fn give_up_at(now: Moment, lease: Duration, waiter_lease: Duration) -> Moment {
     now.saturating_add(DELIVERY_WINDOW + lease + waiter_lease * 2)
 }
@@ -94,76 +102,77 @@ pub(crate) struct ReleaseQueue {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Not sent by the task yet.
+    /// Releases that the task has not sent yet.
     fresh: VecDeque<PendingRelease>,
-    /// Those to be sent again, by when, and a number that tells those of one moment apart.
-    again: BTreeMap<(Moment, u64), PendingRelease>,
-    numbers: u64,
-    /// Calls of the task that are under way: of fresh ends, and of those sent again.
+    /// Releases to retry, by the moment of the next attempt and a unique number.
+    retries: BTreeMap<(Moment, u64), PendingRelease>,
+    last_number: u64,
+    /// Calls of the task in flight, by lane.
     calls: [usize; 2],
-    /// Work under way that may still queue a release.
+    /// Work that may still queue a release.
     busy: usize,
 }
 
 impl ReleaseQueue {
-    /// Queues an end. Never blocks, spawns or panics.
+    /// Queues a release. Never blocks, spawns or panics.
     pub(crate) fn push(&self, job: PendingRelease) {
         self.state.lock().fresh.push_back(job);
         self.changed.notify();
     }
 
+    /// Whether no release is queued or in flight, and no work may queue one.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.is_empty() && state.busy == 0
     }
 
-    /// Takes out what is to be sent now.
+    /// Takes out the releases to send now.
     pub(crate) fn take(&self, now: Moment) -> Work {
         let mut state = self.state.lock();
         let mut batches = Vec::new();
-        for sort in [Sort::Fresh, Sort::Again] {
-            while let Some(jobs) = state.take(sort, now) {
-                state.calls[sort as usize] += 1;
-                batches.push((sort, jobs));
+        for lane in [Lane::Fresh, Lane::Retry] {
+            while let Some(jobs) = state.take(lane, now) {
+                state.calls[lane as usize] += 1;
+                batches.push((lane, jobs));
             }
         }
-        let first = state.again.keys().next().map(|(at, _)| *at);
+        let first = state.retries.keys().next().map(|(at, _)| *at);
         Work {
             batches,
-            next: first.filter(|_| state.calls[Sort::Again as usize] < CALLS),
+            next: first.filter(|_| state.calls[Lane::Retry as usize] < MAX_CALLS),
             is_empty: state.is_empty(),
         }
     }
 
-    /// A call has ended; these releases are sent again, each at its moment.
-    pub(crate) fn put_back(&self, sort: Sort, jobs: Vec<(Moment, PendingRelease)>) {
+    /// Notes that a call has completed, and queues its failed releases for a retry.
+    pub(crate) fn finish_call(&self, lane: Lane, jobs: Vec<(Moment, PendingRelease)>) {
         let mut state = self.state.lock();
-        state.calls[sort as usize] -= 1;
+        state.calls[lane as usize] -= 1;
         for (at, job) in jobs {
-            state.numbers += 1;
-            let number = state.numbers;
-            state.again.insert((at, number), job);
+            state.last_number += 1;
+            let number = state.last_number;
+            state.retries.insert((at, number), job);
         }
         drop(state);
         self.changed.notify();
     }
 
-    /// Counts work under way that may still queue a release.
+    /// Counts work that may still queue a release.
     pub(crate) fn begin_work(&self) {
         self.state.lock().busy += 1;
     }
 
-    /// The end of that work.
+    /// Ends such work.
     pub(crate) fn end_work(&self) {
         self.state.lock().busy -= 1;
     }
 
-    /// Whether this is the first caller, which starts the task.
+    /// Whether this is the first call. That caller spawns the task.
     pub(crate) fn start(&self) -> bool {
         !self.started.swap(true, Ordering::AcqRel)
     }
 
-    /// Ends when nothing is left to do.
+    /// Waits until the queue [is idle](Self::is_idle).
     pub(crate) async fn drained(&self) {
         loop {
             let version = self.changed.version();
@@ -175,34 +184,34 @@ impl ReleaseQueue {
     }
 }
 
-/// What a batch is made of.
+/// New releases and retries are sent in separate calls.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Sort {
+pub(crate) enum Lane {
     Fresh,
-    Again,
+    Retry,
 }
 
-/// What the task has to do.
+/// The work of the background task at one moment.
 pub(crate) struct Work {
-    pub(crate) batches: Vec<(Sort, Vec<PendingRelease>)>,
-    /// When there is more to do by itself.
+    pub(crate) batches: Vec<(Lane, Vec<PendingRelease>)>,
+    /// When the next retry is due.
     pub(crate) next: Option<Moment>,
-    /// Whether nothing is left, not even a call.
+    /// Whether no release is queued or in flight.
     pub(crate) is_empty: bool,
 }
 
 impl Queue {
     fn is_empty(&self) -> bool {
-        self.fresh.is_empty() && self.again.is_empty() && self.calls == [0, 0]
+        self.fresh.is_empty() && self.retries.is_empty() && self.calls == [0, 0]
     }
 
-    fn take(&mut self, sort: Sort, now: Moment) -> Option<Vec<PendingRelease>> {
+    fn take(&mut self, lane: Lane, now: Moment) -> Option<Vec<PendingRelease>> {
         let mut jobs = Vec::new();
-        while self.calls[sort as usize] < CALLS && jobs.len() < MAX_BATCH {
-            let job = match sort {
-                Sort::Fresh => self.fresh.pop_front(),
-                Sort::Again => {
-                    let first = self.again.first_entry();
+        while self.calls[lane as usize] < MAX_CALLS && jobs.len() < MAX_BATCH {
+            let job = match lane {
+                Lane::Fresh => self.fresh.pop_front(),
+                Lane::Retry => {
+                    let first = self.retries.first_entry();
                     let due = first.filter(|job| job.key().0 <= now);
                     due.map(OccupiedEntry::remove)
                 }

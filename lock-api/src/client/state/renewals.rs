@@ -1,8 +1,13 @@
-//! When each holder is renewed, and when it is looked at for a loss.
+//! The renewal schedule: when each holder is renewed, and when it is checked for a loss.
 //!
-//! A holder is due a third of its lease after its last renewal was sent. Due times are rounded
-//! down to a grid, so that holders with the same lease fall due together and share a batch. The
-//! grid's origin is drawn for each client, so that clients do not fall due together.
+//! A renewal is due a third of the lease after the last one was sent. Due times are rounded down to
+//! a grid, so holders with the same lease are due together and share a batch. Each client has a
+//! random grid phase, so the batches of different clients do not coincide.
+//!
+//! A holder has one entry in the queue, at the earlier of its next renewal and its next loss. The
+//! check at that moment reports losses and sends a renewal if that is due. While a renewal is in
+//! flight, `renew` is the moment of the next attempt. Attempts are numbered, because the answer to
+//! an earlier one may arrive last; it must not replace the schedule of a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,15 +24,15 @@ use crate::time::ClockId;
 /// The grid is this fraction of the interval between two renewals.
 const GRID_PARTS: u32 = 8;
 
-/// What follows from the answer to a try.
+/// The outcome of a renewal attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
-    /// It stands; when it is to be renewed again.
+    /// The holder was renewed, and is due again at this moment.
     Renewed(Moment),
-    /// Nothing is known yet; when to try again.
-    Again(Moment),
-    /// It is lost.
-    Never,
+    /// The attempt failed, and the next one is due at this moment.
+    Retry(Moment),
+    /// The holder is lost or needs no more renewals.
+    Stop,
 }
 
 #[derive(Debug)]
@@ -43,26 +48,26 @@ pub(crate) struct Renewals {
 struct Schedule {
     holders: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
-    /// When the task wakes by itself.
+    /// When the task wakes next.
     armed: Option<Moment>,
 }
 
 #[derive(Debug)]
 struct Entry {
     holder: Arc<HolderCell>,
-    /// When it is to be renewed; while that is under way, when that is tried again; `None` if
-    /// nobody wants it.
+    /// When it is renewed next. While a renewal is in flight, when the next attempt is sent. `None`
+    /// without automatic renewal.
     renew: Option<Moment>,
-    /// Tries so far.
-    tries: u64,
-    /// When it is looked at: to renew it, or to tell of a loss.
+    /// The number of attempts so far.
+    attempts: u64,
+    /// When it is checked next, to renew it or to report a loss.
     due: Option<Moment>,
 }
 
 impl Schedule {
-    /// Has a holder looked at, at the latest, at a moment. What is due sooner stays: to look
-    /// once too often does no harm. Whether the task must be woken for it.
-    fn look_by(&mut self, id: u64, by: Moment) -> bool {
+    /// Schedules a check at `by` or earlier. An earlier check stays, because an extra check is
+    /// harmless. Returns whether the task must be woken.
+    fn check_by(&mut self, id: u64, by: Moment) -> bool {
         let Some(entry) = self.holders.get_mut(&id) else {
             return false;
         };
@@ -76,8 +81,8 @@ impl Schedule {
         self.armed.is_none_or(|armed| by < armed)
     }
 
-    /// Whether the task should have woken by now: timers need not count the time of a suspend.
-    fn oversleeps(&self, now: Moment) -> bool {
+    /// Whether the task should have woken by now. Timers may not count a suspend of the machine.
+    fn has_overslept(&self, now: Moment) -> bool {
         self.armed.is_some_and(|armed| armed <= now)
     }
 
@@ -89,8 +94,8 @@ impl Schedule {
         removed
     }
 
-    /// Has a holder looked at then and not before.
-    fn look_at(&mut self, id: u64, at: Moment) {
+    /// Schedules the next check at exactly `at`.
+    fn check_at(&mut self, id: u64, at: Moment) {
         if let Some(entry) = self.holders.get_mut(&id) {
             if let Some(before) = entry.due.replace(at) {
                 self.queue.remove(&(before, id));
@@ -101,8 +106,8 @@ impl Schedule {
 }
 
 impl Watcher for Renewals {
-    fn look_now(&self, id: u64) {
-        let wake = self.state.lock().look_by(id, Moment::default());
+    fn check_now(&self, id: u64) {
+        let wake = self.state.lock().check_by(id, Moment::default());
         if wake {
             self.changed.notify();
         }
@@ -120,14 +125,14 @@ impl Renewals {
         }
     }
 
-    /// A place for a holder that begins.
+    /// Assigns an id to a new holder. The holder is scheduled later.
     pub(crate) fn enrol(self: &Arc<Self>) -> Watched {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let by: Weak<Self> = Arc::downgrade(self);
         Watched::new(id, by)
     }
 
-    /// When a holder whose renewal was sent at `sent` is due again.
+    /// When the next renewal is due, if the last one was sent at `sent`.
     pub(crate) fn due_after(&self, sent: Moment, lease: Duration) -> Moment {
         let interval = lease / RENEWALS_PER_LEASE;
         let grid = u64::try_from((interval / GRID_PARTS).as_micros())
@@ -135,86 +140,86 @@ impl Renewals {
             .max(1);
         let due = sent.saturating_add(interval);
         let micros = u64::try_from(due.since_origin().as_micros()).unwrap_or(u64::MAX);
-        let over = micros.wrapping_add(self.phase % grid) % grid;
-        due.saturating_sub(Duration::from_micros(over))
+        let past_grid = micros.wrapping_add(self.phase % grid) % grid;
+        due.saturating_sub(Duration::from_micros(past_grid))
     }
 
-    /// Takes a holder into the schedule, or changes when it is renewed.
+    /// Schedules the next renewal of a holder, and adds the holder if it is new.
     pub(crate) fn schedule(&self, holder: &Arc<HolderCell>, now: Moment, due: Moment) {
-        self.enter(holder, now, Some(due));
+        self.insert(holder, now, Some(due));
     }
 
-    /// Takes it in without a renewal: its losses are noticed.
+    /// Adds a holder that is not renewed, so that its losses are noticed.
     pub(crate) fn watch(&self, holder: &Arc<HolderCell>, now: Moment) {
-        self.enter(holder, now, None);
+        self.insert(holder, now, None);
     }
 
-    fn enter(&self, holder: &Arc<HolderCell>, now: Moment, renew: Option<Moment>) {
+    fn insert(&self, holder: &Arc<HolderCell>, now: Moment, renew: Option<Moment>) {
         let loss = holder.next_loss();
         let wake = {
             let mut state = self.state.lock();
             let entry = state.holders.entry(holder.id).or_insert_with(|| Entry {
                 holder: Arc::clone(holder),
                 renew: None,
-                tries: 0,
+                attempts: 0,
                 due: None,
             });
             entry.renew = renew.or(entry.renew);
             let by = entry.renew.into_iter().chain(loss).min();
-            let sooner = by.is_some_and(|by| state.look_by(holder.id, by));
-            sooner || state.oversleeps(now)
+            let is_sooner = by.is_some_and(|by| state.check_by(holder.id, by));
+            is_sooner || state.has_overslept(now)
         };
         if wake {
             self.changed.notify();
         }
     }
 
-    /// Has a holder that was looked at looked at again when that is next of use.
-    pub(crate) fn look_again(&self, holder: &HolderCell) {
+    /// Schedules the next check of a holder that was just checked.
+    pub(crate) fn schedule_next_check(&self, holder: &HolderCell) {
         let loss = holder.next_loss();
         let mut state = self.state.lock();
         let renew = state.holders.get(&holder.id).and_then(|entry| entry.renew);
         if let Some(by) = renew.into_iter().chain(loss).min() {
-            state.look_by(holder.id, by);
+            state.check_by(holder.id, by);
         }
     }
 
-    /// Counts a try that is sent now, and sets the time for another without its answer; the
-    /// number of this one.
-    pub(crate) fn begin_try(&self, holder: &HolderCell, again: Moment) -> u64 {
+    /// Counts an attempt that is sent now, and schedules the next one at `retry` in case no answer
+    /// arrives. Returns the number of the attempt.
+    pub(crate) fn begin_attempt(&self, holder: &HolderCell, retry: Moment) -> u64 {
         let mut state = self.state.lock();
         let Some(entry) = state.holders.get_mut(&holder.id) else {
             return 0;
         };
-        entry.tries += 1;
-        let number = entry.tries;
+        entry.attempts += 1;
+        let number = entry.attempts;
         if !mutant!(OneErrorEndsRenewal) {
-            entry.renew = Some(again);
-            state.look_by(holder.id, again);
+            entry.renew = Some(retry);
+            state.check_by(holder.id, retry);
         }
         number
     }
 
-    /// Takes what came of a try.
-    pub(crate) fn end_try(&self, holder: &HolderCell, number: u64, next: Next) {
+    /// Schedules what follows from the outcome of an attempt.
+    pub(crate) fn end_attempt(&self, holder: &HolderCell, number: u64, next: Next) {
         let mut state = self.state.lock();
         let Some(entry) = state.holders.get_mut(&holder.id) else {
             return;
         };
         let by = match next {
-            Next::Never => return,
-            Next::Renewed(due) if entry.tries == number => due,
-            // A later try is under way, or was answered.
+            Next::Stop => return,
+            Next::Renewed(due) if entry.attempts == number => due,
+            // A later attempt is in flight or was answered.
             Next::Renewed(due) => entry.renew.map_or(due, |renew| renew.max(due)),
-            Next::Again(at) if entry.tries == number => {
+            Next::Retry(at) if entry.attempts == number => {
                 entry.renew.map_or(at, |renew| renew.min(at))
             }
-            Next::Again(_) => return,
+            Next::Retry(_) => return,
         };
         entry.renew = Some(by);
-        // Under the lock, so that no alarm of a loss is put off.
+        // This happens under the lock, so that it does not postpone the alarm of a loss.
         let at = holder.next_loss().map_or(by, |loss| loss.min(by));
-        state.look_at(holder.id, at);
+        state.check_at(holder.id, at);
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -222,10 +227,10 @@ impl Renewals {
         drop(removed);
     }
 
-    /// The same, unless a nested hold has joined the holder again meanwhile.
-    pub(crate) fn remove_if_over(&self, holder: &HolderCell) {
+    /// Removes a holder without holds. A nested hold may have joined it meanwhile.
+    pub(crate) fn remove_if_released(&self, holder: &HolderCell) {
         let mut state = self.state.lock();
-        if holder.is_over() {
+        if holder.is_released() {
             let removed = state.remove(holder.id);
             drop(state);
             drop(removed);
@@ -238,7 +243,7 @@ impl Renewals {
         }
     }
 
-    /// All holders that have a guard.
+    /// All scheduled holders.
     pub(crate) fn holders(&self) -> Vec<Arc<HolderCell>> {
         let state = self.state.lock();
         state
@@ -248,7 +253,7 @@ impl Renewals {
             .collect()
     }
 
-    /// Takes out what is due by now, each with whether it is to be renewed.
+    /// Takes out the holders whose check is due, each with whether its renewal is due.
     pub(crate) fn take_due(&self, now: Moment) -> Vec<(Arc<HolderCell>, bool)> {
         let mut state = self.state.lock();
         let mut due = Vec::new();
@@ -263,13 +268,14 @@ impl Renewals {
         due
     }
 
+    /// Notes and returns the moment when the task wakes next.
     pub(crate) fn arm(&self) -> Option<Moment> {
         let mut state = self.state.lock();
         state.armed = state.queue.first().map(|(at, _)| *at);
         state.armed
     }
 
-    /// Whether this is the first caller, which starts the task.
+    /// Whether this is the first call. That caller spawns the task.
     pub(crate) fn start(&self) -> bool {
         !self.started.swap(true, Ordering::AcqRel)
     }

@@ -1,9 +1,14 @@
-//! Where pushed notifications find the attempts and guards that they are for.
+//! The notification router: delivers notifications to the attempts and guards of a session.
 //!
-//! An attempt registers before it is sent, because a push may come before the reply. Its entry
-//! lives until its end is acknowledged: whatever comes for it until then is expected, and
-//! changes nothing that has been decided. A notification without an entry is for an operation that is
-//! over.
+//! The router has one entry for each operation, by sequence number. An attempt registers before it
+//! sends its acquire, because a grant may be pushed before the reply arrives (rule 11). While the
+//! attempt waits, its entry is an [`Inbox`], which keeps the last grant and whether to poll. A grant
+//! is taken from the inbox once, so a duplicate has no effect. With a guard, the entry refers to its
+//! holder, so that a revocation reaches it. Once a release is decided, the entry only remains until
+//! the release is acknowledged, and notifications for it are ignored.
+//!
+//! When the subscription is confirmed or lost, notifications may have been missed. Every inbox then
+//! asks for a poll.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +23,7 @@ use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak};
 use crate::time::Stamp;
 
-/// A grant that was pushed, and when it came.
+/// A grant that was pushed, and when the client received it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PushedGrant {
     pub(crate) token: FencingToken,
@@ -27,7 +32,7 @@ pub(crate) struct PushedGrant {
     pub(crate) received: Moment,
 }
 
-/// What has been pushed for one waiting attempt.
+/// The notifications for one waiting attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<Contents>,
@@ -40,26 +45,26 @@ struct Contents {
     poll_now: bool,
 }
 
-/// What a waiting attempt is told.
+/// The next thing that a waiting attempt must act on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InboxEvent {
     Granted(PushedGrant),
-    /// It is time to poll: a wake-up, or notifications may have been missed.
+    /// Poll now: a wake-up arrived, or notifications may have been missed.
     PollNow,
 }
 
 impl Inbox {
-    fn put(&self, put: impl FnOnce(&mut Contents)) {
-        put(&mut self.state.lock());
+    fn update(&self, change: impl FnOnce(&mut Contents)) {
+        change(&mut self.state.lock());
         self.changed.notify();
     }
 
-    /// Whether a grant has come that nobody has taken.
+    /// Whether a grant has arrived that the attempt has not taken.
     pub(crate) fn has_grant(&self) -> bool {
         self.state.lock().grant.is_some()
     }
 
-    /// The next event; safe to drop and to ask again.
+    /// Waits for the next event. Cancel safe.
     pub(crate) async fn next(&self) -> InboxEvent {
         loop {
             let version = self.changed.version();
@@ -81,9 +86,9 @@ impl Inbox {
     }
 }
 
-/// A holder, which a pushed notification can end.
+/// A holder that a notification can revoke.
 pub(crate) trait Revocable: fmt::Debug + Send + Sync {
-    /// Watermarks the holder as lost, if the operation with this sequence still holds through it.
+    /// Marks the holder as lost, if the operation with this sequence still holds through it.
     fn revoke(&self, sequence: u64, loss: Loss);
 }
 
@@ -91,7 +96,8 @@ pub(crate) trait Revocable: fmt::Debug + Send + Sync {
 enum Entry {
     Waiting(Arc<Inbox>),
     Held(Weak<dyn Revocable>),
-    Ending,
+    /// A release was decided and is not acknowledged yet.
+    Releasing,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +113,7 @@ impl NotificationRouter {
         self.listening.load(Ordering::Acquire)
     }
 
+    /// Adds the inbox of an attempt that is about to send its acquire.
     pub(crate) fn register(&self, sequence: u64) -> Arc<Inbox> {
         let inbox = Arc::new(Inbox::default());
         self.entries
@@ -115,14 +122,15 @@ impl NotificationRouter {
         inbox
     }
 
-    pub(crate) fn held(&self, sequence: u64, holder: Weak<dyn Revocable>) {
+    /// Routes revocations of an operation to its holder.
+    pub(crate) fn set_held(&self, sequence: u64, holder: Weak<dyn Revocable>) {
         self.entries.lock().insert(sequence, Entry::Held(holder));
     }
 
-    /// The end of an operation was decided; a grant that comes now is not for anybody.
-    pub(crate) fn ending(&self, sequence: u64) {
+    /// Marks an operation as being released. Later notifications for it are ignored.
+    pub(crate) fn set_releasing(&self, sequence: u64) {
         if let Some(entry) = self.entries.lock().get_mut(&sequence) {
-            *entry = Entry::Ending;
+            *entry = Entry::Releasing;
         }
     }
 
@@ -135,27 +143,27 @@ impl NotificationRouter {
         self.entries.lock().remove(&sequence);
     }
 
-    /// The subscription was confirmed, or lost: everyone polls at once.
+    /// Notes that the subscription was confirmed or lost, and asks every inbox for a poll.
     fn set_listening(&self, listening: bool) {
         let was_listening = self.listening.swap(listening, Ordering::AcqRel);
-        // While nothing could come nothing was missed.
+        // No notification was expected, so none was missed.
         if (!listening && !was_listening) || mutant!(ResubscribeWithoutRecheck) {
             return;
         }
-        let waiting: Vec<Arc<Inbox>> = {
+        let inboxes: Vec<Arc<Inbox>> = {
             let entries = self.entries.lock();
-            let waiting = entries.values().filter_map(|entry| match entry {
+            let inboxes = entries.values().filter_map(|entry| match entry {
                 Entry::Waiting(inbox) => Some(Arc::clone(inbox)),
-                Entry::Held(_) | Entry::Ending => None,
+                Entry::Held(_) | Entry::Releasing => None,
             });
-            waiting.collect()
+            inboxes.collect()
         };
-        for inbox in waiting {
-            inbox.put(|contents| contents.poll_now = true);
+        for inbox in inboxes {
+            inbox.update(|contents| contents.poll_now = true);
         }
     }
 
-    /// Carries a notification to whom it is for.
+    /// Delivers a notification to the inbox or holder of its operation.
     pub(crate) fn deliver(&self, notification: Notification, received: Moment) {
         match notification {
             Notification::Granted {
@@ -170,24 +178,24 @@ impl NotificationRouter {
                     stamp,
                     received,
                 };
-                if let Some(inbox) = self.waiting(sequence) {
-                    inbox.put(|contents| contents.grant = Some(grant));
+                if let Some(inbox) = self.inbox(sequence) {
+                    inbox.update(|contents| contents.grant = Some(grant));
                 } else if mutant!(DuplicatePushEndsHold) {
-                    self.lose(sequence, Loss::Unknown);
+                    self.revoke(sequence, Loss::Unknown);
                 }
             }
             Notification::WakeUp { sequence, .. } => {
-                if let Some(inbox) = self.waiting(sequence) {
-                    inbox.put(|contents| contents.poll_now = true);
+                if let Some(inbox) = self.inbox(sequence) {
+                    inbox.update(|contents| contents.poll_now = true);
                 }
             }
-            Notification::Revoked { sequence, .. } => self.lose(sequence, Loss::Forced),
+            Notification::Revoked { sequence, .. } => self.revoke(sequence, Loss::Forced),
             Notification::Missed { listening } => self.set_listening(listening),
         }
     }
 
-    /// Declares the holder lost in which the operation holds, if it still does.
-    fn lose(&self, sequence: u64, loss: Loss) {
+    /// Revokes the holder of an operation, if there is one.
+    fn revoke(&self, sequence: u64, loss: Loss) {
         let holder = match self.entries.lock().get(&sequence) {
             Some(Entry::Held(holder)) => holder.upgrade(),
             _ => None,
@@ -197,7 +205,7 @@ impl NotificationRouter {
         }
     }
 
-    fn waiting(&self, sequence: u64) -> Option<Arc<Inbox>> {
+    fn inbox(&self, sequence: u64) -> Option<Arc<Inbox>> {
         match self.entries.lock().get(&sequence) {
             Some(Entry::Waiting(inbox)) => Some(Arc::clone(inbox)),
             _ => None,
@@ -231,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_comes_before_the_reply_waits_in_the_inbox_and_is_taken_once() {
+    fn grant_before_the_reply_is_kept_and_taken_once() {
         let router = NotificationRouter::default();
         let inbox = router.register(1);
         deliver(&router, granted(1, 7));
@@ -243,24 +251,24 @@ mod tests {
     }
 
     #[test]
-    fn after_the_end_was_decided_nothing_is_delivered() {
+    fn nothing_is_delivered_after_a_release_was_decided() {
         let router = NotificationRouter::default();
         let inbox = router.register(1);
-        router.ending(1);
+        router.set_releasing(1);
         deliver(&router, granted(1, 7));
         deliver(&router, Notification::Missed { listening: true });
         assert!(inbox.next().now_or_never().is_none());
         assert_eq!(
             router.entries.lock().len(),
             1,
-            "kept until the end is acknowledged"
+            "the entry stays until the release is acknowledged"
         );
         router.remove(1);
         assert!(router.entries.lock().is_empty());
     }
 
     #[test]
-    fn wake_ups_and_missed_notifications_say_to_poll() {
+    fn wake_ups_and_missed_notifications_ask_for_a_poll() {
         let router = NotificationRouter::default();
         let (one, two) = (router.register(1), router.register(2));
         deliver(

@@ -1,5 +1,8 @@
-//! One process's use of a client: its secret id, its sequence numbers, its router, and
-//! the polls of its places.
+//! The session of a client in one process: its secret id, its sequence numbers, its notification
+//! router and the polls of its waiters.
+//!
+//! Sequence numbers grow within a session, so an operation drawn later has a higher one (rule 12). An
+//! operation without a shared owner gets a new owner id: a random base plus its sequence number.
 
 use crate::client::state::polls::Polls;
 use crate::client::state::router::NotificationRouter;
@@ -12,13 +15,14 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) process: u32,
     sequence: AtomicU64,
-    /// What its own owners are counted from. Asking for randomness each time is a system call.
-    owners: u64,
+    /// The base of new owner ids. A random id for each operation would cost a system call.
+    owner_base: u64,
     pub(crate) router: NotificationRouter,
     pub(crate) polls: Arc<Polls>,
 }
 
 impl Session {
+    /// Creates a session with a random id.
     pub(crate) fn draw(runtime: &dyn Runtime, process: u32) -> Self {
         let mut bytes = [0; 16];
         runtime.fill_random(&mut bytes);
@@ -26,33 +30,33 @@ impl Session {
             id: SessionId::from_bytes(bytes),
             process,
             sequence: AtomicU64::new(1),
-            owners: runtime.random_u64(),
+            owner_base: runtime.random_u64(),
             router: NotificationRouter::default(),
             polls: Arc::default(),
         }
     }
 
-    /// The session that an adopted hold goes on in. It belongs to another client, so that no
-    /// operation is ever drawn from it, and its notifications go there.
+    /// The session of an adopted hold. It belongs to another client, so no operation is drawn from
+    /// it here, and its notifications go to that client.
     pub(crate) fn foreign(id: SessionId, process: u32) -> Self {
         Self {
             id,
             process,
             sequence: AtomicU64::new(u64::MAX),
-            owners: 0,
+            owner_base: 0,
             router: NotificationRouter::default(),
             polls: Arc::default(),
         }
     }
 
-    /// A new operation, later than all before it, of the given owner or of one of its own.
+    /// Draws the next operation, for the given owner or for a new one.
     pub(crate) fn operation(&self, owner: Option<OwnerId>) -> Operation {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        let own = || OwnerId::from_u64(self.owners.wrapping_add(sequence));
+        let fresh = || OwnerId::from_u64(self.owner_base.wrapping_add(sequence));
         Operation {
             session: self.id,
             sequence,
-            owner: owner.unwrap_or_else(own),
+            owner: owner.unwrap_or_else(fresh),
         }
     }
 }

@@ -1,4 +1,8 @@
-//! What can be set: for a client, and for one handle.
+//! The settings of a client and the options of a handle, with their limits.
+//!
+//! A handle starts from the settings of its client. The setters check nothing. `Settings::check` runs
+//! when the client is built, and `Options::spec` runs at the start of each acquisition, before any
+//! I/O.
 
 use std::time::Duration;
 
@@ -8,7 +12,7 @@ use crate::error::InvalidInput;
 use crate::id::Label;
 use crate::request::{Kind, Limits, LockSpec, Policy};
 
-/// Settings of a client; a handle starts from them.
+/// Settings of a client, and the defaults of its handles.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) lease: Duration,
@@ -40,7 +44,7 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), InvalidInput> {
         check_lease(self.lease)?;
         check_waiter_lease(self.waiter_lease)?;
-        InvalidInput::check_time_limit("call time-out", self.call_timeout)?;
+        InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
         let limits = self.limits;
         if limits.holds == 0 || limits.waiters == 0 || limits.holders == 0 {
             return Err(InvalidInput::Setting {
@@ -52,13 +56,13 @@ impl Settings {
     }
 }
 
-/// Settings of one handle.
+/// Options of one handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
-    /// `None` until somebody names one, so that a client-wide preference among readers and
-    /// writers is no error for a mutex.
+    /// `None` unless the handle sets one. The client's policy may be a preference among readers and
+    /// writers, which a mutex or a semaphore replaces by `Fair`.
     pub(crate) policy: Option<Policy>,
     pub(crate) fixed_lease: bool,
     pub(crate) max_hold: Option<Duration>,
@@ -77,7 +81,7 @@ impl Options {
         }
     }
 
-    /// Checks everything and says what the key is taken for.
+    /// Checks the options and returns the spec that the acquire sends.
     pub(crate) fn spec(
         &self,
         kind: Kind,
@@ -86,7 +90,7 @@ impl Options {
     ) -> Result<LockSpec, InvalidInput> {
         check_lease(self.lease)?;
         check_waiter_lease(self.waiter_lease)?;
-        if self.max_hold.is_some_and(|most| most.is_zero()) {
+        if self.max_hold.is_some_and(|max| max.is_zero()) {
             return Err(InvalidInput::Setting {
                 what: "max_hold",
                 problem: "it must be more than zero".into(),
@@ -97,13 +101,13 @@ impl Options {
             Kind::RwLock => LockSpec::rw_lock(),
             Kind::Semaphore => LockSpec::semaphore(permits)?,
         };
-        let prefers = matches!(
+        let is_preference = matches!(
             settings.policy,
             Policy::ReaderPreference | Policy::WriterPreference
         );
         let policy = match self.policy {
             Some(policy) => policy,
-            None if prefers && kind != Kind::RwLock => Policy::Fair,
+            None if is_preference && kind != Kind::RwLock => Policy::Fair,
             None => settings.policy,
         };
         spec.with_policy(policy)?
@@ -125,7 +129,7 @@ fn check_waiter_lease(lease: Duration) -> Result<(), InvalidInput> {
     Ok(())
 }
 
-/// The setters that all handles share. They check nothing: the call that takes the lock does,
+/// The setters that all handles share. They check nothing; the acquisition checks the options
 /// before any I/O.
 macro_rules! option_setters {
     () => {
@@ -137,24 +141,24 @@ macro_rules! option_setters {
         }
     };
     ($($options:ident).+) => {
-        /// The same with another lease: how long a hold lasts without renewal.
+        /// Sets the lease: how long a hold lasts without a renewal.
         ///
-        /// 100 ms to 1 h, 30 s by default. The lock of a crashed holder is free after it.
+        /// 100 ms to 1 h, 30 s by default. The lock of a crashed holder becomes free when its lease
+        /// expires.
         #[must_use]
         pub const fn lease(mut self, lease: std::time::Duration) -> Self {
             self.$($options).+.lease = lease;
             self
         }
 
-        /// The same with another rule for who gets the key when it becomes free.
+        /// Sets the policy: who gets the key when it becomes free.
         #[must_use]
         pub const fn policy(mut self, policy: crate::request::Policy) -> Self {
             self.$($options).+.policy = Some(policy);
             self
         }
 
-        /// The same with another waiter lease: how long a place in the queue outlives its
-        /// waiter's last sign of life.
+        /// Sets the waiter lease: how long a waiter stays in the queue without a poll.
         ///
         /// 3 s to 60 s, 5 s by default.
         #[must_use]
@@ -163,24 +167,25 @@ macro_rules! option_setters {
             self
         }
 
-        /// The same without automatic renewal: a guard lasts for at most one lease.
+        /// Turns off automatic renewal: a guard lasts for at most one lease, unless you renew it.
         #[must_use]
         pub const fn fixed_lease(mut self) -> Self {
             self.$($options).+.fixed_lease = true;
             self
         }
 
-        /// The same with a limit to how long a guard stays valid, however healthy its renewal
-        /// is: the guard is lost after it, and its lease is no longer renewed. It ends a holder
-        /// that is stuck.
+        /// Limits how long a guard stays valid, even if its renewals succeed.
+        ///
+        /// After this time the guard is lost and its lease is no longer renewed. Use it to free a
+        /// lock whose holder is stuck.
         #[must_use]
-        pub const fn max_hold(mut self, most: std::time::Duration) -> Self {
-            self.$($options).+.max_hold = Some(most);
+        pub const fn max_hold(mut self, max: std::time::Duration) -> Self {
+            self.$($options).+.max_hold = Some(max);
             self
         }
 
-        /// The same with other limits on holds, waiters and holders of the key; they bind the
-        /// attempts of this handle only.
+        /// Limits the holds of one owner, the waiters and the holders of the key. The limits bind
+        /// the acquisitions of this handle only.
         #[must_use]
         pub const fn limits(mut self, limits: crate::request::Limits) -> Self {
             self.$($options).+.limits = limits;

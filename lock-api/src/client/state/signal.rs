@@ -1,8 +1,11 @@
-//! A counter that tasks wait on: the one primitive under every wait of the client.
+//! A version counter that tasks wait on. Every wait of the client uses it.
 //!
-//! A waiter reads the version, looks at the state that it cares about, and then waits for a
-//! version other than the one it read. A change in between makes the wait return at once, so no
-//! wake-up is lost.
+//! A task reads the version, checks the state that it waits for, and then waits until the version
+//! differs from the one that it read. `notify` increments the version and wakes all waiting tasks.
+//! If it runs between the check and the wait, the wait returns at once, so no wake-up is lost.
+//!
+//! Each [`Changed`] future has at most one waker in the list, under an id. It replaces the waker
+//! when it is polled by another task, and removes it when it is dropped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,7 +44,7 @@ impl Signal {
         self.0.lock().version
     }
 
-    /// Wakes everyone who waits.
+    /// Increments the version and wakes all waiting tasks.
     pub(crate) fn notify(&self) {
         let woken = {
             let mut state = self.0.lock();
@@ -53,7 +56,7 @@ impl Signal {
         }
     }
 
-    /// Ends once the version is another than `seen`.
+    /// Waits until the version differs from `seen`.
     pub(crate) const fn changed(&self, seen: u64) -> Changed<'_> {
         Changed {
             signal: self,
@@ -86,7 +89,7 @@ impl Future for Changed<'_> {
             Some((id, registered)) => (*id, Some(std::mem::replace(registered, waker.clone()))),
             None => (state.add(waker.clone()), None),
         };
-        // Dropping a waker may drop a task, and with it anything: not under the lock.
+        // Dropping a waker may drop a task and run any code, so it happens outside the lock.
         drop(state);
         drop(replaced);
         self.registered = Some(id);
@@ -117,16 +120,16 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    struct WakeCount(AtomicUsize);
 
-    impl Wake for Count {
+    impl Wake for WakeCount {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     #[test]
-    fn a_change_before_the_wait_is_not_lost() {
+    fn change_before_the_wait_is_not_lost() {
         let signal = Signal::default();
         let seen = signal.version();
         signal.notify();
@@ -135,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn everyone_who_waits_is_woken_once_and_who_stopped_is_forgotten() {
-        let (signal, count) = (Signal::default(), Arc::new(Count::default()));
+    fn notify_wakes_each_waiting_task_once() {
+        let (signal, count) = (Signal::default(), Arc::new(WakeCount::default()));
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
         let (mut one, mut two) = (signal.changed(0), signal.changed(0));
@@ -144,9 +147,9 @@ mod tests {
         assert!(one.poll_unpin(&mut cx).is_pending());
         assert!(two.poll_unpin(&mut cx).is_pending());
         drop(signal.changed(0));
-        let mut stopped = signal.changed(0);
-        assert!(stopped.poll_unpin(&mut cx).is_pending());
-        drop(stopped);
+        let mut cancelled = signal.changed(0);
+        assert!(cancelled.poll_unpin(&mut cx).is_pending());
+        drop(cancelled);
         signal.notify();
         assert_eq!(count.0.load(Ordering::SeqCst), 2);
         assert!(one.poll_unpin(&mut cx).is_ready());

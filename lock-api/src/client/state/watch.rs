@@ -1,13 +1,16 @@
-//! How a holder tells the renewal schedule that it is lost.
+//! The link from a holder to the renewal schedule, which it wakes when it is lost.
+//!
+//! The link is weak and goes through a trait, so the holder does not depend on the schedule that
+//! owns it.
 
 use std::fmt;
 
 use crate::sync::Weak;
 
-/// A schedule that looks at holders.
+/// A schedule that checks holders for losses.
 pub(crate) trait Watcher: fmt::Debug + Send + Sync {
-    /// Looks at the holder with this id now.
-    fn look_now(&self, id: u64);
+    /// Checks the holder with this id as soon as possible.
+    fn check_now(&self, id: u64);
 }
 
 /// A holder's entry in the renewal schedule of its client.
@@ -22,10 +25,10 @@ impl Watched {
         Self { id, by }
     }
 
-    /// Makes the schedule look at the holder now.
+    /// Makes the schedule check the holder as soon as possible.
     pub(crate) fn alarm(&self) {
         if let Some(watcher) = self.by.upgrade() {
-            watcher.look_now(self.id);
+            watcher.check_now(self.id);
         }
     }
 }

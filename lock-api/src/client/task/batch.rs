@@ -1,13 +1,14 @@
-//! Batches: acquires and releases that are ready at the same time go in one call.
+//! Sends acquires and releases that are ready at the same time in one call.
 //!
-//! A call is sent alone while fewer than two calls of its client are under way. Otherwise its
-//! request joins a list. The caller that finds the list empty spawns the flush task, which lets
-//! every task that is ready now add its request, and then sends the whole list. No request waits
-//! for the answer to another call.
+//! A call is sent alone while fewer than two calls of its client are in flight. Otherwise its
+//! request joins a list. The caller that finds the list empty spawns the flush task. The flush task
+//! yields once, so that every task that is ready can add its request, and then sends the whole list.
+//! No request waits for the answer to another call.
 //!
-//! Each request keeps its operation, deliver-before, time limit and answer. A caller that is
-//! dropped before the flush takes its request back. After the flush its answer goes nowhere, and
-//! the others are not affected.
+//! Each request keeps its operation, deliver-before, time limit and answer. If a caller is dropped
+//! before the flush, its request is not sent. If it is dropped later, its answer is discarded. The
+//! other requests are not affected. If the runtime drops the flush task, pending requests fail as
+//! unavailable, and requests in flight have an unknown outcome.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -28,7 +29,7 @@ use crate::sync::{Arc, Ordering};
 
 const SHUTTING_DOWN: &str = "the runtime is shutting down";
 
-/// Sends a request with what else is ready, and waits for its own answer for at most `limit`.
+/// Sends a request together with others that are ready, and waits at most `limit` for its answer.
 pub(crate) async fn send_batched<Q: Batchable>(
     core: &Arc<Core>,
     limit: Duration,
@@ -40,13 +41,13 @@ pub(crate) async fn send_batched<Q: Batchable>(
         slot: Arc::downgrade(&slot),
     };
     let flush_task = {
-        let mut waiting = Q::waiting(&core.batcher).lock();
-        waiting.push(pending);
+        let mut queue = Q::pending(&core.batcher).lock();
+        queue.push(pending);
         if mutant!(BatchThatNobodySends) {
-            drop(waiting);
-            waiting = Q::waiting(&core.batcher).lock();
+            drop(queue);
+            queue = Q::pending(&core.batcher).lock();
         }
-        (waiting.len() == 1).then(|| FlushTask::<Q>::begin(core))
+        (queue.len() == 1).then(|| FlushTask::<Q>::begin(core))
     };
     if let Some(flush_task) = flush_task {
         core.runtime.spawn(Box::pin(flush_task.run()));
@@ -54,11 +55,12 @@ pub(crate) async fn send_batched<Q: Batchable>(
     core.bounded(limit, poll_fn(|cx| slot.poll(cx))).await
 }
 
-/// The task that sends what waits. If it is dropped before that, it says so.
+/// The task that sends the pending requests. Dropping it before that fails them.
 struct FlushTask<Q: Batchable> {
     core: Arc<Core>,
-    gone: bool,
-    sort: PhantomData<fn(Q)>,
+    /// Whether the pending requests were taken from the list.
+    flushed: bool,
+    request: PhantomData<fn(Q)>,
 }
 
 impl<Q: Batchable> FlushTask<Q> {
@@ -67,38 +69,41 @@ impl<Q: Batchable> FlushTask<Q> {
         calls_in_flight.fetch_add(UNBATCHED_CALLS, Ordering::Acquire);
         Self {
             core: Arc::clone(core),
-            gone: false,
-            sort: PhantomData,
+            flushed: false,
+            request: PhantomData,
         }
     }
 
     async fn run(mut self) {
         let core = Arc::clone(&self.core);
-        next_turn().await;
-        let mut waiting = self.take();
-        self.gone = true;
+        yield_now().await;
+        let mut pending = self.take_pending();
+        self.flushed = true;
         let calls_in_flight = &core.batcher.calls_in_flight;
         calls_in_flight.fetch_sub(UNBATCHED_CALLS - 1, Ordering::Release);
         let mut calls = FuturesUnordered::new();
-        while !waiting.is_empty() {
-            let rest = waiting.split_off(waiting.len().min(MAX_BATCHED_CALLERS));
-            calls.push(flush(&core, std::mem::replace(&mut waiting, rest)));
+        while !pending.is_empty() {
+            let rest = pending.split_off(pending.len().min(MAX_BATCHED_CALLERS));
+            calls.push(flush(&core, std::mem::replace(&mut pending, rest)));
         }
         while calls.next().await.is_some() {}
     }
 
-    fn take(&self) -> Vec<PendingRequest<Q>> {
-        std::mem::take(&mut *Q::waiting(&self.core.batcher).lock())
+    fn take_pending(&self) -> Vec<PendingRequest<Q>> {
+        std::mem::take(&mut *Q::pending(&self.core.batcher).lock())
     }
 }
 
 impl<Q: Batchable> Drop for FlushTask<Q> {
     fn drop(&mut self) {
-        let counted = if self.gone { 1 } else { UNBATCHED_CALLS };
-        let stranded = if self.gone { Vec::new() } else { self.take() };
-        for pending in stranded {
+        let (counted, unsent) = if self.flushed {
+            (1, Vec::new())
+        } else {
+            (UNBATCHED_CALLS, self.take_pending())
+        };
+        for pending in unsent {
             if let Some(slot) = pending.slot.upgrade() {
-                slot.take(Err(BackendError::unavailable(SHUTTING_DOWN)));
+                slot.fill(Err(BackendError::unavailable(SHUTTING_DOWN)));
             }
         }
         self.core
@@ -108,26 +113,26 @@ impl<Q: Batchable> Drop for FlushTask<Q> {
     }
 }
 
-/// Ends when everyone who was ready to run has run.
-async fn next_turn() {
-    let mut waited = false;
+/// Lets every task that is ready run once.
+async fn yield_now() {
+    let mut yielded = false;
     poll_fn(|cx| {
-        if std::mem::replace(&mut waited, true) {
+        if std::mem::replace(&mut yielded, true) {
             return Poll::Ready(());
         }
-        // Behind all that is ready by now.
+        // The scheduler queues this task behind all that are ready.
         cx.waker().wake_by_ref();
         Poll::Pending
     })
     .await;
 }
 
-/// Sends what has a caller yet in one call, and gives each its answer.
+/// Sends the requests whose callers still wait in one call, and fills their slots.
 async fn flush<Q: Batchable>(core: &Core, requests: Vec<PendingRequest<Q>>) {
-    let with_callers = requests
+    let awaited = requests
         .into_iter()
         .filter_map(|pending| Some((pending.request, pending.slot.upgrade()?)));
-    let (requests, slots): (Vec<Q>, Vec<_>) = with_callers.unzip();
+    let (requests, slots): (Vec<Q>, Vec<_>) = awaited.unzip();
     if requests.is_empty() {
         return;
     }
@@ -135,13 +140,13 @@ async fn flush<Q: Batchable>(core: &Core, requests: Vec<PendingRequest<Q>>) {
     let call = Q::send(&*core.backend, &requests);
     let limit = core.settings.call_timeout;
     let answers = core.exchange_batch(limit, requests.len(), call).await;
-    for (slot, answer) in in_flight.0.drain(..).zip(spoiled(answers)) {
-        slot.take(answer);
+    for (slot, answer) in in_flight.0.drain(..).zip(with_mutants(answers)) {
+        slot.fill(answer);
     }
 }
 
-/// What planted faults make of the answers.
-fn spoiled<R: Clone>(mut answers: Vec<Response<R>>) -> Vec<Response<R>> {
+/// Returns the answers unchanged, unless a mutant alters them.
+fn with_mutants<R: Clone>(mut answers: Vec<Response<R>>) -> Vec<Response<R>> {
     if mutant!(BatchMixesAnswers) {
         answers.reverse();
     }
@@ -152,13 +157,13 @@ fn spoiled<R: Clone>(mut answers: Vec<Response<R>>) -> Vec<Response<R>> {
     answers
 }
 
-/// Those whose requests were sent. If the answer can no longer come, they are told.
+/// The slots of requests in flight. Dropping it fails them with an unknown outcome.
 struct InFlight<R>(Vec<Arc<ResponseSlot<R>>>);
 
 impl<R> Drop for InFlight<R> {
     fn drop(&mut self) {
         for slot in self.0.drain(..) {
-            slot.take(Err(BackendError::outcome_unknown(SHUTTING_DOWN)));
+            slot.fill(Err(BackendError::outcome_unknown(SHUTTING_DOWN)));
         }
     }
 }

@@ -1,7 +1,9 @@
-//! The task that keeps a session's subscription and carries its notifications to the router.
+//! The task that keeps a session's subscription and delivers its notifications to the router.
 //!
-//! Without a subscription waiters are served all the same, by their polls. A server that refuses
-//! it (the user may not subscribe) is asked again now and then, since its rights may be mended.
+//! The task subscribes again after each failure, with a pause. The pause is longer if the server
+//! refuses the subscription, because only a change of the user's permissions helps. Until then, polls
+//! alone serve the waiters. Whenever the subscription is confirmed or lost, the router asks every
+//! waiter for a poll, because notifications may have been missed.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -17,10 +19,12 @@ use crate::error::BackendError;
 use crate::mutants::mutant;
 use crate::sync::{Arc, Ordering};
 
+/// The longest pause after a transient failure.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause after the server refused the subscription.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
-/// Starts the task for a session, once, if the backend pushes.
+/// Spawns the task of a session, once, if the backend sends notifications.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
     let started = session.router.started.swap(true, Ordering::AcqRel);
     if core.capabilities.push && (!started || mutant!(SubscribesForEachWaiter)) {
@@ -30,18 +34,18 @@ pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
 }
 
 async fn run(core: Arc<Core>, session: Arc<Session>) {
-    let mut told = false;
+    let mut reported = false;
     loop {
         let pause = match listen_once(&core, &session).await {
-            Listened::Over => return,
-            Listened::Interrupted => {
-                told = false;
+            Disconnect::Unneeded => return,
+            Disconnect::Interrupted => {
+                reported = false;
                 PAUSE
             }
-            Listened::Failed(error) => {
-                // An outage is told once, not with every try.
-                if !std::mem::replace(&mut told, true) {
-                    core.events.not_subscribed(&error);
+            Disconnect::Failed(error) => {
+                // An outage is reported once, not with every attempt.
+                if !std::mem::replace(&mut reported, true) {
+                    core.events.subscription_failed(&error);
                 }
                 if error.is_transient() {
                     PAUSE
@@ -52,46 +56,48 @@ async fn run(core: Arc<Core>, session: Arc<Session>) {
         };
         set_listening(&core, &session, false);
         let pause = core.jittered(pause);
-        if let Either::Left(_) = select(pin!(unused(&core)), core.runtime.sleep(pause)).await {
+        if let Either::Left(_) = select(pin!(orphaned(&core)), core.runtime.sleep(pause)).await {
             return;
         }
     }
 }
 
-/// What a subscription came to.
-enum Listened {
-    /// Nobody needs another.
-    Over,
-    /// It stood and ended.
+/// Why there is no subscription any more.
+enum Disconnect {
+    /// The client has no user left, or the backend has no subscriptions.
+    Unneeded,
+    /// The subscription was confirmed and then lost.
     Interrupted,
+    /// The subscription was never confirmed.
     Failed(BackendError),
 }
 
-/// Subscribes and carries notifications until the subscription ends.
-async fn listen_once(core: &Core, session: &Session) -> Listened {
+/// Subscribes and delivers notifications until the subscription ends.
+async fn listen_once(core: &Core, session: &Session) -> Disconnect {
     let listen = pin!(core.backend.listen(session.id));
-    // Nobody waits for it, and it needs more round trips than a call whose limit is short.
+    // A subscription may need several round trips, and no caller waits for it. So a short call
+    // timeout does not apply.
     let limit = core.settings.call_timeout.max(CALL_TIMEOUT);
     match core.bounded(limit, listen).await {
-        Ok(notifications) => carry(core, session, notifications).await,
-        Err(BackendError::Closed | BackendError::Unsupported { .. }) => Listened::Over,
-        Err(error) => Listened::Failed(error),
+        Ok(notifications) => deliver(core, session, notifications).await,
+        Err(BackendError::Closed | BackendError::Unsupported { .. }) => Disconnect::Unneeded,
+        Err(error) => Disconnect::Failed(error),
     }
 }
 
-async fn carry(core: &Core, session: &Session, mut notifications: Notifications) -> Listened {
+async fn deliver(core: &Core, session: &Session, mut notifications: Notifications) -> Disconnect {
     set_listening(core, session, true);
-    let mut unused = pin!(unused(core));
+    let mut orphaned = pin!(orphaned(core));
     loop {
-        match select(unused.as_mut(), notifications.next()).await {
-            Either::Left(_) => return Listened::Over,
+        match select(orphaned.as_mut(), notifications.next()).await {
+            Either::Left(_) => return Disconnect::Unneeded,
             Either::Right((Some(Notification::Missed { listening }), _)) => {
                 set_listening(core, session, listening);
             }
             Either::Right((Some(notification), _)) => {
-                session.router.deliver(notification, core.now())
+                session.router.deliver(notification, core.now());
             }
-            Either::Right((None, _)) => return Listened::Interrupted,
+            Either::Right((None, _)) => return Disconnect::Interrupted,
         }
     }
 }
@@ -106,8 +112,8 @@ fn set_listening(core: &Core, session: &Session, listening: bool) {
     }
 }
 
-/// Ends when the client has no user left.
-async fn unused(core: &Core) {
+/// Waits until the client has no user left.
+async fn orphaned(core: &Core) {
     loop {
         let version = core.closing.version();
         if core.is_orphaned() {

@@ -1,34 +1,34 @@
 //! The task that polls all waiters of a session, in batches.
 //!
-//! [`Polls`](crate::client::state::polls::Polls) says which waiters are due. Batches do not wait
-//! for each other, so a batch without an answer delays nobody but its own members.
+//! [`Polls`](crate::client::state::polls::Polls) decides which waiters are due. Batches do not wait
+//! for each other, so a batch without an answer delays only its own waiters.
 //!
-//! A waiter that is dropped is forgotten. The answer to a poll that is under way then goes
-//! nowhere, and the release that the waiter has queued undoes whatever the poll did.
+//! A dropped waiter is removed from the schedule. The answer to a poll in flight is then discarded,
+//! and the release that the waiter queued undoes what the poll did.
 
 use futures_util::stream::FuturesUnordered;
 
 use crate::client::core::Core;
 use crate::client::state::answer::reply_of;
-use crate::client::state::polls::{Polled, PolledWaiter};
+use crate::client::state::polls::{PollHandle, PolledWaiter};
 use crate::client::state::session::Session;
 use crate::id::{Key, Operation};
 use crate::request::Poll;
 use crate::runtime::BoxFuture;
 use crate::sync::Arc;
 
-/// Takes a waiter in, and starts the session's task with the first.
-pub(crate) fn begin(
+/// Registers a waiter. The first call spawns the task of the session.
+pub(crate) fn register(
     core: &Arc<Core>,
     session: &Arc<Session>,
     key: &Key,
     operation: Operation,
-) -> Polled {
+) -> PollHandle {
     if session.polls.start() {
         core.runtime
             .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
     }
-    Polled::begin(&session.polls, key, operation)
+    PollHandle::register(&session.polls, key, operation)
 }
 
 async fn run(core: Arc<Core>, session: Arc<Session>) {
@@ -47,7 +47,7 @@ async fn run(core: Arc<Core>, session: Arc<Session>) {
             return;
         }
         let until = polls.arm();
-        core.until_work(&polls.changed, version, until, &mut calls)
+        core.wait_for_work(&polls.changed, version, until, &mut calls)
             .await;
     }
 }
@@ -63,6 +63,6 @@ async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWai
     let answers = core.exchange_batch(limit, requests.len(), call).await;
     for (waiter, answer) in waiters.iter().zip(answers) {
         core.events.poll(&waiter.key, reply_of(&answer));
-        waiter.put(answer);
+        waiter.push_answer(answer);
     }
 }

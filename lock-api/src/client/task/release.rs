@@ -1,10 +1,13 @@
-//! Releases: of guards, of attempts that were given up, and of calls without an answer.
+//! Sends releases: of guards, of abandoned attempts, and of calls without an answer.
 //!
-//! A guard's `release` sends the release itself. Everything else queues it for the client's task,
-//! which neither blocks nor spawns. The task sends releases in batches. It repeats each one until
-//! the server acknowledges it, or until the lease must have ended whatever was left. Repeated
-//! releases have their own pauses, batches and calls, so a key that can't be reached delays no
-//! other key.
+//! A guard's `release` sends its own release, once. If that gets no answer or is cancelled, the
+//! release goes into the [`ReleaseQueue`](crate::client::state::release_queue::ReleaseQueue). A
+//! dropped guard or attempt queues its release there at once, which never blocks or spawns. The
+//! background task sends queued releases in batches. It retries each one until the server
+//! acknowledges it, or until its lease must have expired on the server.
+//!
+//! A caller that awaits a release waits for a few calls at most. After that the outcome is unknown,
+//! and the task goes on.
 
 use std::pin::pin;
 
@@ -23,7 +26,7 @@ use crate::request::Release;
 use crate::runtime::{BoxFuture, Moment};
 use crate::sync::Arc;
 
-/// Starts the task, once.
+/// Spawns the task, once.
 pub(crate) fn start(core: &Arc<Core>) {
     if core.releases.start() {
         core.runtime.spawn(Box::pin(run(Arc::clone(core))));
@@ -35,49 +38,49 @@ pub(crate) async fn run(core: Arc<Core>) {
     let mut calls: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let version = releases.changed.version();
-        // Before the jobs: the last user may queue one, and go, between the two looks.
+        // This comes before `take`: the last user may queue a release and be dropped in between.
         let orphaned = core.is_orphaned();
         let work = releases.take(core.now());
         if orphaned && work.is_empty {
             return;
         }
-        for (sort, jobs) in work.batches {
+        for (lane, jobs) in work.batches {
             let core = Arc::clone(&core);
             calls.push(Box::pin(async move {
                 let failed = release_batch(&core, jobs).await;
-                core.releases.put_back(sort, failed);
+                core.releases.finish_call(lane, failed);
             }));
         }
-        core.until_work(&releases.changed, version, work.next, &mut calls)
+        core.wait_for_work(&releases.changed, version, work.next, &mut calls)
             .await;
     }
 }
 
-/// Sends a batch of ends; returns those to be sent again, and when.
+/// Sends a batch of releases. Returns those to retry, each with the moment of its next attempt.
 async fn release_batch(core: &Core, jobs: Vec<PendingRelease>) -> Vec<(Moment, PendingRelease)> {
     let requests: Vec<Release> = jobs.iter().map(PendingRelease::request).collect();
     let call = core.backend.release(&requests);
     let limit = core.settings.call_timeout;
     let answers = core.exchange_batch(limit, requests.len(), call).await;
-    let again = |(job, answer)| {
+    let retry = |(job, answer)| {
         let mut job = finish(core, job, answer)?;
         let pause = core.jittered(job.backoff.next());
         Some((core.now().saturating_add(pause), job))
     };
-    jobs.into_iter().zip(answers).filter_map(again).collect()
+    jobs.into_iter().zip(answers).filter_map(retry).collect()
 }
 
 /// The releases of one guard.
 pub(crate) type Jobs = SmallVec<[PendingRelease; 1]>;
 
-/// Sends the releases of a guard in one call, once. What has no answer is repeated in the
-/// background, also if this future is dropped.
+/// Sends the releases of a guard in one call, once. Releases without an answer go to the background
+/// task, also if this future is dropped.
 pub(crate) async fn send(core: &Arc<Core>, jobs: Jobs) {
     let mut requests: SmallVec<[Release; 1]> = jobs.iter().map(PendingRelease::request).collect();
-    let sent = Sent { core, jobs };
+    let in_flight = InFlight { core, jobs };
     let limit = core.settings.call_timeout;
-    let alone = core.batcher.alone();
-    let answers: SmallVec<[_; 1]> = match (&requests[..], &alone) {
+    let unbatched = core.batcher.begin_unbatched();
+    let answers: SmallVec<[_; 1]> = match (&requests[..], &unbatched) {
         ([_], None) => smallvec![send_batched(core, limit, requests.remove(0)).await],
         ([_], Some(_)) => smallvec![
             core.exchange_one(limit, core.backend.release(&requests))
@@ -88,10 +91,10 @@ pub(crate) async fn send(core: &Arc<Core>, jobs: Jobs) {
             core.exchange_batch(limit, many.len(), call).await.into()
         }
     };
-    sent.finish(answers);
+    in_flight.finish(answers);
 }
 
-/// Takes the answer to a release; gives the job back if it must be sent again.
+/// Applies the answer to a release. Returns the job if it must be retried.
 fn finish(
     core: &Core,
     mut job: PendingRelease,
@@ -115,34 +118,34 @@ fn finish(
         }
         Err(error) => Err(error),
     };
-    core.events.ended(&job.key, job.background, &result);
-    job.close(result);
+    core.events.released(&job.key, job.background, &result);
+    job.complete(result);
     None
 }
 
-/// Jobs that a caller has sent; the background gets them if the call is dropped midway.
-struct Sent<'a> {
+/// Releases that a caller has sent. If its future is dropped, the background task gets them.
+struct InFlight<'a> {
     core: &'a Core,
     jobs: Jobs,
 }
 
-impl Sent<'_> {
-    /// Takes the answers; who got none goes to the background.
+impl InFlight<'_> {
+    /// Applies the answers. The background task retries the releases that failed.
     fn finish(
         mut self,
         answers: impl IntoIterator<Item = Result<Answer<ReleaseReply>, BackendError>>,
     ) {
         for (mut job, answer) in std::mem::take(&mut self.jobs).into_iter().zip(answers) {
             job.background = false;
-            if let Some(mut again) = finish(self.core, job, answer) {
-                again.background = true;
-                self.core.releases.push(again);
+            if let Some(mut retry) = finish(self.core, job, answer) {
+                retry.background = true;
+                self.core.releases.push(retry);
             }
         }
     }
 }
 
-impl Drop for Sent<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         for mut job in std::mem::take(&mut self.jobs) {
             job.in_doubt = true;
@@ -151,7 +154,7 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// Waits for the end of an operation, but no longer than a few calls take.
+/// Waits for the result of a release, for two call timeouts at most.
 pub(crate) async fn await_release(
     core: &Core,
     done: &ReleaseResult,
@@ -163,7 +166,7 @@ pub(crate) async fn await_release(
     match select(pin!(done.wait()), core.runtime.sleep(limit)).await {
         Either::Left((result, _)) => result,
         Either::Right(_) => {
-            let reason = "the end was not acknowledged yet; it is repeated";
+            let reason = "the release is not acknowledged yet; the client retries it";
             Err(BackendError::outcome_unknown(reason))
         }
     }

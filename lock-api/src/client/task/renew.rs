@@ -1,15 +1,14 @@
-//! The task that renews all guards of a client; the renewal thread runs it.
+//! The task that renews all guards of a client. It runs on the renewal thread.
 //!
-//! [`Renewals`](crate::client::state::renewals) says when a holder is due. What is
-//! definite is final: the server's word that the holder is lost, or the deadline.
+//! [`Renewals`](crate::client::state::renewals) decides when a holder is due. A failed renewal is
+//! retried after a short random pause until the deadline. If a renewal gets no answer within the time
+//! of an attempt, the task sends another one *beside* it. The first call goes on until its call
+//! timeout. Its answer counts whenever it arrives, because the new deadline is computed from the
+//! moment when that request was sent. So no lock is lost because the network is slower than an
+//! attempt.
 //!
-//! A renewal that fails is tried again after a short random pause, until the deadline. One that
-//! has no answer after the time of a try is tried again *beside* it: a call is given up only
-//! after the time-out of a call, and an answer counts whenever it comes, since it says how long
-//! the holder lasts from the moment when its own request was sent. So a network that is slower
-//! than a try loses no lock.
-//!
-//! The same task notices losses and tells of them, whether anybody waits for one or not.
+//! A holder is lost when its deadline passes or the server says so. The task also reports losses and
+//! calls the hook, even if no code awaits the loss.
 
 use std::time::Duration;
 
@@ -28,12 +27,12 @@ use crate::request::Renew;
 use crate::runtime::BoxFuture;
 use crate::sync::Arc;
 
-/// How long a try is waited for, before another is sent beside it.
-fn try_limit(lease: Duration) -> Duration {
+/// How long an attempt may take before another one is sent beside it.
+fn attempt_time(lease: Duration) -> Duration {
     MAX_RENEW_ATTEMPT.min(lease / 10)
 }
 
-/// Starts the task, once.
+/// Spawns the task, once.
 pub(crate) fn start(core: &Arc<Core>) {
     if core.renewals.start() {
         core.runtime
@@ -46,7 +45,7 @@ async fn run(core: Arc<Core>) {
     loop {
         let version = core.renewals.changed.version();
         let orphaned = core.is_orphaned();
-        for batch in batches(&core) {
+        for batch in due_batches(&core) {
             calls.push(Box::pin(renew(Arc::clone(&core), batch)));
         }
         core.events.call_hook();
@@ -54,29 +53,29 @@ async fn run(core: Arc<Core>) {
             return;
         }
         let until = core.renewals.arm();
-        core.until_work(&core.renewals.changed, version, until, &mut calls)
+        core.wait_for_work(&core.renewals.changed, version, until, &mut calls)
             .await;
     }
 }
 
-/// One holder's part in a call.
+/// The renewal of one holder in a batch.
 pub(crate) struct Member {
     holder: Arc<HolderCell>,
     plan: Plan,
-    /// The number of the try.
+    /// The number of the attempt.
     number: u64,
 }
 
-/// What is due.
-pub(crate) fn batches(core: &Core) -> Vec<Vec<Member>> {
+/// Reports the losses that are due, and takes out the renewals to send now.
+pub(crate) fn due_batches(core: &Core) -> Vec<Vec<Member>> {
     let now = core.now();
     let mut members = Vec::new();
     for (holder, renew) in core.renewals.take_due(now) {
-        core.tell_losses(&holder, now);
-        core.renewals.look_again(&holder);
+        core.report_losses(&holder, now);
+        core.renewals.schedule_next_check(&holder);
         if renew && let Some(plan) = holder.plan(now) {
-            let again = now.saturating_add(try_limit(plan.lease) + pause(core, plan.lease));
-            let number = core.renewals.begin_try(&holder, again);
+            let retry = now.saturating_add(attempt_time(plan.lease) + pause(core, plan.lease));
+            let number = core.renewals.begin_attempt(&holder, retry);
             members.push(Member {
                 holder,
                 plan,
@@ -86,15 +85,15 @@ pub(crate) fn batches(core: &Core) -> Vec<Vec<Member>> {
     }
     let mut batches = Vec::new();
     while !members.is_empty() {
-        let later = members.split_off(members.len().min(MAX_BATCH));
-        batches.push(std::mem::replace(&mut members, later));
+        let rest = members.split_off(members.len().min(MAX_BATCH));
+        batches.push(std::mem::replace(&mut members, rest));
     }
     batches
 }
 
-/// The pause before a renewal is tried again.
+/// A random pause before a renewal is retried.
 fn pause(core: &Core, lease: Duration) -> Duration {
-    let limit = try_limit(lease);
+    let limit = attempt_time(lease);
     core.random_between(limit / 4, limit / 2)
 }
 
@@ -121,15 +120,16 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
         if let Next::Renewed(due) = next
             && mutant!(CancelBeforeSchedule)
         {
-            // Its end may have begun, and taken it out of the schedule.
+            // Its release may have begun and removed it from the schedule.
             core.renewals.schedule(&member.holder, core.now(), due);
             continue;
         }
-        core.renewals.end_try(&member.holder, member.number, next);
+        core.renewals
+            .end_attempt(&member.holder, member.number, next);
     }
 }
 
-/// Takes the answer to a renewal.
+/// Applies the answer to a renewal.
 fn apply(
     core: &Core,
     holder: &HolderCell,
@@ -137,30 +137,31 @@ fn apply(
     answer: &Result<Answer<RenewReply>, BackendError>,
 ) -> Next {
     let now = core.now();
-    let unless_lost = |lost: bool| if lost { Next::Never } else { Next::Again(now) };
+    let stop_if = |lost: bool| if lost { Next::Stop } else { Next::Retry(now) };
     match answer {
         Ok(answer) => match answer.reply {
             RenewReply::Renewed { token, remaining } => {
                 if core.extend(holder, answer.status(token, remaining)) {
                     Next::Renewed(core.renewals.due_after(answer.sent, plan.lease))
                 } else {
-                    Next::Never
+                    Next::Stop
                 }
             }
             RenewReply::Lost(reason) => {
-                // If its end has begun, another hold may keep the holder: renew through that one.
-                unless_lost(holder.lose_through(plan.operation.sequence, reason))
+                // If the release of this hold has begun, another hold may need the holder. The next
+                // attempt renews through that one.
+                stop_if(holder.lose_through(plan.operation.sequence, reason))
             }
         },
         Err(BackendError::ForeignValue { .. }) => {
-            // Somebody wrote over the key, and the hold with it.
-            unless_lost(holder.lose_through(plan.operation.sequence, EndReason::Unknown))
+            // Something else has overwritten the key and the hold.
+            stop_if(holder.lose_through(plan.operation.sequence, EndReason::Unknown))
         }
         Err(BackendError::Closed) => {
             holder.lose(Loss::ClientClosed);
-            Next::Never
+            Next::Stop
         }
-        Err(_) if mutant!(OneErrorEndsRenewal) => Next::Never,
-        Err(_) => Next::Again(now.saturating_add(pause(core, plan.lease))),
+        Err(_) if mutant!(OneErrorEndsRenewal) => Next::Stop,
+        Err(_) => Next::Retry(now.saturating_add(pause(core, plan.lease))),
     }
 }

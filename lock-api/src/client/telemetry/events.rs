@@ -1,8 +1,12 @@
-//! What a client tells of its work: `tracing` events, metrics, and the hook for losses.
+//! Reports the work of a client: `tracing` events, metrics, and the hook for losses.
 //!
-//! Whatever happens is told by one call from where it happens, and what that comes to is decided
-//! here. Names, levels and fields are those of `docs/observability.md`. No event carries what
-//! authorises anything: no session, no owner, no sequence.
+//! The rest of the client calls one method of [`Events`] for each thing that happens. The method
+//! decides which event, metrics and hook calls follow. `docs/observability.md` lists the names,
+//! levels and fields. Events never carry secrets, which are the session, the owner and the sequence
+//! number of an operation.
+//!
+//! Losses go into a queue. The renewal task drains it and calls the hook, so the hook never runs
+//! under a lock or in the caller's thread.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +19,7 @@ use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::loss::{Hook, LossEvent};
 use crate::client::state::settings::Settings;
-use crate::client::telemetry::meter::{self, count, record, shift};
+use crate::client::telemetry::meter::{self, adjust, count, record};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::{EndReason, PollReply, Queued, ReleaseReply, RenewReply};
@@ -25,8 +29,8 @@ use crate::sync::{AtomicBool, Mutex, Ordering};
 
 pub(crate) const TARGET: &str = "leasehold";
 
-/// An event; its name is its message too.
-macro_rules! tell {
+/// Emits a `tracing` event whose name is also its message.
+macro_rules! emit {
     ($level:ident, $name:literal $(, $($field:tt)+)?) => {
         tracing::event!(
             name: $name,
@@ -36,16 +40,16 @@ macro_rules! tell {
         )
     };
 }
-pub(crate) use tell;
+pub(crate) use emit;
 
 #[derive(Debug)]
 pub(crate) struct Events {
     label: Label,
     has_tokens: bool,
     on_loss: Option<Hook>,
-    /// Losses that the hook has not been called with.
+    /// Losses for which the hook was not called yet.
     losses: Mutex<VecDeque<LossEvent>>,
-    short_lease_told: AtomicBool,
+    short_lease_reported: AtomicBool,
 }
 
 impl Events {
@@ -57,26 +61,28 @@ impl Events {
             has_tokens: capabilities.fencing_tokens,
             on_loss: settings.on_loss.clone(),
             losses: Mutex::default(),
-            short_lease_told: AtomicBool::new(false),
+            short_lease_reported: AtomicBool::new(false),
         }
     }
 
+    /// The token, if the backend has fencing tokens.
     fn token(&self, token: FencingToken) -> Option<FencingToken> {
         self.has_tokens.then_some(token)
     }
 
+    /// The token as events show it.
     pub(crate) fn number(&self, token: FencingToken) -> Option<u64> {
         self.token(token).map(FencingToken::get)
     }
 
-    /// An attempt has a place in the queue.
-    pub(crate) fn queued(&self, key: &Key, mode: Mode, waiter: &Queued) {
-        let ahead = waiter.ahead;
-        tell!(DEBUG, "queued", key = key.as_str(), mode = %Shown(mode), ahead);
+    /// An attempt became a waiter.
+    pub(crate) fn queued(&self, key: &Key, mode: Mode, queued: &Queued) {
+        let ahead = queued.ahead;
+        emit!(DEBUG, "queued", key = key.as_str(), mode = %DisplayMode(mode), ahead);
         count!(meter::QUEUED, "mode" => mode_name(mode));
     }
 
-    /// A place in the queue was looked at.
+    /// A waiter was polled.
     pub(crate) fn poll(&self, key: &Key, result: Result<&PollReply, &BackendError>) {
         let outcome = match result {
             Ok(PollReply::Acquired(_)) => "acquired",
@@ -85,17 +91,17 @@ impl Events {
             Err(_) => "failed",
         };
         let error = result.err().map(tracing::field::display);
-        tell!(TRACE, "polled", key = key.as_str(), outcome, error);
+        emit!(TRACE, "polled", key = key.as_str(), outcome, error);
         count!(meter::POLLS, "outcome" => outcome);
     }
 
-    /// A holder was to be renewed; what fails is tried again until the deadline.
+    /// A renewal was answered or failed.
     pub(crate) fn renewal(&self, key: &Key, result: Result<&RenewReply, &BackendError>) {
         let key = key.as_str();
         let outcome = match result {
             Ok(RenewReply::Renewed { token, remaining }) => {
                 let token = self.number(*token);
-                tell!(
+                emit!(
                     TRACE,
                     "renewed",
                     key,
@@ -105,79 +111,80 @@ impl Events {
                 "renewed"
             }
             Ok(RenewReply::Lost(reason)) => {
-                tell!(DEBUG, "not renewed", key, reason = reason_name(*reason));
+                emit!(DEBUG, "not renewed", key, reason = reason_name(*reason));
                 "lost"
             }
             Err(error) => {
-                tell!(DEBUG, "renewal failed", key, %error);
+                emit!(DEBUG, "renewal failed", key, %error);
                 "failed"
             }
         };
         count!(meter::RENEWALS, "outcome" => outcome);
     }
 
-    /// A call that was to renew `count` holders failed for `failed` of them.
+    /// A call that renews `count` holders failed for `failed` of them.
     pub(crate) fn renewals_failed(&self, failed: usize, count: usize, error: &BackendError) {
-        tell!(INFO, "renewals failed", failed, count, %error);
+        emit!(INFO, "renewals failed", failed, count, %error);
     }
 
-    /// A conversion acted, on a guard that was in use in the mode `from`, if it was.
+    /// A conversion succeeded. `from` is the old mode if the guard is still in use.
     pub(crate) fn converted(&self, key: &Key, from: Option<Mode>, to: Mode, token: FencingToken) {
         let token = self.number(token);
-        tell!(DEBUG, "converted", key = key.as_str(), mode = %Shown(to), token);
+        emit!(DEBUG, "converted", key = key.as_str(), mode = %DisplayMode(to), token);
         if let Some(from) = from {
-            shift!(meter::GUARDS, -1.0, "mode" => mode_name(from));
-            shift!(meter::GUARDS, 1.0, "mode" => mode_name(to));
+            adjust!(meter::GUARDS, -1.0, "mode" => mode_name(from));
+            adjust!(meter::GUARDS, 1.0, "mode" => mode_name(to));
         }
     }
 
-    /// A guard is about to be handed out.
+    /// A caller is about to get a guard.
     pub(crate) fn guard_made(&self, mode: Mode) {
-        shift!(meter::GUARDS, 1.0, "mode" => mode_name(mode));
+        adjust!(meter::GUARDS, 1.0, "mode" => mode_name(mode));
     }
 
-    /// The end of a hold that was not lost has begun.
-    pub(crate) fn ending(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
+    /// The release of a hold that was not lost has begun.
+    pub(crate) fn releasing(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
         let held = now.saturating_since(hold.since);
-        tell!(
+        emit!(
             DEBUG,
             "ending",
             key = holder.key.as_str(),
-            mode = %Shown(hold.mode),
+            mode = %DisplayMode(hold.mode),
             token = self.number(holder.token()),
             held_ms = millis(held)
         );
-        Self::guard_over(hold.mode, held, "ended");
+        Self::guard_ended(hold.mode, held, "ended");
     }
 
-    fn guard_over(mode: Mode, held: Duration, how: &'static str) {
+    /// A guard is no longer in use.
+    fn guard_ended(mode: Mode, held: Duration, outcome: &'static str) {
         let mode = mode_name(mode);
-        shift!(meter::GUARDS, -1.0, "mode" => mode);
-        record!(meter::HOLD, held, "mode" => mode, "outcome" => how);
+        adjust!(meter::GUARDS, -1.0, "mode" => mode);
+        record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome);
     }
 
-    /// A hold was handed off; this client keeps it no longer.
+    /// A hold was handed off.
     pub(crate) fn handed_off(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
         let held = now.saturating_since(hold.since);
-        tell!(
+        emit!(
             DEBUG,
             "handed off",
             key = holder.key.as_str(),
-            mode = %Shown(hold.mode),
+            mode = %DisplayMode(hold.mode),
             token = self.number(holder.token()),
             held_ms = millis(held)
         );
-        Self::guard_over(hold.mode, held, "handed_off");
+        Self::guard_ended(hold.mode, held, "handed_off");
     }
 
-    /// A hold that was handed off was adopted by this client.
+    /// This client adopted a hold.
     pub(crate) fn adopted(&self, holder: &HolderCell, mode: Mode) {
         let token = self.number(holder.token());
-        tell!(DEBUG, "adopted", key = holder.key.as_str(), mode = %Shown(mode), token);
+        emit!(DEBUG, "adopted", key = holder.key.as_str(), mode = %DisplayMode(mode), token);
     }
 
-    /// An end was acknowledged, or given up.
-    pub(crate) fn ended(
+    /// A release was acknowledged or given up.
+    pub(crate) fn released(
         &self,
         key: &Key,
         background: bool,
@@ -191,33 +198,33 @@ impl Events {
         };
         let key = key.as_str();
         match result {
-            Ok(_) => tell!(DEBUG, "ended", key, outcome, reason, background),
-            Err(error) => tell!(INFO, "ended", key, outcome, %error, background),
+            Ok(_) => emit!(DEBUG, "ended", key, outcome, reason, background),
+            Err(error) => emit!(INFO, "ended", key, outcome, %error, background),
         }
         let by = if background { "background" } else { "release" };
         count!(meter::RELEASES, "outcome" => outcome, "by" => by);
     }
 
-    /// An end got no answer; it is sent again.
+    /// A release failed and is retried.
     pub(crate) fn release_failed(&self, key: &Key, error: &BackendError) {
-        tell!(DEBUG, "end failed", key = key.as_str(), %error);
+        emit!(DEBUG, "end failed", key = key.as_str(), %error);
         count!(meter::RELEASE_RETRIES);
     }
 
-    /// A guard is lost.
+    /// A guard was lost.
     pub(crate) fn lost(&self, holder: &HolderCell, hold: &HoldState, reason: Loss, now: Moment) {
         let held = now.saturating_since(hold.since);
         let token = holder.token();
-        tell!(
+        emit!(
             WARN,
             "lost",
             key = holder.key.as_str(),
-            mode = %Shown(hold.mode),
+            mode = %DisplayMode(hold.mode),
             token = self.number(token),
             reason = loss_name(reason),
             held_ms = millis(held)
         );
-        Self::guard_over(hold.mode, held, "lost");
+        Self::guard_ended(hold.mode, held, "lost");
         count!(meter::LOSSES, "mode" => mode_name(hold.mode), "reason" => loss_name(reason));
         if self.on_loss.is_some() {
             self.losses.lock().push_back(LossEvent {
@@ -231,48 +238,48 @@ impl Events {
         }
     }
 
-    /// Calls the hook with each loss that it has not been told.
+    /// Calls the hook for each queued loss.
     pub(crate) fn call_hook(&self) {
         let Some(hook) = &self.on_loss else {
             return;
         };
         loop {
-            // Not under the lock: the hook may do anything.
+            // The hook may run any code, so the lock is released before the call.
             let Some(event) = self.losses.lock().pop_front() else {
                 return;
             };
             if !hook.call(&event) {
-                tell!(ERROR, "on_loss panicked", key = event.key.as_str());
+                emit!(ERROR, "on_loss panicked", key = event.key.as_str());
             }
         }
     }
 
-    /// The server's clock did not go on as the local one did.
+    /// The server's clock has stepped.
     pub(crate) fn clock_stepped(&self) {
-        tell!(WARN, "server clock stepped");
+        emit!(WARN, "server clock stepped");
         count!(meter::CLOCK_STEPS);
     }
 
-    /// Notifications come from now on, or come no longer.
+    /// The subscription was confirmed or lost.
     pub(crate) fn subscription(&self, listening: bool) {
         if listening {
-            tell!(DEBUG, "subscribed");
+            emit!(DEBUG, "subscribed");
         } else {
-            tell!(WARN, "subscription lost");
+            emit!(WARN, "subscription lost");
             count!(meter::SUBSCRIPTION_FAILURES);
         }
     }
 
-    /// The server does not let the client subscribe, or does not answer.
-    pub(crate) fn not_subscribed(&self, error: &BackendError) {
-        tell!(WARN, "subscription failed", %error);
+    /// The server refused the subscription or did not answer.
+    pub(crate) fn subscription_failed(&self, error: &BackendError) {
+        emit!(WARN, "subscription failed", %error);
         count!(meter::SUBSCRIPTION_FAILURES);
     }
 
-    /// A lock is asked for with this lease.
-    pub(crate) fn asked(&self, key: &Key, lease: Duration) {
-        if lease < SHORT_LEASE && !self.short_lease_told.swap(true, Ordering::Relaxed) {
-            tell!(
+    /// An acquisition uses this lease. Warns once for each client if the lease is short.
+    pub(crate) fn check_lease(&self, key: &Key, lease: Duration) {
+        if lease < SHORT_LEASE && !self.short_lease_reported.swap(true, Ordering::Relaxed) {
+            emit!(
                 WARN,
                 "short lease",
                 key = key.as_str(),
@@ -282,10 +289,10 @@ impl Events {
     }
 }
 
-/// A mode as events show it.
-pub(crate) struct Shown(pub(crate) Mode);
+/// Displays a mode as events show it.
+pub(crate) struct DisplayMode(pub(crate) Mode);
 
-impl fmt::Display for Shown {
+impl fmt::Display for DisplayMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Mode::Permits(count) => write!(f, "permits({count})"),
@@ -324,6 +331,6 @@ const fn loss_name(loss: Loss) -> &'static str {
 }
 
 pub(crate) fn millis(duration: Duration) -> f64 {
-    // Whole microseconds, so that no digits come from the conversion.
+    // Whole microseconds, so that the conversion adds no digits.
     duration.as_micros() as f64 / 1e3
 }

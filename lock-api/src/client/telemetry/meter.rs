@@ -1,7 +1,8 @@
-//! Metrics through the `metrics` facade: nothing at all without the feature `metrics`.
+//! Metrics through the `metrics` facade. Without the feature `metrics`, the macros only evaluate
+//! their arguments.
 //!
-//! Names and labels are those of `docs/observability.md`. A key is never a label: there may be
-//! millions of them.
+//! `docs/observability.md` lists the names and labels. A key is never a label, because there may be
+//! millions of keys.
 
 /// Adds one to a counter.
 #[cfg(feature = "metrics")]
@@ -19,9 +20,9 @@ macro_rules! record {
     };
 }
 
-/// Moves a gauge, by a signed number.
+/// Adds a signed number to a gauge.
 #[cfg(feature = "metrics")]
-macro_rules! shift {
+macro_rules! adjust {
     ($name:expr, $by:expr $(, $label:literal => $value:expr)*) => {
         ::metrics::gauge!($name $(, $label => $value)*).increment($by)
     };
@@ -44,62 +45,59 @@ macro_rules! record {
 }
 
 #[cfg(not(feature = "metrics"))]
-macro_rules! shift {
+macro_rules! adjust {
     ($name:expr, $by:expr $(, $label:literal => $value:expr)*) => {{
         _ = ($name, $by);
         $(_ = $value;)*
     }};
 }
 
-pub(crate) use {count, record, shift};
+pub(crate) use {adjust, count, record};
 
-/// Calls that took a lock, or tried to.
+/// Calls that took a lock or tried to.
 pub(crate) const ACQUISITIONS: &str = "leasehold_acquisitions_total";
-/// How long they took.
+/// Duration of those calls.
 pub(crate) const WAIT: &str = "leasehold_wait_seconds";
-/// Places taken in a queue.
+/// Waiters that entered a queue.
 pub(crate) const QUEUED: &str = "leasehold_queued_total";
-/// Looks at a place in a queue.
+/// Polls for a waiter.
 pub(crate) const POLLS: &str = "leasehold_polls_total";
 /// Guards in use.
 pub(crate) const GUARDS: &str = "leasehold_guards";
-/// How long guards were in use.
+/// Time for which guards were in use.
 pub(crate) const HOLD: &str = "leasehold_hold_seconds";
-/// Renewals.
+/// Renewals of a holder.
 pub(crate) const RENEWALS: &str = "leasehold_renewals_total";
 /// Guards that were lost.
 pub(crate) const LOSSES: &str = "leasehold_losses_total";
-/// Ends that were acknowledged or given up.
+/// Releases that were acknowledged or given up.
 pub(crate) const RELEASES: &str = "leasehold_releases_total";
-/// Ends that had to be sent again.
+/// Releases that had to be sent again.
 pub(crate) const RELEASE_RETRIES: &str = "leasehold_release_retries_total";
 /// Steps of the server's clock.
 pub(crate) const CLOCK_STEPS: &str = "leasehold_clock_steps_total";
-/// Subscriptions that ended or could not be had.
+/// Subscriptions that broke or failed.
 pub(crate) const SUBSCRIPTION_FAILURES: &str = "leasehold_subscription_failures_total";
 
-/// Tells the recorder what the metrics are.
+/// Registers the descriptions of all metrics with the recorder.
 #[cfg(feature = "metrics")]
 pub(crate) fn describe() {
     use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-    for (name, what) in [
-        (ACQUISITIONS, "Calls that took a lock, or tried to"),
-        (QUEUED, "Waiters taken in a queue"),
-        (POLLS, "Looks at a waiter in a queue"),
+    for (name, description) in [
+        (ACQUISITIONS, "Calls that took a lock or tried to"),
+        (QUEUED, "Waiters that entered a queue"),
+        (POLLS, "Polls for a waiter"),
         (RENEWALS, "Renewals of a holder"),
         (LOSSES, "Guards that were lost"),
-        (RELEASES, "Ends that were acknowledged or given up"),
-        (RELEASE_RETRIES, "Ends that had to be sent again"),
+        (RELEASES, "Releases that were acknowledged or given up"),
+        (RELEASE_RETRIES, "Releases that had to be sent again"),
         (CLOCK_STEPS, "Steps of the server's clock"),
-        (
-            SUBSCRIPTION_FAILURES,
-            "Subscriptions that ended or could not be had",
-        ),
+        (SUBSCRIPTION_FAILURES, "Subscriptions that broke or failed"),
     ] {
-        describe_counter!(name, Unit::Count, what);
+        describe_counter!(name, Unit::Count, description);
     }
     describe_gauge!(GUARDS, Unit::Count, "Guards in use");
-    describe_histogram!(WAIT, Unit::Seconds, "How long calls that take a lock took");
-    describe_histogram!(HOLD, Unit::Seconds, "How long guards were in use");
+    describe_histogram!(WAIT, Unit::Seconds, "Duration of calls that take a lock");
+    describe_histogram!(HOLD, Unit::Seconds, "Time for which guards were in use");
 }

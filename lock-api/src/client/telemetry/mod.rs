@@ -1,4 +1,4 @@
-//! What a client reports of its work: `tracing` events, metrics, and the hook for losses.
+//! How a client reports its work: `tracing` events, metrics, and the hook for losses.
 
 pub(crate) mod events;
 pub(crate) mod meter;
