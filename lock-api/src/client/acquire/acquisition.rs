@@ -49,7 +49,7 @@ impl<'a> Acquisition<'a> {
     pub(crate) fn finish(mut self, result: &Result<Outcome<Hold>, Error>) {
         match result {
             Ok(Outcome::Acquired(hold)) => self.report("acquired", Some(hold), None),
-            Ok(Outcome::Held(_)) => self.report("held", None, None),
+            Ok(Outcome::Held(_)) => self.report("contended", None, None),
             Ok(Outcome::TimedOut(_)) => self.report("timed_out", None, None),
             Err(error @ Error::Refused { .. }) => self.report("refused", None, Some(error)),
             Err(error) => self.report("failed", None, Some(error)),

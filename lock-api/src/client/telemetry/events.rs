@@ -147,13 +147,13 @@ impl Events {
         let held = now.saturating_since(hold.since);
         emit!(
             DEBUG,
-            "ending",
+            "releasing",
             key = holder.key.as_str(),
             mode = %DisplayMode(hold.mode),
             token = self.number(holder.token()),
             held_ms = millis(held)
         );
-        Self::guard_ended(hold.mode, held, "ended");
+        Self::guard_ended(hold.mode, held, "released");
     }
 
     /// A guard is no longer in use.
@@ -198,8 +198,8 @@ impl Events {
         };
         let key = key.as_str();
         match result {
-            Ok(_) => emit!(DEBUG, "ended", key, outcome, reason, background),
-            Err(error) => emit!(INFO, "ended", key, outcome, %error, background),
+            Ok(_) => emit!(DEBUG, "released", key, outcome, reason, background),
+            Err(error) => emit!(INFO, "released", key, outcome, %error, background),
         }
         let by = if background { "background" } else { "release" };
         count!(meter::RELEASES, "outcome" => outcome, "by" => by);
@@ -207,7 +207,7 @@ impl Events {
 
     /// A release failed and is retried.
     pub(crate) fn release_failed(&self, key: &Key, error: &BackendError) {
-        emit!(DEBUG, "end failed", key = key.as_str(), %error);
+        emit!(DEBUG, "release failed", key = key.as_str(), %error);
         count!(meter::RELEASE_RETRIES);
     }
 
@@ -313,7 +313,7 @@ const fn reason_name(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Expired => "expired",
         EndReason::Forced => "forced",
-        EndReason::Released => "ended",
+        EndReason::Released => "released",
         EndReason::Unknown => "unknown",
     }
 }
