@@ -342,7 +342,9 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 ///
 /// ```
 /// use async_trait::async_trait;
-/// use leasehold_api::{BackendError, LockBackend, Renew, RenewReply, Stamped, forward_lock_backend};
+/// use leasehold_api::{
+///     BackendError, LockBackend, Renew, RenewReply, Stamped, forward_lock_backend,
+/// };
 ///
 /// #[derive(Debug)]
 /// struct Logged<B>(B);

@@ -61,7 +61,8 @@ impl fmt::Display for Key {
 pub struct SessionId([u8; 16]);
 
 impl SessionId {
-    /// Creates an id from 16 bytes, which must come from [`Runtime::fill_random`](crate::Runtime::fill_random).
+    /// Creates an id from 16 bytes, which must come from
+    /// [`Runtime::fill_random`](crate::Runtime::fill_random).
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }

@@ -50,8 +50,9 @@ impl TokioRuntime {
         Self { handle }
     }
 
-    /// The tokio runtime of the renewal thread, for connections that its tasks depend on. Starts the
-    /// thread if necessary, and returns `None` if that fails.
+    /// The tokio runtime of the renewal thread, for connections that its tasks depend on.
+    ///
+    /// Starts the thread if the process has none. Returns `None` if the thread cannot be started.
     ///
     /// A fork does not copy threads. A forked child starts a new renewal thread.
     pub fn renewal_thread() -> Option<tokio::runtime::Handle> {

@@ -1,8 +1,8 @@
-//! Acquire and poll: the two commands that can answer with a hold or a place.
+//! The commands acquire and poll.
 
 use crate::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD, SCAN_FREELY};
 use crate::id::{FencingToken, Operation};
-use crate::machine::state::{Grant, Hold, State, Waiter, is_over};
+use crate::machine::state::{Grant, Hold, State, Waiter, is_expired};
 use crate::machine::{Env, Message};
 use crate::reply::{AcquireReply, Contention, PollReply, Refused};
 use crate::request::{Acquire, Mode, Policy, Poll, Wait};
@@ -15,7 +15,7 @@ impl State {
         request: &Acquire,
         out: &mut Vec<Message>,
     ) -> AcquireReply {
-        self.forget_if_over(env.now);
+        self.clear_if_expired(env.now);
         if let Some(refused) = self.refuse_delivery(env, request) {
             return AcquireReply::Refused(refused);
         }
@@ -25,9 +25,9 @@ impl State {
         let seen = self
             .watermark(request.operation.session, env.now)
             .map_or(0, |watermark| watermark.sequence);
-        // Noted even if it only reports or is stale: a copy of this very sending may come as late
-        // as its own window allows, and must not outlive the watermark.
-        self.note(env, request.operation, None);
+        // Raised even if the acquire only reports or is stale: a copy of this very message may
+        // arrive as late as its own window allows, and the watermark must outlive it.
+        self.raise_watermark(env, request.operation, None);
         if let Some(reply) = self.report(request.operation, env.now) {
             return reply;
         }
@@ -41,15 +41,15 @@ impl State {
             .holders
             .contains_key(&self.holder_id(request.operation))
         {
-            return self.enter_again(env, request);
+            return self.reenter(env, request);
         }
         if self.may_enter(request.mode) {
             return self.enter(env, request);
         }
-        self.queue_or_give_up(env, request)
+        self.queue_or_contend(env, request)
     }
 
-    /// The checks that need nothing but the clock and the stored token.
+    /// Checks delivery window and floor. Needs only the clock and the stored token.
     fn refuse_delivery(&self, env: Env<'_>, request: &Acquire) -> Option<Refused> {
         let latest = env.now.saturating_add(env.settings.delivery_window);
         let outside = request.deliver_before < env.now || request.deliver_before > latest;
@@ -65,8 +65,8 @@ impl State {
         (floor > highest).then_some(Refused::FloorTooHigh)
     }
 
-    /// Whether it matters for this attempt who has expired. A reader's token does: it joins the
-    /// epoch of those who read, and of nobody who is gone.
+    /// Whether the outcome of this attempt depends on expired holders. It always does for a reader:
+    /// it joins the epoch of live readers, but not of expired ones.
     fn depends_on_expiry(&self, request: &Acquire) -> bool {
         self.has_queue()
             || request.mode == Mode::Shared
@@ -75,7 +75,7 @@ impl State {
             || self.holders.len() >= request.limits.holders as usize
     }
 
-    /// How the operation stands if it is live already.
+    /// The reply for an operation that already holds or waits.
     fn report(&self, operation: Operation, now: ServerTime) -> Option<AcquireReply> {
         if let Some(holder) = self.live(operation, now) {
             return Some(AcquireReply::Acquired(self.acquired(holder, now)));
@@ -84,11 +84,11 @@ impl State {
         let waits = self
             .waiters
             .get(&ticket)
-            .is_some_and(|waiter| !is_over(waiter.end, now));
+            .is_some_and(|waiter| !is_expired(waiter.end, now));
         waits.then(|| AcquireReply::Queued(self.queued(ticket, now)))
     }
 
-    /// Takes the newcomer's terms if the key is idle, and insists on its own otherwise.
+    /// Sets the spec of an idle key. Otherwise checks that the request has the spec in use.
     fn adopt(&mut self, request: &Acquire) -> Result<(), Refused> {
         match self.spec {
             Some(lives_with) if lives_with != request.spec => {
@@ -105,8 +105,8 @@ impl State {
         }
     }
 
-    /// One more hold of an owner that holds already.
-    fn enter_again(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
+    /// Adds a hold to an existing holder of the owner (rule 5).
+    fn reenter(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
         let holder_id = self.holder_id(request.operation);
         let Some(holder) = self.holders.get_mut(&holder_id) else {
             return AcquireReply::Refused(Refused::Stale);
@@ -122,7 +122,7 @@ impl State {
             mode: request.mode,
         });
         if !holder.revoked {
-            // An inner hold with a shorter lease must not shorten the holder.
+            // An inner hold with a shorter lease must not shorten the holder's lease.
             holder.end = holder.end.max(env.now.saturating_add(request.lease));
         }
         let end = holder.end;
@@ -137,7 +137,7 @@ impl State {
         )
     }
 
-    /// Whether a newcomer may have what is free, after settling.
+    /// Whether a new attempt gets the free capacity. Called after settling.
     fn may_enter(&self, mode: Mode) -> bool {
         let policy = self.spec.map(|spec| spec.policy());
         let all_unreachable = self.waiters.len() == self.unreachable as usize;
@@ -162,15 +162,16 @@ impl State {
         };
         self.grant(env, grant);
         self.report(request.operation, env.now)
-            .expect("it was granted just now")
+            .expect("the operation was granted")
     }
 
-    fn queue_or_give_up(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
-        let wait = request
-            .wait
-            .filter(|wait| wait.wait_until.is_none_or(|until| !is_over(until, env.now)));
+    fn queue_or_contend(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
+        let wait = request.wait.filter(|wait| {
+            wait.wait_until
+                .is_none_or(|until| !is_expired(until, env.now))
+        });
         let Some(wait) = wait else {
-            return AcquireReply::Contended(self.held(env.now));
+            return AcquireReply::Contended(self.contention(env.now));
         };
         if self.waiters.len() >= request.limits.waiters as usize {
             self.sweep_waiters(env.now);
@@ -206,11 +207,11 @@ impl State {
         ticket
     }
 
-    /// Who stands in the way. Looking at each holder is bounded like any scan.
-    fn held(&self, now: ServerTime) -> Contention {
+    /// The reply for a key that is not free. The search for the first end is bounded like a scan.
+    fn contention(&self, now: ServerTime) -> Contention {
         let few = self.holders.len() <= SCAN_FREELY;
-        let among = self.holders.values().filter(|_| few);
-        let first = among.min_by_key(|holder| holder.end);
+        let candidates = self.holders.values().filter(|_| few);
+        let first = candidates.min_by_key(|holder| holder.end);
         Contention {
             retry_after: self.retry_after(now),
             holder: first.map(|holder| holder.label.clone()),
@@ -226,7 +227,7 @@ impl State {
         self.refresh_waiter(env, request);
         let own = Some(request.operation);
         let dropped = self.begin(env, request.operation, own, Self::has_queue, out);
-        self.take_barging(env, request.operation, out);
+        self.grant_barging(env, request.operation, out);
 
         match self.report(request.operation, env.now) {
             Some(AcquireReply::Acquired(acquired)) => PollReply::Acquired(acquired),
@@ -235,7 +236,8 @@ impl State {
         }
     }
 
-    /// Extends the caller's own place, if it has not expired, and clears its watermark.
+    /// Extends the waiter of the polled operation, unless it has expired, and clears its unreachable
+    /// mark.
     fn refresh_waiter(&mut self, env: Env<'_>, request: &Poll) {
         let waiter_lease = self
             .spec
@@ -243,7 +245,7 @@ impl State {
         let Some(waiter) = self
             .ticket(request.operation)
             .and_then(|ticket| self.waiters.get_mut(&ticket))
-            .filter(|waiter| !is_over(waiter.end, env.now))
+            .filter(|waiter| !is_expired(waiter.end, env.now))
         else {
             return;
         };
@@ -254,8 +256,8 @@ impl State {
         self.cover_holder(end, env.settings);
     }
 
-    /// Under barging a waiter gets a free key by its own poll.
-    fn take_barging(&mut self, env: Env<'_>, operation: Operation, out: &mut Vec<Message>) {
+    /// Under the barging policy, a waiter gets a free key by its own poll.
+    fn grant_barging(&mut self, env: Env<'_>, operation: Operation, out: &mut Vec<Message>) {
         let barging = self
             .spec
             .is_some_and(|spec| spec.policy() == Policy::Barging);

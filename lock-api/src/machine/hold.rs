@@ -1,10 +1,10 @@
-//! Renew, end, convert and forced release: the commands on what is held.
+//! The commands renew, release, convert and forced release.
 
 use std::time::Duration;
 
 use crate::id::{FencingToken, Operation};
 use crate::machine::settle::Settling;
-use crate::machine::state::{Holder, HolderId, State, is_over};
+use crate::machine::state::{Holder, HolderId, State, is_expired};
 use crate::machine::{Env, Message, Payload};
 use crate::reply::{ConvertReply, EndReason, ForceReply, ReleaseReply, RenewReply};
 use crate::request::{Convert, ForceHow, ForceRelease, Kind, Mode, Release, Renew};
@@ -33,8 +33,8 @@ impl State {
         }
     }
 
-    /// Moves the end of the operation's holder, never to an earlier time; where it is then. The
-    /// bound of the earliest end stays a lower bound.
+    /// Extends the operation's holder and returns its new end. Never shortens it, so `earliest` stays
+    /// a lower bound.
     pub(super) fn extend(
         &mut self,
         env: Env<'_>,
@@ -62,7 +62,7 @@ impl State {
         let dropped = self.begin(env, request.operation, None, Self::has_queue, out);
 
         let (reply, freed) = if self.live(request.operation, env.now).is_some() {
-            self.release_hold(env, request)
+            self.remove_hold(env, request)
         } else if let Some(ticket) = self.ticket(request.operation) {
             self.remove_waiter(ticket);
             (ReleaseReply::Left, true)
@@ -70,15 +70,15 @@ impl State {
             let reason = self.reason(request.operation, env.now, dropped.own);
             (ReleaseReply::NotHeld(reason), false)
         };
-        self.note(env, request.operation, Some(EndReason::Released));
+        self.raise_watermark(env, request.operation, Some(EndReason::Released));
         if freed {
             self.settle(env, Settling::freed(self.has_queue()), out);
         }
         reply
     }
 
-    /// Takes one hold out of its holder; whether that freed something.
-    fn release_hold(&mut self, env: Env<'_>, request: &Release) -> (ReleaseReply, bool) {
+    /// Removes one hold from its holder. Also returns whether that freed capacity.
+    fn remove_hold(&mut self, env: Env<'_>, request: &Release) -> (ReleaseReply, bool) {
         let holder_id = self.holder_id(request.operation);
         let Some(holder) = self.holders.get_mut(&holder_id) else {
             return (ReleaseReply::NotHeld(EndReason::Unknown), false);
@@ -100,14 +100,14 @@ impl State {
         let holds_left = u32::try_from(holder.holds.len()).unwrap_or(u32::MAX);
         let after = holder.mode();
         if before != after {
-            // The last write hold went: what is left is a downgrade.
+            // The last write hold is gone and a read hold is left: a downgrade (rule 5).
             self.used = self.used - self.weight(before) + self.weight(after);
             self.next_token(env.now, None);
         }
         let holder = self
             .holders
             .get(&holder_id)
-            .map(|holder| self.view(holder, env.now));
+            .map(|holder| self.status(holder, env.now));
         (
             ReleaseReply::Released { holds_left, holder },
             before != after,
@@ -129,17 +129,17 @@ impl State {
             return ConvertReply::NotSole;
         }
         if request.expected != self.token_of(holder) {
-            return ConvertReply::WrongEpoch(self.view(holder, env.now));
+            return ConvertReply::WrongEpoch(self.status(holder, env.now));
         }
         let hold = holder
             .holds
             .iter()
-            .find(|h| h.sequence == request.operation.sequence);
+            .find(|hold| hold.sequence == request.operation.sequence);
         if hold.is_some_and(|hold| hold.mode == request.to) {
-            let view = self.view(holder, env.now);
+            let status = self.status(holder, env.now);
             return ConvertReply::Converted {
-                token: view.token,
-                remaining: view.remaining,
+                token: status.token,
+                remaining: status.remaining,
             };
         }
         if request.to == Mode::Exclusive && !self.may_upgrade(holder) {
@@ -148,10 +148,10 @@ impl State {
         self.convert_hold(env, request, out)
     }
 
-    /// Only the sole holder may; while others wait, once in a holder.
+    /// Only the sole holder may upgrade, and only once while others wait (rule 6).
     fn may_upgrade(&self, holder: &Holder) -> bool {
-        let again = self.has_queue() && holder.upgraded;
-        self.holders.len() == 1 && !again
+        let upgraded_before = self.has_queue() && holder.upgraded;
+        self.holders.len() == 1 && !upgraded_before
     }
 
     fn convert_hold(
@@ -189,35 +189,41 @@ impl State {
         request: &ForceRelease,
         out: &mut Vec<Message>,
     ) -> ForceReply {
-        self.forget_if_over(env.now);
-        let how = Settling {
+        self.clear_if_expired(env.now);
+        let settling = Settling {
             needed: true,
             ..Settling::default()
         };
-        self.settle(env, how, out);
+        self.settle(env, settling, out);
 
-        let seen: Vec<HolderId> = self
+        let named: Vec<HolderId> = self
             .holders
             .iter()
-            .filter(|(_, holder)| !is_over(holder.end, env.now))
+            .filter(|(_, holder)| !is_expired(holder.end, env.now))
             .filter(|(_, holder)| request.tokens.contains(&self.token_of(holder)))
             .map(|(holder_id, _)| *holder_id)
             .collect();
-        for holder_id in &seen {
-            self.force(env, *holder_id, request.how, out);
+        for holder_id in &named {
+            self.force_holder(env, *holder_id, request.how, out);
         }
-        if seen.is_empty() {
+        if named.is_empty() {
             return ForceReply::WrongEpoch;
         }
         if request.how == ForceHow::Now {
             self.settle(env, Settling::freed(true), out);
         }
         ForceReply::Forced {
-            holders: u32::try_from(seen.len()).unwrap_or(u32::MAX),
+            holders: u32::try_from(named.len()).unwrap_or(u32::MAX),
         }
     }
 
-    fn force(&mut self, env: Env<'_>, holder_id: HolderId, how: ForceHow, out: &mut Vec<Message>) {
+    fn force_holder(
+        &mut self,
+        env: Env<'_>,
+        holder_id: HolderId,
+        how: ForceHow,
+        out: &mut Vec<Message>,
+    ) {
         let Some(holder) = self.holders.get_mut(&holder_id) else {
             return;
         };
@@ -234,7 +240,7 @@ impl State {
         let Some(holder) = self.remove_holder(holder_id) else {
             return;
         };
-        // So that a holder that comes late can still be told what happened to it.
+        // A later renewal or release of the holder then answers `Forced`.
         if let Some(watermark) = self
             .watermarks
             .get_mut(&to)

@@ -1,8 +1,8 @@
-//! Looking without touching.
+//! The command inspect. It changes nothing.
 
 use crate::bounds::INSPECT_LIST;
 use crate::id::FencingToken;
-use crate::machine::state::{State, is_over};
+use crate::machine::state::{State, is_expired};
 use crate::reply::{HolderView, InspectReply, WaiterView};
 use crate::time::ServerTime;
 
@@ -34,7 +34,7 @@ impl State {
         let live = self
             .holders
             .values()
-            .filter(|holder| !is_over(holder.end, now));
+            .filter(|holder| !is_expired(holder.end, now));
         live.map(|holder| HolderView {
             label: holder.label.clone(),
             mode: holder.mode(),
@@ -50,7 +50,7 @@ impl State {
         let live = self
             .waiters
             .values()
-            .filter(|waiter| !is_over(waiter.end, now));
+            .filter(|waiter| !is_expired(waiter.end, now));
         live.map(|waiter| WaiterView {
             label: waiter.label.clone(),
             mode: waiter.mode,

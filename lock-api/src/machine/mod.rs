@@ -1,52 +1,67 @@
-//! The specification of a lock: one pure, synchronous state machine.
+//! The specification of a lock: a pure, synchronous state machine.
 //!
-//! A key has a **capacity** and **holders** that take weight: a mutex has capacity 1; of a
-//! reader/writer lock a reader takes 1 and a writer all; a semaphore has n permits. One machine
-//! serves all three, with one queue, as tokio builds its `RwLock` on its semaphore. The Redis
-//! scripts are a port of this module, and random command sequences played to both must give the
-//! same replies and the same messages.
+//! Call [`step`] with the [`State`] of a key, the time and a [`Command`]. It changes the state and
+//! returns the reply and the messages to send. It does no I/O, reads no clock and never blocks.
+//!
+//! A key has a **capacity**, and its **holders** take weight. A mutex has capacity 1. A reader takes
+//! 1 of a reader/writer lock, and a writer takes all of it. A semaphore has n permits. There is one
+//! machine and one queue for all three.
+//!
+//! The Redis scripts are a port of this module. A test plays random commands to both and compares
+//! replies and messages. `docs/semantics.md` in the repository states the same rules in prose, with
+//! the numbers that the comments here cite.
 //!
 //! # How a step works
-//! Every mutating command does the same, in this order:
+//! Every mutating command does the same things in this order:
 //!
-//! 1. A [`State`] past its own stored end counts as empty.
-//! 2. **Settle**: drop holders that have expired, then grant what the policy says to the queue.
-//! 3. The command's own work. It decides first and changes afterwards.
-//! 4. Settle again, if that freed something.
+//! 1. A [`State`] past its own stored end counts as empty (rule 14).
+//! 2. An acquire outside its delivery window is [`TooLate`](crate::Refused::TooLate). One with an
+//!    implausible floor is [`FloorTooHigh`](crate::Refused::FloorTooHigh). Both stop here and change
+//!    nothing else.
+//! 3. If the owner's own holder or the operation's own waiter has expired, it is dropped. So a
+//!    command never finds its own operation alive past its expiry.
+//! 4. A poll refreshes its own waiter and clears its unreachable mark.
+//! 5. **Settle**: expired holders are dropped if that matters (see [Expiry](#expiry)). Then the
+//!    queue is granted as the policy says.
+//! 6. The command does its own work. It decides first and changes afterwards (rule 13).
+//! 7. If that work freed something, the key settles again.
 //!
-//! An acquire that comes outside its delivery window, or with an implausible floor, stops before
-//! the first of these. An inspection does none of them: it filters by the time it is asked at.
+//! An inspection does none of this. It leaves out what has expired at the time of the inspection.
 //!
 //! # Expiry
-//! Expiry is per owner. The state remembers a lower bound of the earliest end: inserting lowers
-//! it, and only a scan of all holders raises it. A scan happens when the bound has passed *and*
-//! the outcome of the command depends on it; with more than [`SCAN_FREELY`] holders at most every
-//! [`SCAN_INTERVAL`]. A command that names an operation always looks at that operation's own end.
-//! Expired is `now >= end`.
+//! Expired means `now >= end`. Each owner's holder expires by itself (rule 4).
+//!
+//! The state keeps a lower bound of the earliest end. An insert lowers it, and only a scan of all
+//! holders raises it. A scan happens when the bound has passed *and* the outcome of the command
+//! depends on it. With more than [`SCAN_FREELY`] holders, a scan happens at most every
+//! [`SCAN_INTERVAL`].
 //!
 //! # The queue
-//! Places have tickets, in the order of arrival. Settling walks them in ticket order; it drops
-//! those past their end as it meets them, skips those marked *unreachable*, and stops at the first that
-//! does not fit. Granting a place makes it a **offer**: it ends where the place would have ended,
-//! and only a renewal extends it, so that a dead waiter costs no more than its place. A waiter
-//! that says it listens but on whose channel nobody does is marked unreachable, at most
-//! [`MAX_AWAY_WATERMARKS`] times; its next poll clears the watermark. If all are unreachable, the key counts as
-//! free for whoever asks first.
+//! Each waiter has a ticket; tickets number the waiters in the order of arrival. Settling walks the
+//! waiters in ticket order. It drops expired waiters as it meets them, skips *unreachable* ones, and
+//! stops at the first waiter that does not fit.
 //!
-//! # Late and doubled commands
-//! The state keeps, per session, the highest sequence that an acquire or an end carried, for
-//! twice the delivery window. An acquire at or below it that is not live is stale. The delivery
-//! window of an acquire is at most the delivery window, so no copy can arrive after the watermark is gone.
+//! A grant turns a waiter into an **offer**. The offer expires when the waiter would have, and only
+//! a renewal extends it (rule 10). So a dead waiter costs at most one waiter lease.
+//!
+//! A waiter may say that it listens. If nobody listens on its channel when it is to be granted, it
+//! is marked unreachable, at most [`MAX_UNREACHABLE_MARKS`] times. Its next poll clears the mark. If
+//! all waiters are unreachable, the key counts as free for the first to ask (rule 9).
+//!
+//! # Late and duplicate commands
+//! For each session, the state keeps a **watermark**: the highest sequence that an acquire or a
+//! release carried. An acquire at or below the watermark that is not live is
+//! [`Stale`](crate::Refused::Stale) (rule 12). An acquire is deliverable for at most the delivery
+//! window W, and a watermark lasts 2 W, so no copy of an acquire arrives after its watermark is gone.
 //!
 //! # Parts
-//! [`State::to_parts`] takes a state apart into plain data and [`State::from_parts`] puts it together
-//! again: to store it, to check it from outside, or to plant a mutant in it.
+//! [`State::to_parts`] converts a state to plain data, and [`State::from_parts`] converts it back.
+//! Use them to store a state, to check it from outside, or to change it for a mutant.
 //!
 //! # Sources
-//! The one-capacity view of mutex, reader/writer lock and semaphore follows tokio's
-//! `batch_semaphore`; fencing tokens follow Gray and Cheriton's leases and Burrows' Chubby
-//! (sequencers); watermarks per session follow the at-most-once tables of Liskov's viewstamped
-//! replication.
+//! - One capacity for mutexes, reader/writer locks and semaphores: tokio's `batch_semaphore`.
+//! - Fencing tokens: the leases of Gray and Cheriton, and the sequencers of Burrows' Chubby.
+//! - Watermarks: the at-most-once tables of Liskov's viewstamped replication.
 
 mod acquire;
 mod hold;
@@ -70,18 +85,20 @@ use crate::time::ServerTime;
 pub use parts::{HoldParts, HolderParts, Inconsistent, StateParts, WaiterParts, WatermarkParts};
 pub use state::State;
 
-/// The two spans that a backend fixes for all its keys.
+/// The two durations that a backend sets for all its keys.
+///
+/// The default is [`DELIVERY_WINDOW`] and [`TOKEN_RETENTION`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// H: how far ahead of the clock an acquire may be deliverable.
+    /// W: how far ahead of the clock the deliver-before of an acquire may be.
     pub delivery_window: Duration,
-    /// T: how long a token is remembered after the holder's end.
+    /// T: how long the state keeps the last token after the last holder.
     pub retention: Duration,
 }
 
 impl Settings {
-    /// Other spans than the defaults, for tests that cannot wait for minutes.
+    /// Settings other than the defaults, for tests that cannot wait for minutes.
     pub const fn new(delivery_window: Duration, retention: Duration) -> Self {
         Self {
             delivery_window,
@@ -99,25 +116,25 @@ impl Default for Settings {
     }
 }
 
-/// Whether a message to a session would be heard.
+/// Whether anybody listens for the messages to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Somebody listens on its channel.
+    /// Somebody listens on the session's channel.
     Listening,
-    /// Nobody does.
+    /// Nobody listens.
     Nobody,
-    /// The backend cannot tell; counts as listening.
+    /// The backend cannot tell. The session counts as listening.
     Unknown,
 }
 
-/// What surrounds a step.
+/// The environment of a step.
 #[derive(Clone, Copy)]
 pub struct Env<'a> {
-    /// The backend's time, the same throughout the step.
+    /// The backend's time, read once per step.
     pub now: ServerTime,
-    /// The backend's spans.
+    /// The backend's settings.
     pub settings: Settings,
-    /// Who listens.
+    /// Tells whether a session listens.
     pub reachable: &'a dyn Fn(SessionId) -> Reach,
 }
 
@@ -129,40 +146,40 @@ impl std::fmt::Debug for Env<'_> {
     }
 }
 
-/// Something to tell a session.
+/// A message to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
-    /// Whom.
+    /// The session.
     pub to: SessionId,
-    /// What.
+    /// The content.
     pub payload: Payload,
 }
 
-/// What a session is told.
+/// The content of a [`Message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Payload {
-    /// Its queued attempt was granted.
+    /// A queued attempt was granted.
     Granted {
-        /// Which attempt.
+        /// Sequence of the attempt.
         sequence: u64,
         /// Token of the epoch.
         token: FencingToken,
-        /// Time that the offer has left.
+        /// Time until the offer expires.
         remaining: Duration,
     },
-    /// A barging key is free; its queued attempt may poll now.
+    /// A barging key became free. The attempt may poll now.
     WakeUp {
-        /// Which attempt.
+        /// Sequence of the queued attempt.
         sequence: u64,
     },
-    /// Its hold was revoked, or ended by force.
+    /// A forced release revoked or removed the hold.
     Revoked {
-        /// Which attempt.
+        /// Sequence of the attempt that made the hold.
         sequence: u64,
     },
 }
 
-/// Any command.
+/// A command to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// See [`Acquire`].
@@ -175,13 +192,13 @@ pub enum Command {
     Release(Release),
     /// See [`Convert`].
     Convert(Convert),
-    /// Looks at the key.
+    /// Describes the key. Changes nothing.
     Inspect,
     /// See [`ForceRelease`].
     ForceRelease(ForceRelease),
 }
 
-/// The reply to a [`Command`], of the same name.
+/// The reply to the [`Command`] of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant answers the command of its name")]
 pub enum Reply {
@@ -194,10 +211,35 @@ pub enum Reply {
     ForceRelease(ForceReply),
 }
 
-/// One step of one key: changes the state, answers, and says who is to be told what.
+/// Executes one command on the state of one key.
 ///
-/// The messages are in the order in which they were decided; one to a session that nobody
-/// listens for may be among them, and is simply not heard.
+/// Returns the reply and the messages to send, in the order in which they were decided. A message
+/// may be for a session that nobody listens for. It is then lost.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State};
+/// use leasehold_api::{Acquire, AcquireReply, Key, LockSpec, Mode, ServerTime};
+/// # use leasehold_api::{Operation, OwnerId, SessionId};
+///
+/// # let session = SessionId::from_bytes([1; 16]);
+/// # let operation = Operation { session, sequence: 1, owner: OwnerId::from_u64(1) };
+/// let now = ServerTime::from_micros(1_000_000);
+/// let deliver_before = now.saturating_add(Duration::from_secs(1));
+/// let lease = Duration::from_secs(30);
+/// let key = Key::new("invoice:42")?;
+/// let request =
+///     Acquire::new(key, LockSpec::mutex(), Mode::Exclusive, operation, lease, deliver_before)?;
+///
+/// let mut state = State::default();
+/// let env = Env { now, settings: Settings::default(), reachable: &|_session| Reach::Unknown };
+/// let (reply, messages) = machine::step(&mut state, env, &Command::Acquire(request));
+///
+/// assert!(matches!(reply, Reply::Acquire(AcquireReply::Acquired(_))));
+/// assert!(messages.is_empty());
+/// # Ok::<(), leasehold_api::InvalidInput>(())
+/// ```
 pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<Message>) {
     let mut messages = Vec::new();
     let out = &mut messages;

@@ -1,4 +1,4 @@
-//! A state as plain data, for those who store it or check it from outside.
+//! A state as plain data, to store it or to check it from outside.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,37 +11,36 @@ use crate::reply::EndReason;
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::ServerTime;
 
-/// Everything that a [`State`] holds, expired or not.
+/// A [`State`] as plain data, including what has expired.
 ///
-/// [`State::to_parts`] and [`State::from_parts`] are inverse to each other. The struct can be
-/// built and matched field by field, so that code that stores a state does not compile when it
-/// leaves out a field.
+/// [`State::to_parts`] and [`State::from_parts`] are inverse to each other. Code that stores a state
+/// can build and match the struct field by field. It then fails to compile if it misses a field.
 ///
-/// It shows owners, which nobody else may see: it is for stores and checkers, not for users.
+/// The parts contain owners, which are secret. They are for stores and checkers, not for users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateParts {
-    /// What the key was last used as.
+    /// The spec that the key was last used with.
     pub spec: Option<LockSpec>,
-    /// The last token granted; 0 before the first.
+    /// The last token that was granted, or 0 before the first.
     pub token: u64,
-    /// When the state as a whole may be forgotten.
+    /// The state counts as empty from this time on (rule 14).
     pub stored_end: ServerTime,
-    /// No holder's lease ends before this.
+    /// Lower bound of the ends of all holders (rule 4).
     pub earliest: ServerTime,
-    /// When the ends of all holders were last looked at.
+    /// When all holders were last scanned.
     pub last_scan: ServerTime,
     /// The ticket of the next waiter.
     pub next_ticket: u64,
-    /// By session and id.
+    /// The holders, by session and id.
     pub holders: Vec<HolderParts>,
-    /// In the order of the queue.
+    /// The waiters, in queue order.
     pub waiters: Vec<WaiterParts>,
-    /// By session.
+    /// The watermarks, by session.
     pub watermarks: Vec<WatermarkParts>,
 }
 
 impl StateParts {
-    /// Makes them those of a key that holds nothing; their memory is kept.
+    /// Resets the parts to those of an unused key. Keeps their memory.
     pub fn clear(&mut self) {
         let (mut holders, mut waiters, mut watermarks) = (
             std::mem::take(&mut self.holders),
@@ -59,7 +58,7 @@ impl StateParts {
         };
     }
 
-    /// What [`State::check`] does not see, because a `State` cannot express it.
+    /// Checks the invariants that [`State::check`] cannot, because a `State` cannot break them.
     fn check(&self) -> Result<(), Inconsistent> {
         let fits = |mode| self.spec.is_some_and(|spec| spec.check_mode(mode).is_ok());
         let mut holds = self.holders.iter().flat_map(|holder| &holder.holds);
@@ -69,7 +68,7 @@ impl StateParts {
             false => token.get() == self.token,
         };
         let all = [
-            ("every holder_id holds", {
+            ("every holder has a hold", {
                 let mut holders = self.holders.iter();
                 holders.all(|holder| !holder.holds.is_empty())
             }),
@@ -87,35 +86,37 @@ impl StateParts {
             ),
             (
                 "every ticket is one that was given",
-                self.waiters.iter().all(|it| it.ticket < self.next_ticket),
+                self.waiters
+                    .iter()
+                    .all(|waiter| waiter.ticket < self.next_ticket),
             ),
         ];
         Inconsistent::unless(&all)
     }
 }
 
-/// One holder.
+/// A holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderParts {
-    /// Whose.
+    /// The session of its owner.
     pub session: SessionId,
-    /// Which of the session's: its owner, or of a semaphore its sequence.
+    /// The id within the session: the owner, or for a semaphore the sequence.
     pub id: u64,
-    /// In the order in which they were made.
+    /// Its holds, in the order in which they were made.
     pub holds: HoldParts,
     /// When it expires.
     pub end: ServerTime,
     /// Token of its epoch.
     pub token: FencingToken,
-    /// What others see of it.
+    /// The name that others see.
     pub label: Label,
-    /// May no longer be extended.
+    /// A forced release revoked it: its lease cannot be extended.
     pub revoked: bool,
-    /// Has upgraded once while others waited.
+    /// It has upgraded once while others waited.
     pub upgraded: bool,
 }
 
-/// Sequence and mode of each hold of a holder.
+/// The sequence and mode of each hold of a holder.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct HoldParts(SmallVec<[(u64, Mode); 1]>);
 
@@ -150,45 +151,45 @@ impl<'a> IntoIterator for &'a HoldParts {
     }
 }
 
-/// One waiter.
+/// A waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterParts {
     /// Its number in the order of arrival.
     pub ticket: u64,
-    /// Which attempt waits.
+    /// The attempt that waits.
     pub operation: Operation,
-    /// For what.
+    /// The mode that it waits for.
     pub mode: Mode,
-    /// What others see of it.
+    /// The name that others see.
     pub label: Label,
     /// The highest token that its client has seen.
     pub floor: Option<FencingToken>,
     /// When it expires.
     pub end: ServerTime,
-    /// The waiter's own deadline.
+    /// The waiter's own deadline, if it has one.
     pub until: Option<ServerTime>,
-    /// Whether the waiter said that it listens.
+    /// Whether its latest acquire or poll said that it listens.
     pub listening: bool,
-    /// Nobody listened when it was to be told of a grant.
+    /// Whether it is marked unreachable (rule 9).
     pub unreachable: bool,
-    /// How often that happened.
+    /// How often it was marked unreachable.
     pub unreachable_marks: u8,
 }
 
-/// The highest sequence that an acquire or an end of a session carried.
+/// The highest sequence that an acquire or a release of a session carried (rule 12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatermarkParts {
-    /// Of which session.
+    /// The session.
     pub session: SessionId,
     /// The sequence.
     pub sequence: u64,
-    /// When it is forgotten.
+    /// When the watermark expires.
     pub until: ServerTime,
-    /// What became of exactly that sequence, where it is known.
+    /// Why the operation with exactly this sequence is gone, if known.
     pub reason: Option<EndReason>,
 }
 
-/// Parts that no state has.
+/// The error for parts that no state has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the state of a lock breaks its invariant: {invariant}")]
 pub struct Inconsistent {
@@ -196,22 +197,22 @@ pub struct Inconsistent {
 }
 
 impl Inconsistent {
-    /// The first that is false, if any is.
+    /// Returns an error that names the first false invariant.
     pub(super) fn unless(invariants: &[(&'static str, bool)]) -> Result<(), Self> {
-        let broken = invariants.iter().find(|(_, holds)| !holds);
+        let broken = invariants.iter().find(|(_, is_true)| !is_true);
         broken.map_or(Ok(()), |&(invariant, _)| Err(Self { invariant }))
     }
 }
 
 impl State {
-    /// What it holds, expired or not.
+    /// Converts the state to plain data, including what has expired.
     pub fn to_parts(&self) -> StateParts {
         let mut parts = StateParts::default();
         self.write_parts(&mut parts);
         parts
     }
 
-    /// Writes what it holds over `parts` and reuses their memory.
+    /// Like [`to_parts`](Self::to_parts), but overwrites `parts` and reuses their memory.
     pub fn write_parts(&self, parts: &mut StateParts) {
         parts.clear();
         let holders = self.holders.iter();
@@ -257,11 +258,11 @@ impl State {
         (parts.earliest, parts.last_scan) = (self.earliest, self.last_scan);
     }
 
-    /// The state that has these parts, in whatever order they are listed.
+    /// Converts plain data to a state. Holders, waiters and watermarks may be in any order.
     ///
     /// # Errors
-    /// [`Inconsistent`] if no sequence of steps leads to such a state: parts that exceed the
-    /// capacity, that occur twice, or that the stored end does not cover.
+    /// [`Inconsistent`] if the parts break an invariant: for example, they exceed the capacity, list
+    /// a holder twice, or have an end past the stored end.
     pub fn from_parts(parts: StateParts) -> Result<Self, Inconsistent> {
         parts.check()?;
         let (holders, waiters) = (parts.holders.len(), parts.waiters.len());
@@ -286,18 +287,15 @@ impl State {
             .extend(parts.watermarks.iter().map(|watermark| {
                 let (sequence, until, reason) =
                     (watermark.sequence, watermark.until, watermark.reason);
-                let kept = Watermark {
+                let stored = Watermark {
                     sequence,
                     until,
                     reason,
                 };
-                (watermark.session, kept)
+                (watermark.session, stored)
             }));
         Inconsistent::unless(&[
-            (
-                "no holder_id is listed twice",
-                state.holders.len() == holders,
-            ),
+            ("no holder is listed twice", state.holders.len() == holders),
             ("no ticket is listed twice", state.waiters.len() == waiters),
             (
                 "no session has two watermarks",

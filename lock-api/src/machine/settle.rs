@@ -1,25 +1,25 @@
-//! Settling: dropping what has expired, granting what the policy says.
+//! Settling: drops expired holders and waiters, then grants to the queue.
 
 use crate::bounds::{MAX_UNREACHABLE_MARKS, SCAN_FREELY, SCAN_INTERVAL, SETTLE_BUDGET};
 use crate::id::{FencingToken, Operation};
-use crate::machine::state::{Dropped, Grant, State, is_over};
+use crate::machine::state::{Dropped, Grant, State, is_expired};
 use crate::machine::{Env, Message, Payload, Reach};
 use crate::request::{Mode, Policy};
 use crate::time::ServerTime;
 
-/// Why and for whom a settling happens.
+/// How to settle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settling {
-    /// Whether the outcome of the command depends on who has expired.
+    /// Whether the outcome of the command depends on expired holders.
     pub(super) needed: bool,
-    /// Whether something has just become free.
+    /// Whether the command has just freed capacity or removed a waiter.
     pub(super) freed: bool,
-    /// The attempt whose reply carries the grant, so that it need not be told of it.
+    /// The attempt whose reply reports a grant, so that it needs no notification.
     pub(super) own: Option<Operation>,
 }
 
 impl Settling {
-    /// The settling that ends a command which has freed something.
+    /// The settling at the end of a command that has freed something.
     pub(super) const fn freed(needed: bool) -> Self {
         Self {
             needed,
@@ -30,8 +30,8 @@ impl Settling {
 }
 
 impl State {
-    /// Begins a command that names an operation: forgets a state past its stored end, drops what
-    /// the operation had if it has expired, and settles. `needed` is asked after the drop.
+    /// Begins a command that names an operation: clears an expired state, drops the operation's own
+    /// holder or waiter if it has expired, and settles. Calls `needed` after the drop.
     pub(super) fn begin(
         &mut self,
         env: Env<'_>,
@@ -40,25 +40,25 @@ impl State {
         needed: impl FnOnce(&Self) -> bool,
         out: &mut Vec<Message>,
     ) -> Dropped {
-        self.forget_if_over(env.now);
+        self.clear_if_expired(env.now);
         let dropped = self.drop_if_expired(operation, env.now);
-        let how = Settling {
+        let settling = Settling {
             needed: needed(self),
             freed: dropped.freed,
             own,
         };
-        self.settle(env, how, out);
+        self.settle(env, settling, out);
         dropped
     }
 
-    /// Whether anybody is in the queue: then it matters who has expired.
+    /// Whether the queue has waiters, live or expired. If so, expired holders matter.
     pub(super) fn has_queue(&self) -> bool {
         !self.waiters.is_empty()
     }
 
     /// Drops expired holders, then grants to the queue.
-    pub(super) fn settle(&mut self, env: Env<'_>, how: Settling, out: &mut Vec<Message>) {
-        let expired = how.needed && self.scan(env.now);
+    pub(super) fn settle(&mut self, env: Env<'_>, settling: Settling, out: &mut Vec<Message>) {
+        let expired = settling.needed && self.scan(env.now);
         let Some(spec) = self.spec.filter(|_| !self.waiters.is_empty()) else {
             return;
         };
@@ -68,26 +68,26 @@ impl State {
         let writers: fn(Mode) -> bool = |mode| mode == Mode::Exclusive;
         match spec.policy() {
             Policy::Fair => {
-                self.grant_in_order(env, how.own, any, &mut budget, out);
+                self.grant_in_order(env, settling.own, any, &mut budget, out);
             }
             Policy::ReaderPreference => {
-                let _ = self.grant_in_order(env, how.own, readers, &mut budget, out)
-                    && self.grant_in_order(env, how.own, writers, &mut budget, out);
+                let _ = self.grant_in_order(env, settling.own, readers, &mut budget, out)
+                    && self.grant_in_order(env, settling.own, writers, &mut budget, out);
             }
             Policy::WriterPreference => {
-                let _ = self.grant_in_order(env, how.own, writers, &mut budget, out)
-                    && self.grant_in_order(env, how.own, readers, &mut budget, out);
+                let _ = self.grant_in_order(env, settling.own, writers, &mut budget, out)
+                    && self.grant_in_order(env, settling.own, readers, &mut budget, out);
             }
             Policy::Barging => {
                 self.drop_expired_head(env.now);
-                if (how.freed || expired) && self.used < self.capacity() {
+                if (settling.freed || expired) && self.used < self.capacity() {
                     self.wake_up(env, &mut budget, out);
                 }
             }
         }
     }
 
-    /// Looks at all ends if that is due; whether a holder was dropped.
+    /// Drops expired holders if a scan is due (rule 4). Returns whether it dropped one.
     fn scan(&mut self, now: ServerTime) -> bool {
         let many = self.holders.len() > SCAN_FREELY;
         let due = !many || now >= self.last_scan.saturating_add(SCAN_INTERVAL);
@@ -97,7 +97,7 @@ impl State {
         let expired: Vec<_> = self
             .holders
             .iter()
-            .filter(|(_, t)| is_over(t.end, now))
+            .filter(|(_, holder)| is_expired(holder.end, now))
             .map(|(holder_id, _)| *holder_id)
             .collect();
         for holder_id in &expired {
@@ -106,15 +106,15 @@ impl State {
         self.earliest = self
             .holders
             .values()
-            .map(|t| t.end)
+            .map(|holder| holder.end)
             .min()
             .unwrap_or_default();
         self.last_scan = now;
         !expired.is_empty()
     }
 
-    /// Grants places of `class` in the order of their tickets until one does not fit. Whether
-    /// all were passed.
+    /// Grants to the waiters of `class` in ticket order, until one does not fit. Returns whether it
+    /// reached the end of the queue.
     fn grant_in_order(
         &mut self,
         env: Env<'_>,
@@ -126,7 +126,7 @@ impl State {
         let mut from = 0;
         while let Some((&ticket, waiter)) = self.waiters.range(from..).next() {
             from = ticket + 1;
-            if is_over(waiter.end, env.now) {
+            if is_expired(waiter.end, env.now) {
                 self.remove_waiter(ticket);
                 continue;
             }
@@ -137,27 +137,27 @@ impl State {
                 return false;
             }
             *budget -= 1;
-            let asks = own == Some(waiter.operation);
-            if !asks && self.nobody_hears(env, ticket) {
+            let is_own = own == Some(waiter.operation);
+            if !is_own && self.mark_if_unreachable(env, ticket) {
                 continue;
             }
-            self.grant_waiter(env, ticket, !asks, out);
+            self.grant_waiter(env, ticket, !is_own, out);
         }
         true
     }
 
-    /// Watermarks a place away if nobody would hear of its grant.
-    fn nobody_hears(&mut self, env: Env<'_>, ticket: u64) -> bool {
+    /// Marks a waiter unreachable if nobody listens for its grant (rule 9). Returns whether it did.
+    fn mark_if_unreachable(&mut self, env: Env<'_>, ticket: u64) -> bool {
         let Some(waiter) = self.waiters.get_mut(&ticket) else {
             return true;
         };
         let may_mark = waiter.listening && waiter.unreachable_marks < MAX_UNREACHABLE_MARKS;
-        let heard = match (env.reachable)(waiter.operation.session) {
+        let reachable = match (env.reachable)(waiter.operation.session) {
             Reach::Listening => true,
             Reach::Nobody => false,
             Reach::Unknown => true,
         };
-        if !waiter.listening || heard || !may_mark {
+        if !waiter.listening || reachable || !may_mark {
             return false;
         }
         waiter.unreachable = true;
@@ -166,12 +166,12 @@ impl State {
         true
     }
 
-    /// Turns a place into an offer, which ends where the place would have.
+    /// Turns a waiter into an offer, which expires when the waiter would have (rule 10).
     pub(super) fn grant_waiter(
         &mut self,
         env: Env<'_>,
         ticket: u64,
-        tell: bool,
+        notify: bool,
         out: &mut Vec<Message>,
     ) {
         let Some(waiter) = self.remove_waiter(ticket) else {
@@ -185,7 +185,7 @@ impl State {
             end: waiter.end,
         };
         self.grant(env, grant);
-        if !(tell && waiter.listening) {
+        if !(notify && waiter.listening) {
             return;
         }
         if let Some(holder) = self.live(waiter.operation, env.now) {
@@ -201,17 +201,17 @@ impl State {
 
     fn drop_expired_head(&mut self, now: ServerTime) {
         while let Some((&ticket, waiter)) = self.waiters.iter().next() {
-            if !is_over(waiter.end, now) {
+            if !is_expired(waiter.end, now) {
                 return;
             }
             self.remove_waiter(ticket);
         }
     }
 
-    /// Tells the first waiter that listens that it may try.
+    /// Sends a wake-up to the first waiter that listens (rule 7).
     fn wake_up(&self, env: Env<'_>, budget: &mut u32, out: &mut Vec<Message>) {
         for waiter in self.waiters.values() {
-            if is_over(waiter.end, env.now) || !waiter.listening {
+            if is_expired(waiter.end, env.now) || !waiter.listening {
                 continue;
             }
             if *budget == 0 {
@@ -229,15 +229,15 @@ impl State {
         }
     }
 
-    /// Drops every place past its end, wherever it stands.
+    /// Drops all expired waiters.
     pub(super) fn sweep_waiters(&mut self, now: ServerTime) {
-        let over: Vec<u64> = self
+        let expired: Vec<u64> = self
             .waiters
             .iter()
-            .filter(|(_, p)| is_over(p.end, now))
+            .filter(|(_, waiter)| is_expired(waiter.end, now))
             .map(|(ticket, _)| *ticket)
             .collect();
-        for ticket in over {
+        for ticket in expired {
             self.remove_waiter(ticket);
         }
     }

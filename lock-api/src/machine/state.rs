@@ -1,4 +1,4 @@
-//! What is remembered about a key, and the small changes that everything else is made of.
+//! The state of a key, and the small changes that the commands are made of.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,52 +10,54 @@ use crate::reply::{Acquired, EndReason, HolderStatus, Queued};
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::{ServerTime, micros};
 
-/// Everything about one key.
+/// The state of one key.
+///
+/// The default is the state of an unused key. [`step`](crate::machine::step) changes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// What the key was last used as; binding while it has a holder or a place.
+    /// The spec that the key was last used with. It binds while the key has a holder or a waiter.
     pub(super) spec: Option<LockSpec>,
-    /// The last token granted; 0 before the first.
+    /// The last token that was granted, or 0 before the first.
     pub(super) token: u64,
-    /// When the state as a whole may be forgotten.
+    /// The state counts as empty from this time on (rule 14).
     pub(super) stored_end: ServerTime,
-    /// No holder ends before this.
+    /// Lower bound of the ends of all holders (rule 4).
     pub(super) earliest: ServerTime,
-    /// When the ends of all holders were last looked at.
+    /// When all holders were last scanned.
     pub(super) last_scan: ServerTime,
     pub(super) next_ticket: u64,
     /// Sum of the holders' weights.
     pub(super) used: u32,
-    /// Number of places that are marked unreachable.
+    /// Number of waiters that are marked unreachable.
     pub(super) unreachable: u32,
     pub(super) holders: BTreeMap<HolderId, Holder>,
     /// By ticket.
     pub(super) waiters: BTreeMap<u64, Waiter>,
-    /// Ticket of each queued attempt.
+    /// Ticket of each waiter, by session and sequence.
     pub(super) tickets: BTreeMap<(SessionId, u64), u64>,
     pub(super) watermarks: BTreeMap<SessionId, Watermark>,
 }
 
-/// Whose holder it is: (session, owner), or for a semaphore (session, sequence).
+/// The id of a holder: (session, owner), or for a semaphore (session, sequence).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HolderId {
     pub(super) session: SessionId,
     pub(super) id: u64,
 }
 
-/// An owner's time on the key, from its first hold to the end of its last.
+/// The record of an owner that holds the key. It exists until the last hold of the owner is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     /// In the order in which they were made; never empty.
     pub(super) holds: Vec<Hold>,
     pub(super) end: ServerTime,
-    /// Of a semaphore, whose holders are epochs of their own: the holder's token. 0 of any other
-    /// kind, where the key's token counts.
+    /// The holder's token if the key is a semaphore, where each holder is an epoch. Otherwise 0: the
+    /// token of the key counts.
     pub(super) token: u64,
     pub(super) label: Label,
-    /// May no longer be extended.
+    /// A forced release revoked it: its lease cannot be extended.
     pub(super) revoked: bool,
-    /// Has upgraded once while others waited.
+    /// It has upgraded once while others waited.
     pub(super) upgraded: bool,
 }
 
@@ -65,7 +67,7 @@ pub(super) struct Hold {
     pub(super) mode: Mode,
 }
 
-/// A waiter's entry in the queue.
+/// An entry in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
     pub(super) operation: Operation,
@@ -79,17 +81,17 @@ pub(super) struct Waiter {
     pub(super) unreachable_marks: u8,
 }
 
-/// The highest sequence that an acquire or an end of a session carried.
+/// The highest sequence that an acquire or a release of a session carried (rule 12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Watermark {
     pub(super) sequence: u64,
     pub(super) until: ServerTime,
-    /// What became of exactly that sequence, where it is known.
+    /// Why the operation with exactly this sequence is gone, if known.
     pub(super) reason: Option<EndReason>,
 }
 
-/// Whether something that ends at `end` is over: it is, at that very instant.
-pub(super) fn is_over(end: ServerTime, now: ServerTime) -> bool {
+/// Whether something that ends at `end` has expired (rule 1). At that very instant, it has.
+pub(super) fn is_expired(end: ServerTime, now: ServerTime) -> bool {
     now >= end
 }
 
@@ -110,7 +112,7 @@ impl Holder {
 }
 
 impl Waiter {
-    /// Where a place refreshed at `now` ends.
+    /// The end of a waiter that is refreshed at `now`.
     pub(super) fn end_from(
         now: ServerTime,
         waiter_lease: Duration,
@@ -122,34 +124,43 @@ impl Waiter {
 }
 
 impl State {
-    /// Whether nothing is held and nobody waits, at `now`. Tokens and watermarks may remain.
+    /// Whether the key has no live holder and no live waiter at `now`. Its token and watermarks may
+    /// still be live.
     pub fn is_idle(&self, now: ServerTime) -> bool {
         now >= self.stored_end
-            || (self.holders.values().all(|holder| is_over(holder.end, now))
-                && self.waiters.values().all(|waiter| is_over(waiter.end, now)))
+            || (self
+                .holders
+                .values()
+                .all(|holder| is_expired(holder.end, now))
+                && self
+                    .waiters
+                    .values()
+                    .all(|waiter| is_expired(waiter.end, now)))
     }
 
-    /// When the state as a whole may be forgotten: covers every holder, place and watermark, and the
-    /// last token for the time that it is remembered.
+    /// The time from which on the state counts as empty, and can be deleted.
+    ///
+    /// It covers every holder, offer, waiter and watermark, and the last token for T beyond its
+    /// holder (rule 14).
     pub const fn stored_end(&self) -> ServerTime {
         self.stored_end
     }
 
-    /// Forgets everything if the stored end has passed.
-    pub(super) fn forget_if_over(&mut self, now: ServerTime) {
+    /// Clears a state past its stored end (rule 14).
+    pub(super) fn clear_if_expired(&mut self, now: ServerTime) {
         if now >= self.stored_end {
             *self = Self::default();
         }
     }
 
-    /// Moves the stored end to cover `until`; further than needed, so that it moves rarely.
+    /// Moves the stored end to cover `until`, and T/8 further than needed, so that it moves rarely.
     pub(super) fn cover(&mut self, until: ServerTime, settings: Settings) {
         if self.stored_end < until {
             self.stored_end = until.saturating_add(settings.retention / 8);
         }
     }
 
-    /// Covers a holder that ends at `end`, and its token for as long as that is remembered.
+    /// Moves the stored end to cover a holder that ends at `end`, and its token for T beyond it.
     pub(super) fn cover_holder(&mut self, end: ServerTime, settings: Settings) {
         self.cover(end.saturating_add(settings.retention), settings);
     }
@@ -165,10 +176,10 @@ impl State {
         }
     }
 
-    /// The holder in which `operation` holds, if it still does.
+    /// The live holder that has a hold of `operation`.
     pub(super) fn live(&self, operation: Operation, now: ServerTime) -> Option<&Holder> {
         let holder = self.holders.get(&self.holder_id(operation))?;
-        (!is_over(holder.end, now) && holder.has(operation.sequence)).then_some(holder)
+        (!is_expired(holder.end, now) && holder.has(operation.sequence)).then_some(holder)
     }
 
     pub(super) fn ticket(&self, operation: Operation) -> Option<u64> {
@@ -196,7 +207,7 @@ impl State {
         })
     }
 
-    /// What a holder granted with `token` keeps of it.
+    /// The token to store in a holder that is granted with `token`.
     pub(super) fn own_token(&self, token: u64) -> u64 {
         match self.is_semaphore() {
             true => token,
@@ -216,7 +227,7 @@ impl State {
         }
     }
 
-    pub(super) fn view(&self, holder: &Holder, now: ServerTime) -> HolderStatus {
+    pub(super) fn status(&self, holder: &Holder, now: ServerTime) -> HolderStatus {
         HolderStatus {
             mode: holder.mode(),
             token: self.token_of(holder),
@@ -230,7 +241,7 @@ impl State {
         self.token = (self.token + 1).max(now.as_micros()).max(floor + 1);
     }
 
-    /// Lets `operation` hold until `end`, in a new holder or in its owner's.
+    /// Adds a hold to the owner's holder, or to a new holder.
     pub(super) fn grant(&mut self, env: Env<'_>, grant: Grant) {
         let holder_id = self.holder_id(grant.operation);
         let hold = Hold {
@@ -238,11 +249,11 @@ impl State {
             mode: grant.mode,
         };
         self.cover_holder(grant.end, env.settings);
-        // Among many holders an expired one may not have been looked at yet; a grant to its owner
-        // must not bring it back.
+        // With many holders, the scan may not have dropped an expired one yet. A grant to its owner
+        // must not revive it.
         self.drop_holder_if_expired(holder_id, env.now);
         if let Some(holder) = self.holders.get_mut(&holder_id) {
-            // A queued read of an owner that has come to read by another attempt.
+            // The owner has been granted another read meanwhile.
             holder.holds.push(hold);
             if !holder.revoked {
                 holder.end = holder.end.max(grant.end);
@@ -252,9 +263,9 @@ impl State {
         let joins = self.spec.is_some_and(|spec| spec.kind() == Kind::RwLock)
             && grant.mode == Mode::Shared
             && !self.holders.is_empty();
-        // A floor above the stored token proves that a token was lost. One equal to it comes from
-        // a client that has read in this very epoch: a new epoch would get those refused who
-        // still read in it.
+        // A floor above the stored token proves that a token was lost. A floor equal to it comes
+        // from a client that has read in this epoch. It must join: with a new epoch, the resource
+        // would refuse the readers of this one.
         let lost = grant.floor.is_some_and(|floor| floor.get() > self.token);
         if !joins || lost {
             self.next_token(env.now, grant.floor);
@@ -277,24 +288,24 @@ impl State {
         self.holders.insert(holder_id, holder);
     }
 
-    /// Takes a holder out, whatever it holds.
+    /// Removes a holder with all its holds.
     pub(super) fn remove_holder(&mut self, holder_id: HolderId) -> Option<Holder> {
         let holder = self.holders.remove(&holder_id)?;
         self.used -= self.weight(holder.mode());
         Some(holder)
     }
 
-    /// Takes a holder out if it has expired.
+    /// Removes a holder if it has expired.
     fn drop_holder_if_expired(&mut self, holder_id: HolderId, now: ServerTime) -> Option<Holder> {
         self.holders
             .get(&holder_id)
-            .is_some_and(|holder| is_over(holder.end, now))
+            .is_some_and(|holder| is_expired(holder.end, now))
             .then(|| self.remove_holder(holder_id))
             .flatten()
     }
 
-    /// Takes out the holder of `operation`'s owner, and the operation's own place, if they have
-    /// expired: a command that names an operation never finds it alive past its end.
+    /// Removes the holder of the operation's owner and the operation's own waiter if they have
+    /// expired. So a command never finds its own operation alive past its end.
     pub(super) fn drop_if_expired(&mut self, operation: Operation, now: ServerTime) -> Dropped {
         let mut dropped = Dropped {
             freed: false,
@@ -308,7 +319,7 @@ impl State {
         }
         let waiter = self
             .ticket(operation)
-            .filter(|ticket| is_over(self.waiters[ticket].end, now));
+            .filter(|ticket| is_expired(self.waiters[ticket].end, now));
         if let Some(ticket) = waiter {
             dropped.own = true;
             self.remove_waiter(ticket);
@@ -330,8 +341,13 @@ impl State {
             .filter(|watermark| watermark.until > now)
     }
 
-    /// Remembers that an acquire or an end of this sequence was seen.
-    pub(super) fn note(&mut self, env: Env<'_>, operation: Operation, reason: Option<EndReason>) {
+    /// Raises the session's watermark to this sequence and extends it by 2 W (rule 12).
+    pub(super) fn raise_watermark(
+        &mut self,
+        env: Env<'_>,
+        operation: Operation,
+        reason: Option<EndReason>,
+    ) {
         let until = env.now.saturating_add(env.settings.delivery_window * 2);
         self.watermarks
             .retain(|_, watermark| watermark.until > env.now);
@@ -356,7 +372,7 @@ impl State {
         self.cover(until, env.settings);
     }
 
-    /// Why an operation that is not live is not.
+    /// Why an operation is not live. `expired` says that this very step has dropped it.
     pub(super) fn reason(&self, operation: Operation, now: ServerTime, expired: bool) -> EndReason {
         if expired {
             return EndReason::Expired;
@@ -367,7 +383,7 @@ impl State {
             .unwrap_or(EndReason::Unknown)
     }
 
-    /// Time to the earliest change that comes by itself, at least 1 ms.
+    /// Time to the earliest change without a command, at least 1 ms (rule 3).
     pub(super) fn retry_after(&self, now: ServerTime) -> Duration {
         let at = if self.holders.is_empty() {
             now
@@ -379,8 +395,8 @@ impl State {
         at.saturating_since(now).max(Duration::from_millis(1))
     }
 
-    /// How a place stands. The first few are told the earliest change, those behind them are
-    /// staggered over the second half of the poll interval.
+    /// The reply for a waiter. The first waiters poll at the earliest change. The polls of the others
+    /// are spread over the second half of the poll interval (rule 3).
     pub(super) fn queued(&self, ticket: u64, now: ServerTime) -> Queued {
         let first = self.waiters.keys().next().copied().unwrap_or(ticket);
         let others = u64::try_from(self.waiters.len())
@@ -405,7 +421,7 @@ impl State {
         }
     }
 
-    /// The invariants that every step keeps.
+    /// Checks the invariants that every step keeps.
     pub(super) fn check(&self) -> Result<(), Inconsistent> {
         let used: u64 = self
             .holders
@@ -428,12 +444,14 @@ impl State {
                 unreachable == self.unreachable as usize,
             ),
             (
-                "every holder holds",
+                "every holder has a hold",
                 self.holders.values().all(|holder| !holder.holds.is_empty()),
             ),
             (
                 "earliest is a lower bound",
-                self.holders.values().all(|t| t.end >= self.earliest),
+                self.holders
+                    .values()
+                    .all(|holder| holder.end >= self.earliest),
             ),
             (
                 "every waiter has its ticket",
@@ -459,7 +477,7 @@ impl State {
     }
 }
 
-/// A hold about to be made.
+/// A hold to add.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) operation: Operation,
@@ -472,8 +490,8 @@ pub(super) struct Grant {
 /// What [`State::drop_if_expired`] found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dropped {
-    /// A holder went.
+    /// A holder was removed.
     pub(super) freed: bool,
-    /// The operation itself was what had expired.
+    /// The operation had a hold in that holder, or a waiter that was removed.
     pub(super) own: bool,
 }
