@@ -169,7 +169,7 @@ fn what_happens_is_counted_once() {
         ))
     };
     assert_eq!(acquired("exclusive", "acquired"), 2);
-    assert_eq!(acquired("exclusive", "held"), 1);
+    assert_eq!(acquired("exclusive", "contended"), 1);
     assert_eq!(acquired("exclusive", "timed_out"), 1);
     assert_eq!(acquired("exclusive", "dropped"), 1);
     assert_eq!(acquired("permits", "refused"), 1);
