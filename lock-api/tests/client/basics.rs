@@ -1,11 +1,11 @@
-//! Taking and releasing, in every form.
+//! Acquiring and releasing every kind of lock.
 
 use leasehold_api::{Loss, ReleaseOutcome, Upgrade};
 
 use crate::support::{client, contended, held, ms, secs, server, timed_out};
 
 #[tokio::test(start_paused = true)]
-async fn a_mutex_is_held_by_one_and_free_after_release() {
+async fn mutex_is_exclusive_until_released() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -22,7 +22,7 @@ async fn a_mutex_is_held_by_one_and_free_after_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_guard_is_released_and_the_waiter_gets_it() {
+async fn dropped_guard_is_released_to_the_waiter() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -41,7 +41,7 @@ async fn a_dropped_guard_is_released_and_the_waiter_gets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_lock_is_renewed_for_hours() {
+async fn lock_is_renewed_for_hours() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -56,7 +56,7 @@ async fn a_held_lock_is_renewed_for_hours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_ends_and_says_so_before_the_server_frees_the_key() {
+async fn fixed_lease_is_lost_before_the_server_frees_the_key() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -75,7 +75,7 @@ async fn a_fixed_lease_ends_and_says_so_before_the_server_frees_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nested_holds_share_a_holder_and_end_in_any_order() {
+async fn nested_holds_share_a_holder_and_are_released_in_any_order() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -112,12 +112,12 @@ async fn readers_share_and_convert() {
     );
     contended(&b.rw_lock("k").expect("valid").try_write().await);
     let Upgrade::NotSole(one) = one.try_upgrade().await.expect("answered") else {
-        panic!("upgraded beside another reader");
+        panic!("upgraded next to another reader");
     };
     let read = one.fencing_token().expect("tokens");
     drop(two.release().await);
     let Upgrade::Upgraded(writer) = one.try_upgrade().await.expect("answered") else {
-        panic!("the sole reader");
+        panic!("not upgraded");
     };
     assert!(writer.fencing_token().expect("tokens") > read);
     contended(&b.rw_lock("k").expect("valid").try_read().await);

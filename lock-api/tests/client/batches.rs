@@ -1,4 +1,4 @@
-//! Acquires and ends that travel together, and that nobody waits for company.
+//! Batched acquires and releases: concurrent calls share a batch, and no call waits for others.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::wrapped::Wrapped;
 
 type Sizes = Arc<Mutex<Vec<usize>>>;
 
-/// A client, how many acquires and how many ends its calls carried, and its network.
-fn watched(server: &SimServer) -> (LockClient, Sizes, Sizes, SimBackend) {
+/// A client, the batch sizes of its acquires and of its releases, and its network.
+fn recorded(server: &SimServer) -> (LockClient, Sizes, Sizes, SimBackend) {
     let network = server.client("many tasks");
     let backend = Wrapped::new(network.clone());
-    let sizes = (Arc::clone(&backend.batches), Arc::clone(&backend.ends));
+    let sizes = (Arc::clone(&backend.batches), Arc::clone(&backend.releases));
     (LockClient::new(backend), sizes.0, sizes.1, network)
 }
 
@@ -26,7 +26,7 @@ fn taken(sizes: &Sizes) -> Vec<usize> {
     std::mem::take(&mut *sizes.lock().expect("no panic"))
 }
 
-fn forget(sizes: [&Sizes; 2]) {
+fn clear(sizes: [&Sizes; 2]) {
     for sizes in sizes {
         drop(taken(sizes));
     }
@@ -50,33 +50,33 @@ async fn release_all(guards: &[MutexGuard]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_ready_together_travels_together_and_the_first_two_go_at_once() {
+async fn concurrent_calls_share_a_batch_after_the_first_two() {
     let server = server();
-    let (a, acquires, ends, _) = watched(&server);
-    // The first asks for the server's time, which nobody else waits for.
+    let (a, acquires, releases, _) = recorded(&server);
+    // Reads the server's time once, so that later calls don't wait for it.
     release_all(&lock_all(&a, 1).await).await;
-    forget([&acquires, &ends]);
+    clear([&acquires, &releases]);
     let guards = lock_all(&a, MAX_BATCHED_CALLERS + 11).await;
     assert_eq!(taken(&acquires), [MAX_BATCHED_CALLERS, 9]);
     release_all(&guards).await;
-    assert_eq!(taken(&ends), [1, 1, MAX_BATCHED_CALLERS, 9]);
+    assert_eq!(taken(&releases), [1, 1, MAX_BATCHED_CALLERS, 9]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_caller_is_sent_by_itself_whatever_was_before() {
+async fn single_call_is_sent_without_a_batch() {
     let server = server();
-    let (a, acquires, ends, _) = watched(&server);
+    let (a, acquires, releases, _) = recorded(&server);
     release_all(&lock_all(&a, 10).await).await;
-    forget([&acquires, &ends]);
+    clear([&acquires, &releases]);
     for _ in 0..5 {
         release_all(&lock_all(&a, 1).await).await;
     }
     assert_eq!(taken(&acquires), []);
-    assert_eq!(taken(&ends), [1; 5]);
+    assert_eq!(taken(&releases), [1; 5]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn company_costs_no_round_trip() {
+async fn batching_costs_no_round_trip() {
     let time_of = async |count: usize, batches: bool| {
         let server = server();
         let mut backend = Wrapped::new(server.client("a"));
@@ -96,42 +96,45 @@ async fn company_costs_no_round_trip() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_before_the_send_takes_its_call_back() {
+async fn call_dropped_before_the_send_is_not_sent() {
     let server = server();
-    let (a, acquires, _, _) = watched(&server);
+    let (a, acquires, _, _) = recorded(&server);
     release_all(&lock_all(&a, 1).await).await;
     let mutex = |name| a.mutex(name).expect("valid");
     let (second, third) = (mutex("second"), mutex("third"));
     let mut before = Box::pin(lock_all(&a, 2));
     assert!(before.as_mut().now_or_never().is_none());
-    let mut stays = Box::pin(second.lock());
-    assert!(stays.as_mut().now_or_never().is_none());
-    assert!(third.lock().now_or_never().is_none(), "it is dropped here");
-    let guards = (before.await, stays.await);
-    assert_eq!(taken(&acquires), [1], "only who stays is in it");
+    let mut kept = Box::pin(second.lock());
+    assert!(kept.as_mut().now_or_never().is_none());
+    assert!(
+        third.lock().now_or_never().is_none(),
+        "the future is dropped here"
+    );
+    let guards = (before.await, kept.await);
+    assert_eq!(taken(&acquires), [1], "only the kept call is in the batch");
     drop(held(third.try_lock().await));
     drop(guards);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_after_the_send_leaves_nothing() {
+async fn call_dropped_after_the_send_leaves_nothing() {
     let server = server();
-    let (a, acquires, _, _) = watched(&server);
+    let (a, acquires, _, _) = recorded(&server);
     let (b, _) = client(&server, "b");
     release_all(&lock_all(&a, 1).await).await;
     let mutex = |name| a.mutex(name).expect("valid");
     let (second, third) = (mutex("second"), mutex("third"));
     let mut before = Box::pin(lock_all(&a, 2));
     assert!(before.as_mut().now_or_never().is_none());
-    let (mut stays, mut goes) = (Box::pin(second.lock()), Box::pin(third.lock()));
-    assert!(stays.as_mut().now_or_never().is_none());
-    assert!(goes.as_mut().now_or_never().is_none());
+    let (mut kept, mut dropped) = (Box::pin(second.lock()), Box::pin(third.lock()));
+    assert!(kept.as_mut().now_or_never().is_none());
+    assert!(dropped.as_mut().now_or_never().is_none());
     for _ in 0..5 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(taken(&acquires), [2], "sent");
-    drop(goes);
-    let guards = (before.await, stays.await.expect("free"));
+    assert_eq!(taken(&acquires), [2], "both calls were sent");
+    drop(dropped);
+    let guards = (before.await, kept.await.expect("free"));
     assert!(guards.1.is_valid());
     contended(&b.mutex("second").expect("valid").try_lock().await);
     server.advance(ms(100)).await;
@@ -139,9 +142,9 @@ async fn who_goes_away_after_the_send_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_outlive_a_call_that_fails() {
+async fn callers_retry_after_a_failed_batch() {
     let server = server();
-    let (a, acquires, _, network) = watched(&server);
+    let (a, acquires, _, network) = recorded(&server);
     release_all(&lock_all(&a, 1).await).await;
     network.isolate();
     let locking = tokio::spawn({
@@ -149,7 +152,7 @@ async fn callers_outlive_a_call_that_fails() {
         async move { lock_all(&a, 20).await }
     });
     server.advance(Duration::from_secs(3)).await;
-    assert!(!taken(&acquires).is_empty(), "tried together");
+    assert!(!taken(&acquires).is_empty(), "sent as a batch");
     network.rejoin();
     let guards = locking.await.expect("no panic");
     assert!(guards.iter().all(MutexGuard::is_valid));
@@ -157,13 +160,13 @@ async fn callers_outlive_a_call_that_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_capability_each_goes_by_itself() {
+async fn without_the_capability_calls_are_sent_separately() {
     let server = server();
     let mut backend = Wrapped::new(server.client("a"));
     backend.capabilities.batches = false;
-    let (batches, ends) = (Arc::clone(&backend.batches), Arc::clone(&backend.ends));
+    let (batches, releases) = (Arc::clone(&backend.batches), Arc::clone(&backend.releases));
     let a = LockClient::new(backend);
     release_all(&lock_all(&a, 10).await).await;
     assert_eq!(taken(&batches), []);
-    assert_eq!(taken(&ends), [1; 10]);
+    assert_eq!(taken(&releases), [1; 10]);
 }

@@ -1,4 +1,4 @@
-//! Input that breaks a limit is refused before any I/O; what is public can cross threads.
+//! Input out of bounds is refused before any I/O. Public types and futures can cross threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use leasehold_api::{
 
 use crate::support::{client, secs, server};
 
-/// A backend that must not be called.
+/// A backend that panics on every call.
 #[derive(Debug)]
 struct Untouchable(Arc<dyn Runtime>);
 
@@ -36,7 +36,7 @@ impl LockBackend for Untouchable {
         panic!("renew was called: {batch:?}")
     }
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        panic!("end was called: {batch:?}")
+        panic!("release was called: {batch:?}")
     }
 }
 
@@ -47,7 +47,7 @@ fn untouchable() -> LockClient {
 fn invalid<T: std::fmt::Debug>(result: Result<T, Error>) -> InvalidInput {
     match result {
         Err(Error::InvalidInput(invalid)) => invalid,
-        other => panic!("not refused as invalid: {other:?}"),
+        other => panic!("not refused as invalid input: {other:?}"),
     }
 }
 
@@ -141,7 +141,7 @@ async fn settings_are_checked_by_the_builder() {
         ..Limits::default()
     };
     invalid(builder().limits(none).build());
-    // A preference among readers and writers is no error for the client's other locks.
+    // A client with a policy for reader/writer locks can still create other locks.
     let locks = builder()
         .policy(Policy::WriterPreference)
         .build()
@@ -151,7 +151,7 @@ async fn settings_are_checked_by_the_builder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_public_can_be_shared_and_spawned() {
+async fn public_types_are_sync_and_futures_are_send() {
     fn shared<T: Send + Sync + 'static>(_: &T) {}
     fn sent<T: Send>(_: T) {}
     let server = server();

@@ -1,4 +1,4 @@
-//! Holds that travel from one client to another.
+//! Hand-offs of a hold from one client to another.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn send(locks: &LockClient) -> Handoff {
     guard.into_handoff().await.expect("answered")
 }
 
-/// The same hand-off, by way of its text.
+/// A copy of the hand-off, through its text.
 fn copy(handoff: &Handoff) -> Handoff {
     handoff.to_secret_text().parse().expect("its own text")
 }
@@ -30,7 +30,7 @@ async fn is_free(locks: &LockClient) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_travels_and_its_sender_ends_nothing() {
+async fn adopted_hold_is_not_released_by_its_sender() {
     let server = server();
     let (a, sender) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -51,12 +51,12 @@ async fn a_hold_travels_and_its_sender_ends_nothing() {
     let release = guard.release().await.expect("answered");
     assert_eq!(release, ReleaseOutcome::Released { holds_left: 0 });
     assert!(is_free(&b).await);
-    let told = tokio::time::timeout(secs(100), lost).await;
-    assert!(told.is_err(), "a hand-off is no loss");
+    let outcome = tokio::time::timeout(secs(100), lost).await;
+    assert!(outcome.is_err(), "a hand-off is no loss");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_renews_it_on_the_way() {
+async fn handoff_is_not_renewed_in_transit() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -68,15 +68,15 @@ async fn nobody_renews_it_on_the_way() {
     let took = server.elapsed() - made;
     assert!(
         took >= secs(29) && took < secs(31),
-        "a whole lease: {took:?}"
+        "expected one lease: {took:?}"
     );
-    let late = adopt(&a, handoff).await.expect_err("its lease is over");
+    let late = adopt(&a, handoff).await.expect_err("its lease has expired");
     assert!(matches!(late.error(), Error::HandoffSpent { .. }), "{late}");
     assert!(next.is_valid());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copied_text_is_adopted_once() {
+async fn copied_text_is_adopted_once() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -90,7 +90,7 @@ async fn a_copied_text_is_adopted_once() {
         "{spent}"
     );
     server.advance(secs(60)).await;
-    assert!(guards[0].is_valid(), "the others changed nothing");
+    assert!(guards[0].is_valid(), "the other copies changed nothing");
     guards[0].release().await.expect("answered");
     let spent = adopt(&b, handoff).await.expect_err("adopted and released");
     assert!(matches!(
@@ -141,55 +141,57 @@ async fn no_lost_message_makes_two_guards_or_none_that_lasts() {
                     "{call:?} {fault:?}: {failed}"
                 );
                 server.advance(secs(31)).await;
-                assert!(is_free(&a).await, "the lease ends it");
+                assert!(is_free(&a).await, "the hold expires with its lease");
             }
         }
     }
 }
 
-/// Users try again what is transient: that must come to an end.
+/// A transient error invites a retry, so it must not repeat forever.
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_in_doubt_once_and_then_spent() {
+async fn lost_reply_is_outcome_unknown_once_and_then_spent() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, network) = client(&server, "b");
     let handoff = send(&a).await;
     network.inject_into(Call::Release, Fault::LoseReply);
-    let failed = adopt(&b, handoff).await.expect_err("nobody knows");
+    let failed = adopt(&b, handoff).await.expect_err("no reply");
     let unknown = matches!(failed.error(), Error::OutcomeUnknown { .. });
     assert!(unknown, "{failed}");
-    let failed = adopt(&b, failed.given_back()).await.expect_err("gone");
+    let failed = adopt(&b, failed.given_back())
+        .await
+        .expect_err("already adopted");
     let spent = matches!(failed.error(), Error::HandoffSpent { .. });
     assert!(spent && !failed.error().is_transient(), "{failed}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_can_be_adopted_again() {
+async fn returned_handoff_can_be_adopted_again() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, network) = client(&server, "b");
-    // Nothing got through: the very text is as good as before.
+    // No request arrived, so the hand-off is unchanged.
     let handoff = send(&a).await;
     network.isolate();
-    let failed = adopt(&b, handoff).await.expect_err("nothing gets through");
+    let failed = adopt(&b, handoff).await.expect_err("the network is down");
     assert!(failed.error().is_transient(), "{failed}");
     network.rejoin();
     let guard = adopt(&b, failed.given_back()).await.expect("answered");
     guard.release().await.expect("answered");
 
-    // The hold was taken over, and only then the network broke: only this value is good.
+    // The network fails after the adoption took effect. Only this value can continue it.
     let handoff = send(&a).await;
     let text = handoff.to_secret_text();
-    let breaks = async {
+    let outage = async {
         tokio::time::sleep(ms(3)).await;
         network.isolate();
     };
-    let (failed, ()) = tokio::join!(adopt(&b, handoff), breaks);
-    let failed = failed.expect_err("nothing gets through");
+    let (failed, ()) = tokio::join!(adopt(&b, handoff), outage);
+    let failed = failed.expect_err("the network is down");
     network.rejoin();
     let spent = adopt(&a, text.parse().expect("valid")).await;
     assert!(matches!(
-        spent.expect_err("b has it").error(),
+        spent.expect_err("b adopted it").error(),
         Error::HandoffSpent { .. }
     ));
     let guard = adopt(&b, failed.given_back()).await.expect("answered");
@@ -198,7 +200,7 @@ async fn what_is_given_back_can_be_adopted_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_anywhere_it_leaves_one_holder_or_none() {
+async fn dropped_handoff_leaves_at_most_one_holder() {
     for micros in (0..9_000).step_by(500) {
         let server = server();
         let (a, _) = client(&server, "a");
@@ -208,10 +210,7 @@ async fn dropped_anywhere_it_leaves_one_holder_or_none() {
         let sent = tokio::time::timeout(limit, guard.into_handoff()).await;
         let Ok(handoff) = sent else {
             server.advance(ms(20)).await;
-            assert!(
-                is_free(&b).await,
-                "{limit:?}: dropped while it was handed off"
-            );
+            assert!(is_free(&b).await, "{limit:?}: dropped during the hand-off");
             continue;
         };
         let handoff = handoff.expect("answered");
@@ -221,7 +220,7 @@ async fn dropped_anywhere_it_leaves_one_holder_or_none() {
         if let Ok(guard) = adopted {
             assert!(guard.expect("answered").is_valid());
         } else if let Ok(guard) = adopt(&a, text).await {
-            assert!(guard.is_valid(), "it had not been taken over");
+            assert!(guard.is_valid(), "the first adoption did not take effect");
             drop(guard);
         }
         server.advance(secs(31)).await;
@@ -230,18 +229,18 @@ async fn dropped_anywhere_it_leaves_one_holder_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_and_writers_travel_too() {
+async fn readers_and_writers_are_handed_off() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
     let rw = a.rw_lock("k").expect("valid");
     let other = b.rw_lock("k").expect("valid");
-    let beside = other.read().await.expect("free");
+    let other_reader = other.read().await.expect("free");
     let guard = rw.read().await.expect("shared");
     let handoff = guard.into_handoff().await.expect("answered");
     assert_eq!(handoff.mode(), Mode::Shared);
     let guard: ReadGuard = b.adopt(handoff).await.expect("answered");
-    beside.release().await.expect("answered");
+    other_reader.release().await.expect("answered");
     contended(&other.try_write().await);
     guard.release().await.expect("answered");
 
@@ -259,7 +258,7 @@ async fn readers_and_writers_travel_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_of_the_key_is_no_hindrance() {
+async fn handoff_keeps_the_policy_and_waiter_lease() {
     let server = server();
     let (a, _) = client(&server, "a");
     let rw = a.rw_lock("k").expect("valid");
@@ -272,7 +271,7 @@ async fn a_policy_of_the_key_is_no_hindrance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fixed_lease_and_longest_hold_travel_with_it() {
+async fn handoff_keeps_fixed_lease_and_max_hold() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -298,7 +297,7 @@ async fn fixed_lease_and_longest_hold_travel_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kinds_are_compared_before_any_io() {
+async fn wrong_kind_is_refused_before_any_io() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -316,12 +315,12 @@ async fn kinds_are_compared_before_any_io() {
         Error::InvalidInput(InvalidInput::HandoffKind { .. })
     ));
     assert_eq!(server.messages().len(), calls, "nothing was sent");
-    let guard = adopt(&b, handoff).await.expect("a mutex it is");
+    let guard = adopt(&b, handoff).await.expect("a mutex");
     assert!(guard.is_valid());
 }
 
-async fn refused_to_travel<K: kind::Transferable>(guard: Guard<K>) -> Guard<K> {
-    let failed = guard.into_handoff().await.expect_err("it cannot");
+async fn refused_handoff<K: kind::Transferable>(guard: Guard<K>) -> Guard<K> {
+    let failed = guard.into_handoff().await.expect_err("not supported");
     assert!(
         matches!(failed.error(), Error::Unsupported { .. }),
         "{failed}"
@@ -330,14 +329,14 @@ async fn refused_to_travel<K: kind::Transferable>(guard: Guard<K>) -> Guard<K> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_travel_is_given_back() {
+async fn refused_guard_is_returned() {
     let server = server();
     let (a, _) = client(&server, "a");
     let reentrant = a.reentrant_mutex("r").expect("valid");
-    let guard = refused_to_travel(reentrant.lock().await.expect("free")).await;
+    let guard = refused_handoff(reentrant.lock().await.expect("free")).await;
     assert!(guard.is_valid());
     let once = adopt(&a, send(&a).await).await.expect("answered");
-    let guard = refused_to_travel(once).await;
+    let guard = refused_handoff(once).await;
     assert!(guard.is_valid());
     let mutex = a.mutex("m").expect("valid");
     let guard = mutex.lock().await.expect("free");
@@ -347,16 +346,13 @@ async fn what_cannot_travel_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_an_outage_the_guard_is_given_back() {
+async fn outage_returns_the_guard() {
     let server = server();
     let (a, network) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
     network.isolate();
     let began = server.elapsed();
-    let failed = guard
-        .into_handoff()
-        .await
-        .expect_err("nothing gets through");
+    let failed = guard.into_handoff().await.expect_err("the network is down");
     assert!(failed.error().is_transient(), "{failed}");
     assert!(server.elapsed() - began <= secs(3));
     network.rejoin();
@@ -372,7 +368,7 @@ async fn in_an_outage_the_guard_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_failure_it_is_handed_off_at_once() {
+async fn handoff_succeeds_after_a_failed_attempt() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -380,9 +376,9 @@ async fn after_a_failure_it_is_handed_off_at_once() {
     for _ in 0..3 {
         network.inject_into(Call::Acquire, Fault::LoseReply);
     }
-    // The transfer hold of the first attempt outlives it.
+    // The transfer hold of the first attempt remains.
     network.inject_into(Call::Release, Fault::LoseRequest);
-    let failed = guard.into_handoff().await.expect_err("no answer came");
+    let failed = guard.into_handoff().await.expect_err("no reply");
     assert!(
         matches!(failed.error(), Error::OutcomeUnknown { .. }),
         "{failed}"
@@ -401,22 +397,19 @@ async fn after_a_failure_it_is_handed_off_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_is_gone_is_not_handed_off() {
+async fn lost_hold_is_not_handed_off() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
     for taken in [false, true] {
         let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-        forget(&server).await;
+        remove_key(&server).await;
         let thief = taken.then(|| b.mutex("k").expect("valid"));
         let thief = match &thief {
             Some(mutex) => Some(held(mutex.try_lock().await)),
             None => None,
         };
-        let failed = guard
-            .into_handoff()
-            .await
-            .expect_err("the server forgot it");
+        let failed = guard.into_handoff().await.expect_err("the hold is lost");
         assert!(
             matches!(
                 failed.error(),
@@ -430,17 +423,17 @@ async fn a_hold_that_is_gone_is_not_handed_off() {
         assert!(!failed.given_back().is_valid());
         assert!(thief.is_none_or(|guard| guard.is_valid()));
         server.advance(ms(20)).await;
-        assert!(is_free(&b).await, "nothing of the attempt is left");
+        assert!(is_free(&b).await, "the attempt leaves nothing behind");
     }
 }
 
-async fn forget(server: &SimServer) {
+async fn remove_key(server: &SimServer) {
     server.remove_key(&Key::new("k").expect("valid"));
     server.advance(ms(5)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revoked_hold_is_not_adopted() {
+async fn revoked_hold_is_not_adopted() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -462,7 +455,7 @@ async fn a_revoked_hold_is_not_adopted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_secrets_are_shown_only_on_demand() {
+async fn debug_and_errors_hide_secrets() {
     let server = server();
     let (a, _) = client(&server, "a");
     let handoff = send(&a).await;

@@ -1,4 +1,4 @@
-//! Renewal, loss, force, and what a loss does.
+//! Renewals, losses, forced releases, and the effects of a loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::support::{client, contended, held, ms, secs, server};
 use crate::wrapped::Wrapped;
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_is_lost_before_the_server_frees_the_key_when_its_client_is_cut_off() {
+async fn isolated_guard_is_lost_before_the_server_frees_the_key() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -35,7 +35,7 @@ async fn a_guard_is_lost_before_the_server_frees_the_key_when_its_client_is_cut_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_outage_is_no_loss() {
+async fn short_outage_loses_nothing() {
     let server = server();
     let (a, network) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid").lease(secs(10));
@@ -50,7 +50,7 @@ async fn a_short_outage_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_was_paused_does_not_call_itself_valid() {
+async fn guard_of_a_paused_client_is_not_valid() {
     let server = server();
     let (a, network) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
@@ -64,7 +64,7 @@ async fn a_client_that_was_paused_does_not_call_itself_valid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_lost_its_data_is_noticed_at_the_next_renewal() {
+async fn renewal_notices_a_server_that_lost_its_data() {
     let server = server();
     let (a, _) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
@@ -78,7 +78,7 @@ async fn a_server_that_lost_its_data_is_noticed_at_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_go_on_after_the_server_lost_them_and_its_clock_went_back() {
+async fn tokens_increase_after_data_loss_and_a_clock_step_back() {
     let server = server();
     let (a, _) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid");
@@ -91,7 +91,7 @@ async fn tokens_go_on_after_the_server_lost_them_and_its_clock_went_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stepped_clock_of_the_server_is_a_loss() {
+async fn server_clock_step_loses_the_guard() {
     for forward in [true, false] {
         let server = server();
         let (a, _) = client(&server, "a");
@@ -104,12 +104,12 @@ async fn a_stepped_clock_of_the_server_is_a_loss() {
         assert_eq!(guard.lost().await, Loss::ClockStepped);
         let next = a.mutex("other").expect("valid").lock().await.expect("free");
         server.advance(secs(60)).await;
-        assert!(next.is_valid(), "the step is over");
+        assert!(next.is_valid(), "a later guard is not affected");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_hold_ends_a_healthy_guard() {
+async fn max_hold_loses_a_healthy_guard() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -129,7 +129,7 @@ async fn max_hold_ends_a_healthy_guard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_is_extended_by_hand_only() {
+async fn only_manual_renewals_extend_a_fixed_lease() {
     let server = server();
     let (a, _) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid").lease(secs(10)).fixed_lease();
@@ -152,7 +152,7 @@ async fn a_fixed_lease_is_extended_by_hand_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nested_fixed_lease_ends_alone() {
+async fn nested_fixed_lease_expires_alone() {
     let server = server();
     let (a, _) = client(&server, "a");
     let mutex = a.reentrant_mutex("k").expect("valid");
@@ -174,7 +174,7 @@ async fn a_nested_fixed_lease_ends_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revoked_guard_is_lost_and_its_key_is_free_after_the_lease() {
+async fn revoked_guard_is_lost_and_keeps_its_key_until_expiry() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -194,9 +194,9 @@ async fn a_revoked_guard_is_lost_and_its_key_is_free_after_the_lease() {
     ));
 }
 
-/// The owner gets what is left of a revoked holder, which is too little to be handed out.
+/// A re-entry of a revoked holder gets its remaining time, which is too short for a guard.
 #[tokio::test(start_paused = true)]
-async fn the_last_moments_of_a_revoked_holder_are_not_asked_for_again_and_again() {
+async fn expiring_revoked_holder_is_not_retried_in_a_loop() {
     let server = server();
     let backend = Wrapped::new(server.client("a"));
     let acquires = Arc::clone(&backend.acquires);
@@ -205,25 +205,25 @@ async fn the_last_moments_of_a_revoked_holder_are_not_asked_for_again_and_again(
     let mutex = a.reentrant_mutex("k").expect("valid").lease(secs(9));
     let mutex = mutex.fixed_lease();
     let revoked = mutex.lock().await.expect("free");
-    // It was granted half a round trip ago.
+    // The server granted it 1 ms ago.
     let now = || a.backend().runtime().now();
-    let end = now().saturating_add(secs(9) - ms(1));
+    let expiry = now().saturating_add(secs(9) - ms(1));
     let tokens = b.inspect("k").await.expect("answered").held_tokens();
     let forced = b.force_release("k", tokens, ForceHow::Revoke).await;
     assert_eq!(forced.expect("answered"), ForceReply::Forced { holders: 1 });
-    let left = end.saturating_since(now());
+    let left = expiry.saturating_since(now());
     server.advance(left - ms(10)).await;
     acquires.lock().expect("no panic").clear();
-    let guard = mutex.lock().await.expect("free by then");
-    assert!(now() >= end);
+    let guard = mutex.lock().await.expect("free after the expiry");
+    assert!(now() >= expiry);
     let before = revoked.fencing_token().expect("tokens");
     assert!(guard.fencing_token().expect("tokens") > before);
-    // One of the old holder, and one that came after a pause.
+    // One re-enters the old holder, and one follows after a pause.
     assert_eq!(acquires.lock().expect("no panic").len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_push_tells_of_a_revocation_at_once() {
+async fn push_announces_a_forced_release_immediately() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -246,7 +246,7 @@ async fn a_push_tells_of_a_revocation_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_is_stopped_when_the_lock_is_lost() {
+async fn loss_stops_the_body() {
     struct Stopped(Arc<AtomicBool>);
     impl Drop for Stopped {
         fn drop(&mut self) {
@@ -285,7 +285,7 @@ async fn a_body_is_stopped_when_the_lock_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_never_ends_for_a_guard_that_was_released() {
+async fn lost_never_completes_for_a_released_guard() {
     let server = server();
     let (a, network) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
@@ -301,7 +301,7 @@ async fn lost_never_ends_for_a_guard_that_was_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_value_is_named_and_not_touched() {
+async fn foreign_value_is_reported_and_unchanged() {
     let server = server();
     let (a, _) = client(&server, "a");
     let key = Key::new("k").expect("valid");
@@ -314,7 +314,7 @@ async fn a_foreign_value_is_named_and_not_touched() {
     assert_eq!(server.foreign(&key).as_deref(), Some("list"));
 }
 
-/// A hundred guards are renewed with a few calls.
+/// The renewals of a hundred guards need only a few calls.
 #[tokio::test(start_paused = true)]
 async fn renewals_share_batches() {
     let server = SimServer::new(3);
@@ -333,34 +333,34 @@ async fn renewals_share_batches() {
     }
     server.advance(secs(60)).await;
     assert!(guards.iter().all(leasehold_api::Guard::is_valid));
-    let mut moments: Vec<_> = server
+    let mut times: Vec<_> = server
         .log()
         .iter()
         .filter(|entry| format!("{:?}", entry.event).contains("Renew"))
         .map(|entry| entry.at)
         .collect();
-    let renewals = moments.len();
-    moments.dedup();
+    let renewals = times.len();
+    times.dedup();
     assert!(renewals >= 500, "{renewals} renewals");
-    assert!(moments.len() < 30, "{} batches", moments.len());
+    assert!(times.len() < 30, "{} batches", times.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_released_guard_can_neither_be_renewed_nor_protect() {
+async fn released_guard_refuses_renew_and_protect() {
     let server = server();
     let (a, _) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
     guard.release().await.expect("answered");
     assert!(matches!(guard.renew().await, Err(Error::Released { .. })));
     let ran = guard
-        .protect(async { panic!("ran without the lock") })
+        .protect(async { panic!("the body ran without the lock") })
         .await;
     assert!(matches!(ran, Err(Error::Released { .. })));
     assert_eq!(guard.valid_for(), ms(0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reply_does_not_lengthen_a_guard() {
+async fn slow_reply_does_not_extend_a_guard() {
     let server = server();
     let (a, network) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid").lease(secs(10));
@@ -373,7 +373,7 @@ async fn a_slow_reply_does_not_lengthen_a_guard() {
         .expect("answered");
     network.inject_into(Call::Acquire, Fault::DelayReply(ms(900)));
     let guard = mutex.clone().fixed_lease().lock().await.expect("free");
-    // 10 s from the sending, less 1 % + 10 ms of drift.
+    // 10 s from the send, less a drift allowance of 1 % + 10 ms.
     assert!(
         guard.valid_for() <= ms(9_890 - 900),
         "{:?}",
@@ -385,7 +385,7 @@ async fn a_slow_reply_does_not_lengthen_a_guard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_suspend_is_noticed_soon_after_it_though_timers_did_not_count_it() {
+async fn suspend_is_noticed_although_timers_did_not_run() {
     let server = server();
     let backend = Wrapped::new(server.client("a"));
     let suspended = backend.suspended.clone();
@@ -406,7 +406,7 @@ async fn a_suspend_is_noticed_soon_after_it_though_timers_did_not_count_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_does_not_run_on_after_a_suspend_though_its_own_timer_wakes_it_first() {
+async fn suspend_stops_the_body_even_if_its_timer_fires_first() {
     let server = server();
     let backend = Wrapped::new(server.client("a"));
     let suspended = backend.suspended.clone();
@@ -426,8 +426,8 @@ async fn a_body_does_not_run_on_after_a_suspend_though_its_own_timer_wakes_it_fi
                 tokio::time::sleep(ms(10)).await;
             }
         };
-        let never: Result<(), Error> = guard.protect(body).await;
-        never
+        let result: Result<(), Error> = guard.protect(body).await;
+        result
     });
     server.advance(ms(95)).await;
     let before = steps.load(Ordering::SeqCst);
@@ -445,9 +445,9 @@ async fn a_body_does_not_run_on_after_a_suspend_though_its_own_timer_wakes_it_fi
     ));
 }
 
-/// The token that a guard came to have while it was held counts, not only the one it began with.
+/// The token floor includes a token that a guard received later, not only its first token.
 #[tokio::test(start_paused = true)]
-async fn tokens_go_on_from_one_that_came_with_the_end_of_another_hold() {
+async fn tokens_increase_past_one_from_a_downgrade_by_release() {
     let server = server();
     let (a, _) = client(&server, "a");
     let rw = a.reentrant_rw_lock("k").expect("valid");

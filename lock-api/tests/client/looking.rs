@@ -1,11 +1,11 @@
-//! Inspection.
+//! Inspections.
 
 use leasehold_api::{Label, LockClient};
 
 use crate::support::{client, held, ms, secs, server};
 
 #[tokio::test(start_paused = true)]
-async fn an_inspection_says_who_holds_and_who_waits() {
+async fn inspection_shows_holders_and_waiters() {
     let server = server();
     let named = |name: &str| {
         let label = Label::new(name).expect("short");

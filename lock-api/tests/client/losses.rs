@@ -1,4 +1,4 @@
-//! The hook for losses: called once for each lost guard, at its moment, and for no other.
+//! The loss hook: it is called once for each lost guard, at the time of the loss.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use leasehold_sim::{Data, SimBackend, SimServer};
 use crate::support::{held, ms, secs, server};
 use crate::wrapped::Wrapped;
 
-/// What the hook was called with, and when.
+/// The time and the event of each call of the hook.
 type Calls = Arc<Mutex<Vec<(Duration, LossEvent)>>>;
 
 fn builder(server: &SimServer, name: &str) -> (LockClientBuilder, SimBackend, Calls) {
@@ -30,18 +30,18 @@ fn client(server: &SimServer, name: &str) -> (LockClient, SimBackend, Calls) {
     (builder.build().expect("valid"), backend, calls)
 }
 
-fn taken(calls: &Calls) -> Vec<(Duration, LossEvent)> {
+fn take_calls(calls: &Calls) -> Vec<(Duration, LossEvent)> {
     std::mem::take(&mut *calls.lock().expect("no panic"))
 }
 
-/// The reasons and moments alone.
+/// Returns the times and reasons, and clears the calls.
 fn reasons(calls: &Calls) -> Vec<(Duration, Loss)> {
-    let calls = taken(calls);
+    let calls = take_calls(calls);
     calls.iter().map(|(at, it)| (*at, it.reason)).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missed_deadline_is_told_at_its_moment_though_nobody_waits_for_it() {
+async fn missed_deadline_calls_the_hook_in_time() {
     let server = server();
     let (builder, network, calls) = builder(&server, "a");
     let label = Label::new("billing-7").expect("short");
@@ -53,9 +53,9 @@ async fn a_missed_deadline_is_told_at_its_moment_though_nobody_waits_for_it() {
     network.isolate();
     let valid = guard.valid_for();
     server.advance(valid - ms(1)).await;
-    assert_eq!(taken(&calls), []);
+    assert_eq!(take_calls(&calls), []);
     server.advance(ms(1)).await;
-    let [(at, event)] = &taken(&calls)[..] else {
+    let [(at, event)] = &take_calls(&calls)[..] else {
         panic!("called once")
     };
     assert_eq!(*at, granted + valid);
@@ -65,22 +65,22 @@ async fn a_missed_deadline_is_told_at_its_moment_though_nobody_waits_for_it() {
     assert_eq!(event.reason, Loss::Deadline);
     assert_eq!(event.held, valid);
     assert_eq!(event.label, label);
-    // Neither time nor the guard's end makes it another loss.
+    // Neither the passing of time nor the drop of the guard is another loss.
     server.advance(secs(60)).await;
     network.rejoin();
     drop(guard);
     server.advance(secs(60)).await;
-    assert_eq!(taken(&calls), []);
+    assert_eq!(take_calls(&calls), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_reason_is_told_once_and_soon() {
+async fn hook_is_called_once_for_each_reason() {
     let server = server();
     let (a, network, calls) = client(&server, "a");
     let operator = LockClient::new(server.client("operator"));
     let lock = |key: &str| a.mutex(key).expect("valid");
 
-    // By force: a push tells it.
+    // A forced release: a push announces it.
     let forced = lock("forced").lock().await.expect("free");
     let tokens = vec![forced.fencing_token().expect("tokens")];
     operator
@@ -90,51 +90,51 @@ async fn each_reason_is_told_once_and_soon() {
     server.advance(ms(100)).await;
     assert!(matches!(reasons(&calls)[..], [(_, Loss::Forced)]));
 
-    // The server forgot it: the next renewal tells it, by hand or not.
-    let by_hand = lock("by-hand").lock().await.expect("free");
-    server.remove_key(by_hand.key());
+    // The server lost the key: the next renewal, manual or automatic, reports it.
+    let manual = lock("manual").lock().await.expect("free");
+    server.remove_key(manual.key());
     let now = server.elapsed();
-    assert!(by_hand.renew().await.is_err());
+    assert!(manual.renew().await.is_err());
     server.advance(ms(1)).await;
     let [(at, Loss::Unknown)] = reasons(&calls)[..] else {
         panic!("called once")
     };
-    assert!(at <= now + ms(10), "{at:?}, asked at {now:?}");
+    assert!(at <= now + ms(10), "{at:?}, renewed at {now:?}");
     let renewed = lock("renewed").lock().await.expect("free");
     server.remove_key(renewed.key());
     server.advance(secs(10)).await;
     assert!(matches!(reasons(&calls)[..], [(_, Loss::Unknown)]));
 
-    // The server's clock.
+    // The server's clock steps.
     let stepped = lock("stepped").lock().await.expect("free");
     server.step_clock_back(secs(60));
     server.advance(secs(10)).await;
     assert!(matches!(reasons(&calls)[..], [(_, Loss::ClockStepped)]));
 
-    // A restart that kept nothing.
+    // A restart without data.
     let restarted = lock("restarted").lock().await.expect("free");
     server.restart(Data::Lost);
     server.advance(secs(10)).await;
     assert!(matches!(reasons(&calls)[..], [(_, Loss::Unknown)]));
 
-    drop((forced, by_hand, renewed, stepped, restarted));
+    drop((forced, manual, renewed, stepped, restarted));
     server.advance(secs(60)).await;
-    assert_eq!(taken(&calls), []);
+    assert_eq!(take_calls(&calls), []);
     assert_eq!(network.pending_faults(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_and_a_longest_hold_end_at_their_moments() {
+async fn fixed_lease_and_max_hold_call_the_hook_in_time() {
     let server = server();
     let (a, _, calls) = client(&server, "a");
     let lock = |key: &str| a.mutex(key).expect("valid").lease(secs(30));
     let limited = lock("limited").max_hold(secs(45));
-    let begun = server.elapsed();
+    let start = server.elapsed();
     let limited = limited.lock().await.expect("free");
     let fixed = lock("fixed").fixed_lease().lock().await.expect("free");
     let (now, valid) = (server.elapsed(), fixed.valid_for());
     server.advance(valid - ms(1)).await;
-    assert_eq!(taken(&calls), []);
+    assert_eq!(take_calls(&calls), []);
     server.advance(ms(1)).await;
     assert_eq!(reasons(&calls), [(now + valid, Loss::Deadline)]);
     server.advance(secs(60)).await;
@@ -142,14 +142,14 @@ async fn a_fixed_lease_and_a_longest_hold_end_at_their_moments() {
         panic!("called once")
     };
     assert!(
-        at >= begun + secs(45) && at <= begun + secs(45) + ms(5),
+        at >= start + secs(45) && at <= start + secs(45) + ms(5),
         "{at:?}"
     );
     drop((limited, fixed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_came_first_is_no_loss() {
+async fn released_guard_is_not_lost() {
     let server = server();
     let (a, network, calls) = client(&server, "a");
     let lock = |key: &str| a.mutex(key).expect("valid").lease(secs(10));
@@ -158,17 +158,17 @@ async fn an_end_that_came_first_is_no_loss() {
     one.expect("free").release().await.expect("released");
     network.isolate();
     drop(two.expect("free"));
-    // The end of a release that has no answer has begun all the same.
+    // A release without a reply counts too.
     let released = tokio::time::timeout(ms(100), three.release()).await;
     assert!(released.is_err());
     server.advance(secs(60)).await;
     drop(three);
     server.advance(secs(60)).await;
-    assert_eq!(taken(&calls), []);
+    assert_eq!(take_calls(&calls), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_is_dropped_after_its_loss_was_lost() {
+async fn guard_dropped_after_its_deadline_is_lost() {
     let server = server();
     let backend = server.client("a");
     let wrapped = Wrapped::new(backend);
@@ -183,12 +183,12 @@ async fn a_guard_that_is_dropped_after_its_loss_was_lost() {
         .build()
         .expect("valid");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    // The machine was suspended, and nothing but this code has run since.
+    // The machine was suspended, and no other code has run since.
     suspended.store(3_600, std::sync::atomic::Ordering::SeqCst);
     drop(guard);
     drop(a);
     server.advance(ms(1)).await;
-    let [(_, event)] = &taken(&calls)[..] else {
+    let [(_, event)] = &take_calls(&calls)[..] else {
         panic!("called once")
     };
     assert_eq!(event.reason, Loss::Deadline);
@@ -196,7 +196,7 @@ async fn a_guard_that_is_dropped_after_its_loss_was_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nested_guards_are_told_one_by_one() {
+async fn hook_is_called_for_each_nested_guard() {
     let server = server();
     let (a, network, calls) = client(&server, "a");
     let lock = a.reentrant_rw_lock("k").expect("valid").lease(secs(10));
@@ -208,7 +208,7 @@ async fn nested_guards_are_told_one_by_one() {
     assert!(matches!(reasons(&calls)[..], [(_, Loss::MaxHold)]));
     network.isolate();
     server.advance(secs(60)).await;
-    let calls = taken(&calls);
+    let calls = take_calls(&calls);
     let [(_, event)] = &calls[..] else {
         panic!("called for the write guard alone: {calls:?}")
     };
@@ -220,7 +220,7 @@ async fn nested_guards_are_told_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_loses_what_is_in_use() {
+async fn shutdown_loses_live_guards() {
     let server = server();
     let (a, _, calls) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
@@ -231,16 +231,16 @@ async fn a_shutdown_loses_what_is_in_use() {
     assert!(matches!(reasons(&calls)[..], [(_, Loss::ClientClosed)]));
     drop(guard);
     server.advance(secs(60)).await;
-    assert_eq!(taken(&calls), []);
+    assert_eq!(take_calls(&calls), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_in_the_hook_stops_no_renewal() {
+async fn panic_in_the_hook_stops_no_renewal() {
     let server = server();
     let backend = server.client("a");
     let a = LockClient::builder(backend)
         .on_loss(|event| {
-            // The test runs under a hook that prints; what matters is that it unwinds.
+            // Unwinds without the panic hook, which would print.
             std::panic::resume_unwind(Box::new(event.key.to_string()));
         })
         .build()
@@ -256,7 +256,7 @@ async fn a_panic_in_the_hook_stops_no_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_without_tokens_brings_none() {
+async fn loss_event_has_no_token_without_the_capability() {
     let server = server();
     let mut wrapped = Wrapped::new(server.client("a"));
     wrapped.capabilities.fencing_tokens = false;

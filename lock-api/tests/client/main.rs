@@ -1,14 +1,14 @@
-//! What a user holds, tried on the simulated server in virtual time.
+//! Tests of the client on a simulated server, in virtual time.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "a user's code spawns and sleeps as it likes; on the simulator it is deterministic too"
+    reason = "a user's code spawns and sleeps; on the simulator this is deterministic too"
 )]
 
 mod basics;
 mod batches;
 mod bounds;
-mod ending;
+mod cleanup;
 mod handoff;
 mod holding;
 mod looking;

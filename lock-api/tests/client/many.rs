@@ -1,4 +1,4 @@
-//! Several keys at once: order, all or nothing, one deadline, one guard.
+//! Several keys under one guard: acquired in order, all or none, with one deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ fn mutexes(locks: &LockClient, keys: &[&str]) -> Many {
     locks.many().mutexes(keys).expect("valid keys")
 }
 
-async fn nothing_is_left(locks: &LockClient, keys: &[&str]) {
+async fn assert_free(locks: &LockClient, keys: &[&str]) {
     for key in keys {
         let view = locks.inspect(key).await.expect("answered");
         let left = (view.holder_count(), view.waiter_count());
@@ -32,7 +32,7 @@ async fn force(locks: &LockClient, key: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_kinds_are_taken_in_order_and_released_in_one_batch() {
+async fn keys_are_acquired_in_order_and_released_in_one_batch() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -73,14 +73,18 @@ async fn all_kinds_are_taken_in_order_and_released_in_one_batch() {
             Ok(ReleaseOutcome::Released { holds_left: 0 })
         ));
     }
-    assert_eq!(guard.release().await.len(), 4, "the same again");
+    assert_eq!(
+        guard.release().await.len(),
+        4,
+        "a second release returns the same report"
+    );
     assert!(matches!(guard.renew().await, Err(Error::Released { .. })));
-    nothing_is_left(&b, &["a", "b", "c", "d"]).await;
+    assert_free(&b, &["a", "b", "c", "d"]).await;
 }
 
-/// Calls that end something.
+/// The number of release calls.
 fn releases_sent(server: &SimServer) -> usize {
-    let is_end = |content: &Content| {
+    let is_release = |content: &Content| {
         matches!(
             content,
             Content::Request {
@@ -92,17 +96,17 @@ fn releases_sent(server: &SimServer) -> usize {
     let messages = server.messages();
     messages
         .iter()
-        .filter(|message| is_end(&message.content))
+        .filter(|message| is_release(&message.content))
         .count()
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_is_found_before_any_io() {
+async fn invalid_input_is_refused_before_any_io() {
     let server = server();
     let (a, _) = client(&server, "a");
     let invalid = |result: Result<Many, Error>| match result {
         Err(Error::InvalidInput(problem)) => problem,
-        other => panic!("{other:?}"),
+        other => panic!("not refused as invalid input: {other:?}"),
     };
     let twice = mutexes(&a, &["a", "b"]).read("a");
     assert!(matches!(invalid(twice), InvalidInput::RepeatedKey { key } if key.as_str() == "a"));
@@ -132,7 +136,7 @@ async fn bad_input_is_found_before_any_io() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_says_which_key_is_held_and_keeps_nothing() {
+async fn try_names_the_held_key_and_keeps_nothing() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -141,17 +145,17 @@ async fn a_try_says_which_key_is_held_and_keeps_nothing() {
     match mutexes(&a, &["a", "m", "z"]).try_lock().await {
         Ok(ManyOutcome::Contention { key, held }) => {
             assert_eq!(key.as_str(), "m");
-            assert_eq!(held.holder.expect("told").as_str(), "b");
+            assert_eq!(held.holder.expect("a label").as_str(), "b");
         }
         other => panic!("{other:?}"),
     }
     assert!(server.elapsed() - began < ms(20), "it did not wait");
     server.advance(ms(20)).await;
-    nothing_is_left(&b, &["a", "z"]).await;
+    assert_free(&b, &["a", "z"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_deadline_is_over_all_of_it() {
+async fn one_deadline_applies_to_all_keys() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -171,7 +175,7 @@ async fn one_deadline_is_over_all_of_it() {
         other => panic!("{other:?}"),
     }
     server.advance(ms(20)).await;
-    nothing_is_left(&b, &["a"]).await;
+    assert_free(&b, &["a"]).await;
     let view = b.inspect("b").await.expect("answered");
     assert_eq!(view.waiter_count(), 0, "{view}");
     let none = many.lock_within(Duration::ZERO).await;
@@ -179,7 +183,7 @@ async fn one_deadline_is_over_all_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_while_it_waits_it_leaves_nothing() {
+async fn dropped_wait_leaves_nothing() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -189,16 +193,19 @@ async fn dropped_while_it_waits_it_leaves_nothing() {
     assert!(waited.is_err());
     drop(guard);
     server.advance(ms(20)).await;
-    nothing_is_left(&b, &["a", "b", "c"]).await;
+    assert_free(&b, &["a", "b", "c"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_at_one_key_names_it_and_gives_the_others_back() {
+async fn error_names_its_key_and_releases_the_others() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
     let _other = b.rw_lock("b").expect("valid").read().await.expect("free");
-    let refused = mutexes(&a, &["a", "b"]).lock().await.expect_err("a mutex?");
+    let refused = mutexes(&a, &["a", "b"])
+        .lock()
+        .await
+        .expect_err("a mismatch");
     assert_eq!(refused.key().expect("named").as_str(), "b");
     assert!(matches!(
         refused,
@@ -208,11 +215,11 @@ async fn an_error_at_one_key_names_it_and_gives_the_others_back() {
         }
     ));
     server.advance(ms(20)).await;
-    nothing_is_left(&b, &["a"]).await;
+    assert_free(&b, &["a"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_lost_while_another_is_waited_for_spoils_the_round() {
+async fn loss_during_the_wait_starts_over() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -223,9 +230,9 @@ async fn one_lost_while_another_is_waited_for_spoils_the_round() {
         force(&b, "a").await;
         let thief = held(b.mutex("a").expect("valid").try_lock().await);
         server.advance(secs(60)).await;
-        nothing_is_left(&b, &["b"]).await;
+        assert_free(&b, &["b"]).await;
         let view = b.inspect("c").await.expect("answered");
-        assert_eq!(view.waiter_count(), 0, "given up: {view}");
+        assert_eq!(view.waiter_count(), 0, "the waiter is gone: {view}");
         let stolen = thief.fencing_token().expect("tokens");
         thief.release().await.expect("answered");
         server.advance(secs(1)).await;
@@ -233,22 +240,22 @@ async fn one_lost_while_another_is_waited_for_spoils_the_round() {
         stolen
     };
     let (outcome, stolen) = tokio::join!(many.lock_within(secs(100)), meanwhile);
-    let guard = outcome.expect("answered").acquired().expect("all at once");
+    let guard = outcome.expect("answered").acquired().expect("all keys");
     assert!(guard.is_valid());
     assert!(guard.fencing_token("a").expect("tokens") > stolen);
 }
 
-async fn all_at_once(many: &Many) -> ManyGuard {
+async fn lock_all(many: &Many) -> ManyGuard {
     many.lock().await.expect("free")
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loss_of_one_is_the_loss_of_all() {
+async fn loss_of_one_key_loses_the_guard() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
     let many = mutexes(&a, &["a", "b"]);
-    let guard = all_at_once(&many).await;
+    let guard = lock_all(&many).await;
     let lost = guard.lost();
     let body = guard.protect(std::future::pending::<()>());
     let forces = async {
@@ -257,7 +264,7 @@ async fn the_loss_of_one_is_the_loss_of_all() {
     };
     let (stopped, (key, loss), ()) = tokio::join!(body, lost, forces);
     assert_eq!((key.as_str(), loss), ("b", Loss::Forced));
-    let stopped = stopped.expect_err("it never ends by itself");
+    let stopped = stopped.expect_err("the body never completes");
     assert_eq!(
         stopped.to_string(),
         "key \"b\": the lock was lost: it was released by force"
@@ -277,27 +284,27 @@ async fn the_loss_of_one_is_the_loss_of_all() {
     });
     assert!(matches!(with.await, Err(Error::Lost { key, .. }) if key.as_str() == "a"));
     let done = many.with(async |guard| guard.keys().len()).await;
-    assert_eq!(done.expect("nobody interferes"), 2);
-    nothing_is_left(&b, &["a", "b"]).await;
+    assert_eq!(done.expect("all keys are held"), 2);
+    assert_free(&b, &["a", "b"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_renewal_by_hand_renews_all_and_the_least_is_told() {
+async fn renew_renews_all_and_returns_the_shortest_validity() {
     let server = server();
     let (a, backend) = client(&server, "a");
     let many = mutexes(&a, &["a", "b"]).lease(secs(10)).fixed_lease();
-    let guard = all_at_once(&many).await;
+    let guard = lock_all(&many).await;
     server.advance(secs(5)).await;
     assert!(guard.valid_for() < secs(5));
     assert!(guard.renew().await.expect("answered") > secs(9));
     backend.inject_into(Call::Renew, Fault::LoseReply);
-    let failed = guard.renew().await.expect_err("no answer");
+    let failed = guard.renew().await.expect_err("no reply");
     assert!(failed.is_transient(), "{failed}");
     assert!(guard.is_valid(), "a transient error is no loss");
 }
 
-/// Two sorts of clients name the same keys in opposite order, some in any order, some the mixed
-/// kinds; everybody comes through, and nobody is inside together with another.
+/// Clients name the same keys in different orders. All of them finish, and one at a time holds the
+/// keys.
 #[tokio::test(start_paused = true)]
 async fn opposite_order_does_not_deadlock() {
     for seed in 0..60 {
@@ -311,13 +318,13 @@ async fn opposite_order_does_not_deadlock() {
             })
             .collect();
         let all = futures_util::future::try_join_all(tasks);
-        let ended = tokio::time::timeout(secs(60), all).await;
+        let finished = tokio::time::timeout(secs(60), all).await;
         assert!(
-            ended.is_ok(),
+            finished.is_ok(),
             "seed {seed} deadlocks:\n{}",
             server.timeline()
         );
-        ended.expect("just seen").expect("no panic");
+        finished.expect("finished in time").expect("no panic");
         server.advance(ms(50)).await;
         server.assert_idle();
     }
@@ -332,7 +339,11 @@ async fn worker(locks: LockClient, n: u32, inside: Arc<AtomicU32>) {
     let many = mutexes(&locks, &keys);
     for _ in 0..4 {
         let guard = many.lock().await.expect("granted");
-        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone inside");
+        assert_eq!(
+            inside.fetch_add(1, Ordering::SeqCst),
+            0,
+            "one client at a time"
+        );
         tokio::time::sleep(ms(5)).await;
         assert!(guard.is_valid());
         inside.fetch_sub(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Calls without an answer: one effect per operation, and no call without a bound.
+//! Calls without a reply: each operation takes effect once, and each call ends by its deadline.
 
 use leasehold_api::{Error, LockClient, Outcome, ReleaseOutcome, Upgrade};
 use leasehold_sim::{Call, Data, Fault};
@@ -7,7 +7,7 @@ use crate::support::{client, contended, held, ms, secs, server, timed_out};
 use crate::wrapped::Wrapped;
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_reply_is_asked_for_again_and_counts_once() {
+async fn acquire_with_a_lost_reply_holds_once() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -22,7 +22,7 @@ async fn a_lost_reply_is_asked_for_again_and_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_is_delivered_twice_has_one_effect() {
+async fn duplicate_operation_takes_effect_once() {
     let server = server();
     let (a, network) = client(&server, "a");
     let mutex = a.reentrant_mutex("k").expect("valid");
@@ -39,7 +39,7 @@ async fn an_operation_that_is_delivered_twice_has_one_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_whose_reply_was_lost_reads_as_released() {
+async fn release_with_a_lost_reply_reports_released() {
     let server = server();
     let (a, network) = client(&server, "a");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
@@ -51,7 +51,7 @@ async fn a_release_whose_reply_was_lost_reads_as_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_lock_is_bounded_by_a_call_and_says_that_nothing_is_known() {
+async fn try_lock_ends_after_one_call_with_outcome_unknown() {
     let server = server();
     let (a, network) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid");
@@ -71,7 +71,7 @@ async fn try_lock_is_bounded_by_a_call_and_says_that_nothing_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_answered_is_unavailable() {
+async fn server_that_never_answered_is_unavailable() {
     let server = server();
     let (a, network) = client(&server, "a");
     network.isolate();
@@ -90,7 +90,7 @@ async fn a_server_that_never_answered_is_unavailable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lock_rides_out_an_outage_and_succeeds_soon_after_it() {
+async fn lock_succeeds_soon_after_an_outage() {
     let server = server();
     let (a, _) = client(&server, "a");
     server.stop();
@@ -105,7 +105,7 @@ async fn lock_rides_out_an_outage_and_succeeds_soon_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_contended_times_out_as_a_value_at_its_time() {
+async fn contended_wait_times_out_with_a_value() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -115,7 +115,7 @@ async fn a_wait_that_is_contended_times_out_as_a_value_at_its_time() {
         let begun = server.elapsed();
         let outcome = mutex.lock_within(wait).await;
         let took = server.elapsed() - begun;
-        // Less than a round trip is not enough for an answer the first time.
+        // A limit shorter than a round trip leaves no time for a reply.
         if wait.is_zero() || wait >= ms(50) {
             timed_out(&outcome);
         }
@@ -131,7 +131,7 @@ async fn a_wait_that_is_contended_times_out_as_a_value_at_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_goes_on_after_the_queue_was_lost() {
+async fn wait_continues_after_the_queue_was_lost() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -153,7 +153,7 @@ async fn conversions_survive_a_lost_reply() {
     network.inject_into(Call::Convert, Fault::LoseReply);
     let before = reader.fencing_token().expect("tokens");
     let Upgrade::Upgraded(writer) = reader.try_upgrade().await.expect("answered") else {
-        panic!("the sole reader");
+        panic!("not upgraded");
     };
     assert!(writer.fencing_token().expect("tokens") > before);
     contended(&b.rw_lock("k").expect("valid").try_read().await);
@@ -169,7 +169,7 @@ async fn conversions_survive_a_lost_reply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversion_ends_with_the_guard_when_the_server_is_gone() {
+async fn conversion_during_an_outage_ends_with_the_lease() {
     let server = server();
     let (a, network) = client(&server, "a");
     let rw = a.rw_lock("k").expect("valid").lease(secs(5));
@@ -181,7 +181,7 @@ async fn a_conversion_ends_with_the_guard_when_the_server_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_without_a_queue_is_asked_again_and_again() {
+async fn backend_without_a_queue_is_retried() {
     let server = server();
     let mut backend = Wrapped::new(server.client("a"));
     backend.capabilities.queue = false;
@@ -192,18 +192,18 @@ async fn a_backend_without_a_queue_is_asked_again_and_again() {
     let mutex = a.mutex("k").expect("valid");
     assert!(matches!(mutex.try_lock().await, Ok(Outcome::Held(_))));
     timed_out(&mutex.lock_within(ms(700)).await);
-    let asked = || {
+    let acquires_sent = || {
         let log = server.log();
         let acquires = log
             .iter()
             .filter(|entry| format!("{:?}", entry.event).contains("Acquire"));
         acquires.count()
     };
-    let before = asked();
+    let before = acquires_sent();
     let waiting = tokio::spawn(async move { mutex.lock().await });
     server.advance(secs(5)).await;
-    let often = asked() - before;
-    assert!((10..200).contains(&often), "{often} times in 5 s");
+    let retries = acquires_sent() - before;
+    assert!((10..200).contains(&retries), "{retries} in 5 s");
     drop(guard);
     server.advance(ms(600)).await;
     assert!(waiting.is_finished());
@@ -211,7 +211,7 @@ async fn a_backend_without_a_queue_is_asked_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_backend_lacks_is_said_before_any_call() {
+async fn missing_capability_is_reported_before_any_call() {
     let server = server();
     let mut backend = Wrapped::new(server.client("a"));
     backend.capabilities = leasehold_api::Capabilities::minimal();
@@ -229,7 +229,7 @@ async fn what_a_backend_lacks_is_said_before_any_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_without_an_answer_is_recognised_after_renewals_and_with_waiters() {
+async fn upgrade_without_a_reply_is_recognised_after_renewals() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -239,10 +239,10 @@ async fn an_upgrade_without_an_answer_is_recognised_after_renewals_and_with_wait
     let waiting = tokio::spawn(async move { writer.write().await });
     server.advance(ms(100)).await;
     network.inject_into(Call::Convert, Fault::LoseReply);
-    // Its reply is waited for through two renewals, which tell the new token.
+    // Two renewals return the new token while the client waits for the reply.
     let upgraded = reader.try_upgrade().await.expect("answered");
     let Upgrade::Upgraded(guard) = upgraded else {
-        panic!("the upgrade was executed");
+        panic!("not upgraded");
     };
     let shown = b.inspect("k").await.expect("answered");
     assert!(shown.is_write_locked());
@@ -255,7 +255,7 @@ async fn an_upgrade_without_an_answer_is_recognised_after_renewals_and_with_wait
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nested_downgrade_without_an_answer_converts_its_own_hold() {
+async fn nested_downgrade_without_a_reply_converts_its_hold() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -270,16 +270,16 @@ async fn a_nested_downgrade_without_an_answer_converts_its_own_hold() {
         inner.fencing_token().expect("tokens")
     );
     outer.release().await.expect("answered");
-    let beside = held(b.rw_lock("k").expect("valid").try_read().await);
+    let other_reader = held(b.rw_lock("k").expect("valid").try_read().await);
     assert_eq!(
-        beside.fencing_token().expect("tokens"),
+        other_reader.fencing_token().expect("tokens"),
         inner.fencing_token().expect("tokens")
     );
 }
 
-/// What it sees is the doing of another hold, which has been given up and is not gone yet.
+/// The mode in the reply comes from another hold, which was dropped but not released yet.
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_is_not_taken_for_done_because_of_a_hold_that_is_ending() {
+async fn upgrade_is_not_inferred_from_a_hold_being_released() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -290,14 +290,14 @@ async fn an_upgrade_is_not_taken_for_done_because_of_a_hold_that_is_ending() {
     let upgrading = tokio::spawn(two.try_upgrade());
     server.advance(ms(100)).await;
     let Upgrade::Upgraded(one) = one.try_upgrade().await.expect("answered") else {
-        panic!("the sole owner");
+        panic!("not upgraded");
     };
     for _ in 0..3 {
         network.inject_into(Call::Release, Fault::LoseRequest);
     }
     drop(one);
     let Ok(Upgrade::Upgraded(two)) = upgrading.await.expect("no panic") else {
-        panic!("the sole owner");
+        panic!("not upgraded");
     };
     server.advance(secs(5)).await;
     assert!(two.is_valid());
@@ -305,14 +305,14 @@ async fn an_upgrade_is_not_taken_for_done_because_of_a_hold_that_is_ending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn asking_for_the_time_first_does_not_lengthen_a_wait() {
-    for patience in [ms(0), ms(1_000)] {
+async fn first_hello_does_not_extend_a_wait() {
+    for limit in [ms(0), ms(1_000)] {
         let server = server();
         let (a, network) = client(&server, "a");
         network.inject_into(Call::Hello, Fault::DelayReply(ms(700)));
         network.inject_into(Call::Acquire, Fault::DelayReply(ms(900)));
         let begun = server.elapsed();
-        let outcome = a.mutex("k").expect("valid").lock_within(patience).await;
+        let outcome = a.mutex("k").expect("valid").lock_within(limit).await;
         let took = server.elapsed() - begun;
         assert!(took <= ms(1_000), "{took:?}");
         assert!(outcome.is_err(), "{outcome:?}");

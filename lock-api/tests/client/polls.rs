@@ -1,4 +1,4 @@
-//! Polls: in batches where several are due, at once where one is, and no more than needed.
+//! Polls: due polls share batches, no poll is late, and there are no unnecessary polls.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -14,8 +14,8 @@ use crate::wrapped::Wrapped;
 
 type Sent = Arc<Mutex<Vec<(Moment, usize)>>>;
 
-/// A client that waits, the list of what it polls, and its network.
-fn watched(server: &SimServer, poll_after: Option<Duration>) -> (LockClient, Sent, SimBackend) {
+/// A client, the times and sizes of its poll batches, and its network.
+fn recorded(server: &SimServer, poll_after: Option<Duration>) -> (LockClient, Sent, SimBackend) {
     let network = server.client("waiter");
     let mut backend = Wrapped::new(network.clone());
     backend.poll_after = poll_after;
@@ -40,8 +40,8 @@ fn wait(locks: &LockClient, n: usize) -> JoinHandle<Result<MutexGuard, Error>> {
     tokio::spawn(async move { mutex.lock().await })
 }
 
-/// Forgets the polls so far.
-fn forget(sent: &Sent) {
+/// Clears the list of polls.
+fn clear(sent: &Sent) {
     sent.lock().expect("no panic").clear();
 }
 
@@ -49,7 +49,7 @@ fn calls(sent: &Sent) -> Vec<(Moment, usize)> {
     sent.lock().expect("no panic").clone()
 }
 
-/// Lets time pass until the next poll has been sent.
+/// Advances time until the next poll is sent.
 async fn next_poll(server: &SimServer, sent: &Sent) {
     let before = calls(sent).len();
     while calls(sent).len() == before {
@@ -58,11 +58,11 @@ async fn next_poll(server: &SimServer, sent: &Sent) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_that_were_taken_one_by_one_are_refreshed_together() {
+async fn waiters_queued_one_by_one_share_poll_batches() {
     const WAITERS: usize = 200;
     let server = server();
     let (a, _) = client(&server, "a");
-    let (b, sent, _) = watched(&server, None);
+    let (b, sent, _) = recorded(&server, None);
     let guards = hold_all(&a, WAITERS).await;
     let mut waiting = Vec::new();
     for n in 0..WAITERS {
@@ -70,15 +70,12 @@ async fn waiters_that_were_taken_one_by_one_are_refreshed_together() {
         server.advance(ms(5)).await;
     }
     server.advance(secs(5)).await;
-    forget(&sent);
+    clear(&sent);
     server.advance(secs(10)).await;
     let calls = calls(&sent);
     let polled: usize = calls.iter().map(|(_, waiters)| waiters).sum();
-    assert!(polled >= WAITERS * 9, "{polled} polls keep the waiters");
-    assert!(
-        polled <= WAITERS * 14,
-        "{polled} polls are no more than that"
-    );
+    assert!(polled >= WAITERS * 9, "too few polls: {polled}");
+    assert!(polled <= WAITERS * 14, "too many polls: {polled}");
     assert!(calls.len() <= 40, "{} calls", calls.len());
     assert!(calls.iter().all(|(_, waiters)| *waiters <= MAX_BATCH));
     drop(guards);
@@ -88,27 +85,27 @@ async fn waiters_that_were_taken_one_by_one_are_refreshed_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_waiter_polls_at_its_time() {
+async fn single_waiter_polls_in_time() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let (b, sent, _) = watched(&server, None);
+    let (b, sent, _) = recorded(&server, None);
     let mutex = a.mutex("k0").expect("valid").lease(secs(12)).fixed_lease();
     let _guard = held(mutex.try_lock().await);
-    // The reply to the acquire was a millisecond under way.
+    // The reply to the acquire took 1 ms.
     let expires = server.elapsed() - ms(1) + secs(12);
     let waiting = wait(&b, 0);
     server.advance(ms(500)).await;
-    forget(&sent);
+    clear(&sent);
     let _second = waiting.await.expect("no panic").expect("granted");
-    // The poll that finds the key free comes up to 20 ms after the time that the server said,
-    // counted from when it was told, and its reply takes another millisecond.
+    // The poll that finds the key free is sent up to 20 ms after `poll_after`, counted from the
+    // previous reply. Its reply takes another millisecond.
     let late = server.elapsed() - expires;
     assert!(ms(3) <= late && late <= ms(23), "{late:?}");
     let calls = calls(&sent);
     assert!(calls.len() >= 11);
     for pair in calls[..calls.len() - 1].windows(2) {
         let between = pair[1].0.saturating_since(pair[0].0);
-        // The interval, up to 20 ms that keep clients apart, and a round trip.
+        // The interval, a random delay of up to 20 ms, and a round trip.
         assert!(
             ms(1_002) < between && between <= ms(1_022),
             "{between:?} between two polls"
@@ -117,15 +114,15 @@ async fn a_lone_waiter_polls_at_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_gap_all_waiters_are_polled_at_that_instant_in_full_batches() {
+async fn missed_notifications_poll_all_waiters_immediately() {
     const WAITERS: usize = 2 * MAX_BATCH + 44;
     let server = server();
     let (a, _) = client(&server, "a");
-    let (b, sent, network) = watched(&server, None);
+    let (b, sent, network) = recorded(&server, None);
     let guards = hold_all(&a, WAITERS).await;
     let waiting: Vec<_> = (0..WAITERS).map(|n| wait(&b, n)).collect();
     server.advance(ms(3_500)).await;
-    forget(&sent);
+    clear(&sent);
     let now = network.runtime().now();
     network.drop_connection();
     server.advance(ms(1)).await;
@@ -141,22 +138,22 @@ async fn after_a_gap_all_waiters_are_polled_at_that_instant_in_full_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_dropped_during_its_poll_leaves_nothing_and_disturbs_nobody() {
+async fn waiter_dropped_during_its_poll_leaves_nothing() {
     for fault in [Fault::DelayReply(ms(500)), Fault::DelayRequest(ms(500))] {
         let server = server();
         let (a, _) = client(&server, "a");
-        let (b, sent, network) = watched(&server, None);
+        let (b, sent, network) = recorded(&server, None);
         let guards = hold_all(&a, 2).await;
         let waiting: Vec<_> = (0..2).map(|n| wait(&b, n)).collect();
         server.advance(ms(100)).await;
-        forget(&sent);
+        clear(&sent);
         network.inject_into(Call::Poll, fault);
         next_poll(&server, &sent).await;
         assert_eq!(calls(&sent)[0].1, 2, "one call for both");
         waiting[0].abort();
         server.advance(ms(10)).await;
         let seen = a.inspect("k0").await.expect("answered");
-        assert_eq!(seen.waiter_count(), 0, "the end overtakes the poll");
+        assert_eq!(seen.waiter_count(), 0, "the release overtakes the poll");
         drop(guards);
         server.advance(ms(700)).await;
         assert!(waiting[1].is_finished());
@@ -167,14 +164,14 @@ async fn a_waiter_that_is_dropped_during_its_poll_leaves_nothing_and_disturbs_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_one_waiter_is_its_own() {
+async fn error_of_one_waiter_affects_no_other() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let (b, sent, _) = watched(&server, None);
+    let (b, sent, _) = recorded(&server, None);
     let guards = hold_all(&a, 3).await;
     let waiting: Vec<_> = (0..3).map(|n| wait(&b, n)).collect();
     server.advance(ms(100)).await;
-    forget(&sent);
+    clear(&sent);
     server.plant_foreign(&Key::new("k1").expect("valid"), "list");
     next_poll(&server, &sent).await;
     assert_eq!(calls(&sent)[0].1, 3, "one call for all");
@@ -195,10 +192,10 @@ async fn an_error_of_one_waiter_is_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poll_without_an_answer_holds_up_nobody() {
+async fn poll_without_a_reply_delays_no_waiter() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let (b, sent, network) = watched(&server, Some(ms(50)));
+    let (b, sent, network) = recorded(&server, Some(ms(50)));
     let mut guards = hold_all(&a, 2).await;
     let first = wait(&b, 0);
     server.advance(ms(100)).await;
@@ -206,41 +203,41 @@ async fn a_poll_without_an_answer_holds_up_nobody() {
     next_poll(&server, &sent).await;
     let second = wait(&b, 1);
     server.advance(ms(10)).await;
-    forget(&sent);
+    clear(&sent);
     server.advance(ms(500)).await;
     let polls = calls(&sent).len();
     assert!(polls >= 9, "{polls} polls of the other waiter in 500 ms");
-    // Not even the waiter itself, if it is granted meanwhile.
+    // The waiter itself is not delayed either if a push grants it the lock.
     let begun = server.elapsed();
     drop(guards.remove(0));
     let _held = first.await.expect("no panic").expect("granted");
     assert!(
         server.elapsed() - begun <= ms(2),
-        "an end to the server and a push back"
+        "a release to the server and a push back"
     );
     drop(guards);
     drop(second.await.expect("no panic").expect("granted"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_polls_beyond_the_usual_as_the_waiters_own_deadline_comes_near() {
+async fn wait_deadline_causes_no_extra_polls() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let (b, sent, _) = watched(&server, None);
+    let (b, sent, _) = recorded(&server, None);
     let _guards = hold_all(&a, 1).await;
     let begun = server.elapsed();
     let mutex = b.mutex("k0").expect("valid");
     timed_out(&mutex.lock_within(secs(4)).await);
     assert_eq!(server.elapsed() - begun, secs(4));
-    // One when the subscription stands, then one each second.
+    // One after the subscription, then one each second.
     assert_eq!(calls(&sent).len(), 4, "{:?}", calls(&sent));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_says_at_once_is_not_polled_all_the_time() {
+async fn poll_after_of_zero_is_rate_limited() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let (b, sent, _) = watched(&server, Some(Duration::ZERO));
+    let (b, sent, _) = recorded(&server, Some(Duration::ZERO));
     let guards = hold_all(&a, 1).await;
     let waiting = wait(&b, 0);
     server.advance(ms(1_000)).await;
@@ -251,7 +248,7 @@ async fn a_server_that_says_at_once_is_not_polled_all_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_not_subscribe_is_served_by_polls_until_it_may() {
+async fn refused_subscription_falls_back_to_polls() {
     let server = server();
     let (a, _) = client(&server, "a");
     let backend = Wrapped::new(server.client("b"));
@@ -266,12 +263,15 @@ async fn who_may_not_subscribe_is_served_by_polls_until_it_may() {
         drop(guards);
         drop(waiting.await.expect("no panic").expect("granted"));
         let took = server.elapsed() - begun;
-        assert!(ms(4) < took && took <= ms(1_022), "{took:?} by a poll");
+        assert!(
+            ms(4) < took && took <= ms(1_022),
+            "granted by a poll: {took:?}"
+        );
         server.advance(ms(100)).await;
     }
     server.advance(secs(60)).await;
-    let asked = 1_000 - refusals.swap(0, Ordering::SeqCst);
-    assert!((10..=30).contains(&asked), "asked {asked} times in 68 s");
+    let attempts = 1_000 - refusals.swap(0, Ordering::SeqCst);
+    assert!((10..=30).contains(&attempts), "{attempts} attempts in 68 s");
     server.advance(secs(10)).await;
     let guards = hold_all(&a, 1).await;
     let waiting = wait(&b, 0);
@@ -279,5 +279,5 @@ async fn who_may_not_subscribe_is_served_by_polls_until_it_may() {
     let begun = server.elapsed();
     drop(guards);
     drop(waiting.await.expect("no panic").expect("granted"));
-    assert!(server.elapsed() - begun <= ms(2), "by a push");
+    assert!(server.elapsed() - begun <= ms(2), "granted by a push");
 }

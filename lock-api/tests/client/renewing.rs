@@ -1,4 +1,4 @@
-//! When renewals and ends are sent, and which answers count.
+//! When renewals and releases are sent, and which replies count.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leasehold_sim::{Call, Event, Fault, Latency, SimServer};
 use crate::support::{client, held, ms, secs, server};
 use crate::wrapped::Wrapped;
 
-/// When the server executed renewals.
+/// The times at which the server executed renewals.
 fn renewals(server: &SimServer) -> Vec<Duration> {
     let log = server.log();
     let at = log.iter().filter_map(|entry| match &entry.event {
@@ -20,8 +20,8 @@ fn renewals(server: &SimServer) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_slower_than_a_try_loses_no_lock() {
-    // A try of a lease of 2 s is 200 ms.
+async fn slow_network_loses_no_lock() {
+    // With a lease of 2 s, an attempt to renew takes at max 200 ms.
     for one_way in [ms(1), ms(99), ms(120), ms(250), ms(400)] {
         let server = server();
         let (a, network) = client(&server, "a");
@@ -31,20 +31,20 @@ async fn a_network_slower_than_a_try_loses_no_lock() {
         server.advance(secs(60)).await;
         assert!(guard.is_valid(), "{one_way:?} each way");
         let count = renewals(&server).len();
-        // Each 583 to 667 ms; every 250 ms at most where each answer comes after the next try.
-        let most = if one_way < ms(100) { 104 } else { 250 };
-        assert!((60..=most).contains(&count), "{one_way:?}: {count}");
+        // One every 583 to 667 ms, or every 250 ms if each reply arrives after the next attempt.
+        let max = if one_way < ms(100) { 104 } else { 250 };
+        assert!((60..=max).contains(&count), "{one_way:?}: {count}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answer_to_an_earlier_try_counts_from_its_own_sending() {
+async fn late_reply_counts_from_its_own_request() {
     let server = server();
     let (a, network) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid").lease(secs(2));
     let guard = held(mutex.try_lock().await);
     network.inject_into(Call::Renew, Fault::DelayReply(ms(700)));
-    // Tries beside it, 250 to 300 ms and 500 to 600 ms after it.
+    // Two more attempts, 250 to 300 ms and 500 to 600 ms after the first.
     network.inject_into(Call::Renew, Fault::LoseRequest);
     network.inject_into(Call::Renew, Fault::LoseRequest);
     while renewals(&server).is_empty() {
@@ -52,11 +52,11 @@ async fn the_answer_to_an_earlier_try_counts_from_its_own_sending() {
     }
     let sent = renewals(&server)[0] - ms(1);
     server.advance(sent + ms(701) - server.elapsed()).await;
-    assert_eq!(network.pending_faults(), 0, "two more tries were made");
+    assert_eq!(network.pending_faults(), 0, "two more attempts were sent");
     let before = guard.valid_for();
     server.advance(ms(1)).await;
     assert_eq!(server.elapsed(), sent + ms(702));
-    // The lease, less 1 % and 10 ms for drift, from when the request was sent.
+    // The lease from the send on, less a drift allowance of 1 % + 10 ms.
     assert_eq!(guard.valid_for(), ms(2_000 - 20 - 10 - 702));
     assert!(before < guard.valid_for());
     server.advance(secs(60)).await;
@@ -64,7 +64,7 @@ async fn the_answer_to_an_earlier_try_counts_from_its_own_sending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_answered_is_not_tried_again() {
+async fn answered_renewal_is_not_repeated() {
     let server = server();
     let (a, _) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid").lease(secs(3));
@@ -78,7 +78,7 @@ async fn what_was_answered_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_offer_is_confirmed_a_moment_after_it_was_taken_unless_it_is_over_by_then() {
+async fn offer_is_confirmed_soon_unless_released_before() {
     for (hold, expected) in [(ms(0), 0), (ms(48), 0), (ms(60), 1)] {
         let server = server();
         let (a, _) = client(&server, "a");
@@ -103,8 +103,8 @@ async fn a_offer_is_confirmed_a_moment_after_it_was_taken_unless_it_is_over_by_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn ends_that_fail_slow_no_others() {
-    // The server says so at once, or does not answer about this key.
+async fn failing_release_delays_no_other() {
+    // The release fails immediately, or after a timeout.
     for hangs in [Duration::ZERO, ms(900)] {
         let server = server();
         let mut backend = Wrapped::new(server.client("a"));
@@ -126,9 +126,9 @@ async fn ends_that_fail_slow_no_others() {
     }
 }
 
-/// The end of its last hold is under way: for the server the holder goes on.
+/// The release of the last hold is still in flight, so the server still has the holder.
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_is_nested_while_the_last_one_ends_shares_its_holder() {
+async fn hold_nested_during_the_last_release_shares_the_holder() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -141,7 +141,7 @@ async fn a_hold_that_is_nested_while_the_last_one_ends_shares_its_holder() {
     let reader = rw.read().await.expect("nested");
     assert_eq!(reader.fencing_token().expect("tokens"), written);
     server.advance(ms(100)).await;
-    // Dropping the write hold was a downgrade, which the answer to that end has told.
+    // Dropping the write hold was a downgrade. The reply to its release had the new token.
     let shown = b.inspect("k").await.expect("answered");
     assert_eq!(
         shown.held_tokens(),
@@ -149,7 +149,7 @@ async fn a_hold_that_is_nested_while_the_last_one_ends_shares_its_holder() {
     );
     assert!(reader.fencing_token().expect("tokens") > written);
     server.advance(secs(100)).await;
-    assert!(reader.is_valid(), "it is renewed");
+    assert!(reader.is_valid(), "the guard is renewed");
     reader.release().await.expect("answered");
     server.advance(ms(100)).await;
     server.assert_idle();

@@ -1,4 +1,4 @@
-//! Short ways to what the tests need.
+//! Helpers of the tests.
 
 use leasehold_api::{Error, Guard, LockClient, Outcome};
 use leasehold_sim::{SimBackend, SimServer};

@@ -1,4 +1,4 @@
-//! Waiting: order, pushes, lost pushes, offers, owners with several attempts.
+//! Waiting: order, pushes, lost pushes, offers, and owners with several attempts.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ fn wait(locks: &LockClient) -> JoinHandle<Result<MutexGuard, Error>> {
     tokio::spawn(async move { mutex.lock().await })
 }
 
-/// A holder, and a waiter that has its place and listens.
+/// A holder, and a queued waiter that listens.
 async fn holder_and_waiter(
     server: &SimServer,
 ) -> (
@@ -31,7 +31,7 @@ async fn holder_and_waiter(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_limit_of_calls_cuts_no_subscription_off() {
+async fn short_call_timeout_keeps_slow_subscriptions() {
     let server = server();
     let (a, _) = client(&server, "a");
     let network = server.client("b");
@@ -47,12 +47,12 @@ async fn a_short_limit_of_calls_cuts_no_subscription_off() {
     drop(guard);
     let granted = waiting.await.expect("no panic").expect("granted");
     let took = server.elapsed() - released;
-    assert!(took < ms(50), "told by a push: {took:?}");
+    assert!(took < ms(50), "granted by a push: {took:?}");
     drop(granted);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_offer_with_little_left_is_confirmed_before_it_is_handed_out() {
+async fn expiring_offer_is_confirmed_before_lock_returns() {
     for slow in [false, true] {
         let server = server();
         let (a, _) = client(&server, "a");
@@ -105,7 +105,7 @@ async fn waiters_are_served_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_push_hands_over_without_waiting_for_a_poll() {
+async fn push_grants_without_a_poll() {
     let server = server();
     let (guard, waiting, ..) = holder_and_waiter(&server).await;
     let begun = server.elapsed();
@@ -122,7 +122,7 @@ async fn a_push_hands_over_without_waiting_for_a_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_push_costs_one_poll_interval() {
+async fn lost_push_costs_one_poll_interval() {
     let server = server();
     let (guard, waiting, network, _) = holder_and_waiter(&server).await;
     network.inject(Fault::LosePush);
@@ -137,7 +137,7 @@ async fn a_lost_push_costs_one_poll_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_doubled_or_late_push_changes_nothing() {
+async fn duplicate_or_late_push_changes_nothing() {
     for fault in [Fault::DuplicatePush, Fault::DelayPush(secs(3))] {
         let server = server();
         let (guard, waiting, network, b) = holder_and_waiter(&server).await;
@@ -154,7 +154,7 @@ async fn a_doubled_or_late_push_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_gap_everyone_polls_at_once() {
+async fn waiters_poll_after_missed_notifications() {
     let server = server();
     let (guard, waiting, network, _) = holder_and_waiter(&server).await;
     network.drop_connection();
@@ -169,7 +169,7 @@ async fn after_a_gap_everyone_polls_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pushed_grant_whose_offer_is_over_is_not_handed_out() {
+async fn expired_pushed_grant_is_not_returned() {
     let server = server();
     let (guard, waiting, network, _) = holder_and_waiter(&server).await;
     network.pause();
@@ -179,13 +179,13 @@ async fn a_pushed_grant_whose_offer_is_over_is_not_handed_out() {
     let third = held(c.mutex("k").expect("valid").try_lock().await);
     network.resume();
     server.advance(secs(5)).await;
-    assert!(!waiting.is_finished(), "another holds it");
+    assert!(!waiting.is_finished(), "another client holds the key");
     third.release().await.expect("answered");
     let _held = waiting.await.expect("no panic").expect("granted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_out_of_the_queue_counts_from_its_confirmation() {
+async fn fixed_lease_of_a_waiter_starts_at_its_confirmation() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -199,7 +199,7 @@ async fn a_fixed_lease_out_of_the_queue_counts_from_its_confirmation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_barging_waiter_is_told_to_try() {
+async fn barging_waiter_is_woken_up() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -219,7 +219,7 @@ async fn a_barging_waiter_is_told_to_try() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_else_an_owner_has_in_the_queue_becomes_a_nested_hold() {
+async fn other_attempts_of_a_granted_owner_become_nested_holds() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
@@ -251,7 +251,7 @@ async fn what_else_an_owner_has_in_the_queue_becomes_a_nested_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_an_error_with_its_reason_in_all_forms() {
+async fn refusal_is_an_error_with_its_reason() {
     let server = server();
     let (a, _) = client(&server, "a");
     let _mutex = a.mutex("k").expect("valid").lock().await.expect("free");
@@ -286,9 +286,9 @@ async fn a_refusal_is_an_error_with_its_reason_in_all_forms() {
     contended(&a.rw_lock("r").expect("valid").try_write().await);
 }
 
-/// A dropped guard is released in the background: the request to write overtakes that.
+/// A dropped guard is released in the background, and the write request may overtake the release.
 #[tokio::test(start_paused = true)]
-async fn who_has_dropped_the_last_read_guard_may_write() {
+async fn owner_may_write_after_dropping_its_last_read_guard() {
     let server = server();
     let (a, network) = client(&server, "a");
     let rw = a.reentrant_rw_lock("r").expect("valid");
@@ -298,7 +298,7 @@ async fn who_has_dropped_the_last_read_guard_may_write() {
             network.inject_into(Call::Release, fault);
         }
         drop(reading);
-        let writing = rw.write().await.expect("nobody reads any more");
+        let writing = rw.write().await.expect("no reader is left");
         assert!(writing.is_valid());
         assert_eq!(network.pending_faults(), 0);
         writing.release().await.expect("answered");
@@ -307,24 +307,27 @@ async fn who_has_dropped_the_last_read_guard_may_write() {
     let tried = rw.try_write().await.expect("answered");
     assert!(tried.is_acquired());
     drop(tried);
-    // A try does not wait for a release that is lost on its way.
+    // A try does not wait for a retry of the lost release.
     let reading = rw.read().await.expect("free");
     network.inject_into(Call::Release, Fault::LoseRequest);
     drop(reading);
-    let refused = rw.try_write().await.expect_err("the server knows a reader");
+    let refused = rw
+        .try_write()
+        .await
+        .expect_err("the read hold is not released yet");
     let reason = Refused::WouldDeadlock;
     let expected = matches!(&refused, Error::Refused { reason: it, .. } if *it == reason);
     assert!(expected, "{refused}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_request_that_comes_late_is_tried_again() {
+async fn try_retries_a_request_that_was_too_late() {
     let server = server();
     let (a, network) = client(&server, "a");
     drop(a.mutex("k").expect("valid").lock().await.expect("free"));
     server.advance(secs(1)).await;
-    // The clock of the server goes back by an hour: what the client knows of it is useless, and
-    // its deliver-before is too far ahead until a reply corrects it.
+    // The server's clock goes back by an hour. The client's deliver-before is too far ahead until
+    // a reply corrects its view of the clock.
     server.step_clock_back(secs(3600));
     let guard = held(a.mutex("k").expect("valid").try_lock().await);
     assert!(guard.is_valid());
@@ -333,7 +336,7 @@ async fn a_first_request_that_comes_late_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_tasks_of_one_client_share_a_key_without_errors() {
+async fn many_tasks_of_one_client_take_turns() {
     let server = server();
     let (a, _) = client(&server, "a");
     let mut tasks = Vec::new();
@@ -355,7 +358,7 @@ async fn many_tasks_of_one_client_share_a_key_without_errors() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_was_overtaken_goes_on_as_a_new_one() {
+async fn stale_attempt_is_sent_again_as_a_new_one() {
     let server = server();
     let (a, network) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid");
@@ -365,15 +368,15 @@ async fn an_attempt_that_was_overtaken_goes_on_as_a_new_one() {
     let late = mutex.clone();
     let late = tokio::spawn(async move { late.try_lock().await });
     server.advance(ms(1)).await;
-    let quick = held(mutex.try_lock().await);
-    quick.release().await.expect("answered");
+    let fast = held(mutex.try_lock().await);
+    fast.release().await.expect("answered");
     assert!(!late.is_finished());
     let guard = held(late.await.expect("no panic"));
-    assert!(guard.fencing_token().expect("tokens") > quick.fencing_token().expect("tokens"));
+    assert!(guard.fencing_token().expect("tokens") > fast.fencing_token().expect("tokens"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_waiter_of_a_waiter_that_died_ends_with_its_own_deadline() {
+async fn waiter_of_a_killed_client_expires_at_its_wait_deadline() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, machine) = client(&server, "b");

@@ -1,5 +1,5 @@
-//! A backend around the simulated one, to take capabilities away, to change the runtime, and to
-//! see and spoil calls.
+//! A wrapper of the simulated backend that removes capabilities, changes the runtime, records calls
+//! and makes calls fail.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,21 +19,21 @@ pub(crate) struct Wrapped {
     pub(crate) inner: SimBackend,
     pub(crate) capabilities: Capabilities,
     pub(crate) process: Arc<AtomicU32>,
-    /// Seconds for which the machine was suspended: its clock counts them, its timers do not.
+    /// The seconds that the machine was suspended. Its clock counts them, its timers do not.
     pub(crate) suspended: Arc<AtomicU64>,
-    /// When polls were sent, and of how many places each.
+    /// The time and the size of each batch of polls.
     pub(crate) polls: Arc<Mutex<Vec<(Moment, usize)>>>,
-    /// When waiters are told to poll, instead of the server's word.
+    /// Replaces `poll_after` in replies.
     pub(crate) poll_after: Option<Duration>,
-    /// Subscriptions that the server refuses; it counts down.
+    /// The number of subscriptions to refuse; it counts down.
     pub(crate) refusals: Arc<AtomicUsize>,
-    /// What was asked for.
+    /// All acquire requests.
     pub(crate) acquires: Arc<Mutex<Vec<Acquire>>>,
-    /// How many acquires each call for several carried.
+    /// The size of each batch of acquires.
     pub(crate) batches: Arc<Mutex<Vec<usize>>>,
-    /// The same of ends, for one or several.
-    pub(crate) ends: Arc<Mutex<Vec<usize>>>,
-    /// A key whose ends fail, after so long, and with them the whole call.
+    /// The size of each batch of releases, including single ones.
+    pub(crate) releases: Arc<Mutex<Vec<usize>>>,
+    /// A key for which each batch of releases fails after the given time.
     pub(crate) stuck: Option<(Key, Duration)>,
 }
 
@@ -49,7 +49,7 @@ impl Wrapped {
             refusals: Arc::default(),
             acquires: Arc::default(),
             batches: Arc::default(),
-            ends: Arc::default(),
+            releases: Arc::default(),
             stuck: None,
         }
     }
@@ -120,9 +120,9 @@ impl LockBackend for Wrapped {
         replies
     }
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        self.ends.lock().expect("no panic").push(batch.len());
+        self.releases.lock().expect("no panic").push(batch.len());
         if let Some((key, after)) = &self.stuck
-            && batch.iter().any(|end| end.key == *key)
+            && batch.iter().any(|release| release.key == *key)
         {
             self.inner.runtime().sleep(*after).await;
             let failed = || Err(BackendError::unavailable("stuck"));
@@ -132,7 +132,7 @@ impl LockBackend for Wrapped {
     }
 }
 
-/// A runtime whose process id a test can change, as a fork does, and whose machine it can suspend.
+/// A runtime with a changeable process id, as after a fork, and with suspends.
 #[derive(Debug)]
 struct Process {
     inner: Arc<dyn Runtime>,

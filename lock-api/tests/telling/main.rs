@@ -1,16 +1,16 @@
-//! What is told through `tracing`: each event at its level with its fields, and no secret.
+//! Tests of the `tracing` output: each event has its level and fields, and contains no secret.
 //!
-//! `tracing` remembers of each event whether anybody wants it. A thread that meets one for the
-//! first time while another thread begins to listen may remember wrongly, so all tests here have
-//! one subscriber, which is there before anything else and keeps apart what the threads tell. Each
-//! test runs in one thread.
+//! `tracing` caches for each callsite whether a subscriber is interested. If a thread registers a
+//! callsite while another thread installs a subscriber, the cached value may be wrong. So all tests
+//! here share one global subscriber, which is installed first and keeps the output of each thread
+//! apart. Each test runs on one thread.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "a user's code spawns as it likes; on the simulator it is deterministic too"
+    reason = "a user's code spawns; on the simulator this is deterministic too"
 )]
 
-#[expect(dead_code, reason = "other tests use the rest of it")]
+#[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../client/support.rs"]
 mod support;
 #[path = "../client/wrapped.rs"]
@@ -33,26 +33,26 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::support::{client, held, ms, secs, server};
 use crate::wrapped::Wrapped;
 
-/// What was told in this thread, a line each: level, name, fields; indented if it was inside a
-/// span.
+/// The output of a thread. Each event is one line with its level, name and fields, indented inside
+/// a span.
 #[derive(Debug, Default)]
-struct Told {
+struct Output {
     lines: Vec<String>,
-    /// Lines of spans, by their number.
+    /// The line of each span, by its id.
     spans: BTreeMap<u64, usize>,
     inside: Vec<u64>,
 }
 
 thread_local! {
-    static TOLD: RefCell<Told> = RefCell::default();
+    static OUTPUT: RefCell<Output> = RefCell::default();
 }
 
 fn lines() -> Vec<String> {
-    TOLD.with_borrow_mut(|told| std::mem::take(&mut told.lines))
+    OUTPUT.with_borrow_mut(|output| std::mem::take(&mut output.lines))
 }
 
-/// All but what has no fixed place among the others.
-fn story() -> String {
+/// Returns all lines except those whose order varies.
+fn stable_lines() -> String {
     let (others, rest): (Vec<_>, Vec<_>) = lines()
         .into_iter()
         .partition(|line| line.contains("TRACE polled") || line == "DEBUG subscribed");
@@ -70,15 +70,15 @@ struct Fields<'a>(&'a mut String);
 impl Visit for Fields<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() != "message" {
-            write!(self.0, " {field}={value:?}").expect("a string takes all");
+            write!(self.0, " {field}={value:?}").expect("writing to a string never fails");
         }
     }
 }
 
-/// Writes down what each thread tells.
-struct Writer;
+/// A subscriber that records the output of each thread.
+struct Recorder;
 
-impl Subscriber for Writer {
+impl Subscriber for Recorder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("leasehold")
     }
@@ -86,18 +86,18 @@ impl Subscriber for Writer {
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         let mut line = format!("SPAN {}", span.metadata().name());
         span.record(&mut Fields(&mut line));
-        TOLD.with_borrow_mut(|told| {
-            told.lines.push(line);
-            let id = told.spans.len() as u64 + 1;
-            told.spans.insert(id, told.lines.len() - 1);
+        OUTPUT.with_borrow_mut(|output| {
+            output.lines.push(line);
+            let id = output.spans.len() as u64 + 1;
+            output.spans.insert(id, output.lines.len() - 1);
             Id::from_u64(id)
         })
     }
 
     fn record(&self, span: &Id, values: &Record<'_>) {
-        TOLD.with_borrow_mut(|told| {
-            let index = told.spans[&span.into_u64()];
-            if let Some(line) = told.lines.get_mut(index) {
+        OUTPUT.with_borrow_mut(|output| {
+            let index = output.spans[&span.into_u64()];
+            if let Some(line) = output.lines.get_mut(index) {
                 values.record(&mut Fields(line));
             }
         });
@@ -110,29 +110,31 @@ impl Subscriber for Writer {
         assert_eq!(metadata.target(), "leasehold");
         let mut line = format!("{} {}", metadata.level(), metadata.name());
         event.record(&mut Fields(&mut line));
-        TOLD.with_borrow_mut(|told| {
-            if !told.inside.is_empty() {
+        OUTPUT.with_borrow_mut(|output| {
+            if !output.inside.is_empty() {
                 line.insert_str(0, "  ");
             }
-            told.lines.push(line);
+            output.lines.push(line);
         });
     }
 
     fn enter(&self, span: &Id) {
-        TOLD.with_borrow_mut(|told| told.inside.push(span.into_u64()));
+        OUTPUT.with_borrow_mut(|output| output.inside.push(span.into_u64()));
     }
 
     fn exit(&self, span: &Id) {
-        let left = TOLD.with_borrow_mut(|told| told.inside.pop());
+        let left = OUTPUT.with_borrow_mut(|output| output.inside.pop());
         assert_eq!(left, Some(span.into_u64()));
     }
 }
 
-/// Each test begins with this.
+/// Installs the subscriber and clears the output of this thread. Each test calls this first.
 fn listen() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| tracing::subscriber::set_global_default(Writer).expect("the first"));
-    TOLD.take();
+    ONCE.call_once(|| {
+        tracing::subscriber::set_global_default(Recorder).expect("the only subscriber")
+    });
+    OUTPUT.take();
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +158,7 @@ async fn a_life_of_a_lock() {
     network.isolate();
     server.advance(secs(10)).await;
     drop(lost);
-    insta::assert_snapshot!(story());
+    insta::assert_snapshot!(stable_lines());
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,18 +181,18 @@ async fn what_did_not_work() {
     network.inject_into(Call::Release, Fault::LoseReply);
     drop(guard);
     server.advance(secs(5)).await;
-    insta::assert_snapshot!(story());
+    insta::assert_snapshot!(stable_lines());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_should_look_at_is_a_warning() {
+async fn problems_are_warnings() {
     listen();
     let server = server();
     let (a, network) = client(&server, "a");
     let lock = a.mutex("k").expect("valid").lease(ms(900));
     let guard = held(lock.try_lock().await);
     guard.release().await.expect("released");
-    // Once for a client: who means it need not read it with every lock.
+    // Once per client.
     drop(held(lock.try_lock().await));
     assert_eq!(warnings(), [r#"WARN short lease key="k" lease_ms=900.0"#]);
 
@@ -207,7 +209,7 @@ async fn what_somebody_should_look_at_is_a_warning() {
     assert_eq!(stepped.len(), 2);
     drop(guard);
 
-    // A waiter subscribes; then the connection is lost, and nothing answers for a while.
+    // A waiter subscribes, then the connection is lost.
     let (b, _) = client(&server, "b");
     let _theirs = b.mutex("k").expect("valid").lock().await.expect("free");
     let lock = a.mutex("k").expect("valid");
@@ -232,13 +234,13 @@ async fn what_somebody_should_look_at_is_a_warning() {
     );
 }
 
-/// What must never be told, in every form that it is written in.
+/// The secrets of the operations in every form that could be printed.
 fn secrets(operations: &[Operation]) -> Vec<String> {
     let mut secrets = Vec::new();
     for operation in operations {
         let bytes = operation.session.as_bytes();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        // Half of it is too much.
+        // Half of a session id is a secret too.
         secrets.push(hex[..16].to_owned());
         secrets.push(hex[16..].to_owned());
         secrets.push(
@@ -259,7 +261,7 @@ fn secrets(operations: &[Operation]) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_secret_is_told_or_shown() {
+async fn no_secret_is_printed() {
     listen();
     let server = server();
     let mut shown = String::new();
@@ -276,7 +278,7 @@ async fn no_secret_is_told_or_shown() {
             (client.build().expect("valid"), backend)
         })
         .collect();
-    let handoff = everything_happens(&server, &clients, &mut shown).await;
+    let handoff = run_everything(&server, &clients, &mut shown).await;
     let requests = requests.lock().expect("no panic");
     show(&mut shown, &*requests);
     let operations: Vec<_> = requests.iter().map(|request| request.operation).collect();
@@ -288,14 +290,14 @@ async fn no_secret_is_told_or_shown() {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
     let mut secrets = secrets(&operations);
-    // Its session and its owner.
+    // The session and the owner of the hand-off.
     secrets.extend(handoff.split(':').skip(2).take(2).map(String::from));
     for secret in secrets {
         assert!(!shown.contains(&secret), "{secret} is in\n{shown}");
     }
 }
 
-/// The levels and the fields of each event, as the page has them.
+/// The levels and the fields of each event in `docs/observability.md`.
 fn documented() -> BTreeMap<&'static str, (&'static str, Vec<&'static str>)> {
     let page = include_str!("../../../docs/observability.md");
     let table = page
@@ -311,13 +313,13 @@ fn documented() -> BTreeMap<&'static str, (&'static str, Vec<&'static str>)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_page_names_every_event_with_its_level_and_fields() {
+async fn docs_list_every_event_with_its_level_and_fields() {
     let documented = documented();
     assert!(documented.len() > 15, "{documented:?}");
     listen();
     let server = server();
     let clients = [client(&server, "a"), client(&server, "b")];
-    everything_happens(&server, &clients, &mut String::new()).await;
+    run_everything(&server, &clients, &mut String::new()).await;
     let mut seen = BTreeSet::new();
     for line in lines() {
         let line = line.trim_start();
@@ -329,12 +331,12 @@ async fn the_page_names_every_event_with_its_level_and_fields() {
                 .is_some_and(|it| it.is_empty() || it.starts_with(' '))
         });
         let Some((name, (levels, fields))) = event else {
-            panic!("not on the page: {line}")
+            panic!("not documented: {line}")
         };
         assert!(levels.contains(level), "{levels}, not {line}");
-        // Values may have spaces and equal signs; what comes before the first sign is a name.
-        let told_fields = rest[name.len()..].split('=').next().unwrap_or_default();
-        let first = told_fields.trim();
+        // Values may contain spaces and equal signs. The text before the first sign is a field name.
+        let fields_text = rest[name.len()..].split('=').next().unwrap_or_default();
+        let first = fields_text.trim();
         assert!(
             first.is_empty() || fields.contains(&first),
             "{fields:?}, not {line}"
@@ -344,13 +346,13 @@ async fn the_page_names_every_event_with_its_level_and_fields() {
     assert!(seen.len() > 10, "{seen:?}");
 }
 
-fn show(shown: &mut String, what: &impl Debug) {
-    write!(shown, "{what:?}\n{what:#?}\n").expect("a string takes all");
+fn show(shown: &mut String, value: &impl Debug) {
+    write!(shown, "{value:?}\n{value:#?}\n").expect("writing to a string never fails");
 }
 
-/// Every kind of lock is taken, waited for, renewed, converted, lost and ended, and everything
-/// that a user gets hold of is shown. Returns the text of a hand-off.
-async fn everything_happens(
+/// Acquires, awaits, renews, converts, loses and releases every kind of lock. Formats every public
+/// value on the way. Returns the text of a hand-off.
+async fn run_everything(
     server: &SimServer,
     clients: &[(LockClient, SimBackend)],
     shown: &mut String,
@@ -389,15 +391,15 @@ async fn everything_happens(
     show(shown, &(&semaphore, &permit));
     let refused = b.semaphore("s", 4).expect("valid").acquire(1).await;
     show(shown, &refused);
-    let travelling = a.mutex("t").expect("valid").lock().await.expect("free");
-    let handoff = travelling.into_handoff().await.expect("handed off");
+    let guard = a.mutex("t").expect("valid").lock().await.expect("free");
+    let handoff = guard.into_handoff().await.expect("handed off");
     show(shown, &handoff);
     let secret = handoff.to_secret_text();
-    let handoff: Handoff = secret.parse().expect("what was written");
+    let handoff: Handoff = secret.parse().expect("its own text");
     let adopted: MutexGuard = b.adopt(handoff).await.expect("adopted");
     show(shown, &(&adopted, "not a hand-off".parse::<Handoff>()));
     let again = b
-        .adopt::<leasehold_api::kind::Exclusive>(secret.parse().expect("the same"))
+        .adopt::<leasehold_api::kind::Exclusive>(secret.parse().expect("its own text"))
         .await;
     show(shown, &again);
     network.isolate();

@@ -1,0 +1,232 @@
+//! Drops, cancellations, shutdowns and forks leave nothing behind.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use futures_util::FutureExt as _;
+use leasehold_api::{Error, LockBackend as _, LockClient, Loss, ReleaseOutcome};
+use leasehold_sim::{Call, Fault};
+
+use crate::support::{client, contended, held, ms, secs, server};
+use crate::wrapped::Wrapped;
+
+/// Drops an acquire after 1, 2, 3, … polls.
+#[tokio::test(start_paused = true)]
+async fn acquire_dropped_at_any_await_point_leaves_nothing() {
+    let mut granted = 0;
+    for contended in [false, true] {
+        for polls in 1..40 {
+            let server = server();
+            let (a, _) = client(&server, "a");
+            let (b, _) = client(&server, "b");
+            let blocker = held(b.mutex("k").expect("valid").try_lock().await);
+            let mutex = a.mutex("k").expect("valid");
+            let mut left = polls;
+            let mut blocker = contended.then_some(blocker);
+            {
+                let mut acquire = pin!(mutex.lock());
+                let done = poll_fn(|cx| {
+                    if left == 10 {
+                        blocker = None;
+                    }
+                    left -= 1;
+                    match acquire.as_mut().poll(cx) {
+                        Poll::Ready(_) => Poll::Ready(true),
+                        Poll::Pending if left == 0 => Poll::Ready(false),
+                        Poll::Pending => Poll::Pending,
+                    }
+                });
+                let limit = server.advance(secs(20)).map(|()| false);
+                granted += usize::from(
+                    futures_util::future::select(done, pin!(limit))
+                        .await
+                        .factor_first()
+                        .0,
+                );
+            }
+            drop(blocker);
+            server.advance(ms(100)).await;
+            assert_eq!(
+                server.left_behind(),
+                "",
+                "contended: {contended}, polls: {polls}"
+            );
+        }
+    }
+    assert!(granted >= 20, "only {granted} completed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_dropped_before_its_late_request_leaves_nothing() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid");
+    drop(mutex.lock().await.expect("free"));
+    server.advance(secs(1)).await;
+    network.inject_into(Call::Acquire, Fault::DelayRequest(ms(800)));
+    let acquire = tokio::time::timeout(ms(100), mutex.lock()).await;
+    assert!(acquire.is_err());
+    server.advance(secs(2)).await;
+    assert_eq!(server.left_behind(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn guard_can_be_dropped_outside_a_runtime() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    std::thread::spawn(move || drop(guard))
+        .join()
+        .expect("no panic");
+    server.advance(ms(100)).await;
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn guard_outlives_its_client_and_is_released() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    drop(a);
+    server.advance(secs(100)).await;
+    assert!(guard.is_valid(), "the guard is still renewed");
+    drop(guard);
+    server.advance(ms(100)).await;
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_is_retried_until_acknowledged() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.isolate();
+    drop(guard);
+    server.advance(secs(5)).await;
+    assert_ne!(server.left_behind(), "");
+    network.rejoin();
+    server.advance(secs(2)).await;
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_release_continues() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.inject_into(Call::Release, Fault::LoseRequest);
+    assert!(tokio::time::timeout(ms(10), guard.release()).await.is_err());
+    assert!(!guard.is_valid());
+    server.advance(secs(3)).await;
+    server.assert_idle();
+    guard.release().await.expect("already acknowledged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_with_a_lost_reply_reports_an_expired_guard() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid").lease(secs(1)).fixed_lease();
+    let guard = mutex.lock().await.expect("free");
+    server.advance(secs(2)).await;
+    network.inject_into(Call::Release, Fault::LoseReply);
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Ok(ReleaseOutcome::NotHeld(_))),
+        "{released:?}"
+    );
+    // The first attempt to release this guard succeeded.
+    let guard = mutex.lock().await.expect("free");
+    network.inject_into(Call::Release, Fault::LoseReply);
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Ok(ReleaseOutcome::Released { holds_left: 0 })),
+        "{released:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_releases_guards_and_ends_waits() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let held_by_b = b.mutex("busy").expect("valid").lock().await.expect("free");
+    let handle = a.mutex("busy").expect("valid");
+    let waiting = tokio::spawn(async move { handle.lock().await });
+    let handle = a.mutex("k").expect("valid");
+    let guard = handle.lock().await.expect("free");
+    let lost = tokio::spawn(guard.lost());
+    server.advance(secs(2)).await;
+    a.shutdown().await.expect("acknowledged");
+    assert!(matches!(
+        waiting.await.expect("no panic"),
+        Err(Error::Closed)
+    ));
+    assert_eq!(lost.await.expect("no panic"), Loss::ClientClosed);
+    assert!(!guard.is_valid());
+    drop(held_by_b);
+    server.advance(ms(100)).await;
+    assert_eq!(server.left_behind(), "");
+    assert!(matches!(handle.lock().await, Err(Error::Closed)));
+    assert!(matches!(a.mutex("k"), Err(Error::Closed)));
+    a.shutdown().await.expect("a second shutdown succeeds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_during_an_outage_is_bounded() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let _guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.isolate();
+    let begun = server.elapsed();
+    assert!(matches!(
+        a.shutdown().await,
+        Err(Error::OutcomeUnknown { .. })
+    ));
+    assert!(server.elapsed() - begun <= secs(5) + ms(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fork_uses_a_new_session_and_keeps_the_parents_holds() {
+    let server = server();
+    let backend = Wrapped::new(server.client("a"));
+    let process = backend.process.clone();
+    let locks = LockClient::new(backend);
+    let mutex = locks.reentrant_mutex("k").expect("valid");
+    let guard = mutex.lock().await.expect("free");
+    process.store(2, Ordering::SeqCst);
+    // The child's copy of the handle is another owner. Dropping its copy of the guard releases
+    // nothing.
+    contended(&mutex.try_lock().await);
+    drop(guard);
+    server.advance(secs(1)).await;
+    contended(&mutex.try_lock().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_client_makes_no_calls() {
+    let server = server();
+    let (a, backend) = client(&server, "a");
+    drop(a.mutex("k").expect("valid").lock().await.expect("free"));
+    server.advance(secs(1)).await;
+    let calls = server.log().len();
+    server.advance(secs(3600)).await;
+    assert_eq!(server.log().len(), calls);
+    drop(a);
+    assert!(backend.hello().await.is_ok(), "the backend is still open");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_a_release_in_flight() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.inject_into(Call::Release, Fault::DelayRequest(ms(800)));
+    let releasing = tokio::spawn(async move { guard.release().await });
+    server.advance(ms(100)).await;
+    a.shutdown().await.expect("acknowledged");
+    assert_eq!(server.left_behind(), "");
+    releasing.await.expect("no panic").expect("answered");
+}
