@@ -1,16 +1,16 @@
-//! Planted faults: each breaks one rule on purpose, so that tests can show that they would
-//! notification.
+//! Mutants: each breaks one rule on purpose, to show that a test notices it.
 //!
-//! A mutant is a value of [`Mutant`], compiled only under `--cfg leasehold_mutants`. Those of the
-//! client are asked for in its code, by `mutant!`. Those of the state machine are wrapped around
-//! [`machine::step`](crate::machine::step) by [`step`], which the simulator calls in its place.
-//! One such build holds them all; a product build holds none, and `mutant!` is the constant
-//! `false` there.
+//! A mutant is a value of [`Mutant`]. Under `--cfg leasehold_mutants`, one build contains all of
+//! them. Other builds contain none, and `mutant!` is the constant `false`.
+//!
+//! Client code asks for its mutants with `mutant!`. The mutants of the state machine are in [`step`],
+//! which wraps [`machine::step`](crate::machine::step). The simulator calls it instead of the real
+//! step.
 
 #[cfg(leasehold_mutants)]
 mod machine;
 
-/// Whether the named fault is planted.
+/// Whether the named mutant is active.
 macro_rules! mutant {
     ($name:ident) => {{
         #[cfg(leasehold_mutants)]
@@ -32,20 +32,20 @@ pub use {machine::step, planted::Mutant};
 mod planted {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// 0, or one more than the place in [`Mutant::ALL`] of the one that is planted.
+    /// 0, or the index in [`Mutant::ALL`] of the active mutant, plus 1.
     static PLANTED: AtomicUsize = AtomicUsize::new(0);
 
     macro_rules! mutants {
         ($($(#[$doc:meta])* $name:ident = $text:literal, $rule:literal;)+) => {
-            /// A fault that can be planted, one at a time in a process.
+            /// A mutant. At most one is active in a process.
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
             pub enum Mutant { $($(#[$doc])* $name),+ }
 
             impl Mutant {
-                /// All of them.
+                /// All mutants.
                 pub const ALL: &[Self] = &[$(Self::$name),+];
 
-                /// The name by which tests and commands call it.
+                /// The name that tests and commands use.
                 pub const fn name(self) -> &'static str {
                     match self { $(Self::$name => $text),+ }
                 }
@@ -59,180 +59,180 @@ mod planted {
     }
 
     mutants! {
-        /// A holder still counts at the very instant of its end.
+        /// A holder or waiter is still live at the very instant of its end.
         ExpiryEdge = "expiry-edge-off-by-one", "rule 1";
-        /// A lease counts from the moment when its reply came.
+        /// A deadline counts from the receipt of the reply, not from the sending of the request.
         LeaseFromTheReply = "lease-counted-from-the-reply", "rule 2";
-        /// A guard is thought valid for all of what the server says is left.
+        /// A deadline ignores the drift allowance.
         DriftAllowanceIgnored = "drift-allowance-ignored", "rule 2";
-        /// Only a task that runs notifications that a deadline has passed, nobody looks at the clock.
+        /// A guard does not check the clock: it is valid until a task notices the deadline.
         ValidAfterAPause = "valid-after-a-pause", "rule 2";
-        /// A step of the server's clock is not noticed, and deadlines move by it.
+        /// The client ignores a step of the server's clock, and deadlines move by it.
         SteppedWallClock = "deadline-from-a-stepped-wall-clock", "rule 2";
-        /// A renewal that follows closely on another is answered as that one was.
+        /// A renewal soon after another gets the reply of that one and extends nothing.
         CachedRenewal = "cached-reply-to-a-redelivered-renew", "rule 2";
-        /// A redelivered acquire is answered with more time than the holder has.
+        /// The reply to a redelivered acquire reports twice the remaining time.
         RemainingTooLong = "remaining-too-long", "rule 2";
         /// A redelivered acquire extends the holder.
         RedeliveryExtends = "redelivery-extends", "rule 2";
-        /// An end counts the hold that it ended among those that are left.
+        /// The reply to a release counts the released hold among the holds that are left.
         ReleaseCountsItself = "release-counts-the-hold-that-it-released", "rule 2";
-        /// Who would wait is told that somebody else has it.
+        /// An acquire that asks to wait is answered `Contended`.
         WaiterTurnedDown = "waiter-is-turned-down", "rule 2";
-        /// A key that is held is said to change when its last holder ends, not its first.
+        /// `Contention::retry_after` is the time to the last expiry of a holder, not the first.
         HeldForTheLongest = "held-key-changes-with-its-last-holder", "rule 3";
-        /// A key that is held is said to be held by whose holder ends last.
+        /// `Contention::holder` is the holder that expires last, not first.
         HeldByTheLast = "held-key-names-who-ends-last", "rule 2";
-        /// The first in line is told to come back after the poll interval, whatever ends before.
+        /// The first waiters poll after the poll interval, even if a holder expires sooner.
         HeadIgnoresExpiry = "first-in-line-comes-back-after-an-expiry", "rule 3";
-        /// A waiter is told to come back only when its place has ended.
+        /// A waiter is told to poll only when its waiter lease ends.
         CheckTooLate = "check-too-late", "rule 3";
-        /// A waiter relies on the push, and never polls.
+        /// A waiter relies on notifications and never polls.
         LostWakeUpWithoutPoll = "lost-wake-up-without-poll", "rule 3";
-        /// When one holder expires, all are dropped.
+        /// When one holder expires, all holders are dropped.
         OneExpiryDropsAll = "one-readers-expiry-drops-all", "rule 4";
-        /// A renewal of one reader extends them all.
+        /// A renewal of one holder extends all holders.
         RenewalExtendsAll = "renewal-of-one-reader-extends-a-dead-one", "rule 4";
-        /// Ending one of two holds frees the key.
+        /// A release of one of several holds removes the holder.
         ReleaseAtTwoFrees = "release-at-count-2-frees", "rule 5";
-        /// A nested hold with a shorter lease shortens the holder.
+        /// A nested hold with a shorter lease shortens the holder's lease.
         InnerLeaseShortens = "inner-lease-shortens", "rule 5";
-        /// A reader that asks to write waits for itself.
+        /// A reader that asks to write is queued behind itself.
         UpgradeSelfDeadlock = "upgrade-self-deadlock", "rule 5";
-        /// Nobody looks how often an owner may hold.
+        /// The limit of the holds of one owner is ignored.
         HoldLimitIgnored = "hold-limit-is-ignored", "rule 5";
-        /// Each nested hold adds a renewal of its own.
+        /// Each nested hold schedules another renewal.
         RenewalLeakedPerReentry = "one-renewal-task-leaked-per-re-entry", "rule 5";
         /// A conversion acts whatever epoch it names.
         DuplicateConversionActs = "duplicate-downgrade-undoes-an-upgrade", "rule 6";
-        /// An upgrade does not look for other holders.
+        /// An upgrade succeeds next to other holders.
         UpgradeNotSole = "upgrade-not-sole", "rule 6";
-        /// An upgrade is refused to the only holder too.
+        /// An upgrade is refused even to the sole holder.
         UpgradeAlwaysRefused = "upgrade-is-always-refused", "rule 6";
-        /// A holder may upgrade again and again while others wait.
+        /// A holder upgrades more than once while others wait.
         UpgradesAgain = "upgrade-twice-while-others-wait", "rule 6";
-        /// The end of a write hold tells those that are left the token of the epoch that is over.
+        /// The reply to a release of a write hold has the token of the previous epoch.
         ReleaseTellsOldToken = "release-tells-the-previous-token", "rule 6";
-        /// A guard goes on with the token of its grant.
+        /// A guard keeps the token of its grant when a new epoch starts.
         GuardKeepsToken = "guard-keeps-the-token-of-its-grant", "rule 6";
-        /// A downgrade lets readers pass a writer at the head.
+        /// A downgrade grants to readers behind a writer at the head of the queue.
         DowngradeOvertakes = "downgrade-overtakes-a-queued-writer", "rule 6";
-        /// A place whose waiter is dead blocks those behind it.
+        /// An expired waiter blocks the waiters behind it.
         DeadWaiterBlocks = "dead-waiter-blocks-the-queue", "rule 7";
-        /// A newcomer takes a free key past the queue.
+        /// Under the fair policy, a new acquire takes a free key past the queue.
         BargingUnderFair = "barging-past-the-bound", "rule 7";
-        /// Readers pass waiting writers though the policy is fair.
+        /// Under the fair policy, readers pass waiting writers.
         ReaderPreferenceUnderFair = "reader-preference-under-a-fair-policy", "rule 7";
-        /// A barging key that is released tells nobody.
+        /// Under the barging policy, a release sends no wake-up.
         NoWakeUp = "no-wake-up-is-sent", "rule 7";
-        /// A grant is told to nobody.
+        /// No grant is notified.
         GrantUntold = "grant-is-not-pushed", "rule 8";
-        /// A grant is told to the next in line.
+        /// A grant is notified to the next waiter in the queue.
         GrantToldToNext = "grant-is-pushed-to-the-next-in-line", "rule 8";
-        /// A grant is told with the token before its own.
+        /// The notification of a grant has the token before its own.
         GrantToldWithOldToken = "grant-is-pushed-with-an-older-token", "rule 8";
-        /// A grant is told with a full lease.
+        /// The notification of a grant reports a full lease as remaining time.
         GrantToldWithFullLease = "grant-is-pushed-with-a-full-lease", "rule 8";
-        /// Ending a hold grants to nobody.
+        /// A release does not grant to the queue.
         ReleaseGrantsNobody = "release-grants-nobody", "rule 8";
-        /// Who may or may not listen counts as away.
+        /// A waiter counts as unreachable if the backend cannot tell who listens.
         UnknownIsUnreachable = "unknown-reachability-counts-as-unreachable", "rule 9";
-        /// A waiter that nobody can reach loses its ticket.
+        /// A waiter that is marked unreachable loses its ticket.
         UnreachableLosesTicket = "unreachable-waiter-loses-its-ticket", "rule 9";
-        /// A grant out of the queue gets a full lease at once.
+        /// A grant to a waiter lasts a full lease without a confirmation.
         FullLeaseForOffer = "full-lease-instead-of-an-offer-for-a-pushed-grant", "rule 10";
         /// A poll extends an offer.
         PollExtendsOffer = "poll-extends-offer", "rule 10";
-        /// An end finds a place or a confirmed hold, but not an offer.
+        /// A release of an operation that has only an offer leaves the offer in place.
         ReleaseMissesOffer = "release-that-misses-an-offer", "rule 10";
-        /// A waiter that goes away with a grant in its mailbox is not ended.
+        /// A dropped attempt is not released if a grant is in its inbox.
         CancelledWaiterKeepsGrant = "wake-up-sent-to-a-cancelled-waiter-is-swallowed", "rule 11";
-        /// A subscription that was lost makes nobody poll.
+        /// No waiter polls after the subscription was lost.
         ResubscribeWithoutRecheck = "re-subscribe-without-a-re-check", "rule 11";
-        /// Each waiter has a subscription of its own.
+        /// Each waiter opens another subscription.
         SubscribesForEachWaiter = "subscribes-for-each-waiter", "rule 8";
-        /// A grant that is pushed to a holder takes its hold away.
+        /// A duplicate notification of a grant makes the hold count as lost.
         DuplicatePushEndsHold = "duplicate-push-ends-a-live-hold", "rule 11";
         /// An acquire whose reply was lost counts as not executed.
         LostReplyIsNotAcquired = "lost-reply-reported-as-not-acquired", "rule 11";
-        /// A release leaves the renewal running.
+        /// A released hold is still renewed.
         RenewsAfterRelease = "watchdog-renews-after-release", "rule 11";
-        /// A release is acknowledged before the renewal is stopped.
+        /// A release is sent before the renewal is stopped.
         ReleaseBeforeRenewalStops = "release-acknowledged-before-the-renewal-is-stopped", "rule 11";
-        /// A renewal under way is scheduled again after its guard has gone.
+        /// A renewal in flight is scheduled again after its guard is gone.
         CancelBeforeSchedule = "cancel-before-schedule-race-of-the-watchdog", "rule 11";
-        /// Who waits for a change does not see one that came just before.
+        /// A waiter for a change misses a change that came just before it registered.
         ListenerChecksFirst = "listener-that-checks-before-it-registers", "rule 11";
-        /// The hub forgets an attempt that was given up before its end is acknowledged.
+        /// The router forgets a dropped attempt before its release is acknowledged.
         RouterForgetsTooSoon = "router-entry-removed-before-its-release", "rule 11";
-        /// A pushed grant stays in the mailbox when it is taken.
+        /// A grant stays in the inbox after it is taken.
         TwoTakersOfAGrant = "two-takers-of-one-pushed-grant", "rule 11";
-        /// A renewal that fails once is not tried again.
+        /// After one failed try, a lease is not renewed again.
         OneErrorEndsRenewal = "watchdog-not-restarted-after-reconnect", "rule 11";
-        /// An attempt that is dropped is not ended.
+        /// A dropped attempt is not released.
         DroppedAttemptLeaks = "cancelled-acquire-leaks", "rule 11";
-        /// An acquire is called stale that does not follow on the last one seen.
+        /// An acquire that skips a sequence is stale.
         StaleTooSoon = "acquire-that-skips-a-sequence-is-stale", "rule 12";
-        /// What has expired is said to be gone for no reason.
+        /// The end reason of an expired operation is `Unknown`.
         ExpiryUntold = "expiry-is-told-as-unknown", "why";
-        /// What was ended is said to have expired.
+        /// The end reason of a released operation is `Expired`.
         ReleaseToldAsExpiry = "release-is-told-as-expiry", "why";
-        /// A holder that was revoked is renewed.
+        /// A revoked holder is renewed.
         RevokedIsRenewed = "revoked-holder-is-renewed", "forced release";
-        /// A holder is not told that it was revoked.
+        /// No revocation is notified.
         RevocationUntold = "revocation-is-not-pushed", "forced release";
-        /// A forced release counts all who hold.
+        /// The reply to a forced release counts all holders.
         ForceCountsAll = "forced-release-counts-all-who-hold", "forced release";
-        /// An inspection shows what has expired too.
+        /// An inspection shows expired holders.
         InspectionShowsExpired = "inspection-shows-what-has-expired", "inspection";
-        /// No watermark is kept after an end.
+        /// A release leaves no watermark.
         NoWatermarkAfterRelease = "no-watermark-kept-after-a-release", "rule 12";
-        /// An end that comes again ends whoever holds by then.
+        /// A duplicate release removes the next holder.
         ReleaseAgainFreesNext = "duplicated-release-frees-the-next-holder", "rule 12";
-        /// A retried acquire counts twice.
+        /// A redelivered acquire adds a second hold.
         RetryCountsTwice = "retried-acquire-counts-twice", "rule 12";
-        /// An acquire is executed however late it comes.
+        /// An acquire outside its delivery window is executed.
         DeliverBeforeIgnored = "deliver-before-ignored", "rule 12";
-        /// A refused nested hold is written before it is refused.
+        /// A nested hold that is refused extends the holder first.
         WriteBeforeRefusal = "write-before-refusal", "rule 13";
         /// The stored end does not cover the last token.
         StoredEndTooEarly = "stored-end-earlier-than-token-and-t", "rule 14";
-        /// Tokens count by one from zero.
+        /// A new token is the previous token + 1, whatever the time.
         TokenCountsByOne = "token-not-monotonic-after-a-restart", "rule 15";
-        /// Each reader of an epoch gets a token of its own.
+        /// A reader that joins other readers starts a new epoch.
         ReadersDistinctTokens = "readers-with-distinct-tokens", "rule 15";
-        /// The floor that a client brings is not looked at.
+        /// The floor of an acquire is ignored.
         FloorIgnored = "token-not-monotonic-after-failover-to-a-stale-replica", "rule 15";
-        /// An end does not look at the owner.
+        /// A release of an operation without a hold removes another holder.
         ReleaseIgnoresOwner = "check-then-act-release", "S3";
-        /// Several keys are taken in the order in which they were named.
+        /// Several keys are locked in the order in which they were named.
         KeysAsNamed = "keys-as-named", "L4";
-        /// A key lost while another is waited for is not noticed.
+        /// A key that is lost before the last one is locked goes unnoticed.
         LossWhileGathering = "loss-while-gathering", "S2";
-        /// Whoever adopts a hand-off gets it.
+        /// A hand-off can be adopted twice.
         HandoffAdoptedTwice = "handoff-adopted-twice", "S1";
-        /// The client that hands a hold off ends it.
+        /// The client that hands off a hold releases it.
         SenderEndsHandoff = "sender-ends-handoff", "S3";
-        /// A key may be named twice in a set of keys.
+        /// A key may be named twice among the keys to lock at once.
         RepeatedKey = "repeated-key-is-taken-twice", "trait contract";
-        /// A hand-off is adopted as whatever is asked for.
+        /// A hand-off is adopted as any kind of guard that is asked for.
         HandoffOfAnyKind = "handoff-adopted-as-another-kind", "trait contract";
-        /// `Debug` of a hand-off shows its text.
+        /// The `Debug` output of a hand-off contains its text.
         HandoffShown = "handoff-shows-its-secret", "S3";
-        /// A guard of a reentrant handle is handed off.
+        /// A guard of a reentrant handle can be handed off.
         ReentrantHandoff = "reentrant-guard-is-handed-off", "trait contract";
-        /// Of calls that travel together, one gets the answer to another.
+        /// The answers to a batch go to the wrong callers.
         BatchMixesAnswers = "batch-mixes-answers", "S1";
-        /// Of two that come together, each takes the other for the first, who has them sent.
+        /// Two callers add to the batch at the same time, and neither spawns the flush task.
         BatchThatNobodySends = "batch-that-nobody-sends", "L4";
-        /// Of calls that travel together, all fail when one does.
+        /// If one element of a batch fails, all fail.
         BatchSharesFailure = "batch-shares-failure", "S3";
-        /// A renewal revives what has ended.
+        /// A renewal revives a holder that is gone.
         RenewRevives = "renew-arriving-after-release-revives", "S3";
     }
 
     impl Mutant {
-        /// The mutant of that name.
+        /// The mutant with this name.
         pub fn from_name(name: &str) -> Option<Self> {
             Self::ALL
                 .iter()
@@ -240,8 +240,8 @@ mod planted {
                 .find(|mutant| mutant.name() == name)
         }
 
-        /// Whether it shows only among threads: the models of what they share must find it, for
-        /// a run of one thread need not.
+        /// Whether the mutant may show only with several threads. The loom models must find such a
+        /// mutant; single-threaded runs need not.
         pub const fn needs_threads(self) -> bool {
             matches!(
                 self,
@@ -254,23 +254,23 @@ mod planted {
             )
         }
 
-        /// Plants this one, instead of any other.
+        /// Activates this mutant and deactivates any other.
         pub fn plant(self) {
             PLANTED.store(self as usize + 1, Ordering::SeqCst);
         }
 
-        /// The one that is planted.
+        /// The active mutant.
         pub fn planted() -> Option<Self> {
             let next = PLANTED.load(Ordering::Relaxed);
             next.checked_sub(1).map(|n| Self::ALL[n])
         }
 
-        /// Takes out whichever is planted.
+        /// Deactivates the active mutant.
         pub fn clear() {
             PLANTED.store(0, Ordering::SeqCst);
         }
 
-        /// Whether this is the one that is planted.
+        /// Whether this mutant is active.
         pub fn is_planted(self) -> bool {
             PLANTED.load(Ordering::Relaxed) == self as usize + 1
         }

@@ -1,4 +1,4 @@
-//! Rules 5 and 6: readers that would write, and conversions.
+//! Rules 5 and 6: readers that ask to write, and conversions.
 
 use super::{Step, holder_mut};
 use crate::id::{FencingToken, OwnerId};
@@ -13,9 +13,9 @@ pub(super) fn upgrade_self_deadlock(step: &mut Step<'_>) {
         return;
     };
     let own = request.operation;
-    // As if somebody else asked to write.
+    // Treats the acquire as one of another owner.
     let stranger = OwnerId::from_u64(!own.owner.as_u64());
-    step.again_with_acquire(|request| request.operation.owner = stranger);
+    step.rerun_with_acquire(|request| request.operation.owner = stranger);
     for waiter in &mut step.after.waiters {
         if waiter.operation.owner == stranger {
             waiter.operation = own;
@@ -23,7 +23,7 @@ pub(super) fn upgrade_self_deadlock(step: &mut Step<'_>) {
     }
 }
 
-/// The conversion, if that is what the step is.
+/// The request, if the command is a conversion.
 fn convert<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Convert> {
     match &mut step.command {
         Command::Convert(request) => Some(request),
@@ -36,37 +36,37 @@ pub(super) fn duplicate_conversion_acts(step: &mut Step<'_>) {
         && let Some(request) = convert(step)
     {
         request.expected = view.token;
-        step.again();
+        step.rerun();
     }
 }
 
-/// Whether it is an upgrade that is refused to somebody who reads.
+/// Whether the step refuses an upgrade of a reader/writer lock.
 fn is_refused(step: &Step<'_>) -> bool {
     let rw_lock = step.after.spec.is_some_and(|it| it.kind() == Kind::RwLock);
     rw_lock && step.reply == Reply::Convert(ConvertReply::NotSole)
 }
 
 pub(super) fn upgrade_not_sole(step: &mut Step<'_>) {
-    let Some(own) = step.stood().cloned() else {
+    let Some(own) = step.live_before().cloned() else {
         return;
     };
     if is_refused(step) && step.after.holders.len() > 1 {
-        // Both cannot be stored: the capacity does not allow it.
+        // Drops the other holders: the capacity does not allow a writer next to them.
         step.before.holders = vec![own];
-        step.again_without(|_| true);
+        step.rerun_without(|_| true);
     }
 }
 
 pub(super) fn upgrade_always_refused(step: &mut Step<'_>) {
-    let reads = step.stood().is_some_and(|holder| {
+    let reads = step.live_before().is_some_and(|holder| {
         let mut modes = holder.holds.iter().map(|hold| hold.1);
         modes.all(|mode| mode == Mode::Shared)
     });
     let done = matches!(step.reply, Reply::Convert(ConvertReply::Converted { .. }));
     if let Some(request) = convert(step).filter(|it| it.to == Mode::Exclusive && reads && done) {
-        // Nothing but the settling is left of the step.
+        // Another epoch refuses the conversion. The step only settles.
         request.expected = FencingToken::new(u64::MAX);
-        step.again();
+        step.rerun();
         step.reply = Reply::Convert(ConvertReply::NotSole);
     }
 }
@@ -77,11 +77,11 @@ pub(super) fn upgrades_again(step: &mut Step<'_>) {
         && let Some(holder) = holder_mut(&mut step.before, request.operation)
     {
         holder.upgraded = false;
-        step.again();
+        step.rerun();
     }
 }
 
-pub(super) fn end_tells_old_token(step: &mut Step<'_>) {
+pub(super) fn release_tells_old_token(step: &mut Step<'_>) {
     if let Reply::Release(ReleaseReply::Released {
         holder: Some(view), ..
     }) = &mut step.reply
@@ -93,6 +93,6 @@ pub(super) fn end_tells_old_token(step: &mut Step<'_>) {
 pub(super) fn downgrade_overtakes(step: &mut Step<'_>) {
     let done = matches!(step.reply, Reply::Convert(ConvertReply::Converted { .. }));
     if convert(step).is_some_and(|request| request.to == Mode::Shared && done) {
-        step.again_without(|waiter| waiter.mode == Mode::Exclusive);
+        step.rerun_without(|waiter| waiter.mode == Mode::Exclusive);
     }
 }

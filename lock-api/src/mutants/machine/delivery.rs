@@ -1,37 +1,37 @@
-//! Rules 12 and 13 and S3: commands that come late or twice, limits, and releases of others.
+//! Rules 12 and 13 and S3: late and duplicate commands, limits, and releases of other holders.
 
-use super::{Step, holder_mut, whole};
+use super::{Step, full_mode, holder_mut};
 use crate::machine::{Command, Reply};
 use crate::reply::{AcquireReply, Acquired, EndReason, Refused, ReleaseReply, RenewReply};
 use crate::request::{Acquire, LockSpec};
 
 pub(super) fn hold_limit_ignored(step: &mut Step<'_>) {
-    step.again_with_acquire(|request| request.limits.holds = u32::MAX);
+    step.rerun_with_acquire(|request| request.limits.holds = u32::MAX);
 }
 
-pub(super) fn no_watermark_after_end(step: &mut Step<'_>) {
+pub(super) fn no_watermark_after_release(step: &mut Step<'_>) {
     if let Command::Release(request) = &step.command {
         let session = request.operation.session;
         step.after.watermarks.retain(|it| it.session != session);
     }
 }
 
-/// Whoever is first among the holders.
-fn free_the_first(step: &mut Step<'_>) {
+/// Removes the first holder, whoever owns it.
+fn free_first_holder(step: &mut Step<'_>) {
     if !step.after.holders.is_empty() {
         step.after.holders.remove(0);
     }
 }
 
-pub(super) fn end_again_frees_next(step: &mut Step<'_>) {
+pub(super) fn release_again_frees_next(step: &mut Step<'_>) {
     if step.reply == Reply::Release(ReleaseReply::NotHeld(EndReason::Released)) {
-        free_the_first(step);
+        free_first_holder(step);
     }
 }
 
-pub(super) fn end_ignores_owner(step: &mut Step<'_>) {
+pub(super) fn release_ignores_owner(step: &mut Step<'_>) {
     if matches!(step.reply, Reply::Release(ReleaseReply::NotHeld(_))) {
-        free_the_first(step);
+        free_first_holder(step);
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn retry_counts_twice(step: &mut Step<'_>) {
     };
     let (operation, mode) = (request.operation, request.mode);
     let copy = (operation.sequence | 1 << 52, mode);
-    if step.stood().is_some()
+    if step.live_before().is_some()
         && let Some(holder) = holder_mut(&mut step.after, operation)
         && !holder.holds.contains(&copy)
     {
@@ -54,7 +54,7 @@ pub(super) fn retry_counts_twice(step: &mut Step<'_>) {
 
 pub(super) fn deliver_before_ignored(step: &mut Step<'_>) {
     let now = step.now();
-    step.again_with_acquire(|request| request.deliver_before = now);
+    step.rerun_with_acquire(|request| request.deliver_before = now);
 }
 
 pub(super) fn stale_too_soon(step: &mut Step<'_>) {
@@ -67,11 +67,11 @@ pub(super) fn stale_too_soon(step: &mut Step<'_>) {
         && operation.sequence > watermark.sequence + 1
     {
         (watermark.sequence, watermark.reason) = (operation.sequence, None);
-        step.again();
+        step.rerun();
     }
 }
 
-/// The end is written before anybody looks whether the hold may nest, or the lease may grow.
+/// Extends the holder before the check of the hold limit.
 pub(super) fn write_before_refusal(step: &mut Step<'_>) {
     let Command::Acquire(request) = &step.command else {
         return;
@@ -89,7 +89,7 @@ pub(super) fn write_before_refusal(step: &mut Step<'_>) {
     }
 }
 
-/// As a renewal does that sets an expiry without looking.
+/// Acts like a renewal that sets an expiry without looking at the state.
 pub(super) fn renew_revives(step: &mut Step<'_>) {
     let (Command::Renew(request), Reply::Renew(RenewReply::Lost(_))) = (&step.command, &step.reply)
     else {
@@ -101,14 +101,15 @@ pub(super) fn renew_revives(step: &mut Step<'_>) {
     }
     let spec = step.after.spec.unwrap_or(LockSpec::mutex());
     let (key, lease) = (request.key.clone(), request.lease);
-    let grant = Acquire::new(key, spec, whole(spec), request.operation, lease, step.now());
+    let (mode, now) = (full_mode(spec), step.now());
+    let grant = Acquire::new(key, spec, mode, request.operation, lease, now);
     let mut grant = Step {
         before: step.after.clone(),
         command: Command::Acquire(grant.expect("the lease is one of a renewal")),
         ..step.clone()
     };
     let watermarks = std::mem::take(&mut grant.before.watermarks);
-    grant.again_without(|_| true);
+    grant.rerun_without(|_| true);
     if let Reply::Acquire(AcquireReply::Acquired(acquired)) = grant.reply {
         let Acquired {
             token, remaining, ..

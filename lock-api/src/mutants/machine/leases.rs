@@ -1,4 +1,4 @@
-//! Rules 1 to 5: time, leases, and holds that nest.
+//! Rules 1 to 5: time, leases and nested holds.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::machine::{Command, Reply, StateParts};
 use crate::reply::{AcquireReply, Contention, PollReply, Queued, ReleaseReply, RenewReply};
 use crate::time::ServerTime;
 
-/// The smallest time that the machine tells apart.
+/// The resolution of the machine's time.
 const TICK: Duration = Duration::from_micros(1);
 
 fn move_ends(parts: &mut StateParts, from: ServerTime, to: ServerTime) {
@@ -22,16 +22,16 @@ fn move_ends(parts: &mut StateParts, from: ServerTime, to: ServerTime) {
 pub(super) fn expiry_edge(step: &mut Step<'_>) {
     let (now, later) = (step.now(), step.in_time(TICK));
     move_ends(&mut step.before, now, later);
-    step.again();
+    step.rerun();
     move_ends(&mut step.after, later, now);
 }
 
 pub(super) fn cached_renewal(step: &mut Step<'_>) {
     let now = step.now();
-    let (Command::Renew(request), Some(stood)) = (&step.command, step.stood()) else {
+    let (Command::Renew(request), Some(holder)) = (&step.command, step.live_before()) else {
         return;
     };
-    let (end, asked) = (stood.end, request.lease);
+    let (end, asked) = (holder.end, request.lease);
     if let Reply::Renew(RenewReply::Renewed { remaining, .. }) = &mut step.reply
         && end.saturating_since(now) * 4 > asked * 3
         && let Some(holder) = holder_mut(&mut step.after, request.operation)
@@ -42,23 +42,23 @@ pub(super) fn cached_renewal(step: &mut Step<'_>) {
 }
 
 pub(super) fn remaining_too_long(step: &mut Step<'_>) {
-    let again = matches!(step.command, Command::Acquire(_)) && step.stood().is_some();
-    if let Some(acquired) = step.acquired().filter(|_| again) {
+    let redelivered = matches!(step.command, Command::Acquire(_)) && step.live_before().is_some();
+    if let Some(acquired) = step.acquired().filter(|_| redelivered) {
         acquired.remaining *= 2;
     }
 }
 
 pub(super) fn redelivery_extends(step: &mut Step<'_>) {
     if let Command::Acquire(request) = &step.command
-        && step.stood().is_some()
+        && step.live_before().is_some()
     {
         step.extend(request.lease);
     }
 }
 
-fn held<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Contention> {
+fn contention<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Contention> {
     match &mut step.reply {
-        Reply::Acquire(AcquireReply::Contended(held)) => Some(held),
+        Reply::Acquire(AcquireReply::Contended(contention)) => Some(contention),
         _ => None,
     }
 }
@@ -66,8 +66,8 @@ fn held<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Contention> {
 pub(super) fn held_for_the_longest(step: &mut Step<'_>) {
     let last = step.after.holders.iter().map(|holder| holder.end).max();
     let time = last.unwrap_or_default().saturating_since(step.now());
-    if let Some(held) = held(step) {
-        held.retry_after = time;
+    if let Some(contention) = contention(step) {
+        contention.retry_after = time;
     }
 }
 
@@ -76,8 +76,8 @@ pub(super) fn held_by_the_last(step: &mut Step<'_>) {
     let last = holders.max_by_key(|holder| holder.end);
     let few = step.after.holders.len() <= SCAN_FREELY;
     let label = last.filter(|_| few).map(|holder| holder.label.clone());
-    if let Some(held) = held(step) {
-        held.holder = label;
+    if let Some(contention) = contention(step) {
+        contention.holder = label;
     }
 }
 
@@ -107,13 +107,13 @@ pub(super) fn check_too_late(step: &mut Step<'_>) {
 
 pub(super) fn one_expiry_drops_all(step: &mut Step<'_>) {
     let (now, after) = (step.now(), &step.after.holders);
-    let goes = step.before.holders.iter().any(|holder| {
+    let expired = step.before.holders.iter().any(|holder| {
         let id = (holder.session, holder.id);
         holder.end <= now && !after.iter().any(|it| (it.session, it.id) == id)
     });
-    if goes {
+    if expired {
         step.before.holders.retain(|holder| holder.end <= now);
-        step.again();
+        step.rerun();
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn renewal_extends_all(step: &mut Step<'_>) {
     }
 }
 
-pub(super) fn end_counts_itself(step: &mut Step<'_>) {
+pub(super) fn release_counts_itself(step: &mut Step<'_>) {
     if let Reply::Release(ReleaseReply::Released {
         holds_left,
         holder: Some(_),
@@ -138,7 +138,7 @@ pub(super) fn end_counts_itself(step: &mut Step<'_>) {
     }
 }
 
-pub(super) fn end_at_two_frees(step: &mut Step<'_>) {
+pub(super) fn release_at_two_frees(step: &mut Step<'_>) {
     let Command::Release(request) = &step.command else {
         return;
     };
@@ -146,7 +146,7 @@ pub(super) fn end_at_two_frees(step: &mut Step<'_>) {
     if let Some(holder) = holder_mut(&mut step.before, operation).filter(|it| it.end > now) {
         let holds = holder.holds.iter().copied();
         holder.holds = holds.filter(|hold| hold.0 == operation.sequence).collect();
-        step.again();
+        step.rerun();
     }
 }
 

@@ -1,8 +1,8 @@
-//! Mutants of the state machine, planted from outside of it.
+//! Mutants of the state machine. They wrap the machine from outside.
 //!
-//! Each alters one [`Step`]. It changes what the real step starts from and runs it
-//! [again](Step::again), or it changes what the step led to. The state is consistent before and
-//! after, so that no invariant of the machine notifications a mutant instead of a test.
+//! Each mutant alters a [`Step`]. It changes the input of the real step and
+//! [reruns](Step::rerun) it, or it changes the result. The state stays consistent, so the
+//! machine's invariant checks never catch a mutant. A test must catch it.
 
 mod conversion;
 mod delivery;
@@ -22,12 +22,12 @@ use crate::reply::{AcquireReply, Acquired, ConvertReply, PollReply, ReleaseReply
 use crate::request::{Acquire, Kind, LockSpec, Mode};
 use crate::time::ServerTime;
 
-/// [`machine::step`], altered by the mutant that is planted.
+/// [`machine::step`], altered by the active mutant.
 pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<Message>) {
     let Some(alter) = Mutant::planted().and_then(alteration) else {
         return machine::step(state, env, command);
     };
-    // As the real step does: the alterations need not think of what is over.
+    // Clears an expired state like the real step, so that mutants never see one.
     let before = match state.stored_end() <= env.now {
         true => StateParts::default(),
         false => state.to_parts(),
@@ -40,7 +40,7 @@ pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<M
         reply: Reply::Inspect(Default::default()),
         messages: Vec::new(),
     };
-    step.again();
+    step.rerun();
     alter(&mut step);
     step.balance();
     *state = State::from_parts(step.after).expect("mutants keep the state consistent");
@@ -49,7 +49,7 @@ pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<M
 
 type Alter = fn(&mut Step<'_>);
 
-/// What the mutant does to a step; nothing if it is not one of the state machine.
+/// How the mutant alters a step, or `None` if it is not a mutant of the state machine.
 fn alteration(mutant: Mutant) -> Option<Alter> {
     Some(match mutant {
         Mutant::ExpiryEdge => leases::expiry_edge,
@@ -62,8 +62,8 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::CheckTooLate => leases::check_too_late,
         Mutant::OneExpiryDropsAll => leases::one_expiry_drops_all,
         Mutant::RenewalExtendsAll => leases::renewal_extends_all,
-        Mutant::ReleaseCountsItself => leases::end_counts_itself,
-        Mutant::ReleaseAtTwoFrees => leases::end_at_two_frees,
+        Mutant::ReleaseCountsItself => leases::release_counts_itself,
+        Mutant::ReleaseAtTwoFrees => leases::release_at_two_frees,
         Mutant::InnerLeaseShortens => leases::inner_lease_shortens,
         Mutant::UpgradeSelfDeadlock => conversion::upgrade_self_deadlock,
         Mutant::HoldLimitIgnored => delivery::hold_limit_ignored,
@@ -71,26 +71,26 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::UpgradeNotSole => conversion::upgrade_not_sole,
         Mutant::UpgradeAlwaysRefused => conversion::upgrade_always_refused,
         Mutant::UpgradesAgain => conversion::upgrades_again,
-        Mutant::ReleaseTellsOldToken => conversion::end_tells_old_token,
+        Mutant::ReleaseTellsOldToken => conversion::release_tells_old_token,
         Mutant::DowngradeOvertakes => conversion::downgrade_overtakes,
-        Mutant::WaiterTurnedDown => queue::waiter_sent_unreachable,
+        Mutant::WaiterTurnedDown => queue::waiter_turned_down,
         Mutant::DeadWaiterBlocks => queue::dead_waiter_blocks,
         Mutant::BargingUnderFair => queue::barging_under_fair,
         Mutant::ReaderPreferenceUnderFair => queue::reader_preference_under_fair,
-        Mutant::NoWakeUp => queue::no_hint,
+        Mutant::NoWakeUp => queue::no_wake_up,
         Mutant::GrantUntold => queue::grant_untold,
         Mutant::GrantToldToNext => queue::grant_told_to_next,
         Mutant::GrantToldWithOldToken => queue::grant_told_with_old_token,
         Mutant::GrantToldWithFullLease => queue::grant_told_with_full_lease,
-        Mutant::ReleaseGrantsNobody => queue::end_grants_nobody,
+        Mutant::ReleaseGrantsNobody => queue::release_grants_nobody,
         Mutant::UnknownIsUnreachable => queue::unknown_is_unreachable,
         Mutant::UnreachableLosesTicket => queue::unreachable_loses_ticket,
         Mutant::FullLeaseForOffer => queue::full_lease_for_offer,
         Mutant::PollExtendsOffer => queue::poll_extends_offer,
-        Mutant::ReleaseMissesOffer => queue::end_misses_offer,
-        Mutant::NoWatermarkAfterRelease => delivery::no_watermark_after_end,
-        Mutant::ReleaseAgainFreesNext => delivery::end_again_frees_next,
-        Mutant::ReleaseIgnoresOwner => delivery::end_ignores_owner,
+        Mutant::ReleaseMissesOffer => queue::release_misses_offer,
+        Mutant::NoWatermarkAfterRelease => delivery::no_watermark_after_release,
+        Mutant::ReleaseAgainFreesNext => delivery::release_again_frees_next,
+        Mutant::ReleaseIgnoresOwner => delivery::release_ignores_owner,
         Mutant::RetryCountsTwice => delivery::retry_counts_twice,
         Mutant::DeliverBeforeIgnored => delivery::deliver_before_ignored,
         Mutant::StaleTooSoon => delivery::stale_too_soon,
@@ -101,7 +101,7 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::ReadersDistinctTokens => tokens::readers_distinct_tokens,
         Mutant::FloorIgnored => tokens::floor_ignored,
         Mutant::ExpiryUntold => reasons::expiry_untold,
-        Mutant::ReleaseToldAsExpiry => reasons::end_told_as_expiry,
+        Mutant::ReleaseToldAsExpiry => reasons::release_told_as_expiry,
         Mutant::RevokedIsRenewed => reasons::revoked_is_renewed,
         Mutant::RevocationUntold => reasons::revocation_untold,
         Mutant::ForceCountsAll => reasons::force_counts_all,
@@ -110,7 +110,7 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
     })
 }
 
-/// One step: what it started from, and what it led to.
+/// One step: its input and its result.
 #[derive(Clone)]
 struct Step<'a> {
     before: StateParts,
@@ -122,39 +122,39 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Runs the real step on what is now `before`, in `env`, with `command`.
-    fn again(&mut self) {
-        self.again_in(self.env);
+    /// Runs the real step on the current `before`, `env` and `command`.
+    fn rerun(&mut self) {
+        self.rerun_in(self.env);
     }
 
-    fn again_in(&mut self, env: Env<'_>) {
+    fn rerun_in(&mut self, env: Env<'_>) {
         let mut state = State::from_parts(self.before.clone())
             .expect("mutants run the step on a consistent state");
         (self.reply, self.messages) = machine::step(&mut state, env, &self.command);
         self.after = state.to_parts();
     }
 
-    /// The same while the machine does not see some of the waiters.
-    fn again_without(&mut self, hidden: impl Fn(&WaiterParts) -> bool) {
+    /// Reruns the step with some waiters hidden from the machine.
+    fn rerun_without(&mut self, hidden: impl Fn(&WaiterParts) -> bool) {
         let all = self.before.waiters.clone();
         self.before.waiters.retain(|waiter| !hidden(waiter));
-        self.again();
-        let back = all.iter().filter(|waiter| hidden(waiter)).cloned();
-        self.after.waiters.extend(back);
+        self.rerun();
+        let restored = all.iter().filter(|waiter| hidden(waiter)).cloned();
+        self.after.waiters.extend(restored);
         self.after.waiters.sort_by_key(|waiter| waiter.ticket);
         self.before.waiters = all;
     }
 
-    /// The same with another acquire, if it is one.
-    fn again_with_acquire(&mut self, change: impl FnOnce(&mut Acquire)) {
+    /// Reruns the step with a changed request if the command is an acquire.
+    fn rerun_with_acquire(&mut self, change: impl FnOnce(&mut Acquire)) {
         if let Command::Acquire(request) = &mut self.command {
             change(request);
-            self.again();
+            self.rerun();
         }
     }
 
-    /// Makes what was changed by hand consistent: bounds cover what they must, and those who
-    /// hold together have the token of the key.
+    /// Makes the altered result consistent: `earliest` and the stored end cover all ends, and all
+    /// holders have the token of the key, except those of a semaphore.
     fn balance(&mut self) {
         let after = &mut self.after;
         let ends = || after.holders.iter().map(|holder| holder.end);
@@ -171,12 +171,12 @@ impl Step<'_> {
         self.env.now
     }
 
-    /// Time from now on.
+    /// The server time after `time` from now.
     fn in_time(&self, time: Duration) -> ServerTime {
         self.now().saturating_add(time)
     }
 
-    /// The operation that the command names.
+    /// The operation that the command names, if any.
     fn operation(&self) -> Option<Operation> {
         match &self.command {
             Command::Acquire(request) => Some(request.operation),
@@ -188,22 +188,22 @@ impl Step<'_> {
         }
     }
 
-    /// Whose hold the command names, if it was alive before.
-    fn stood(&self) -> Option<&HolderParts> {
+    /// The holder of the named operation before the step, if it was live.
+    fn live_before(&self) -> Option<&HolderParts> {
         let operation = self.operation()?;
         holder(&self.before, operation).filter(|holder| holder.end > self.now())
     }
 
-    /// Whether it is the first delivery of an acquire.
+    /// Whether the command is an acquire that neither holds nor waits yet.
     fn is_new(&self) -> bool {
         let operation = self.operation();
         let waits = |waiter: &WaiterParts| Some(waiter.operation) == operation;
         matches!(self.command, Command::Acquire(_))
-            && self.stood().is_none()
+            && self.live_before().is_none()
             && !self.before.waiters.iter().any(waits)
     }
 
-    /// Sets the end of the operation's lease, and what the reply says of it.
+    /// Sets the end of the operation's holder, also in the reply.
     fn set_end(&mut self, operation: Operation, end: ServerTime) {
         let (remaining, own) = (end.saturating_since(self.now()), self.operation());
         let covered = end.saturating_add(self.env.settings.retention);
@@ -219,7 +219,7 @@ impl Step<'_> {
         }
     }
 
-    /// Extends the lease that the command names.
+    /// Extends the holder of the named operation.
     fn extend(&mut self, lease: Duration) {
         let asked = self.in_time(lease);
         if let Some(operation) = self.operation()
@@ -229,7 +229,7 @@ impl Step<'_> {
         }
     }
 
-    /// What an acquire or a poll is answered that holds.
+    /// The hold in the reply to an acquire or a poll, if it is one.
     fn acquired(&mut self) -> Option<&mut Acquired> {
         match &mut self.reply {
             Reply::Acquire(AcquireReply::Acquired(acquired))
@@ -238,7 +238,7 @@ impl Step<'_> {
         }
     }
 
-    /// Changes every token that the step left or told.
+    /// Changes every token in the new state, the reply and the messages.
     fn map_tokens(&mut self, map: impl Fn(u64) -> u64) {
         let change = |token: &mut FencingToken| *token = FencingToken::new(map(token.get()));
         self.after.token = map(self.after.token);
@@ -269,7 +269,7 @@ fn has(holder: &HolderParts, operation: Operation) -> bool {
     holder.session == operation.session && holder.holds.iter().any(|hold| hold.0 == sequence)
 }
 
-/// The holder one of whose holds is this operation.
+/// The holder that has a hold of this operation.
 fn holder(parts: &StateParts, operation: Operation) -> Option<&HolderParts> {
     parts.holders.iter().find(|holder| has(holder, operation))
 }
@@ -279,15 +279,15 @@ fn holder_mut(parts: &mut StateParts, operation: Operation) -> Option<&mut Holde
     holders.find(|holder| has(holder, operation))
 }
 
-/// The mode of a hold that takes all of the key.
-const fn whole(spec: LockSpec) -> Mode {
+/// The mode that takes the full capacity.
+const fn full_mode(spec: LockSpec) -> Mode {
     match spec.kind() {
         Kind::Semaphore => Mode::Permits(spec.capacity()),
         Kind::Mutex | Kind::RwLock => Mode::Exclusive,
     }
 }
 
-/// When the last of all that the state keeps is over.
+/// The latest end of all holders, waiters and watermarks.
 fn last_end(parts: &StateParts) -> ServerTime {
     let holders = parts.holders.iter().map(|holder| holder.end);
     let waiters = parts.waiters.iter().map(|waiter| waiter.end);

@@ -1,19 +1,19 @@
-//! Rules 7 to 10: the queue, what it is told, and offers.
+//! Rules 7 to 10: the queue, notifications and offers.
 
 use std::time::Duration;
 
-use super::{Step, holder, whole};
+use super::{Step, full_mode, holder};
 use crate::bounds::DEFAULT_LEASE;
 use crate::id::FencingToken;
 use crate::machine::{Command, Env, Payload, Reach, Reply};
 use crate::reply::{AcquireReply, Refused, ReleaseReply};
 use crate::request::{Kind, Policy};
 
-pub(super) fn waiter_sent_unreachable(step: &mut Step<'_>) {
-    step.again_with_acquire(|request| request.wait = None);
+pub(super) fn waiter_turned_down(step: &mut Step<'_>) {
+    step.rerun_with_acquire(|request| request.wait = None);
 }
 
-/// The dead waiter wants all of the key, and whatever it is granted, it is back in its place.
+/// The dead waiter asks for the full capacity. A grant to it is undone, and it stays in the queue.
 pub(super) fn dead_waiter_blocks(step: &mut Step<'_>) {
     let (now, own) = (step.now(), step.operation());
     let spec = step.before.spec.filter(|it| it.policy() != Policy::Barging);
@@ -26,10 +26,10 @@ pub(super) fn dead_waiter_blocks(step: &mut Step<'_>) {
     };
     let dead = waiter.clone();
     let end = now.saturating_add(spec.waiter_lease());
-    (waiter.mode, waiter.end) = (whole(spec), end);
+    (waiter.mode, waiter.end) = (full_mode(spec), end);
     (waiter.listening, waiter.unreachable) = (false, false);
     step.before.stored_end = step.before.stored_end.max(end);
-    step.again();
+    step.rerun();
     if holder(&step.after, dead.operation).is_some() {
         step.after.holders.clear();
         step.after.token = step.before.token;
@@ -42,7 +42,7 @@ pub(super) fn dead_waiter_blocks(step: &mut Step<'_>) {
 pub(super) fn barging_under_fair(step: &mut Step<'_>) {
     if step.is_new() && matches!(step.reply, Reply::Acquire(AcquireReply::Queued(_))) {
         let fair = step.clone();
-        step.again_without(|_| true);
+        step.rerun_without(|_| true);
         if step.acquired().is_none() {
             *step = fair;
         }
@@ -64,7 +64,7 @@ pub(super) fn reader_preference_under_fair(step: &mut Step<'_>) {
     {
         request.spec = unfair;
     }
-    step.again();
+    step.rerun();
     if step.after.spec == Some(unfair) {
         step.after.spec = Some(fair);
     }
@@ -81,22 +81,22 @@ pub(super) fn reader_preference_under_fair(step: &mut Step<'_>) {
 fn pass_over_permits(step: &mut Step<'_>) {
     let own = step.operation();
     if !matches!(step.command, Command::Acquire(_) | Command::Inspect) {
-        step.again_without(|waiter| Some(waiter.operation) != own);
+        step.rerun_without(|waiter| Some(waiter.operation) != own);
     }
 }
 
-pub(super) fn no_hint(step: &mut Step<'_>) {
-    let is_hint = |event| matches!(event, Payload::WakeUp { .. });
-    step.messages.retain(|message| !is_hint(message.payload));
+pub(super) fn no_wake_up(step: &mut Step<'_>) {
+    let is_wake_up = |payload| matches!(payload, Payload::WakeUp { .. });
+    step.messages.retain(|message| !is_wake_up(message.payload));
 }
 
 pub(super) fn grant_untold(step: &mut Step<'_>) {
-    let is_grant = |event| matches!(event, Payload::Granted { .. });
+    let is_grant = |payload| matches!(payload, Payload::Granted { .. });
     step.messages.retain(|message| !is_grant(message.payload));
 }
 
 pub(super) fn grant_told_to_next(step: &mut Step<'_>) {
-    let is_grant = |event| matches!(event, Payload::Granted { .. });
+    let is_grant = |payload| matches!(payload, Payload::Granted { .. });
     let mut next = step.after.waiters.first().map(|it| it.operation.session);
     for message in step.messages.iter_mut().rev() {
         if is_grant(message.payload) {
@@ -123,13 +123,13 @@ pub(super) fn grant_told_with_full_lease(step: &mut Step<'_>) {
     }
 }
 
-pub(super) fn end_grants_nobody(step: &mut Step<'_>) {
+pub(super) fn release_grants_nobody(step: &mut Step<'_>) {
     let Command::Release(request) = &step.command else {
         return;
     };
     let own = request.operation;
     if !matches!(step.reply, Reply::Release(ReleaseReply::NotHeld(_))) {
-        step.again_without(|waiter| waiter.operation != own);
+        step.rerun_without(|waiter| waiter.operation != own);
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn unknown_is_unreachable(step: &mut Step<'_>) {
         Reach::Unknown => Reach::Nobody,
         known => known,
     };
-    step.again_in(Env {
+    step.rerun_in(Env {
         reachable: &reachable,
         ..env
     });
@@ -171,15 +171,16 @@ pub(super) fn poll_extends_offer(step: &mut Step<'_>) {
     }
 }
 
-/// Nothing says which holders have an offer; but an offer has no more left than a waiter.
-pub(super) fn end_misses_offer(step: &mut Step<'_>) {
-    let (Command::Release(_), Some(holder)) = (&step.command, step.stood().cloned()) else {
+/// The state does not say which holders are offers. A holder with at most one waiter lease left
+/// counts as an offer here.
+pub(super) fn release_misses_offer(step: &mut Step<'_>) {
+    let (Command::Release(_), Some(holder)) = (&step.command, step.live_before().cloned()) else {
         return;
     };
     let left = holder.end.saturating_since(step.now());
     let waiter_lease = step.before.spec.map(|spec| spec.waiter_lease());
     if waiter_lease.is_some_and(|lease| left <= lease) {
-        step.again_without(|_| true);
+        step.rerun_without(|_| true);
         let id = (holder.session, holder.id);
         step.after.holders.retain(|it| (it.session, it.id) != id);
         step.after.holders.push(holder);

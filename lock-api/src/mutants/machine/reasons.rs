@@ -1,4 +1,4 @@
-//! What is told of those who hold no more, forced releases, and inspections.
+//! End reasons, forced releases and inspections.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use super::{Step, holder_mut};
 use crate::machine::{Command, Payload, Reply};
 use crate::reply::{ConvertReply, EndReason, ForceReply, PollReply, ReleaseReply, RenewReply};
 
-/// Says `to` wherever the reply says `from`.
-fn tell(step: &mut Step<'_>, from: EndReason, to: EndReason) {
+/// Replaces the reason `from` in the reply by `to`.
+fn replace_reason(step: &mut Step<'_>, from: EndReason, to: EndReason) {
     match &mut step.reply {
         Reply::Poll(PollReply::Gone(reason))
         | Reply::Renew(RenewReply::Lost(reason))
@@ -22,11 +22,11 @@ fn tell(step: &mut Step<'_>, from: EndReason, to: EndReason) {
 }
 
 pub(super) fn expiry_untold(step: &mut Step<'_>) {
-    tell(step, EndReason::Expired, EndReason::Unknown);
+    replace_reason(step, EndReason::Expired, EndReason::Unknown);
 }
 
-pub(super) fn end_told_as_expiry(step: &mut Step<'_>) {
-    tell(step, EndReason::Released, EndReason::Expired);
+pub(super) fn release_told_as_expiry(step: &mut Step<'_>) {
+    replace_reason(step, EndReason::Released, EndReason::Expired);
 }
 
 pub(super) fn revoked_is_renewed(step: &mut Step<'_>) {
@@ -36,7 +36,7 @@ pub(super) fn revoked_is_renewed(step: &mut Step<'_>) {
     let operation = request.operation;
     if let Some(holder) = holder_mut(&mut step.before, operation).filter(|it| it.revoked) {
         holder.revoked = false;
-        step.again();
+        step.rerun();
         if let Some(holder) = holder_mut(&mut step.after, operation) {
             holder.revoked = true;
         }
@@ -44,15 +44,15 @@ pub(super) fn revoked_is_renewed(step: &mut Step<'_>) {
 }
 
 pub(super) fn revocation_untold(step: &mut Step<'_>) {
-    let is_revocation = |event| matches!(event, Payload::Revoked { .. });
+    let is_revocation = |payload| matches!(payload, Payload::Revoked { .. });
     step.messages.retain(|it| !is_revocation(it.payload));
 }
 
 pub(super) fn force_counts_all(step: &mut Step<'_>) {
     let now = step.now();
     if let Reply::ForceRelease(ForceReply::Forced { holders }) = &mut step.reply {
-        let held = step.before.holders.iter().filter(|it| it.end > now);
-        *holders = u32::try_from(held.count()).unwrap_or(u32::MAX);
+        let live = step.before.holders.iter().filter(|it| it.end > now);
+        *holders = u32::try_from(live.count()).unwrap_or(u32::MAX);
     }
 }
 
@@ -65,6 +65,6 @@ pub(super) fn inspection_shows_expired(step: &mut Step<'_>) {
     for holder in &mut step.before.holders {
         holder.end = holder.end.max(later);
     }
-    step.again();
+    step.rerun();
     step.after = untouched;
 }

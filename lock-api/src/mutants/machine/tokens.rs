@@ -1,4 +1,4 @@
-//! Rules 14 and 15: what is kept, and fencing tokens.
+//! Rules 14 and 15: the stored end and fencing tokens.
 
 use super::{Step, last_end};
 use crate::machine::{Command, Reply};
@@ -11,7 +11,7 @@ pub(super) fn stored_end_too_early(step: &mut Step<'_>) {
 
 pub(super) fn token_counts_by_one(step: &mut Step<'_>) {
     let last = step.before.token;
-    // Those of the step, in the order in which they were given.
+    // The new tokens of the step, in the order in which they were granted.
     let given = std::cell::RefCell::new(vec![step.after.token]);
     step.map_tokens(|token| {
         given.borrow_mut().push(token);
@@ -55,7 +55,7 @@ pub(super) fn floor_ignored(step: &mut Step<'_>) {
     if let Command::Acquire(request) = &mut step.command {
         floors.push((request.operation, request.floor.take()));
     }
-    step.again();
+    step.rerun();
     for waiter in &mut step.after.waiters {
         let brought = floors.iter().find(|(it, _)| *it == waiter.operation);
         waiter.floor = brought.and_then(|(_, floor)| *floor);
