@@ -4,9 +4,10 @@
 //! and waits for a grant by notification or by poll. `into_hold` turns a grant into a hold. A nested
 //! hold joins the holder of its owner.
 //!
-//! `live` says whether the server may have a hold, an offer or a waiter of the operation. If a live
-//! attempt is dropped, its operation is released in the background. An acquire without an answer
-//! leaves the attempt in doubt, and then live, because the server may still execute it.
+//! An attempt is live while the server may have a hold, an offer or a waiter of its operation. If a
+//! live attempt is dropped, the operation is released in the background. After an acquire without an
+//! answer, the attempt stays live whatever later replies say, because the server may still execute
+//! that acquire.
 //!
 //! A grant from the queue is an offer, which only a renewal confirms (rule 10). The first renewal is
 //! scheduled shortly after the grant is taken, or sent before that if the offer is too short.
@@ -35,7 +36,7 @@ use crate::runtime::Moment;
 use crate::sync::{Arc, Weak};
 use crate::time::{ServerTime, Stamp};
 
-/// How long after it is taken an offer is confirmed.
+/// An offer is confirmed this long after the attempt takes it (rule 10).
 const CONFIRM_AFTER: Duration = Duration::from_millis(50);
 /// An offer with less time left is confirmed before the caller gets its guard: it expires at
 /// wait-until, and a later renewal may be too late.

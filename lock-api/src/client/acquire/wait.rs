@@ -2,12 +2,12 @@
 //!
 //! The loop makes attempts until one gets the lock, fails for good or runs out of time. An attempt is
 //! one operation. It sends its acquire until that is answered. If the answer is `Queued`, the attempt
-//! waits in the queue. A notification or the answer to its own poll brings the grant. If an operation
+//! waits in the queue until a notification or the answer to a poll brings the grant. If an operation
 //! cannot continue, because it is stale or its waiter is gone, the loop begins a new attempt.
 //!
 //! Transient errors are retried with a backoff. At the deadline, the loop returns the last error, or
-//! contention if the last call was answered. Dropping the future at any await point is safe, because
-//! a dropped attempt is released in the background.
+//! a timeout if the last call was answered. You can drop the future at any await point: a dropped
+//! attempt is released in the background.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -33,8 +33,8 @@ use crate::reply::{AcquireReply, Acquired, Contention, PollReply, Queued, Refuse
 use crate::runtime::Moment;
 use crate::time::Stamp;
 
-/// A poll is sent up to this long after the moment that it waits for, so that it does not come just
-/// before it.
+/// A poll is sent up to this long after the moment of the expected change, so that it does not
+/// narrowly miss the change.
 const POLL_SPREAD: Duration = Duration::from_millis(20);
 /// The shortest time between the answer to a poll and the next poll, unless a notification asks for
 /// one.
@@ -115,7 +115,8 @@ impl<'a> WaitLoop<'a> {
         let core = self.ask.client;
         loop {
             let attempt = Attempt::begin(self.ask);
-            // This check comes after `begin`: a shutdown either waits for the attempt or is seen here.
+            // This check comes after `begin`, so that a shutdown either waits for the attempt or is
+            // seen here.
             core.ensure_open()?;
             let pause = match self.run_attempt(attempt).await? {
                 Step::Done(outcome) => {
@@ -345,7 +346,7 @@ impl<'a> WaitLoop<'a> {
         let mut due = self.next_poll(&attempt, stamp, &queued);
         self.ahead = Some(queued.ahead);
         loop {
-            // A timer that is created after each event may fire late. Without this check, frequent
+            // Each event creates a new timer, and timers may fire late. Without this check, frequent
             // events would extend the wait.
             if self.left().is_zero() {
                 return self.out_of_time().map(Step::Done);

@@ -5,9 +5,10 @@
 //! random grid phase, so the batches of different clients do not coincide.
 //!
 //! A holder has one entry in the queue, at the earlier of its next renewal and its next loss. The
-//! check at that moment reports losses and sends a renewal if that is due. While a renewal is in
-//! flight, `renew` is the moment of the next attempt. Attempts are numbered, because the answer to
-//! an earlier one may arrive last; it must not replace the schedule of a later one.
+//! check at that moment reports losses and sends a renewal if one is due. While a renewal is in
+//! flight, the next attempt is already scheduled. Attempts are numbered, because several may be in
+//! flight. Once a later attempt was sent, the failure of an earlier one is ignored, and its success
+//! can only postpone the next renewal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -143,15 +143,21 @@ macro_rules! option_setters {
     ($($options:ident).+) => {
         /// Sets the lease: how long a hold lasts without a renewal.
         ///
-        /// 100 ms to 1 h, 30 s by default. The lock of a crashed holder becomes free when its lease
-        /// expires.
+        /// 100 ms to 1 h, 30 s by default. Outside these limits, the acquisition fails with
+        /// [`InvalidInput::Lease`](crate::InvalidInput::Lease). The lock of a crashed holder becomes
+        /// free when its lease expires.
         #[must_use]
         pub const fn lease(mut self, lease: std::time::Duration) -> Self {
             self.$($options).+.lease = lease;
             self
         }
 
-        /// Sets the policy: who gets the key when it becomes free.
+        /// Sets the policy: who gets the key when it becomes free. The policy of the client by
+        /// default.
+        ///
+        /// With a reader or writer preference on another kind than a reader/writer lock, the
+        /// acquisition fails with
+        /// [`InvalidInput::PolicyForKind`](crate::InvalidInput::PolicyForKind).
         #[must_use]
         pub const fn policy(mut self, policy: crate::request::Policy) -> Self {
             self.$($options).+.policy = Some(policy);
@@ -160,14 +166,15 @@ macro_rules! option_setters {
 
         /// Sets the waiter lease: how long a waiter stays in the queue without a poll.
         ///
-        /// 3 s to 60 s, 5 s by default.
+        /// 3 s to 60 s, 5 s by default. Outside these limits, the acquisition fails with
+        /// [`InvalidInput::WaiterLease`](crate::InvalidInput::WaiterLease).
         #[must_use]
         pub const fn waiter_lease(mut self, lease: std::time::Duration) -> Self {
             self.$($options).+.waiter_lease = lease;
             self
         }
 
-        /// Turns off automatic renewal: a guard lasts for at most one lease, unless you renew it.
+        /// Turns off automatic renewal. A guard lasts for one lease, unless you renew it.
         #[must_use]
         pub const fn fixed_lease(mut self) -> Self {
             self.$($options).+.fixed_lease = true;
@@ -176,8 +183,9 @@ macro_rules! option_setters {
 
         /// Limits how long a guard stays valid, even if its renewals succeed.
         ///
-        /// After this time the guard is lost and its lease is no longer renewed. Use it to free a
-        /// lock whose holder is stuck.
+        /// After this time the guard is lost and its lease is no longer renewed, so a stuck holder
+        /// does not keep the lock. There is no limit by default. A limit of zero makes the
+        /// acquisition fail with [`InvalidInput::Setting`](crate::InvalidInput::Setting).
         #[must_use]
         pub const fn max_hold(mut self, max: std::time::Duration) -> Self {
             self.$($options).+.max_hold = Some(max);

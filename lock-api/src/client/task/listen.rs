@@ -1,9 +1,9 @@
 //! The task that keeps a session's subscription and delivers its notifications to the router.
 //!
 //! The task subscribes again after each failure, with a pause. The pause is longer if the server
-//! refuses the subscription, because only a change of the user's permissions helps. Until then, polls
-//! alone serve the waiters. Whenever the subscription is confirmed or lost, the router asks every
-//! waiter for a poll, because notifications may have been missed.
+//! refuses the subscription, for example because the user may not subscribe. Without a subscription,
+//! polls alone serve the waiters. Whenever the subscription is confirmed or lost, the router asks
+//! every waiter for a poll, because notifications may have been missed.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -75,7 +75,7 @@ enum Disconnect {
 /// Subscribes and delivers notifications until the subscription ends.
 async fn listen_once(core: &Core, session: &Session) -> Disconnect {
     let listen = pin!(core.backend.listen(session.id));
-    // A subscription may need several round trips, and no caller waits for it. So a short call
+    // A subscription may need several round trips and no caller waits for it, so a short call
     // timeout does not apply.
     let limit = core.settings.call_timeout.max(CALL_TIMEOUT);
     match core.bounded(limit, listen).await {

@@ -2,8 +2,8 @@
 //!
 //! The rest of the client calls one method of [`Events`] for each thing that happens. The method
 //! decides which event, metrics and hook calls follow. `docs/observability.md` lists the names,
-//! levels and fields. Events never carry secrets, which are the session, the owner and the sequence
-//! number of an operation.
+//! levels and fields. No event carries anything that authorises a command: no session, no owner and
+//! no sequence number.
 //!
 //! Losses go into a queue. The renewal task drains it and calls the hook, so the hook never runs
 //! under a lock or in the caller's thread.
