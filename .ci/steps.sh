@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What the steps of `test` do. Each function is one step, or helps the one below it.
+# The steps of `test`. Each function is one step, or a helper of the function below it.
 #
-# Commands select the whole workspace with `--workspace` wherever they can, even if they run one
-# test: cargo unites the features of all selected packages, so any other selection builds tokio, and
-# everything that depends on it, once more.
+# Commands select the whole workspace with `--workspace` wherever possible, even to run one test.
+# Cargo unifies the features of all selected packages, so another selection would rebuild tokio and
+# all its dependents.
 
 with_lints() {
     RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/rustc-with-lints "$@"
@@ -15,12 +15,12 @@ with_mutants() {
 
 # ---- ./test
 
-# All that the steps below run, with clippy's lints.
+# Builds everything that the steps below run, with clippy's lints.
 build() {
     with_lints cargo test -q --workspace --no-run
 }
 
-# The suites with a step of their own.
+# The test targets that have separate steps.
 own_step='conformance|differential'
 
 tests() {
@@ -38,8 +38,8 @@ tests() {
     RUST_TEST_THREADS=8 with_lints cargo test --workspace --lib --bins --examples "${targets[@]}"
 }
 
-# Each on the simulator; they assert what they show. On a server, the tour is a test. `build` leaves
-# out the programs of the examples that have tests.
+# Runs each example on the simulator; the examples contain assertions. tests/tour.rs runs the tour
+# on a server. `build` does not build the programs of examples that have tests.
 examples() {
     local path
     with_lints cargo build -q --workspace --examples
@@ -52,10 +52,10 @@ doc_tests() {
     with_lints cargo test -q --workspace --doc
 }
 
-# Fewer cases than these mean that some were lost.
+# The minimum numbers of passed cases. Fewer mean that cases got lost.
 declare -A conformance_cases=([sim]=354 [redis-rs]=350 [fred]=350)
 
-# The suite prints the line `conformance BACKEND: N passed, N failed, N ignored` by itself.
+# The suite prints the line `conformance BACKEND: N passed, N failed, N ignored`.
 conformance() {
     local log=$TMPDIR/conformance.log backend passed
     with_lints cargo test --workspace --no-fail-fast --test conformance 2>&1 | tee "$log"
@@ -68,7 +68,8 @@ conformance() {
     done
 }
 
-# Random commands to each backend, compared with the state machine; a run prints what it saw.
+# differential COUNT: sends this many random commands to each backend and to the state machine, and
+# compares the replies. Each run prints what it covered.
 differential() {
     LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 \
         with_lints cargo test --workspace --no-fail-fast --test differential -- --nocapture
@@ -83,8 +84,8 @@ benches() {
     "$CARGO_TARGET_DIR/debug/report" --quick --out "$TMPDIR/bench-report"
 }
 
-# The tests notice each mutant of the client and of the state machine, and the table of explored
-# mutants names each.
+# Checks that the tests catch each mutant of the client and of the state machine, and that each
+# mutant is in the table of explored mutants or is caught elsewhere.
 mutants() {
     passed 1 with_mutants cargo test -q --workspace --test mutants -- --nocapture
     passed 1 with_mutants cargo test -q --workspace --lib every_fault_is_found_here_or_elsewhere
@@ -94,21 +95,23 @@ explorer() {
     cargo build -q --release -p leasehold-verifier --bin explore
 }
 
-# explore FLAG...: runs of the simulator, each checked; a failed one prints how to repeat it.
+# explore FLAG...: checks many runs on the simulator. A failed run prints the command that repeats
+# it.
 explore() {
     explorer
     "$CARGO_TARGET_DIR/release/explore" "$@"
 }
 
-# explore_mutants TRIALS: finds each mutant this many times, each time within its budget of seeds.
+# explore_mutants TRIALS: fails unless each mutant is found this many times, each time within its
+# budget of seeds.
 explore_mutants() {
     with_mutants explorer
     "$CARGO_TARGET_DIR/release/explore" --all-mutants "$1"
 }
 
-# loom_models PREEMPTIONS: the models of what threads share, then those that must fail with a mutant.
-# Each model is a process, because a lost wake-up that loom finds aborts it. loom is a dependency
-# only under the flag, hence the target folder.
+# loom_models PREEMPTIONS: runs the models of the state that threads share, then those that must
+# fail with a mutant. Each model runs in its own process, because loom aborts the process if it
+# finds a lost wake-up. loom is a dependency only under the flag, hence the separate target folder.
 loom_models() {
     local program models
     export LOOM_MAX_PREEMPTIONS=$1
@@ -122,7 +125,7 @@ loom_models() {
     passed 1 "$program" --nocapture planted_faults_among_threads_are_found
 }
 
-# The facade with each feature alone: nothing may work only because another one is on.
+# Checks the facade with each feature alone. No feature may need another one.
 features() {
     local set
     for set in "" $(facade_features); do
@@ -137,7 +140,8 @@ facade_features() {
     sed -n '/^\[features\]/,/^\[dependencies\]/s/^\([a-z][a-z-]*\) = .*/\1/p' Cargo.toml | grep -vx default
 }
 
-# The benches' feature `peers` would build other lock libraries; `benches_with_peers` does.
+# Builds the documentation. `benches_with_peers` builds it with the feature `peers`, which needs
+# other lock libraries.
 rustdoc() {
     RUSTDOCFLAGS="-D warnings" cargo doc -q --workspace --exclude leasehold-benches --no-deps --all-features
     RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches --no-deps
@@ -145,29 +149,29 @@ rustdoc() {
 
 # ---- ./test full
 
-# The kept hashes again, with an optimising compiler: a seed is the same run there.
+# Compares the golden hashes in a release build. A seed must give the same run there.
 golden_in_release() {
     cargo test -q --release -p leasehold-verifier --test verifier golden
 }
 
-# The tests notice each mutant of the Lua scripts.
+# Checks that the tests catch each mutant of the Lua scripts.
 mutants_of_the_scripts() {
     with_mutants cargo test -q --workspace --lib --test server -- --nocapture mutant
 }
 
-# Benches beside other lock libraries.
+# Runs the benches that compare leasehold with other lock libraries.
 benches_with_peers() {
     with_lints cargo run -q -p leasehold-benches --features peers --bin report -- \
         --quick --only peer --out "$TMPDIR/bench-report"
     RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches --no-deps --features peers
 }
 
-# What runs in every operation takes as many instructions as the kept baseline says.
+# Compares the instruction counts of the hot paths with the baseline.
 instructions() {
     cargo run -q --release -p leasehold-benches --bin instructions
 }
 
-# Every set of the facade's features.
+# Checks every combination of the facade's features.
 feature_powerset() {
     local names features set i mask
     names=$(facade_features)
@@ -182,20 +186,20 @@ feature_powerset() {
     done
 }
 
-# What would be published, built from its archives.
+# Builds the archives of the published packages, and builds the packages from them.
 packages() {
     cargo package --workspace --allow-dirty \
         --exclude leasehold-benches --exclude leasehold-test-servers --exclude leasehold-processes \
         --exclude leasehold-verifier
 }
 
-# The simulator's pages, drawn by a browser; the pictures stay in target/tmp.
+# Renders the simulator's pages in a browser. The pictures stay in target/tmp.
 pages_in_a_browser() {
     passed 1 with_lints cargo test -q --workspace --test sim -- --ignored --exact histories::in_a_browser
 }
 
-# dropped_futures COUNT: futures dropped at random moments, through each client library; a run prints
-# what was left.
+# dropped_futures COUNT: drops this many futures at random moments, through each client library. A
+# run prints what was left behind.
 dropped_futures() {
     LEASEHOLD_DROPPED_FUTURES=$1 \
         passed 2 with_lints cargo test -q --workspace --test real -- --nocapture dropped_futures_leave_nothing

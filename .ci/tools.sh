@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# For `test`: steps and their times, and the programs that are installed when they are missing.
+# Helpers of `test`: run and time steps, install missing programs, count passed tests.
 
 current="start"
 step_times=()
 
-# step HEADING COMMAND...: not called in a condition, so that `set -e` holds inside of it.
+# step HEADING COMMAND...: runs and times a step. Never call it in a condition, because `set -e`
+# does not apply there.
 step() {
     current=$1
     shift
@@ -16,7 +17,7 @@ step() {
     printf -- '--- %s: %s s\n' "$current" "$took"
 }
 
-# Runs when the script ends, however it ends; an interrupt ends it with a step in `current`.
+# Runs on exit. If a step failed or was interrupted, `current` still names it.
 finish() {
     local status=$?
     rm -rf "$TMPDIR"
@@ -30,7 +31,7 @@ finish() {
     fi
 }
 
-# A function that is called like the program it looks for would find itself.
+# The prefix `need_` matters: `command -v redis-server` would find a function of that name.
 need_redis_server() {
     need redis-server LEASEHOLD_REDIS_SERVER
 }
@@ -43,7 +44,8 @@ need_chromium() {
     need chromium LEASEHOLD_CHROMIUM
 }
 
-# need PROGRAM VARIABLE: the variable, if set, is the path of the program.
+# need PROGRAM VARIABLE: prints the program's version. Installs the program if it is missing, unless
+# the variable has its path.
 need() {
     local program=${!2:-}
     if [ -z "$program" ] && ! command -v "$1" >/dev/null; then
@@ -52,7 +54,8 @@ need() {
     "${program:-$1}" --version
 }
 
-# apt_install PACKAGE VARIABLE=PATH: where it may not, the variable helps.
+# apt_install PACKAGE VARIABLE=PATH: installs the package. If it lacks the rights, it suggests the
+# variable.
 apt_install() {
     local as_root=()
     [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
@@ -62,13 +65,13 @@ apt_install() {
         return 1
     fi
     "${as_root[@]}" apt-get update -q
-    # Only the program is wanted, not a server that starts with the machine.
+    # RUNLEVEL=1 keeps the package from starting its server.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
         apt-get install -q -y --no-install-recommends "$1"
 }
 
-# passed COUNT COMMAND...: the command says that so many tests passed. A filter that no test's name
-# fits would pass without this.
+# passed COUNT COMMAND...: fails unless the command reports this number of passed tests. Otherwise a
+# filter that matches no test would pass.
 passed() {
     local log=$TMPDIR/passed.log
     "${@:2}" | tee "$log"

@@ -1,10 +1,11 @@
-//! What the simulator's own machinery costs: many clients contend for one lock, on plain tokio with
-//! a paused clock, on the simulation's own executor, and on its tokio driver.
+//! The simulator's overhead: many clients contend for one lock on plain tokio with a paused clock, on
+//! the simulator's own executor, and on its tokio driver.
 //!
-//! All three run the same code: each client asks the state machine itself, with a sleep of 1 ms for
-//! each message, so that they differ in executor, timers and choices only. Only ratios within one
-//! run mean anything. `lock clients` are whole simulations, of 3 clients that lock 4 times each;
-//! what makes a failed run simple is many of them.
+//! All three run the same code. Each client calls the state machine directly and sleeps for 1 ms per
+//! message. So they differ only in executor, timers and random choices. Only ratios within one run
+//! are meaningful. The benches `lock clients` and `faults and checker` run whole simulations of 3
+//! clients that lock 4 times each. The group `sim_shrink` simplifies a failing run, which takes many
+//! such simulations.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -29,7 +30,8 @@ use leasehold_verifier::{Stress, try_only};
 const MESSAGE: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A debug build only shows that the benches work: the state machine checks itself there.
+/// A debug build only shows that the benches work. It is slow, because the state machine checks its
+/// invariants there.
 const LARGE: usize = if cfg!(debug_assertions) { 200 } else { 10_000 };
 const CALLS: usize = if cfg!(debug_assertions) { 2 } else { 4 };
 
@@ -62,7 +64,7 @@ impl Host for SimServer {
     }
 }
 
-/// The state machine, and who waits.
+/// The state of one key, and the channel of each waiting client.
 struct Lock {
     key: Key,
     state: Mutex<(State, Vec<Option<oneshot::Sender<()>>>)>,
@@ -96,7 +98,7 @@ impl Lock {
         for message in messages {
             let waiter = state.1[client_of(message.to)].take();
             if let (Payload::Granted { .. }, Some(waiter)) = (message.payload, waiter) {
-                // Whoever is gone does not wait.
+                // The send fails if the client has stopped waiting.
                 let _ = waiter.send(());
             }
         }
@@ -111,7 +113,7 @@ impl Lock {
     }
 }
 
-/// The requests of one client: what it asks for in each round.
+/// Builds the requests of one client.
 struct Requests {
     client: usize,
     spec: LockSpec,
@@ -145,7 +147,7 @@ impl Requests {
     }
 }
 
-/// The time on the server's clock, so long after the beginning.
+/// The server's clock after `elapsed`.
 fn at(elapsed: Duration) -> ServerTime {
     let elapsed = u64::try_from(elapsed.as_micros()).expect("a short run");
     ServerTime::from_micros(1_000_000_000_000 + elapsed)
@@ -162,7 +164,7 @@ async fn client<H: Host>(host: H, lock: Arc<Lock>, client: usize, rounds: u64) {
         let reply = lock.step(now(), &request);
         host.sleep(MESSAGE).await;
         if let Reply::Acquire(AcquireReply::Queued(_)) = reply {
-            granted.await.expect("it is this client's turn");
+            granted.await.expect("the lock is granted to this client");
         }
         host.sleep(MESSAGE).await;
         black_box(lock.step(now(), &requests.release(&lock.key, sequence)));
@@ -170,8 +172,7 @@ async fn client<H: Host>(host: H, lock: Arc<Lock>, client: usize, rounds: u64) {
     }
 }
 
-/// What one client asks of the state machine, and nothing else: the part of each row that no
-/// runtime can make faster.
+/// Runs one client's commands without a runtime. No executor can be faster than this.
 fn on_no_runtime(rounds: u64) {
     let (lock, requests) = (Lock::new(1), Requests::of(0));
     for sequence in 1..=rounds {
@@ -229,7 +230,7 @@ fn on_tokio_driver(clients: usize, rounds: u64) {
     });
 }
 
-/// The same on turmoil, a host for each client; its network is not used.
+/// The same workload on turmoil, with one host per client. It does not use turmoil's network.
 #[cfg(feature = "peers")]
 mod peers {
     use super::{Duration, Host, Lock, MESSAGE, client};
@@ -243,7 +244,7 @@ mod peers {
         }
 
         fn elapsed(&self) -> Duration {
-            turmoil::sim_elapsed().expect("it runs inside of a simulation")
+            turmoil::sim_elapsed().expect("this runs inside a simulation")
         }
     }
 
@@ -301,8 +302,8 @@ async fn lock_clients(sim: SimServer) {
         sim.spawn(async move {
             let mutex = locks.mutex("job").expect("a valid name");
             for _ in 0..4 {
-                let guard = mutex.lock().await.expect("the server serves");
-                guard.release().await.expect("the server serves");
+                let guard = mutex.lock().await.expect("the server answers");
+                guard.release().await.expect("the server answers");
             }
         })
     });
@@ -327,13 +328,13 @@ fn runs(criterion: &mut Criterion) {
     group.bench_function("3 clients, 4 rounds, lock clients", |bencher| {
         bencher.iter(|| on_own_executor(lock_clients));
     });
-    group.bench_function("3 clients, 4 rounds, faults and judge", |bencher| {
-        let swarm = Stress::new().with_size(3, 4);
+    group.bench_function("3 clients, 4 rounds, faults and checker", |bencher| {
+        let stress = Stress::new().with_size(3, 4);
         let mut seed = 0;
         bencher.iter(|| {
             seed += 1;
             let options = SimOptions::new(seed).with_log_limit(0);
-            let run = swarm.run(options.with_recording(false), Scheduling::Random);
+            let run = stress.run(options.with_recording(false), Scheduling::Random);
             assert_eq!(run.violations, []);
         });
     });
@@ -348,45 +349,44 @@ fn runs(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Two read what a third may write in between: a mistake that needs no trouble.
+/// Three tasks read a counter and write it back later. An update can be lost even without faults.
 async fn lost_update(sim: SimServer) {
     let count = Arc::new(AtomicU32::new(0));
     let tasks = ["a", "b", "c"].map(|name| {
-        let (locks, count, sim_then) = (
+        let (locks, count, task_sim) = (
             LockClient::new(sim.client(name)),
             count.clone(),
             sim.clone(),
         );
         sim.spawn(async move {
             let mutex = locks.mutex("job").expect("a valid name");
-            drop(mutex.lock().await.expect("it rides out what happens"));
+            drop(mutex.lock().await.expect("the client retries"));
             let seen = count.load(Ordering::Relaxed);
-            let pause = Duration::from_millis(sim_then.draw(3).into());
-            sim_then.sleep(pause).await;
+            let pause = Duration::from_millis(task_sim.draw(3).into());
+            task_sim.sleep(pause).await;
             count.store(seen + 1, Ordering::Relaxed);
         })
     });
     for task in tasks {
         task.await;
     }
-    assert_eq!(count.load(Ordering::Relaxed), 3, "a count is lost");
+    assert_eq!(count.load(Ordering::Relaxed), 3, "an update is lost");
 }
 
-/// A failed run is made simple: its search, its runs, and for the exploration the search for it and
-/// its history too.
+/// Simplifies a failing run. The first bench also finds the run and builds its history.
 fn shrinking(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sim_shrink");
     group.sample_size(10);
     group.bench_function("lost update, from the first seed on", |bencher| {
         let exploration = Exploration::new().with_fault_mix(FaultMix::all());
-        bencher.iter(|| exploration.find(lost_update).expect("it is found"));
+        bencher.iter(|| exploration.find(lost_update).expect("a seed fails"));
     });
-    group.bench_function("a run of the swarm", |bencher| {
-        let swarm = Stress::new().with_careless_resource();
-        let run = |seed| swarm.run(SimOptions::new(seed).with_log_limit(0), Scheduling::Random);
+    group.bench_function("a stress run", |bencher| {
+        let stress = Stress::new().with_careless_resource();
+        let run = |seed| stress.run(SimOptions::new(seed).with_log_limit(0), Scheduling::Random);
         let mut failed = (0..).map(run).filter(|run| !run.violations.is_empty());
-        let tape = failed.next().expect("it is found").report.tape;
-        bencher.iter(|| swarm.simplest(tape.clone(), SHRINK_RUNS));
+        let tape = failed.next().expect("a seed fails").report.tape;
+        bencher.iter(|| stress.simplest(tape.clone(), SHRINK_RUNS));
     });
     group.finish();
 }

@@ -65,14 +65,15 @@ impl Contention {
 struct Shared {
     /// The client that last started a release, and when.
     released: Mutex<Option<(usize, Instant)>>,
-    counts: AtomicBool,
-    over: AtomicBool,
+    /// Set during the measurement.
+    measuring: AtomicBool,
+    stop: AtomicBool,
 }
 
 /// Contends for one lock for `time`, with one task per handle to the lock.
 ///
 /// # Errors
-/// The first of any of them.
+/// The first error of any client.
 pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Result<Contention> {
     let shared = Arc::new(Shared::default());
     let mut tasks = Vec::new();
@@ -84,14 +85,14 @@ pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Resu
     }
     tokio::time::sleep(WARM_UP).await;
     let begun = Instant::now();
-    shared.counts.store(true, Ordering::Relaxed);
+    shared.measuring.store(true, Ordering::Relaxed);
     tokio::time::sleep(time).await;
-    shared.counts.store(false, Ordering::Relaxed);
+    shared.measuring.store(false, Ordering::Relaxed);
     let mut all = Contention {
         time: begun.elapsed(),
         ..Contention::default()
     };
-    shared.over.store(true, Ordering::Relaxed);
+    shared.stop.store(true, Ordering::Relaxed);
     for task in tasks {
         all.merge(task.await??);
     }
@@ -105,25 +106,25 @@ async fn run_client<L: Lock>(
     pace: Pace,
 ) -> Result<Contention> {
     let mut seen = Contention::default();
-    let last = || {
+    let last_release = || {
         shared
             .released
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     };
-    while !shared.over.load(Ordering::Relaxed) {
+    while !shared.stop.load(Ordering::Relaxed) {
         let asked = Instant::now();
         let held = lock.acquire().await?;
         let granted = Instant::now();
-        let released = *last();
+        let released = *last_release();
         if !pace.hold.is_zero() {
             tokio::time::sleep(pace.hold).await;
         }
         let releasing = Instant::now();
-        *last() = Some((number, releasing));
+        *last_release() = Some((number, releasing));
         lock.release(held).await?;
         seen.all += 1;
-        if shared.counts.load(Ordering::Relaxed) {
+        if shared.measuring.load(Ordering::Relaxed) {
             seen.wait.add(granted - asked);
             seen.hold.add(releasing - granted);
             if let Some((by, at)) = released

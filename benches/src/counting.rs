@@ -11,7 +11,7 @@ pub struct Counts {
     acquires: AtomicU64,
     polls: AtomicU64,
     renewals: AtomicU64,
-    ends: AtomicU64,
+    releases: AtomicU64,
 }
 
 /// The values of [`Counts`] at one moment, or their difference between two.
@@ -24,7 +24,7 @@ pub struct Snapshot {
     /// Calls that renew one or more leases.
     pub renewals: u64,
     /// Calls that release one or more operations.
-    pub ends: u64,
+    pub releases: u64,
 }
 
 impl Snapshot {
@@ -35,7 +35,7 @@ impl Snapshot {
             acquires: self.acquires - earlier.acquires,
             polls: self.polls - earlier.polls,
             renewals: self.renewals - earlier.renewals,
-            ends: self.ends - earlier.ends,
+            releases: self.releases - earlier.releases,
         }
     }
 }
@@ -48,7 +48,7 @@ impl Counts {
             acquires: self.acquires.load(Ordering::Relaxed),
             polls: self.polls.load(Ordering::Relaxed),
             renewals: self.renewals.load(Ordering::Relaxed),
-            ends: self.ends.load(Ordering::Relaxed),
+            releases: self.releases.load(Ordering::Relaxed),
         }
     }
 }
@@ -79,7 +79,7 @@ impl<B: LockBackend> LockBackend for Counting<B> {
     }
     forward_lock_backend!(|it| { one(&it.counts.polls); &it.inner }; poll);
     forward_lock_backend!(|it| { one(&it.counts.renewals); &it.inner }; renew);
-    forward_lock_backend!(|it| { one(&it.counts.ends); &it.inner }; release);
+    forward_lock_backend!(|it| { one(&it.counts.releases); &it.inner }; release);
     forward_lock_backend! {
         |it| it.inner;
         capabilities runtime hello listen convert inspect force_release close

@@ -1,4 +1,4 @@
-//! The floors: the least that a lock and a hand-over cost on each client library.
+//! The floors: the minimum cost of a lock and of a hand-over on each client library.
 //!
 //! The floor of a lock is `SET key value NX PX lease` and a compare-and-delete script, over one
 //! connection that clones share. The floor of a hand-over is one message from one connection to
@@ -118,8 +118,9 @@ const CHANNEL: &str = "floor";
 const MESSAGE: &str = "0123456789012345678901234567890123456789";
 const WARM_UP: usize = 200;
 
-/// Times `rounds` messages through the `redis` crate: from just before `PUBLISH` is sent until the
-/// subscriber has the message, both in one task. RESP3, as leasehold uses it.
+/// Times `rounds` messages through the `redis` crate, from just before `PUBLISH` is sent until the
+/// subscriber has the message. Publisher and subscriber run in one task and use RESP3, like
+/// leasehold.
 ///
 /// # Errors
 /// Those of the client library.
@@ -171,7 +172,7 @@ pub async fn message_through_fred(url: &str, rounds: usize) -> Result<Samples> {
     let mut messages = subscriber.message_rx();
     subscriber.subscribe(CHANNEL).await?;
     let publisher = connect().await?;
-    // The library returns before the server has confirmed the subscription.
+    // `subscribe` returns before the server has confirmed the subscription.
     while publisher.publish::<i64, _, _>(CHANNEL, MESSAGE).await? == 0 {}
     messages.recv().await?;
     let mut samples = Samples::default();

@@ -44,14 +44,14 @@ pub async fn one_by_one(lock: &impl Pair, count: usize) -> Result<Samples> {
 /// # Errors
 /// The first error of any lock.
 pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Result<Load> {
-    let over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();
     let tasks: Vec<_> = (0..locks.len())
         .map(|number| {
-            let (locks, over) = (Arc::clone(locks), Arc::clone(&over));
+            let (locks, stop) = (Arc::clone(locks), Arc::clone(&stop));
             tokio::spawn(async move {
                 let mut pairs = 0_u32;
-                while !over.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     locks[number].pair().await?;
                     pairs += 1;
                 }
@@ -60,7 +60,7 @@ pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Resul
         })
         .collect();
     tokio::time::sleep(time).await;
-    over.store(true, Ordering::Relaxed);
+    stop.store(true, Ordering::Relaxed);
     let mut pairs = 0.0;
     for task in tasks {
         pairs += f64::from(task.await??);

@@ -65,9 +65,6 @@ impl Pair for DistributedLockRedis {
 }
 
 /// Locks of all peers, over as few connections as each library allows.
-///
-/// # Errors
-/// Those of connecting.
 pub struct Peers {
     /// Locks of `rslock`.
     pub rslock: Arc<Vec<Rslock>>,

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_statistics_are_read() {
+    fn command_stats_are_parsed() {
         let text = "# Commandstats\r\n\
             cmdstat_evalsha:calls=3,usec=40,usec_per_call=13.33,rejected_calls=0\r\n\
             cmdstat_eval:calls=1,usec=20,usec_per_call=20.00,rejected_calls=0\r\n\
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_by_their_whole_name() {
+    fn info_lines_match_by_whole_name() {
         let text = "used_cpu_user_children:1\r\nused_cpu_user:0.5\r\n";
         assert_eq!(line(text, "used_cpu_user"), Some("0.5"));
         assert_eq!(line(text, "used"), None);

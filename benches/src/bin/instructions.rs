@@ -85,7 +85,7 @@ fn compare(kept: &Baseline, counted: &Baseline) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!(
-        "a count moved by more than {:.0} %, or is on one side only. Fix the cause, or run with \
+        "a count moved by more than {:.0} %, or exists on one side only. Fix the cause, or run with \
          `--write` and say in the commit what moved the counts.",
         100.0 * TOLERANCE
     );

@@ -75,11 +75,11 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
         return Err("this program does not count its allocations".into());
     }
     let extra = |id, unit, limit| Reading::new(id, 0.0, unit).goal(Goal::AtMost(limit));
-    let unit = "a pair above the floor";
+    let unit = "per pair above the floor";
     let allocations = extra("client.extra_allocations", unit, 8.0);
-    let allocations = counted.readings("allocations", "a pair", allocations);
-    let unit = "µs a pair above the floor";
+    let allocations = counted.readings("allocations", "per pair", allocations);
+    let unit = "µs per pair above the floor";
     let processor = extra("client.extra_processor", unit, 2.0);
-    let processor = timed.readings("processor", "µs a pair", processor);
+    let processor = timed.readings("processor", "µs per pair", processor);
     Ok([allocations, processor].concat())
 }

@@ -50,7 +50,7 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
         let unfair = Reading::new(
             format!("hand_over.{count}.difference"),
             (most - least) as f64,
-            "acquisitions between the client with most and with fewest",
+            "acquisitions, most − fewest of a client",
         );
         readings.push(unfair);
     }
@@ -101,7 +101,7 @@ pub(super) async fn measure_rates(fixture: &Fixture) -> Result<Vec<Reading>> {
         readings.push(Reading::new(
             format!("zero_hold.{count}.commands"),
             scripts.calls as f64 / own.all as f64,
-            "calls an acquisition",
+            "calls per acquisition",
         ));
     }
     Ok(readings)
@@ -128,7 +128,7 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
         let mut tokens = token_locks(fixture, "token", count + 1).await?;
         let gates = (mutexes.pop(), signals.pop(), tokens.pop());
         let (Some(gate), Some(signal_gate), Some(token_gate)) = gates else {
-            return Err("there is one lock more than waiters".into());
+            return Err("no lock is left for the first holder".into());
         };
         let (mutexes, signals) = (Arc::new(mutexes), Arc::new(signals));
         let tokens = Arc::new(tokens);
@@ -141,7 +141,7 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
             token.push(drain(&token_gate, &tokens, parked).await?);
         }
         close(clients).await?;
-        // The first drain of each lock only warms its connections up.
+        // The first drain of each lock only warms up its connections.
         let rate = |times: &[Duration]| {
             let rates = times[1..].iter();
             median(

@@ -105,7 +105,7 @@ async fn measure_held(fixture: &Fixture, count: usize) -> Result<Vec<Reading>> {
     readings.push(Reading::new(id("lost"), lost as f64, "locks"));
     if count > 1 {
         let floor = memory_of_floor(fixture, locks_held).await?;
-        readings.push(Reading::new(id("memory"), memory, "B a lock").over(floor));
+        readings.push(Reading::new(id("memory"), memory, "B per lock").over(floor));
     }
     Ok(readings)
 }

@@ -254,14 +254,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_of_odd_even_and_no_values() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(Vec::new()).is_nan());
     }
 
     #[test]
-    fn a_goal_limits_the_ratio_or_the_value() {
+    fn goal_limits_the_ratio_or_the_value() {
         assert!(Goal::RatioAtMost(1.2).is_met(99.0, Some(1.2)));
         assert!(!Goal::RatioAtMost(1.2).is_met(0.0, Some(1.3)));
         assert!(!Goal::RatioAtMost(1.2).is_met(0.0, None));

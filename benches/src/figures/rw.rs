@@ -69,7 +69,7 @@ pub(super) async fn measure_many_readers(fixture: &Fixture) -> Result<Vec<Readin
         Reading::new(
             "rw_many_readers.scans",
             scans,
-            "HSCAN or HGETALL an operation",
+            "HSCAN or HGETALL per operation",
         ),
     ])
 }
@@ -104,7 +104,7 @@ async fn one_more(lock: &RwLock, server: &mut ServerStats, rounds: usize) -> Res
     Ok(costs)
 }
 
-/// Readers that never stop reading, and one writer every 10 ms.
+/// Measures readers that read without a pause, and one writer every 10 ms.
 pub(super) async fn measure_mixed(fixture: &Fixture) -> Result<Vec<Reading>> {
     let time = Duration::from_millis(fixture.effort.of(50, 1_000));
     let pace = Pace {

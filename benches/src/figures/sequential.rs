@@ -29,7 +29,7 @@ async fn times(fixture: &Fixture, name: &str) -> Result<Vec<Reading>> {
     let (mut own, mut least) = (Samples::default(), Samples::default());
     one_by_one(&ours, block).await?;
     one_by_one(&floor, block).await?;
-    // In short turns, so that noise on the machine affects both.
+    // The blocks are short, so that noise on the machine affects both.
     for _ in 0..fixture.effort.of(1, 16) {
         least.merge(one_by_one(&floor, block).await?);
         own.merge(one_by_one(&ours, block).await?);
@@ -62,12 +62,12 @@ async fn commands(fixture: &Fixture) -> Result<Vec<Reading>> {
     let calls = Reading::new(
         "sequential.commands",
         each(scripts.calls as f64),
-        "calls a pair",
+        "calls per pair",
     );
     let connections = Reading::new(
         "sequential.connections",
         each(after - before),
-        "connections a pair",
+        "connections per pair",
     );
     Ok(vec![
         calls.goal(Goal::AtMost(2.0)),

@@ -39,8 +39,8 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let floor = fixture.library.floor(&fixture.url()).await?;
     one_by_one(&locks.mutex("warm-up")?, 10).await?;
     one_by_one(&FloorLock::new(&floor, "warm-up"), 10).await?;
-    let keys = |what: &str, block: usize, size: usize| {
-        let names = (0..size).map(|key| format!("{what}-{block}-{key}"));
+    let keys = |prefix: &str, block: usize, size: usize| {
+        let names = (0..size).map(|key| format!("{prefix}-{block}-{key}"));
         let floors: Vec<_> = names
             .clone()
             .map(|key| FloorLock::new(&floor, key))
@@ -157,10 +157,10 @@ async fn whole_pairs(fixture: &Fixture, server: &mut ServerStats) -> Result<Read
         side_by_side_times(&floors, pairs).await?;
         let between = server.processor_seconds().await?;
         side_by_side_times(&ours, pairs).await?;
-        let over = server.processor_seconds().await?;
+        let after = server.processor_seconds().await?;
         let each = |seconds: f64| 1e6 * seconds / (pairs * TASKS) as f64;
         least.push(each(between - begun));
-        own.push(each(over - between));
+        own.push(each(after - between));
     }
     locks.shutdown().await?;
     let reading = Reading::new("server_cpu.whole_pair", median(own), "µs of processor time");

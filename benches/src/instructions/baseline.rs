@@ -15,7 +15,7 @@ pub const TOLERANCE: f64 = 0.03;
 /// Instructions per iteration, by case.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
-    /// The compiler of the program. Another compiler gives other counts.
+    /// The compiler of the program. Counts differ between compilers.
     pub compiler: String,
     /// The counts, by the name of the case.
     pub counts: BTreeMap<String, f64>,
@@ -33,11 +33,11 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the count is within its tolerance.
+    /// Whether there are both counts, and the new one is within [`TOLERANCE`].
     #[must_use]
     pub fn holds(&self) -> bool {
-        let moved = self.kept.zip(self.counted);
-        moved.is_some_and(|(kept, counted)| (counted / kept - 1.0).abs() <= TOLERANCE)
+        let both = self.kept.zip(self.counted);
+        both.is_some_and(|(kept, counted)| (counted / kept - 1.0).abs() <= TOLERANCE)
     }
 }
 
@@ -47,11 +47,11 @@ impl fmt::Display for Comparison {
         match (self.kept, self.counted) {
             (Some(kept), Some(counted)) => {
                 // Avoids "-0.0 %".
-                let moved = (1000.0 * (counted / kept - 1.0)).round() / 10.0 + 0.0;
+                let change = (1000.0 * (counted / kept - 1.0)).round() / 10.0 + 0.0;
                 let verdict = if self.holds() { "" } else { "  MOVED" };
                 write!(
                     f,
-                    "{name:<28} {counted:>10.0}  kept {kept:>10.0}  {moved:+.1} %{verdict}"
+                    "{name:<28} {counted:>10.0}  kept {kept:>10.0}  {change:+.1} %{verdict}"
                 )
             }
             (None, Some(counted)) => write!(f, "{name:<28} {counted:>10.0}  NOT KEPT"),
@@ -67,16 +67,21 @@ impl Baseline {
     /// Reads a baseline.
     ///
     /// # Errors
-    /// If there is no such file, or [`write`](Self::write) did not write it.
+    /// If there is no such file, or it is not a baseline as [`write`](Self::write) writes it.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path)
             .map_err(|error| format!("no baseline in {}: {error}", path.display()))?;
         let value: Value = serde_json::from_str(&text)?;
-        let compiler = value["compiler"].as_str().ok_or("no compiler is named")?;
-        let counts = value["instructions"].as_object().ok_or("no counts")?;
+        let compiler = value["compiler"]
+            .as_str()
+            .ok_or("the baseline names no compiler")?;
+        let counts = value["instructions"]
+            .as_object()
+            .ok_or("the baseline has no counts")?;
         let counts = counts.iter().map(|(name, count)| {
             let count = count.as_f64().filter(|count| *count > 0.0);
-            let count = count.ok_or_else(|| format!("no count of {name}"))?;
+            let count =
+                count.ok_or_else(|| format!("the baseline has no valid count of {name}"))?;
             Ok((name.clone(), count))
         });
         Ok(Self {
@@ -98,7 +103,7 @@ impl Baseline {
         Ok(())
     }
 
-    /// Compares every case that is in either.
+    /// Compares the counts of every case that either baseline has.
     #[must_use]
     pub fn compare(&self, counted: &Self) -> Vec<Comparison> {
         let mut names: Vec<_> = self.counts.keys().chain(counted.counts.keys()).collect();
@@ -128,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_moved_either_way_and_one_that_is_missing_do_not_hold() {
+    fn moved_and_missing_counts_fail() {
         let kept = counts(&[
             ("down", 1000.0),
             ("gone", 10.0),
@@ -157,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() -> Result<()> {
+    fn read_returns_what_write_wrote() -> Result<()> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("baseline.json");
         let kept = counts(&[("a", 12.0), ("b", 3.0)]);
@@ -167,8 +172,8 @@ mod tests {
             &path,
             r#"{"compiler": "rustc 1", "instructions": {"a": 0}}"#,
         )?;
-        let error = Baseline::read(&path).expect_err("0 is no count");
-        assert_eq!(error.to_string(), "no count of a");
+        let error = Baseline::read(&path).expect_err("a count of 0 is refused");
+        assert_eq!(error.to_string(), "the baseline has no valid count of a");
         Ok(())
     }
 }

@@ -28,17 +28,20 @@ impl Callgrind {
         }
     }
 
-    /// The instructions of one iteration of `case`. It takes the difference between N and 2 N
-    /// iterations, so that the start of the program does not count.
+    /// Counts the instructions of one iteration of `case`. This is the difference between N and 2 N
+    /// iterations, divided by N, so that the start of the program does not count.
     ///
     /// # Errors
     /// If there is no valgrind, or the case fails.
     pub fn count(&self, case: &Case) -> Result<f64> {
         let once = self.whole(case, case.times)?;
         let twice = self.whole(case, 2 * case.times)?;
-        let more = twice
-            .checked_sub(once)
-            .ok_or_else(|| format!("{}: twice the turns took fewer instructions", case.name))?;
+        let more = twice.checked_sub(once).ok_or_else(|| {
+            format!(
+                "{}: twice the iterations took fewer instructions",
+                case.name
+            )
+        })?;
         Ok(more as f64 / f64::from(case.times))
     }
 
@@ -54,17 +57,17 @@ impl Callgrind {
                     self.valgrind.display()
                 )
             })?;
-        let told = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
-            return Err(format!("{} failed under callgrind: {told}", case.name).into());
+            return Err(format!("{} failed under callgrind: {stderr}", case.name).into());
         }
-        collected(&told).ok_or_else(|| format!("callgrind told no count: {told}").into())
+        collected(&stderr).ok_or_else(|| format!("callgrind printed no count: {stderr}").into())
     }
 }
 
 /// Reads the number in the line `==PID== Collected : NUMBER`.
-fn collected(told: &str) -> Option<u64> {
-    let mut lines = told.lines();
+fn collected(stderr: &str) -> Option<u64> {
+    let mut lines = stderr.lines();
     let (_, number) = lines.find_map(|line| line.split_once("Collected :"))?;
     number.trim().parse().ok()
 }
@@ -74,10 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_found_among_what_callgrind_tells() {
-        let told =
+    fn collected_parses_the_output_of_callgrind() {
+        let stderr =
             "==7== Events    : Ir\n==7== Collected : 1234567\n==7== \n==7== I   refs: 1,234,567";
-        assert_eq!(collected(told), Some(1_234_567));
+        assert_eq!(collected(stderr), Some(1_234_567));
         assert_eq!(collected("==7== Command: ./instructions"), None);
     }
 }

@@ -14,7 +14,7 @@ use crate::Result;
 use crate::figures::sim;
 
 const LEASE: Duration = Duration::from_secs(30);
-/// Of 24 bytes, as a service would name a customer's record.
+/// A key of 24 bytes, like one that a service would use for a customer's record.
 const NAME: &str = "customers/0123456789abcd";
 /// The maximum batch size.
 const BATCH: usize = leasehold_api::bounds::MAX_BATCH;
@@ -119,21 +119,21 @@ fn machine_pairs(times: u32) -> Result<()> {
     for sequence in 1..=u64::from(times) {
         let operation = operation(1, sequence);
         let (reply, _) = machine.step(&machine.acquire(operation)?);
-        let end = Command::Release(Release::new(Key::new(NAME)?, operation));
-        let (end, _) = machine.step(&end);
-        if !matches!(reply, Reply::Acquire(AcquireReply::Acquired(_))) || !released(&end) {
-            return Err(format!("not a pair: {reply:?}, {end:?}").into());
+        let release = Command::Release(Release::new(Key::new(NAME)?, operation));
+        let (released, _) = machine.step(&release);
+        if !matches!(reply, Reply::Acquire(AcquireReply::Acquired(_))) || !is_released(&released) {
+            return Err(format!("not a pair: {reply:?}, {released:?}").into());
         }
     }
     Ok(())
 }
 
-const fn released(reply: &Reply) -> bool {
+const fn is_released(reply: &Reply) -> bool {
     matches!(reply, Reply::Release(ReleaseReply::Released { .. }))
 }
 
-/// Clients in a queue: the holder releases, the next one is notified, and the first one queues
-/// again.
+/// Clients in a queue: the holder releases, the next client is notified, and the previous holder
+/// queues again.
 fn machine_hand_overs(times: u32) -> Result<()> {
     let mut machine = Machine::new();
     for client in 0..QUEUE {
@@ -141,8 +141,8 @@ fn machine_hand_overs(times: u32) -> Result<()> {
     }
     for turn in 0..u64::from(times) {
         let (client, sequence) = (turn % QUEUE, turn / QUEUE + 1);
-        let end = Release::new(Key::new(NAME)?, operation(client, sequence));
-        let (reply, messages) = machine.step(&Command::Release(end));
+        let release = Release::new(Key::new(NAME)?, operation(client, sequence));
+        let (reply, messages) = machine.step(&Command::Release(release));
         let granted = matches!(
             messages[..],
             [Message {
@@ -152,7 +152,7 @@ fn machine_hand_overs(times: u32) -> Result<()> {
         );
         let (queued, _) = machine.step(&machine.acquire(operation(client, sequence + 1))?);
         let queued = matches!(queued, Reply::Acquire(AcquireReply::Queued(_)));
-        if !released(&reply) || !granted || !queued {
+        if !is_released(&reply) || !granted || !queued {
             return Err(format!("not a hand-over: {reply:?}, {messages:?}").into());
         }
     }
@@ -213,7 +213,7 @@ fn renewals(times: u32) -> Result<()> {
 
 // Replies ------------------------------------------------------------------------------------
 
-/// Bytes as the scripts pack them: numbers are doubles, counts have four bytes.
+/// Builds bytes as the scripts pack them: a number is a double, a count has four bytes.
 #[derive(Default)]
 struct Packed(Vec<u8>);
 
@@ -234,15 +234,15 @@ impl Packed {
     }
 }
 
-/// The start of each element: executed, and when.
-fn done() -> Packed {
+/// The start of each element: the status "executed", and the time of execution.
+fn executed() -> Packed {
     Packed::default().text("=").number(1e15)
 }
 
 const CLOCK: ClockId = ClockId::new(1);
 
 fn acquire_replies(times: u32) -> Result<()> {
-    let Packed(bytes) = done().text("A").number(1e15).count(1).number(3e7);
+    let Packed(bytes) = executed().text("A").number(1e15).count(1).number(3e7);
     for _ in 0..times {
         black_box(reply::acquire(black_box(&bytes), CLOCK)?);
     }
@@ -250,7 +250,7 @@ fn acquire_replies(times: u32) -> Result<()> {
 }
 
 fn release_replies(times: u32) -> Result<()> {
-    let Packed(bytes) = done().text("R").count(0);
+    let Packed(bytes) = executed().text("R").count(0);
     for _ in 0..times {
         for answer in reply::ends(black_box(&bytes), 1, CLOCK) {
             black_box(answer?);
@@ -260,7 +260,7 @@ fn release_replies(times: u32) -> Result<()> {
 }
 
 fn renewal_replies(times: u32) -> Result<()> {
-    let Packed(one) = done().text("N").number(1e15).number(3e7);
+    let Packed(one) = executed().text("N").number(1e15).number(3e7);
     let bytes = one.repeat(BATCH);
     for _ in 0..times {
         for answer in reply::renewals(black_box(&bytes), BATCH, CLOCK) {

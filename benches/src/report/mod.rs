@@ -89,9 +89,9 @@ impl Figure {
         let floors: Vec<f64> = rounds.iter().filter_map(|round| round.floor).collect();
         let ratio = |(value, floor): (&f64, &f64)| value / floor;
         let ratios: Vec<f64> = values.iter().zip(&floors).map(ratio).collect();
-        let judged = if ratios.is_empty() { &values } else { &ratios };
-        let least = judged.iter().copied().fold(f64::INFINITY, f64::min);
-        let greatest = judged.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let compared = if ratios.is_empty() { &values } else { &ratios };
+        let least = compared.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = compared.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let some = |values: &Vec<f64>| (!values.is_empty()).then(|| median(values.clone()));
         Some(Self {
             name: last.id.clone(),
@@ -145,7 +145,7 @@ impl Plan {
     pub fn run(self) -> Result<Report> {
         let turns = self.turns();
         if turns.is_empty() {
-            return Err(format!("no figure begins with {:?}", self.only).into());
+            return Err(format!("no figure id starts with {:?}", self.only).into());
         }
         let begun = Instant::now();
         let mut faults = Vec::new();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_those_of_their_own_round() {
+    fn ratio_uses_the_floor_of_its_round() {
         // The machine was ten times slower in the second round.
         let rounds = [
             reading(11.0, 10.0),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_can_be_asked_for() {
+    fn plan_selects_measurements_by_prefix() {
         let plan = |only: &str| Plan {
             rounds: 2,
             effort: Effort::Quick,
@@ -364,8 +364,8 @@ mod tests {
             names.collect::<Vec<_>>()
         };
         let both = [(1, "steady", "redis-rs"), (1, "steady", "fred")];
-        let turned = [(2, "steady", "fred"), (2, "steady", "redis-rs")];
-        assert_eq!(names("steady.rate"), [both, turned].concat());
+        let reversed = [(2, "steady", "fred"), (2, "steady", "redis-rs")];
+        assert_eq!(names("steady.rate"), [both, reversed].concat());
         assert_eq!(names("sim"), [(1, "sim", "sim"), (2, "sim", "sim")]);
         assert!(names("nothing").is_empty());
     }

@@ -142,14 +142,14 @@ fn draw_goals(report: &Report, path: &Path) -> Result<()> {
 /// The fraction of the goal: 0.5 is half of what the goal allows, 2 is twice as much.
 fn used(figure: &Figure) -> Option<f64> {
     let goal = figure.goal?;
-    let judged = if goal.is_on_ratio() {
+    let compared = if goal.is_on_ratio() {
         figure.ratio?
     } else {
         figure.value
     };
     let used = match goal {
-        Goal::RatioAtLeast(limit) => limit / judged,
-        Goal::RatioAtMost(limit) | Goal::AtMost(limit) => judged / limit,
+        Goal::RatioAtLeast(limit) => limit / compared,
+        Goal::RatioAtMost(limit) | Goal::AtMost(limit) => compared / limit,
     };
     // A limit of zero has no fractions.
     (goal.limit() > 0.0 && used.is_finite()).then_some(used)

@@ -126,13 +126,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn number_rounds_to_three_digits() {
         let texts = [0.0, 0.012, 0.5, 12.34, 123.4, 98_765.4].map(number);
         assert_eq!(texts, ["0", "1.2e-2", "0.50", "12.3", "123", "98765"]);
     }
 
     #[test]
-    fn only_the_text_between_the_markers_changes() {
+    fn between_markers_keeps_the_rest_of_the_page() {
         let page = format!("# Speed\n{BEGIN}\nold\n{END}\nmore\n");
         let changed = between_markers(&page, "new\n").expect("both markers");
         assert_eq!(changed, format!("# Speed\n{BEGIN}\n\nnew\n\n{END}\nmore\n"));
