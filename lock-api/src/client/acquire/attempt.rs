@@ -1,16 +1,15 @@
 //! One operation, from its first acquire to a hold or its release.
 //!
-//! An [`Attempt`] registers with the notification router, sends its acquire, possibly several times,
-//! and waits for a grant by notification or by poll. `into_hold` turns a grant into a hold. A nested
-//! hold joins the holder of its owner.
+//! An [`Attempt`] registers with the notification router, sends its acquire at least once, and
+//! turns the grant into a hold. A nested hold joins the holder of its owner.
 //!
 //! An attempt is live while the server may have a hold, an offer or a waiter of its operation. If a
-//! live attempt is dropped, the operation is released in the background. After an acquire without an
-//! answer, the attempt stays live whatever later replies say, because the server may still execute
-//! that acquire.
+//! live attempt is dropped, the operation is released in the background. After an acquire without
+//! an answer, the attempt stays live whatever later replies say, because the server may still
+//! execute that acquire.
 //!
-//! A grant from the queue is an offer, which only a renewal confirms (rule 10). The first renewal is
-//! scheduled shortly after the grant is taken, or sent before that if the offer is too short.
+//! A grant from the queue is an offer, which only a renewal confirms (rule 10). The first renewal
+//! is scheduled shortly after the grant is taken, or sent before that if the offer is too short.
 
 use std::time::Duration;
 

@@ -1,13 +1,14 @@
-//! The wait loop: acquires a lock, for every method that does.
+//! The wait loop behind every method that acquires a lock.
 //!
-//! The loop makes attempts until one gets the lock, fails for good or runs out of time. An attempt is
-//! one operation. It sends its acquire until that is answered. If the answer is `Queued`, the attempt
-//! waits in the queue until a notification or the answer to a poll brings the grant. If an operation
-//! cannot continue, because it is stale or its waiter is gone, the loop begins a new attempt.
+//! The loop makes attempts until one gets the lock, fails for good or runs out of time. An attempt
+//! is one operation. It sends its acquire until that is answered. If the answer is `Queued`, the
+//! attempt waits in the queue until a notification or the answer to a poll brings the grant. If an
+//! operation cannot continue, because it is stale or its waiter is gone, the loop begins a new
+//! attempt.
 //!
-//! Transient errors are retried with a backoff. At the deadline, the loop returns the last error, or
-//! a timeout if the last call was answered. You can drop the future at any await point: a dropped
-//! attempt is released in the background.
+//! Transient errors are retried with a backoff. At the deadline, the loop returns the last error,
+//! or a timeout if the last call was answered. You can drop the future at any await point: a
+//! dropped attempt is released in the background.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -346,8 +347,8 @@ impl<'a> WaitLoop<'a> {
         let mut due = self.next_poll(&attempt, stamp, &queued);
         self.ahead = Some(queued.ahead);
         loop {
-            // Each event creates a new timer, and timers may fire late. Without this check, frequent
-            // events would extend the wait.
+            // Each event creates a new timer, and timers may fire late. Without this check,
+            // frequent events would extend the wait.
             if self.left().is_zero() {
                 return self.out_of_time().map(Step::Done);
             }

@@ -2,8 +2,8 @@
 //!
 //! Every call races a timer. A call that loses has an unknown outcome: the request may still be
 //! executed. The client notes the moment *before* it sends a request and keeps that moment with the
-//! reply, because a lease is counted from there (rule 2). Each reply carries a stamp, which becomes a
-//! sample of the [`ServerClock`](crate::client::state::clock::ServerClock). If the sample shows a
+//! reply, because a lease is counted from there (rule 2). Each reply carries a stamp, which becomes
+//! a sample of the [`ServerClock`](crate::client::state::clock::ServerClock). If the sample shows a
 //! step of the server's clock, all holders that depend on that clock are lost.
 
 use std::future::Future;

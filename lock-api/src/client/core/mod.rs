@@ -5,10 +5,10 @@
 //! [`Session`]. A process that was forked gets a new session at its first use.
 //!
 //! Handles, guards and attempts share a [`ClientHandle`]; the tasks share only the `Core`. Dropping
-//! the last `ClientHandle` marks the core as orphaned and wakes the tasks, which return. The release
-//! task empties its queue first. `close` fails calls that acquire a lock, new and waiting ones; the
-//! tasks go on until the core is orphaned. A shutdown waits until the release queue is empty and no [`Busy`] is left, because such
-//! work may still queue a release.
+//! the last `ClientHandle` marks the core as orphaned and wakes the tasks, which return. The
+//! release task empties its queue first. `close` fails calls that acquire a lock, new and waiting
+//! ones; the tasks go on until the core is orphaned. A shutdown waits until the release queue is
+//! empty and no [`Busy`] is left, because such work may still queue a release.
 
 mod calls;
 

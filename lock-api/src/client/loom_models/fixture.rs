@@ -1,7 +1,8 @@
-//! The fixture of the models: a client, a server that answers at once, and a clock that stands still.
+//! The fixture of the models: a client, a server that answers at once, and a clock that stands
+//! still.
 //!
-//! No timer ever fires, and the runtime either drops or keeps the tasks that the client spawns. So a
-//! model has only the threads that it starts, and loom has few interleavings to explore.
+//! No timer ever fires, and the runtime either drops or keeps the tasks that the client spawns. So
+//! a model has only the threads that it starts, and loom has few interleavings to explore.
 
 use std::fmt;
 use std::time::Duration;

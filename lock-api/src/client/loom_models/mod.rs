@@ -1,8 +1,8 @@
 //! Loom models of the state that threads share, under `--cfg leasehold_loom`.
 //!
 //! Loom runs each model in every interleaving of its threads, up to a bound of preemptions. Each
-//! model runs in its own process, because loom aborts the process when a model deadlocks, as after a
-//! lost wake-up. `mutants` runs models with a mutant, which must make them fail.
+//! model runs in its own process, because loom aborts the process when a model deadlocks, as after
+//! a lost wake-up. `mutants` runs models with a mutant, which must make them fail.
 
 mod batches;
 mod cells;

@@ -1,7 +1,8 @@
 //! A reply together with the moment before its request was sent.
 //!
 //! The server computed the reply at some time between sending and receiving. The client only relies
-//! on the earlier moment: a lease that had `remaining` in the reply is counted from `sent` (rule 2).
+//! on the earlier moment: a lease that had `remaining` in the reply is counted from `sent` (rule
+//! 2).
 
 use std::time::Duration;
 

@@ -21,8 +21,8 @@ use crate::runtime::BoxFuture;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use crate::time::Stamped;
 
-/// How many calls in flight are sent alone. Two tasks gain nothing from a batch, and the turn of the
-/// scheduler that a batch waits for would cost them time.
+/// How many calls in flight are sent alone. Two tasks gain nothing from a batch, and the turn of
+/// the scheduler that a batch waits for would cost them time.
 pub(crate) const UNBATCHED_CALLS: u64 = 2;
 
 /// The replies to a batch of `Q`.

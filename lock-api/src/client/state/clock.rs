@@ -57,8 +57,8 @@ impl Sample {
         }
     }
 
-    /// The latest local time, in microseconds, that cannot be after the server's clock showed `at`,
-    /// even if that clock runs fast.
+    /// A lower bound of the local time, in microseconds, when the server's clock showed `at`. It
+    /// holds even if that clock runs fast.
     fn not_after(&self, at: i128) -> i128 {
         let since = at - self.at;
         self.sent + since - since.max(0) / i128::from(DRIFT_PARTS)
@@ -150,8 +150,8 @@ impl ServerClock {
         Some(self.server_now(now)?.saturating_add(ahead))
     }
 
-    /// The latest local moment that cannot be after a pushed grant was made. The grant has this
-    /// stamp and arrived at `received`.
+    /// A lower bound of the local moment when a pushed grant was made. The grant has this stamp and
+    /// arrived at `received`.
     ///
     /// `None` without a sample of that clock, or if the clock has stepped.
     pub(crate) fn granted_at(&self, stamp: Stamp, received: Moment) -> Option<Moment> {

@@ -1,8 +1,8 @@
 //! One hold in the cell of its holder: the terms of its guard, and whether its loss was reported.
 //!
 //! A hold is lost with its holder, when its maximum hold time is over, or at the end of a fixed
-//! lease, whichever comes first. `take_loss` returns the loss once, so the event, the metric and the
-//! hook see each lost guard once.
+//! lease, whichever comes first. `take_loss` returns the loss once, so the event, the metric and
+//! the hook see each lost guard once.
 
 use std::time::Duration;
 

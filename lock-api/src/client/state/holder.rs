@@ -5,10 +5,10 @@
 //! it out. From then on the hold is neither renewed nor lost.
 //!
 //! Replies may arrive in any order. The cell keeps the highest token and the latest deadline that a
-//! reply has reported. Every operation first compares the clock with the deadline. Once the deadline
-//! has passed, or the holder is lost for another reason, nothing changes that any more. Each loss is
-//! reported once for each hold. After a change the cell notifies `changed`; after a loss it also
-//! wakes the renewal task, which reports the loss.
+//! reply has reported. Each function that takes the current time checks the deadline first. Once
+//! the deadline has passed, or the holder is lost for another reason, the loss is final. It is
+//! reported once for each hold. Every change notifies `changed`. A loss before the deadline also
+//! wakes the renewal task, which reports it.
 
 use std::time::Duration;
 
@@ -201,8 +201,8 @@ impl HolderCell {
         self.watched.alarm();
     }
 
-    /// Marks the holder as lost if the hold `sequence` is live, and returns whether it is. An answer
-    /// about a hold that is being released says nothing about the other holds.
+    /// Marks the holder as lost if the hold `sequence` is live, and returns whether it is. An
+    /// answer about a hold that is being released says nothing about the other holds.
     pub(crate) fn lose_through(&self, sequence: u64, reason: EndReason) -> bool {
         let live = self.is_live(sequence);
         if live {
@@ -327,8 +327,8 @@ impl HolderCell {
         self.state.lock().status.deadline
     }
 
-    /// The renewal that the holder needs. `None` if it is lost or released, or if no hold is renewed
-    /// automatically.
+    /// The renewal that the holder needs. `None` if it is lost or released, or if no hold is
+    /// renewed automatically.
     pub(crate) fn plan(&self, now: Moment) -> Option<Plan> {
         let mut state = self.state.lock();
         let was_lost = state.lost.is_some();

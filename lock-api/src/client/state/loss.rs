@@ -12,7 +12,8 @@ use crate::id::{FencingToken, Key, Label};
 use crate::request::Mode;
 use crate::sync::Arc;
 
-/// Describes a lost guard. The hook [`on_loss`](crate::LockClientBuilder::on_loss) is called with it.
+/// Describes a lost guard. The hook [`on_loss`](crate::LockClientBuilder::on_loss) is called with
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LossEvent {

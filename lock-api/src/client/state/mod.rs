@@ -1,8 +1,8 @@
 //! The state of a client: holders, schedules, inboxes, clock samples and settings.
 //!
 //! Nothing in this folder reads a clock or spawns a task. Callers pass the current moment in, so
-//! tests and models can drive each structure by hand. A structure is a mutex around its state, with a
-//! [`Signal`](signal::Signal) if tasks wait for changes. Wakers are woken and dropped outside the
+//! tests and models can drive each structure by hand. A structure is a mutex around its state, with
+//! a [`Signal`](signal::Signal) if tasks wait for changes. Wakers are woken and dropped outside the
 //! mutex.
 
 pub(crate) mod answer;

@@ -1,6 +1,6 @@
 //! The schedule of polls for the waiters of a session, and their answers.
 //!
-//! Each waiter has a due time, and an earlier time from which on it may be polled to share a batch.
+//! Each waiter has a due time, and an earlier moment after which it may be polled to share a batch.
 //! When the first waiter is due, the schedule takes out all that are due, in batches. It fills the
 //! last batch with waiters that may be polled already. A due poll is never delayed for others.
 //!
@@ -64,7 +64,7 @@ struct Schedule {
 #[derive(Debug)]
 struct Entry {
     waiter: Arc<PolledWaiter>,
-    /// The due time, and the moment from which on a poll may share a batch.
+    /// The due time, and the moment after which an early poll may share a batch.
     due: Option<(Moment, Moment)>,
 }
 
@@ -101,8 +101,8 @@ impl Schedule {
         self.armed.is_none_or(|armed| until < armed || armed <= now)
     }
 
-    /// Takes out the waiters that are due, in batches. Fills the last batch with waiters that may be
-    /// polled early.
+    /// Takes out the waiters that are due, in batches. Fills the last batch with waiters that may
+    /// be polled early.
     fn take_due(&mut self, now: Moment) -> Vec<Vec<Arc<PolledWaiter>>> {
         let latest_early = now.saturating_add(MAX_EARLY);
         let mut due = Vec::new();
@@ -193,8 +193,8 @@ impl PollHandle {
         }
     }
 
-    /// Schedules a poll, unless an earlier one is scheduled: the answer to a poll must not delay the
-    /// poll that a notification asked for meanwhile. Polls in flight are not affected.
+    /// Schedules a poll, unless an earlier one is scheduled: the answer to a poll must not delay
+    /// the poll that a notification asked for meanwhile. Polls in flight are not affected.
     pub(crate) fn schedule(&self, now: Moment, due: Due) {
         let sequence = self.waiter.operation.sequence;
         self.polls.schedule(sequence, now, due);
@@ -281,8 +281,8 @@ mod tests {
         let mut full = schedule(due.clone().chain(early.clone()));
         let batches = take_sequences(&mut full, 100);
         assert_eq!(batches, [(1..=count).collect::<Vec<_>>()]);
-        let mut over = schedule(due.chain([(100, 100)]).chain(early));
-        let sizes: Vec<_> = take_sequences(&mut over, 100)
+        let mut overfull = schedule(due.chain([(100, 100)]).chain(early));
+        let sizes: Vec<_> = take_sequences(&mut overfull, 100)
             .iter()
             .map(Vec::len)
             .collect();

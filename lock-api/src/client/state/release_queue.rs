@@ -1,12 +1,12 @@
 //! The queue of releases that the background task sends, and of those that it retries.
 //!
-//! New releases are sent in order. A release without an answer goes into the retries, ordered by the
-//! moment of its next attempt. New releases and retries have separate batches and at most
+//! New releases are sent in order. A release without an answer goes into the retries, ordered by
+//! the moment of its next attempt. New releases and retries have separate batches and at most
 //! [`MAX_CALLS`] calls in flight each, so a key that is unreachable delays no other key. While that
 //! many calls are in flight, further releases collect into larger batches.
 //!
-//! A release is given up when its lease must have expired on the server. `busy` counts the work that
-//! may still queue a release. A shutdown waits until the queue is empty and `busy` is 0.
+//! A release is given up when its lease must have expired on the server. `busy` counts the work
+//! that may still queue a release. A shutdown waits until the queue is empty and `busy` is 0.
 
 use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, VecDeque};

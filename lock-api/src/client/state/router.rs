@@ -2,10 +2,10 @@
 //!
 //! The router has one entry for each operation, by sequence number. An attempt registers before it
 //! sends its acquire, because a grant may be pushed before the reply arrives (rule 11). While the
-//! attempt waits, its entry is an [`Inbox`], which keeps the last grant and whether to poll. A grant
-//! is taken from the inbox once, so a duplicate has no effect. With a guard, the entry refers to its
-//! holder, so that a revocation reaches it. Once a release is decided, the entry only remains until
-//! the release is acknowledged, and notifications for it are ignored.
+//! attempt waits, its entry is an [`Inbox`], which keeps the last grant and whether to poll. A
+//! grant is taken from the inbox once, so a duplicate has no effect. With a guard, the entry refers
+//! to its holder, so that a revocation reaches it. Once a release is decided, the entry only
+//! remains until the release is acknowledged, and notifications for it are ignored.
 //!
 //! When the subscription is confirmed or lost, notifications may have been missed. Every inbox then
 //! asks for a poll.

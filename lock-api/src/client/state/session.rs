@@ -1,8 +1,8 @@
 //! The session of a client in one process: its secret id, its sequence numbers, its notification
 //! router and the polls of its waiters.
 //!
-//! Sequence numbers grow within a session, so an operation drawn later has a higher one (rule 12). An
-//! operation without a shared owner gets a new owner id: a random base plus its sequence number.
+//! Sequence numbers grow within a session, so an operation drawn later has a higher one (rule 12).
+//! An operation without a shared owner gets a new owner id: a random base plus its sequence number.
 
 use crate::client::state::polls::Polls;
 use crate::client::state::router::NotificationRouter;

@@ -1,8 +1,8 @@
 //! The settings of a client and the options of a handle, with their limits.
 //!
-//! A handle starts from the settings of its client. The setters check nothing. `Settings::check` runs
-//! when the client is built, and `Options::spec` runs at the start of each acquisition, before any
-//! I/O.
+//! A handle starts from the settings of its client. The setters check nothing. `Settings::check`
+//! runs when the client is built, and `Options::spec` runs at the start of each acquisition, before
+//! any I/O.
 
 use std::time::Duration;
 
@@ -144,8 +144,8 @@ macro_rules! option_setters {
         /// Sets the lease: how long a hold lasts without a renewal.
         ///
         /// 100 ms to 1 h, 30 s by default. Outside these limits, the acquisition fails with
-        /// [`InvalidInput::Lease`](crate::InvalidInput::Lease). The lock of a crashed holder becomes
-        /// free when its lease expires.
+        /// [`InvalidInput::Lease`](crate::InvalidInput::Lease). The lock of a crashed holder
+        /// becomes free when its lease expires.
         #[must_use]
         pub const fn lease(mut self, lease: std::time::Duration) -> Self {
             self.$($options).+.lease = lease;

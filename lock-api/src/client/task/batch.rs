@@ -2,8 +2,8 @@
 //!
 //! A call is sent alone while fewer than two calls of its client are in flight. Otherwise its
 //! request joins a list. The caller that finds the list empty spawns the flush task. The flush task
-//! yields once, so that every task that is ready can add its request, and then sends the whole list.
-//! No request waits for the answer to another call.
+//! yields once, so that every task that is ready can add its request, and then sends the whole
+//! list. No request waits for the answer to another call.
 //!
 //! Each request keeps its operation, deliver-before, time limit and answer. If a caller is dropped
 //! before the flush, its request is not sent. If it is dropped later, its answer is discarded. The

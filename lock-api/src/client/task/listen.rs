@@ -1,9 +1,9 @@
 //! The task that keeps a session's subscription and delivers its notifications to the router.
 //!
 //! The task subscribes again after each failure, with a pause. The pause is longer if the server
-//! refuses the subscription, for example because the user may not subscribe. Without a subscription,
-//! polls alone serve the waiters. Whenever the subscription is confirmed or lost, the router asks
-//! every waiter for a poll, because notifications may have been missed.
+//! refuses the subscription, for example because the user may not subscribe. Without a
+//! subscription, polls alone serve the waiters. Whenever the subscription is confirmed or lost, the
+//! router asks every waiter for a poll, because notifications may have been missed.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -1,14 +1,14 @@
 //! The task that renews all guards of a client. It runs on the renewal thread.
 //!
 //! [`Renewals`](crate::client::state::renewals) decides when a holder is due. A failed renewal is
-//! retried after a short random pause until the deadline. If a renewal gets no answer within the time
-//! of an attempt, the task sends another one *beside* it. The first call goes on until its call
-//! timeout. Its answer counts whenever it arrives, because the new deadline is computed from the
-//! moment when that request was sent. So no lock is lost because the network is slower than an
+//! retried after a short random pause until the deadline. If a renewal gets no answer within the
+//! time of an attempt, the task sends another one *beside* it. The first call goes on until its
+//! call timeout. Its answer counts whenever it arrives, because the new deadline is computed from
+//! the moment when that request was sent. So no lock is lost because the network is slower than an
 //! attempt.
 //!
-//! A holder is lost when its deadline passes or the server says so. The task also reports losses and
-//! calls the hook, even if no code awaits the loss.
+//! A holder is lost when its deadline passes or the server says so. The task also reports losses
+//! and calls the hook, even if no code awaits the loss.
 
 use std::time::Duration;
 
