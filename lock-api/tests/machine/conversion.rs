@@ -12,7 +12,7 @@ fn converted(reply: ConvertReply) -> FencingToken {
 }
 
 #[test]
-fn a_downgrade_starts_a_epoch_and_lets_the_readers_at_the_head_in() {
+fn downgrade_starts_an_epoch_and_grants_readers_at_the_head() {
     let mut key = Key::rw();
     let (a, r, s, w, late) = (
         key.next('a'),
@@ -29,11 +29,15 @@ fn a_downgrade_starts_a_epoch_and_lets_the_readers_at_the_head_in() {
     assert!(next > token);
     assert_eq!(key.holding(), ["a1", "r1", "s1"]);
     assert_eq!(key.waiting(), ["w1", "l1"]);
-    assert_eq!(key.look().token, Some(next), "they share it");
+    assert_eq!(
+        key.inspect().token,
+        Some(next),
+        "the readers share the new token"
+    );
 }
 
 #[test]
-fn a_fair_downgrade_lets_nobody_pass_a_writer_at_the_head() {
+fn fair_downgrade_grants_nothing_past_a_writer() {
     let mut key = Key::rw();
     let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
     let token = key.enter(Ask::write(a)).token;
@@ -44,7 +48,7 @@ fn a_fair_downgrade_lets_nobody_pass_a_writer_at_the_head() {
 }
 
 #[test]
-fn with_reader_preference_a_downgrade_lets_every_reader_in() {
+fn downgrade_with_reader_preference_grants_every_reader() {
     let mut key = Key::rw().policy(Policy::ReaderPreference);
     let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
     let token = key.enter(Ask::write(a)).token;
@@ -55,7 +59,7 @@ fn with_reader_preference_a_downgrade_lets_every_reader_in() {
 }
 
 #[test]
-fn the_sole_reader_upgrades_past_the_queue_but_only_once_while_others_wait() {
+fn sole_reader_upgrades_once_while_others_wait() {
     let mut key = Key::rw();
     let (a, w) = (key.next('a'), key.next('w'));
     let token = key.enter(Ask::read(a)).token;
@@ -72,7 +76,7 @@ fn the_sole_reader_upgrades_past_the_queue_but_only_once_while_others_wait() {
 }
 
 #[test]
-fn nobody_upgrades_while_another_reads() {
+fn upgrade_next_to_a_reader_is_refused() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::read(a).lease(ms(10)));
@@ -86,14 +90,14 @@ fn nobody_upgrades_while_another_reads() {
 }
 
 #[test]
-fn an_unconfirmed_offer_counts_as_a_holder() {
+fn offer_counts_as_a_holder() {
     let mut key = Key::rw();
     let (w, a, b) = (key.next('w'), key.next('a'), key.next('b'));
     key.enter(Ask::write(w));
     key.queue(Ask::read(a));
     key.queue(Ask::read(b));
     key.release(w);
-    let token = key.look().token.expect("granted");
+    let token = key.inspect().token.expect("granted");
     assert_eq!(
         key.convert(a, token, Mode::Exclusive),
         ConvertReply::NotSole
@@ -101,20 +105,20 @@ fn an_unconfirmed_offer_counts_as_a_holder() {
 }
 
 #[test]
-fn a_duplicate_does_not_undo_a_later_conversion() {
+fn duplicate_does_not_undo_a_later_conversion() {
     let mut key = Key::rw();
     let a = key.next('a');
     let first = key.enter(Ask::write(a)).token;
     let second = converted(key.convert(a, first, Mode::Shared));
     let third = converted(key.convert(a, second, Mode::Exclusive));
     let ConvertReply::WrongEpoch(view) = key.convert(a, first, Mode::Shared) else {
-        panic!("a duplicate acted");
+        panic!("the duplicate took effect");
     };
     assert_eq!((view.mode, view.token), (Mode::Exclusive, third));
 }
 
 #[test]
-fn a_conversion_to_what_it_is_changes_nothing() {
+fn conversion_to_the_current_mode_changes_nothing() {
     let mut key = Key::rw();
     let a = key.next('a');
     let token = key.enter(Ask::read(a)).token;
@@ -122,36 +126,36 @@ fn a_conversion_to_what_it_is_changes_nothing() {
 }
 
 #[test]
-fn it_changes_one_hold_and_the_holder_keeps_the_strongest() {
+fn conversion_changes_one_hold() {
     let mut key = Key::rw();
     let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
     key.enter(Ask::write(one));
     let token = key.enter(Ask::write(two)).token;
     let next = converted(key.convert(one, token, Mode::Shared));
     assert!(next > token);
-    assert_eq!(key.look().holders[0].mode, Mode::Exclusive);
+    assert_eq!(key.inspect().holders[0].mode, Mode::Exclusive);
     converted(key.convert(two, next, Mode::Shared));
-    assert_eq!(key.look().holders[0].mode, Mode::Shared);
+    assert_eq!(key.inspect().holders[0].mode, Mode::Shared);
 }
 
 #[test]
-fn dropping_the_write_hold_is_a_downgrade() {
+fn release_of_the_write_hold_is_a_downgrade() {
     let mut key = Key::rw();
     let (write, read, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
     let token = key.enter(Ask::write(write)).token;
     key.enter(Ask::read(read));
     key.queue(Ask::read(other));
     let ReleaseReply::Released { holds_left, holder } = key.release(write) else {
-        panic!("it holds");
+        panic!("not released");
     };
-    let holder = holder.expect("the read hold stays");
+    let holder = holder.expect("the read hold remains");
     assert_eq!((holds_left, holder.mode), (1, Mode::Shared));
     assert!(holder.token > token);
     assert_eq!(key.holding(), ["a1", "b1"]);
 }
 
 #[test]
-fn what_is_gone_or_no_rw_lock_is_not_converted() {
+fn expired_hold_or_mutex_is_not_converted() {
     let mut key = Key::rw();
     let a = key.next('a');
     let token = key.enter(Ask::read(a).lease(ms(1))).token;

@@ -1,4 +1,4 @@
-//! Rules 12 and 13: commands that come twice, late, or in another order.
+//! Rules 12 and 13: duplicate, late and reordered commands.
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::{AcquireReply, EndReason, PollReply, Refused, ReleaseReply, RenewReply};
@@ -6,7 +6,7 @@ use leasehold_api::{AcquireReply, EndReason, PollReply, Refused, ReleaseReply, R
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
 #[test]
-fn an_acquire_after_its_end_is_stale() {
+fn acquire_after_its_release_is_stale() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let request = Ask::write(a).request(&key);
@@ -16,7 +16,7 @@ fn an_acquire_after_its_end_is_stale() {
 }
 
 #[test]
-fn an_acquire_that_was_answered_is_not_executed_again() {
+fn contended_acquire_is_not_executed_again() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
@@ -30,7 +30,7 @@ fn an_acquire_that_was_answered_is_not_executed_again() {
 }
 
 #[test]
-fn an_older_attempt_than_one_seen_is_stale_and_harms_nothing() {
+fn older_attempt_is_stale_and_changes_nothing() {
     let mut key = Key::rw();
     let (older, newer) = (key.next('a'), key.next('a'));
     key.enter(Ask::read(newer));
@@ -39,7 +39,7 @@ fn an_older_attempt_than_one_seen_is_stale_and_harms_nothing() {
 }
 
 #[test]
-fn a_retry_while_it_holds_or_waits_is_one_effect() {
+fn retry_of_a_live_attempt_has_one_effect() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     let (hold, wait) = (Ask::write(a).request(&key), Ask::write(b).request(&key));
@@ -59,7 +59,7 @@ fn a_retry_while_it_holds_or_waits_is_one_effect() {
 }
 
 #[test]
-fn the_delivery_window_includes_its_ends_and_nothing_beyond() {
+fn delivery_window_includes_its_bounds() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let request = Ask::write(a).deliver_in(secs(1)).request(&key);
@@ -80,11 +80,11 @@ fn the_delivery_window_includes_its_ends_and_nothing_beyond() {
     ));
     key.now += 1;
     assert_eq!(key.deliver(request), too_late);
-    assert_eq!(key.look(), leasehold_api::InspectReply::default());
+    assert_eq!(key.inspect(), leasehold_api::InspectReply::default());
 }
 
 #[test]
-fn watermarks_outlive_every_copy() {
+fn watermark_outlives_every_copy() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let request = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
@@ -100,7 +100,7 @@ fn watermarks_outlive_every_copy() {
 }
 
 #[test]
-fn a_watermark_is_forgotten_twice_the_delivery_window_after_the_last_operation() {
+fn watermark_lasts_twice_the_delivery_window() {
     let mut key = Key::mutex();
     let (old, new, other) = (key.next('a'), key.next('a'), key.next('b'));
     key.enter(Ask::write(new));
@@ -113,7 +113,7 @@ fn a_watermark_is_forgotten_twice_the_delivery_window_after_the_last_operation()
 }
 
 #[test]
-fn a_copy_of_a_sending_that_only_reported_finds_a_watermark_too() {
+fn retry_that_only_reports_renews_the_watermark() {
     let mut key = Key::mutex();
     let a = key.next('a');
     key.enter(Ask::write(a).lease(secs(20)));
@@ -128,7 +128,7 @@ fn a_copy_of_a_sending_that_only_reported_finds_a_watermark_too() {
 }
 
 #[test]
-fn a_copy_of_a_stale_sending_stays_stale() {
+fn copy_of_a_stale_acquire_stays_stale() {
     let mut key = Key::mutex();
     let (old, new) = (key.next('a'), key.next('a'));
     key.release(new);
@@ -144,17 +144,17 @@ fn a_copy_of_a_stale_sending_stays_stale() {
 }
 
 #[test]
-fn polls_and_renewals_of_what_was_never_there_create_nothing() {
+fn poll_and_renewal_of_an_unknown_operation_create_nothing() {
     let mut key = Key::mutex();
     let a = key.next('a');
     assert_eq!(key.poll(a), PollReply::Gone(EndReason::Unknown));
     assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Unknown));
-    assert_eq!(key.look(), leasehold_api::InspectReply::default());
+    assert_eq!(key.inspect(), leasehold_api::InspectReply::default());
     key.enter(Ask::write(a));
 }
 
 #[test]
-fn what_became_of_an_operation_is_told_while_it_is_known() {
+fn end_reason_is_reported_while_known() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
@@ -168,7 +168,7 @@ fn what_became_of_an_operation_is_told_while_it_is_known() {
 }
 
 #[test]
-fn a_refusal_changes_nothing_that_anybody_holds() {
+fn refusal_changes_no_holder() {
     let mut key = Key::rw();
     let (a, again, up) = (
         key.next_of('a', 1),
@@ -176,11 +176,11 @@ fn a_refusal_changes_nothing_that_anybody_holds() {
         key.next_of('a', 1),
     );
     key.enter(Ask::read(a).lease(secs(1)));
-    let before = key.look();
+    let before = key.inspect();
     assert_eq!(
         key.refused(Ask::read(again).limits(1, 10, 10)),
         Refused::HoldLimit
     );
     assert_eq!(key.refused(Ask::write(up)), Refused::WouldDeadlock);
-    assert_eq!(key.look(), before);
+    assert_eq!(key.inspect(), before);
 }

@@ -1,11 +1,11 @@
-//! Rule 4, expiry of each owner by itself, and rule 14, what outlives it.
+//! Rule 4, expiry per owner, and the spec of a key.
 
 use leasehold_api::{EndReason, LockSpec, Policy, Refused, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
 #[test]
-fn a_short_reader_never_cuts_a_long_one() {
+fn short_lease_does_not_shorten_another() {
     let mut key = Key::rw();
     let (long, short, writer) = (key.next('l'), key.next('s'), key.next('w'));
     key.enter(Ask::read(long).lease(secs(20)));
@@ -16,7 +16,7 @@ fn a_short_reader_never_cuts_a_long_one() {
 }
 
 #[test]
-fn a_dead_reader_keeps_nobody_out_past_its_own_lease() {
+fn dead_reader_blocks_only_for_its_own_lease() {
     let mut key = Key::rw();
     let (dead, live, writer) = (key.next('d'), key.next('l'), key.next('w'));
     key.enter(Ask::read(dead).lease(secs(1)));
@@ -30,7 +30,7 @@ fn a_dead_reader_keeps_nobody_out_past_its_own_lease() {
 }
 
 #[test]
-fn a_renewal_of_one_extends_nobody_else() {
+fn renewal_extends_only_its_owner() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::read(a).lease(secs(2)));
@@ -43,18 +43,18 @@ fn a_renewal_of_one_extends_nobody_else() {
 }
 
 #[test]
-fn a_renewal_never_shortens() {
+fn renewal_never_shortens() {
     let mut key = Key::mutex();
     let a = key.next('a');
     key.enter(Ask::write(a).lease(secs(20)));
     let RenewReply::Renewed { remaining, .. } = key.renew(a, secs(1)) else {
-        panic!("it holds");
+        panic!("not renewed");
     };
     assert_eq!(remaining, secs(20));
 }
 
 #[test]
-fn a_renewal_never_creates_or_resurrects() {
+fn renewal_never_creates_or_revives_a_holder() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Unknown));
@@ -66,7 +66,7 @@ fn a_renewal_never_creates_or_resurrects() {
 }
 
 #[test]
-fn a_late_end_does_not_touch_the_next_holder() {
+fn late_release_spares_the_next_holder() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a).lease(secs(1)));
@@ -78,7 +78,7 @@ fn a_late_end_does_not_touch_the_next_holder() {
 }
 
 #[test]
-fn an_end_by_another_owner_is_not_obeyed() {
+fn release_by_another_owner_releases_nothing() {
     let mut key = Key::mutex();
     let a = key.next_of('a', 7);
     key.enter(Ask::write(a));
@@ -97,7 +97,7 @@ fn an_end_by_another_owner_is_not_obeyed() {
 }
 
 #[test]
-fn an_idle_key_takes_the_newcomers_terms_and_a_busy_one_insists() {
+fn idle_key_takes_another_spec_and_a_busy_key_refuses_it() {
     let mut key = Key::mutex();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::write(a).lease(secs(1)));
@@ -106,11 +106,11 @@ fn an_idle_key_takes_the_newcomers_terms_and_a_busy_one_insists() {
     assert_eq!(key.refused(Ask::read(b)), Refused::Mismatch { lives_with });
     key.pass(secs(1));
     key.enter(Ask::read(c));
-    assert_eq!(key.look().spec, Some(LockSpec::rw_lock()));
+    assert_eq!(key.inspect().spec, Some(LockSpec::rw_lock()));
 }
 
 #[test]
-fn another_policy_capacity_or_waiter_lease_is_a_mismatch_too() {
+fn other_policy_capacity_or_waiter_lease_is_a_mismatch() {
     let five = LockSpec::semaphore(5).expect("valid");
     let others = [
         LockSpec::semaphore(6).expect("valid"),
@@ -132,14 +132,14 @@ fn another_policy_capacity_or_waiter_lease_is_a_mismatch_too() {
 }
 
 #[test]
-fn a_waiter_alone_keeps_the_keys_terms() {
+fn waiter_alone_keeps_the_spec() {
     let mut key = Key::mutex();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.set_reach('b', leasehold_api::machine::Reach::Nobody);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
     key.release(a);
-    assert_eq!(key.waiting(), ["b1"], "unreachable, with nobody holding");
+    assert_eq!(key.waiting(), ["b1"], "an unreachable waiter and no holder");
     key.spec = LockSpec::rw_lock();
     let lives_with = LockSpec::mutex();
     assert_eq!(key.refused(Ask::read(c)), Refused::Mismatch { lives_with });

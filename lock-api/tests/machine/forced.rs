@@ -1,4 +1,4 @@
-//! Forced release.
+//! Forced releases.
 
 use leasehold_api::machine::Payload;
 use leasehold_api::{EndReason, ForceHow, ForceReply, PollReply, ReleaseReply, RenewReply};
@@ -6,7 +6,7 @@ use leasehold_api::{EndReason, ForceHow, ForceReply, PollReply, ReleaseReply, Re
 use crate::support::{Ask, Key, LEASE, id, secs};
 
 #[test]
-fn a_revoked_holder_keeps_its_lease_and_gets_no_other() {
+fn revoked_holder_keeps_its_lease_and_cannot_renew() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     let token = key.enter(Ask::write(a).lease(secs(3))).token;
@@ -15,8 +15,8 @@ fn a_revoked_holder_keeps_its_lease_and_gets_no_other() {
         key.force(&[token], ForceHow::Revoke),
         ForceReply::Forced { holders: 1 }
     );
-    assert_eq!(key.told[0].to, a.session);
-    assert_eq!(key.told[0].payload, Payload::Revoked { sequence: 1 });
+    assert_eq!(key.messages[0].to, a.session);
+    assert_eq!(key.messages[0].payload, Payload::Revoked { sequence: 1 });
     assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Forced));
     assert!(
         matches!(key.poll(b), PollReply::Queued(_)),
@@ -27,7 +27,7 @@ fn a_revoked_holder_keeps_its_lease_and_gets_no_other() {
 }
 
 #[test]
-fn the_holder_may_still_end_what_was_revoked() {
+fn revoked_holder_can_release() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     let token = key.enter(Ask::write(a)).token;
@@ -48,25 +48,25 @@ fn nothing_extends_a_revoked_holder() {
     key.queue(Ask::write(between));
     key.queue(Ask::read(two));
     key.release(writer);
-    let token = key.look().token.expect("granted");
+    let token = key.inspect().token.expect("granted");
     key.force(&[token], ForceHow::Revoke);
     let nested = key.next_of('a', 1);
     assert_eq!(
         key.enter(Ask::read(nested)).remaining,
         secs(2),
-        "not a nested hold"
+        "a nested hold doesn't extend it"
     );
     key.release(between);
-    let holder = &key.look().holders[0];
+    let holder = &key.inspect().holders[0];
     assert_eq!(
         (holder.holds, holder.remaining),
         (3, secs(2)),
-        "nor a grant from the queue"
+        "a grant from the queue doesn't extend it"
     );
 }
 
 #[test]
-fn now_ends_it_grants_the_next_and_tells_the_late() {
+fn now_removes_the_holder_and_grants_to_the_next() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     let token = key.enter(Ask::write(a)).token;
@@ -83,7 +83,7 @@ fn now_ends_it_grants_the_next_and_tells_the_late() {
 }
 
 #[test]
-fn a_later_epoch_is_not_touched() {
+fn later_epoch_is_not_affected() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     let seen = key.enter(Ask::write(a)).token;
@@ -96,7 +96,7 @@ fn a_later_epoch_is_not_touched() {
 }
 
 #[test]
-fn all_readers_of_a_epoch_go_and_of_a_semaphore_only_those_named() {
+fn readers_of_the_epoch_and_named_permits_are_removed() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::read(a));

@@ -1,4 +1,4 @@
-//! Rule 14: how long a state is kept, and that nothing is left of it afterwards.
+//! Rule 14: how long a state is kept.
 
 use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::{EndReason, InspectReply, PollReply, RenewReply};
@@ -6,23 +6,23 @@ use leasehold_api::{EndReason, InspectReply, PollReply, RenewReply};
 use crate::support::{Ask, Key, START, WAITER_LEASE, secs};
 
 #[test]
-fn the_last_token_outlives_the_last_holder() {
+fn token_outlives_the_last_holder() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let token = key.enter(Ask::write(a).lease(secs(1))).token;
     key.release(a);
     key.pass(TOKEN_RETENTION);
-    assert_eq!(key.look().token, Some(token));
+    assert_eq!(key.inspect().token, Some(token));
     key.now = START - 1;
     let b = key.next('b');
     assert!(
         key.enter(Ask::write(b)).token > token,
-        "it is remembered, though the clock went back"
+        "the token is remembered although the clock went back"
     );
 }
 
 #[test]
-fn the_stored_end_follows_renewals_and_polls() {
+fn renewals_and_polls_extend_the_stored_end() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a).lease(secs(1)));
@@ -39,20 +39,20 @@ fn the_stored_end_follows_renewals_and_polls() {
 }
 
 #[test]
-fn past_its_stored_end_a_state_counts_as_empty() {
+fn state_past_its_stored_end_is_empty() {
     let mut key = Key::mutex();
     let a = key.next('a');
     key.enter(Ask::write(a).lease(secs(1)));
     key.now = key.state.stored_end().as_micros() - 1;
-    assert!(key.look().token.is_some());
+    assert!(key.inspect().token.is_some());
     key.now += 1;
-    assert_eq!(key.look(), InspectReply::default());
+    assert_eq!(key.inspect(), InspectReply::default());
     assert_eq!(key.renew(a, secs(1)), RenewReply::Lost(EndReason::Unknown));
     assert_eq!(key.poll(a), PollReply::Gone(EndReason::Unknown));
 }
 
 #[test]
-fn an_inspection_changes_nothing_and_filters_by_its_own_time() {
+fn inspection_changes_nothing_and_omits_expired_entries() {
     let mut key = Key::rw();
     let (a, b, w) = (key.next('a'), key.next('b'), key.next('w'));
     key.enter(Ask::read(a).lease(secs(1)));
@@ -60,24 +60,27 @@ fn an_inspection_changes_nothing_and_filters_by_its_own_time() {
     key.queue(Ask::write(w));
     key.pass(secs(2));
     let before = key.state.clone();
-    let seen = key.look();
+    let view = key.inspect();
     key.step(&leasehold_api::machine::Command::Inspect);
-    assert_eq!(key.state, before, "not even what has expired is dropped");
-    assert_eq!((seen.holder_count, seen.waiter_count), (0, 1));
+    assert_eq!(
+        key.state, before,
+        "an inspection doesn't even drop expired entries"
+    );
+    assert_eq!((view.holder_count, view.waiter_count), (0, 1));
     key.pass(secs(3));
-    assert_eq!(key.look().spec, None, "idle");
+    assert_eq!(key.inspect().spec, None, "idle");
 }
 
 #[test]
-fn an_inspection_lists_holders_by_time_left_and_waiters_in_order() {
+fn inspection_lists_holders_by_time_left_and_waiters_in_order() {
     let mut key = Key::rw();
     let ops = ['a', 'b', 'w', 'x'].map(|letter| key.next(letter));
     key.enter(Ask::read(ops[0]).lease(secs(9)));
     key.enter(Ask::read(ops[1]).lease(secs(4)));
     key.queue(Ask::write(ops[2]));
     key.queue(Ask::read(ops[3]));
-    let seen = key.look();
-    let labels: Vec<_> = seen.holders.iter().map(|h| h.label.as_str()).collect();
+    let view = key.inspect();
+    let labels: Vec<_> = view.holders.iter().map(|h| h.label.as_str()).collect();
     assert_eq!(labels, ["b1", "a1"]);
     assert_eq!(key.waiting(), ["w1", "x1"]);
 }

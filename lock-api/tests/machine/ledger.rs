@@ -1,5 +1,5 @@
-//! An account of what was sent and answered, kept apart from the machine, and what must hold
-//! between two looks at a key.
+//! An independent record of the commands and replies, and the invariants between two inspections of a
+//! key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,40 +12,40 @@ use leasehold_api::{
 
 use crate::support::{Key, label};
 
-/// A hold or place that the account knows of.
+/// A hold or waiter in the ledger.
 #[derive(Clone, Debug, Default)]
 struct Entry {
-    /// Where its place ends, while it waits.
+    /// The expiry of the waiter, while it waits.
     waiter_end: u64,
-    /// The waiter's own deadline.
+    /// The deadline of the wait.
     until: Option<u64>,
-    /// Holders granted since it came, while it was not away.
+    /// The number of holders granted since its arrival, while it was reachable.
     overtaken: u32,
-    /// Waiters ahead of it when it came.
+    /// The number of waiters ahead of it at its arrival.
     ahead: u32,
     unreachable_marks: u32,
 }
 
-/// The account of one key.
+/// The ledger of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     entries: BTreeMap<String, Entry>,
-    /// Latest end that a holder may have, by the session and owner, or sequence, that holds.
+    /// The latest end that a holder may have, by [`holder_name`].
     allowed: BTreeMap<String, u64>,
-    /// Attempts that were live and are not any more.
+    /// Attempts that are no longer live.
     gone: BTreeSet<Operation>,
     /// Attempts that are live.
     live: BTreeSet<Operation>,
-    /// Upgrades made while others waited, by holder.
+    /// The number of upgrades while others waited, by holder.
     upgrades: BTreeMap<String, u32>,
-    /// Until when late copies must be known, and the token kept.
+    /// The time until which watermarks and the token must be kept.
     kept_until: u64,
     last_token: u64,
-    /// The floors that attempts brought.
+    /// The token floors of attempts.
     floors: BTreeMap<String, u64>,
 }
 
-/// Everything about a step that is judged.
+/// A step to check.
 pub(crate) struct Observed<'a> {
     pub(crate) before: &'a InspectReply,
     pub(crate) after: &'a InspectReply,
@@ -76,7 +76,7 @@ pub(crate) fn operation(command: &Command) -> Option<Operation> {
     }
 }
 
-/// Labels here are those of the owner for holders: `a#7`, or `a#s3` for semaphores.
+/// The name of a holder: `a#7` for owner 7 of session a, or `a#s3` for a permit.
 pub(crate) fn holder_name(kind: Kind, operation: Operation) -> String {
     let letter = char::from(operation.session.as_bytes()[0]);
     match kind {
@@ -85,8 +85,11 @@ pub(crate) fn holder_name(kind: Kind, operation: Operation) -> String {
     }
 }
 
-fn holder<'a>(look: &'a InspectReply, name: &str) -> Option<&'a HolderView> {
-    look.holders.iter().find(|h| owner_part(&h.label) == name)
+fn holder<'a>(inspection: &'a InspectReply, name: &str) -> Option<&'a HolderView> {
+    inspection
+        .holders
+        .iter()
+        .find(|h| owner_part(&h.label) == name)
 }
 
 /// A label is `owner|operation`.
@@ -98,13 +101,13 @@ fn operation_part(label: &leasehold_api::Label) -> &str {
     label.as_str().split('|').nth(1).unwrap_or_default()
 }
 
-/// The label that an acquire carries here.
+/// The label of an acquire: holder name and operation.
 pub(crate) fn full_label(kind: Kind, operation: Operation) -> String {
     format!("{}|{}", holder_name(kind, operation), label(operation))
 }
 
 impl Ledger {
-    /// Judges one step and enters it.
+    /// Checks one step and records it.
     pub(crate) fn check(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         if let (Command::Acquire(request), Some(floor)) = (seen.command, floor(seen.command)) {
             self.floors.insert(label(request.operation), floor);
@@ -115,7 +118,7 @@ impl Ledger {
         self.tokens(seen)?;
         self.reply(seen)?;
         self.others_untouched(seen)?;
-        self.enter_ends(seen);
+        self.record_ends(seen);
         self.remaining(seen)?;
         self.waiters(seen)?;
         self.upgrade(seen)?;
@@ -123,7 +126,7 @@ impl Ledger {
         self.stored_end(seen)
     }
 
-    /// Never more weight than capacity; an exclusive holder is alone.
+    /// Checks that the weight of all holders is within the capacity.
     fn capacity(&self, seen: &Observed<'_>) -> Result<(), String> {
         let Some(spec) = seen.after.spec else {
             return Ok(());
@@ -144,13 +147,13 @@ impl Ledger {
         })
     }
 
-    /// Who came into a holder in this step, with its view.
+    /// The holders that were created in this step.
     fn granted<'a>(seen: &Observed<'a>) -> Vec<&'a HolderView> {
-        let came = |h: &&HolderView| !stood(seen, h);
-        seen.after.holders.iter().filter(came).collect()
+        let is_new = |h: &&HolderView| !existed(seen, h);
+        seen.after.holders.iter().filter(is_new).collect()
     }
 
-    /// In fair mode nobody gets in past a waiter that is there to be told.
+    /// Checks that nobody overtakes a reachable waiter of a fair key.
     fn order(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let granted = Self::granted(seen);
         let fair = seen.after.spec.is_some_and(|s| s.policy() == Policy::Fair);
@@ -162,12 +165,12 @@ impl Ledger {
         };
         for waiter in &seen.after.waiters {
             let name = operation_part(&waiter.label);
-            let Some(mine) = position(name).filter(|_| !waiter.unreachable) else {
+            let Some(own_position) = position(name).filter(|_| !waiter.unreachable) else {
                 continue;
             };
-            let overtaking = granted
-                .iter()
-                .filter(|h| position(operation_part(&h.label)).is_none_or(|other| other > mine));
+            let overtaking = granted.iter().filter(|h| {
+                position(operation_part(&h.label)).is_none_or(|other| other > own_position)
+            });
             let overtaking = overtaking.count();
             ensure(!fair || overtaking == 0, || format!("{name} was overtaken"))?;
             let entry = self.entries.entry(name.to_owned()).or_default();
@@ -182,9 +185,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// After a step that settles, whoever is first in a fair queue must wait.
+    /// Checks that the head of a fair queue does not fit after a step that settles.
     fn head_does_not_fit(&self, seen: &Observed<'_>) -> Result<(), String> {
-        let settled = !matches!(seen.command, Command::Inspect) && !never_began(seen.reply);
+        let settled = !matches!(seen.command, Command::Inspect) && !refused_early(seen.reply);
         let Some(spec) = seen
             .after
             .spec
@@ -201,17 +204,19 @@ impl Ledger {
         let head = seen.after.waiters.iter().find(|w| !w.unreachable);
         ensure(
             head.is_none_or(|w| weight(w.mode) > spec.capacity() - used),
-            || "the key is free and the head waits".to_owned(),
+            || "the head waits although it fits".to_owned(),
         )
     }
 
-    /// Tokens number epochs.
+    /// Checks that tokens number the epochs.
     fn tokens(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         if seen.key.now >= self.kept_until && seen.before.token.is_none() {
             self.last_token = 0;
         }
         let token = seen.after.token.map_or(0, leasehold_api::FencingToken::get);
-        ensure(token >= self.last_token, || "the token fell".to_owned())?;
+        ensure(token >= self.last_token, || {
+            "the token decreased".to_owned()
+        })?;
         let joined = seen.before.holders.iter().any(|h| h.mode == Mode::Shared);
         for new in Self::granted(seen) {
             let shares = new.mode == Mode::Shared && joined;
@@ -220,17 +225,22 @@ impl Ledger {
                 format!("{} has the old token {}", new.label, new.token)
             })?;
             let floor = self.floors.get(operation_part(&new.label));
-            // A downgrade and the readers behind it share the epoch that it starts.
+            // The readers behind a downgrade share its new epoch.
             let joins = new.mode == Mode::Shared && !seen.before.holders.is_empty();
             let above = floor.is_none_or(|floor| new.token.get() >= *floor + u64::from(!joins));
             ensure(above, || format!("{} is not above {floor:?}", new.token))?;
         }
         let highest = self.floors.values().max().copied().unwrap_or_default();
         let only_readers = seen.after.holders.iter().all(|h| h.mode == Mode::Shared);
-        let stood_all = seen.before.holders.iter().all(|h| h.mode == Mode::Shared);
-        if joined && only_readers && stood_all && highest <= self.last_token && !converts(seen) {
+        let all_read_before = seen.before.holders.iter().all(|h| h.mode == Mode::Shared);
+        if joined
+            && only_readers
+            && all_read_before
+            && highest <= self.last_token
+            && !converts(seen)
+        {
             ensure(token == self.last_token || self.all_left(seen), || {
-                "readers that overlap have different tokens".to_owned()
+                "overlapping readers have different tokens".to_owned()
             })?;
         }
         let semaphore = seen.after.spec.is_some_and(|s| s.kind() == Kind::Semaphore);
@@ -245,12 +255,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether no holder of before is among those of after.
+    /// Whether no earlier holder is left.
     fn all_left(&self, seen: &Observed<'_>) -> bool {
-        !seen.after.holders.iter().any(|h| stood(seen, h))
+        !seen.after.holders.iter().any(|h| existed(seen, h))
     }
 
-    /// A reply says what is so after the step.
+    /// Checks that the reply matches the state after the step.
     fn reply(&self, seen: &Observed<'_>) -> Result<(), String> {
         let spec = seen.after.spec.or(seen.before.spec);
         let Some((spec, op)) = spec.zip(operation(seen.command)) else {
@@ -258,21 +268,21 @@ impl Ledger {
         };
         let name = holder_name(spec.kind(), op);
         let view = holder(seen.after, &name).map(|h| (h.token, h.remaining));
-        let said = match seen.reply {
+        let reported = match seen.reply {
             Reply::Acquire(AcquireReply::Acquired(it)) | Reply::Poll(PollReply::Acquired(it)) => {
                 Some((it.token, it.remaining))
             }
             Reply::Renew(RenewReply::Renewed { token, remaining }) => Some((*token, *remaining)),
             _ => None,
         };
-        ensure(said.is_none() || said == view, || {
-            format!("{said:?} was said of {view:?}")
+        ensure(reported.is_none() || reported == view, || {
+            format!("the reply has {reported:?}, the inspection {view:?}")
         })?;
         if let Reply::Acquire(AcquireReply::Queued(it)) | Reply::Poll(PollReply::Queued(it)) =
             seen.reply
         {
             ensure(it.poll_after <= spec.waiter_lease() / 3, || {
-                format!("to come back in {:?}", it.poll_after)
+                format!("poll_after is {:?}", it.poll_after)
             })?;
         }
         let reads = holder(seen.before, &name).is_some_and(|h| h.mode == Mode::Shared);
@@ -284,7 +294,7 @@ impl Ledger {
         )
     }
 
-    /// A command of one operation changes nobody else's holder.
+    /// Checks that a command changes no holder of another owner.
     fn others_untouched(&self, seen: &Observed<'_>) -> Result<(), String> {
         let own = operation(seen.command)
             .zip(seen.before.spec)
@@ -308,8 +318,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// How long what this step made or extended may last.
-    fn enter_ends(&mut self, seen: &Observed<'_>) {
+    /// Records the allowed ends of holders and waiters that this step created or extended.
+    fn record_ends(&mut self, seen: &Observed<'_>) {
         let now = seen.key.now;
         if let (Command::Acquire(request), Reply::Acquire(reply)) = (seen.command, seen.reply) {
             let name = label(request.operation);
@@ -358,7 +368,8 @@ impl Ledger {
         *allowed = end.max(*allowed);
     }
 
-    /// Nothing lasts longer than a lease, or the place that it was, allows; nothing shrinks.
+    /// Checks that no holder lasts longer than its lease or waiter lease allows, and that none is
+    /// shortened.
     fn remaining(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let now = seen.key.now;
         for view in &seen.after.holders {
@@ -385,14 +396,14 @@ impl Ledger {
             ensure(Some(&end) <= allowed, || {
                 format!("{name} ends at {end}, allowed is {allowed:?}")
             })?;
-            ensure(end > now, || format!("{name} is shown after its end"))?;
-            if let Some(was) = holder(seen.before, &name).filter(|_| stood(seen, view)) {
+            ensure(end > now, || format!("{name} is listed after its end"))?;
+            if let Some(was) = holder(seen.before, &name).filter(|_| existed(seen, view)) {
                 ensure(view.remaining >= was.remaining, || {
                     format!("{name} was shortened")
                 })?;
             }
         }
-        // A holder that is over frees the owner's name for another.
+        // A later holder of the same owner starts anew.
         let here: BTreeSet<_> = seen
             .after
             .holders
@@ -403,24 +414,24 @@ impl Ledger {
         Ok(())
     }
 
-    /// Places: ends, watermarks, order.
+    /// Checks the expiry, the marks and the order of the waiters.
     fn waiters(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let now = seen.key.now;
-        let was_unreachable = |name: &str| {
+        let was_marked = |name: &str| {
             let mut waiters = seen.before.waiters.iter();
             waiters.any(|w| operation_part(&w.label) == name && w.unreachable)
         };
         for view in &seen.after.waiters {
             let name = operation_part(&view.label);
             let Some(entry) = self.entries.get_mut(name) else {
-                return Err(format!("{name} waits and never asked to"));
+                return Err(format!("{name} waits but was never queued"));
             };
             ensure(end(now, view.waiter_remaining) <= entry.waiter_end, || {
                 format!("the waiter of {name} lasts too long")
             })?;
             let polled = operation(seen.command).is_some_and(|op| label(op) == name)
                 && matches!(seen.command, Command::Poll(_));
-            if view.unreachable && (!was_unreachable(name) || polled) {
+            if view.unreachable && (!was_marked(name) || polled) {
                 entry.unreachable_marks += 1;
             }
             ensure(entry.unreachable_marks <= 2, || {
@@ -433,7 +444,7 @@ impl Ledger {
         )
     }
 
-    /// While others wait, a holder upgrades once.
+    /// Checks conversions: a holder upgrades at most once while others wait.
     fn upgrade(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let here: BTreeSet<_> = seen
             .after
@@ -453,7 +464,7 @@ impl Ledger {
         let acted = was != holder(seen.after, &name).map(|h| h.mode);
         ensure(!acted || epoch <= Some(request.expected), || {
             format!(
-                "a conversion of epoch {} acted in {epoch:?}",
+                "a conversion of epoch {} took effect in {epoch:?}",
                 request.expected
             )
         })?;
@@ -473,7 +484,7 @@ impl Ledger {
         })
     }
 
-    /// Every hold and place there is belongs to one attempt each, and none comes back.
+    /// Checks that each hold and waiter belongs to one attempt, and that no removed attempt returns.
     fn one_effect(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         self.live
             .extend(operation(seen.command).filter(|_| answered_live(seen.reply)));
@@ -499,15 +510,15 @@ impl Ledger {
         self.gone.extend(gone);
         self.live = still;
         let back = self.gone.iter().find(|op| alive(seen.key, **op));
-        ensure(back.is_none(), || format!("{back:?} came back"))
+        ensure(back.is_none(), || format!("{back:?} is live again"))
     }
 
-    /// The state is kept for as long as anything in it matters.
+    /// Checks that the state is kept for as long as it is needed.
     fn stored_end(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let now = seen.key.now;
         let settings = seen.key.settings;
         let watermarks = match seen.command {
-            Command::Acquire(_) => !never_began(seen.reply),
+            Command::Acquire(_) => !refused_early(seen.reply),
             Command::Release(_) => true,
             _ => false,
         };
@@ -526,7 +537,7 @@ impl Ledger {
         let stored = seen.key.state.stored_end();
         ensure(
             now >= self.kept_until || stored >= ServerTime::from_micros(self.kept_until),
-            || format!("kept to {stored:?} only, not to {}", self.kept_until),
+            || format!("kept until {stored:?}, not until {}", self.kept_until),
         )
     }
 }
@@ -535,8 +546,8 @@ fn part(view: &WaiterView) -> &str {
     operation_part(&view.label)
 }
 
-/// Whether a holder held before the step, in the same holder.
-fn stood(seen: &Observed<'_>, view: &HolderView) -> bool {
+/// Whether this holder existed before the step.
+fn existed(seen: &Observed<'_>, view: &HolderView) -> bool {
     let name = owner_part(&view.label);
     holder(seen.before, name).is_some_and(|was| was.label == view.label)
 }
@@ -545,7 +556,7 @@ fn forces(seen: &Observed<'_>) -> bool {
     matches!(seen.command, Command::ForceRelease(_))
 }
 
-/// Whether a step may have started an epoch of its own among readers.
+/// Whether the step may have started an epoch among readers.
 fn converts(seen: &Observed<'_>) -> bool {
     matches!(seen.command, Command::Convert(_))
 }
@@ -565,8 +576,8 @@ fn answered_live(reply: &Reply) -> bool {
     )
 }
 
-/// Whether an acquire stopped before it did anything.
-fn never_began(reply: &Reply) -> bool {
+/// Whether an acquire was refused before settling.
+fn refused_early(reply: &Reply) -> bool {
     use leasehold_api::Refused::{FloorTooHigh, TooLate};
     matches!(
         reply,
@@ -574,7 +585,7 @@ fn never_began(reply: &Reply) -> bool {
     )
 }
 
-/// Whether an attempt holds or waits: asked of a copy, by ending it there.
+/// Whether an attempt holds or waits, by releasing it in a copy of the key.
 fn alive(key: &Key, operation: Operation) -> bool {
     !matches!(key.clone().release(operation), ReleaseReply::NotHeld(_))
 }
@@ -583,9 +594,9 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String>
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Labels of the waiters of one look that are in the other too, in the order of the first.
-fn kept<'a>(look: &'a InspectReply, other: &InspectReply) -> Vec<&'a str> {
+/// The labels of the waiters that are in both inspections, in the order of the first.
+fn kept<'a>(inspection: &'a InspectReply, other: &InspectReply) -> Vec<&'a str> {
     let there: BTreeSet<_> = other.waiters.iter().map(part).collect();
-    let names = look.waiters.iter().map(part);
+    let names = inspection.waiters.iter().map(part);
     names.filter(|name| there.contains(name)).collect()
 }

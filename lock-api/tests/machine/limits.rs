@@ -1,11 +1,11 @@
-//! Limits that an acquire brings.
+//! The limits of an acquire.
 
 use leasehold_api::Refused;
 
 use crate::support::{Ask, Key, secs};
 
 #[test]
-fn a_full_queue_refuses_but_sweeps_first() {
+fn full_queue_drops_expired_waiters_first() {
     let mut key = Key::mutex();
     let a = key.next('a');
     key.enter(Ask::write(a));
@@ -21,14 +21,14 @@ fn a_full_queue_refuses_but_sweeps_first() {
     key.pass(secs(4));
     key.poll(head);
     key.pass(secs(1));
-    // The dead place is behind a live head, where settling does not come by.
+    // The dead waiter is behind a live head, where settling does not find it.
     let late = key.next('l');
     key.queue(Ask::write(late).limits(32, 2, 10));
     assert_eq!(key.waiting(), ["h1", "l2"]);
 }
 
 #[test]
-fn the_limits_bind_the_asker_alone() {
+fn limits_bind_their_own_attempt() {
     let mut key = Key::rw();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::read(a).limits(1, 0, 1));
@@ -40,7 +40,7 @@ fn the_limits_bind_the_asker_alone() {
 }
 
 #[test]
-fn a_dead_holder_does_not_fill_the_key() {
+fn expired_holder_does_not_count() {
     let mut key = Key::semaphore(5);
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::permits(a, 1).lease(secs(1)));
@@ -49,7 +49,7 @@ fn a_dead_holder_does_not_fill_the_key() {
 }
 
 #[test]
-fn no_waiters_allowed_means_no_waiter() {
+fn waiter_limit_of_zero_refuses_waiters() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));

@@ -1,7 +1,7 @@
 //! The state machine, rule by rule and at random.
 //!
-//! Each module takes one family of rules of `docs/semantics.md`; `random` plays sequences of
-//! commands and checks what must hold after every step.
+//! Each module tests one family of rules of `docs/semantics.md`. `random` plays random sequences of
+//! commands and checks the invariants after every step.
 
 mod conversion;
 mod delivery;

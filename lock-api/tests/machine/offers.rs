@@ -1,4 +1,4 @@
-//! Rule 10: an offer costs no more than the place that it was.
+//! Rule 10: an offer expires when its waiter would have.
 
 use leasehold_api::bounds::SETTLE_BUDGET;
 use leasehold_api::{EndReason, PollReply, ReleaseReply, RenewReply};
@@ -6,7 +6,7 @@ use leasehold_api::{EndReason, PollReply, ReleaseReply, RenewReply};
 use crate::support::{Ask, Key, id, secs};
 
 #[test]
-fn a_offer_ends_where_its_waiter_would_have() {
+fn offer_expires_with_its_waiter() {
     let mut key = Key::mutex();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::write(a));
@@ -19,7 +19,7 @@ fn a_offer_ends_where_its_waiter_would_have() {
 }
 
 #[test]
-fn a_poll_reports_a_offer_and_extends_it_by_nothing() {
+fn poll_reports_an_offer_and_does_not_extend_it() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
@@ -27,14 +27,14 @@ fn a_poll_reports_a_offer_and_extends_it_by_nothing() {
     key.release(a);
     key.pass(secs(2));
     let PollReply::Acquired(acquired) = key.poll(b) else {
-        panic!("it was granted");
+        panic!("not granted");
     };
     assert_eq!(acquired.remaining, secs(3));
-    assert_eq!(key.look().holders[0].remaining, secs(3));
+    assert_eq!(key.inspect().holders[0].remaining, secs(3));
 }
 
 #[test]
-fn only_a_renewal_confirms_it() {
+fn renewal_confirms_an_offer() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
@@ -42,24 +42,24 @@ fn only_a_renewal_confirms_it() {
     key.release(a);
     key.pass(secs(4));
     let RenewReply::Renewed { remaining, .. } = key.renew(b, secs(30)) else {
-        panic!("it was granted");
+        panic!("not granted");
     };
     assert_eq!(remaining, secs(30));
 }
 
 #[test]
-fn a_offer_ends_at_the_waiters_own_deadline_if_that_is_sooner() {
+fn offer_expires_at_the_wait_deadline() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
     let until = key.at().saturating_add(secs(1));
     key.queue(Ask::write(b).until(until));
     key.release(a);
-    assert_eq!(key.look().holders[0].remaining, secs(1));
+    assert_eq!(key.inspect().holders[0].remaining, secs(1));
 }
 
 #[test]
-fn a_hundred_dead_waiters_cost_one_waiter_lease_together() {
+fn dead_waiters_cost_one_waiter_lease_together() {
     let mut key = Key::mutex();
     let a = key.next('a');
     key.enter(Ask::write(a));
@@ -79,7 +79,7 @@ fn a_hundred_dead_waiters_cost_one_waiter_lease_together() {
 }
 
 #[test]
-fn ending_a_offer_passes_it_on() {
+fn released_offer_goes_to_the_next_waiter() {
     let mut key = Key::mutex();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::write(a));
@@ -94,7 +94,7 @@ fn ending_a_offer_passes_it_on() {
 }
 
 #[test]
-fn a_large_group_is_granted_in_portions_that_any_command_continues() {
+fn any_command_continues_a_large_grant() {
     let mut key = Key::rw();
     let writer = key.next('w');
     key.enter(Ask::write(writer));

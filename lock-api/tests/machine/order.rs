@@ -1,4 +1,4 @@
-//! Rules 7 and 8: who is next.
+//! Rules 7 and 8: the order of grants.
 
 use leasehold_api::machine::Payload;
 use leasehold_api::{Policy, PollReply, ReleaseReply};
@@ -6,7 +6,7 @@ use leasehold_api::{Policy, PollReply, ReleaseReply};
 use crate::support::{Ask, Key, id};
 
 #[test]
-fn a_fair_mutex_goes_by_arrival_and_tells_only_the_next() {
+fn fair_mutex_grants_in_order_and_notifies_only_the_next() {
     let mut key = Key::mutex();
     let ops = [key.next('a'), key.next('b'), key.next('c')];
     key.enter(Ask::write(ops[0]));
@@ -19,7 +19,7 @@ fn a_fair_mutex_goes_by_arrival_and_tells_only_the_next() {
 }
 
 #[test]
-fn a_newcomer_passes_nobody_even_if_it_does_not_wait() {
+fn newcomer_overtakes_no_waiter() {
     let mut key = Key::semaphore(3);
     let (a, big, small) = (key.next('a'), key.next('b'), key.next('s'));
     key.enter(Ask::permits(a, 1));
@@ -35,7 +35,7 @@ fn a_newcomer_passes_nobody_even_if_it_does_not_wait() {
 }
 
 #[test]
-fn neighbouring_readers_come_in_together() {
+fn adjacent_readers_are_granted_together() {
     let mut key = Key::rw();
     let ops = ['w', 'a', 'b', 'x', 'c'].map(|letter| key.next(letter));
     key.enter(Ask::write(ops[0]));
@@ -49,7 +49,7 @@ fn neighbouring_readers_come_in_together() {
 }
 
 #[test]
-fn the_end_of_a_waiter_at_the_head_lets_those_behind_in() {
+fn release_of_the_head_waiter_grants_to_the_next() {
     let mut key = Key::rw();
     let (r, w, s) = (key.next('r'), key.next('w'), key.next('s'));
     key.enter(Ask::read(r));
@@ -60,7 +60,7 @@ fn the_end_of_a_waiter_at_the_head_lets_those_behind_in() {
 }
 
 #[test]
-fn any_command_settles_for_everybody() {
+fn any_command_settles_the_key() {
     let mut key = Key::mutex();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::write(a).lease(crate::support::secs(1)));
@@ -74,39 +74,43 @@ fn any_command_settles_for_everybody() {
 }
 
 #[test]
-fn the_poll_that_is_granted_carries_the_news_itself() {
+fn granted_poll_sends_no_notification() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a).lease(crate::support::secs(1)));
     key.queue(Ask::write(b));
     key.pass(crate::support::secs(1));
     assert!(matches!(key.poll(b), PollReply::Acquired(_)));
-    assert_eq!(key.told, []);
+    assert_eq!(key.messages, []);
 }
 
 #[test]
-fn barging_wakes_the_head_and_lets_a_newcomer_pass() {
+fn barging_wakes_the_head_and_lets_a_newcomer_overtake() {
     let mut key = Key::mutex().policy(Policy::Barging);
     let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
     key.enter(Ask::write(ops[0]));
     key.queue(Ask::write(ops[1]));
     key.queue(Ask::write(ops[2]));
     key.release(ops[0]);
-    assert_eq!(key.holding(), Vec::<String>::new(), "a wake_up is no grant");
-    assert_eq!(key.told.len(), 1);
-    assert_eq!(key.told[0].to, ops[1].session);
-    assert_eq!(key.told[0].payload, Payload::WakeUp { sequence: 1 });
+    assert_eq!(
+        key.holding(),
+        Vec::<String>::new(),
+        "a wake-up is not a grant"
+    );
+    assert_eq!(key.messages.len(), 1);
+    assert_eq!(key.messages[0].to, ops[1].session);
+    assert_eq!(key.messages[0].payload, Payload::WakeUp { sequence: 1 });
     key.enter(Ask::write(ops[3]));
     assert!(matches!(key.poll(ops[1]), PollReply::Queued(_)));
     key.release(ops[3]);
     assert!(
         matches!(key.poll(ops[2]), PollReply::Acquired(_)),
-        "a waiter gets a free key by its own poll"
+        "any waiter can acquire a free key by polling"
     );
 }
 
 #[test]
-fn reader_preference_lets_readers_pass_waiting_writers() {
+fn reader_preference_lets_readers_overtake_writers() {
     let mut key = Key::rw().policy(Policy::ReaderPreference);
     let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
     key.enter(Ask::read(a));
@@ -119,7 +123,7 @@ fn reader_preference_lets_readers_pass_waiting_writers() {
 }
 
 #[test]
-fn reader_preference_grants_the_queued_readers_first() {
+fn reader_preference_grants_queued_readers_first() {
     let mut key = Key::rw().policy(Policy::ReaderPreference);
     let ops = ['a', 'w', 'r', 'v', 's'].map(|letter| key.next(letter));
     key.enter(Ask::write(ops[0]));
@@ -132,7 +136,7 @@ fn reader_preference_grants_the_queued_readers_first() {
 }
 
 #[test]
-fn writer_preference_grants_the_queued_writers_first_and_holds_readers_back() {
+fn writer_preference_grants_queued_writers_first() {
     let mut key = Key::rw().policy(Policy::WriterPreference);
     let ops = ['a', 'r', 'w', 'v', 's'].map(|letter| key.next(letter));
     key.enter(Ask::write(ops[0]));
@@ -149,7 +153,7 @@ fn writer_preference_grants_the_queued_writers_first_and_holds_readers_back() {
 }
 
 #[test]
-fn a_waiter_is_overtaken_by_no_more_than_were_ahead_of_it() {
+fn waiter_is_overtaken_only_by_waiters_ahead() {
     let mut key = Key::semaphore(2);
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::permits(a, 1));

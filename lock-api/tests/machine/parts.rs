@@ -1,5 +1,5 @@
-//! A state as plain data: what it is made of, and what no state can be made of. That every state
-//! survives the way there and back is checked after each step of `random`.
+//! A state as plain parts, and the refusal of inconsistent parts. `random` checks the round trip of
+//! every state.
 
 use leasehold_api::machine::{HoldParts, State, StateParts};
 use leasehold_api::{FencingToken, LockSpec, Mode, ServerTime};
@@ -7,7 +7,7 @@ use leasehold_api::{FencingToken, LockSpec, Mode, ServerTime};
 use crate::support::{Ask, Key, ms, session};
 
 /// A key with one holder and one waiter.
-fn one_waits(spec: LockSpec, mode: fn(leasehold_api::Operation) -> Ask) -> StateParts {
+fn one_waiter(spec: LockSpec, mode: fn(leasehold_api::Operation) -> Ask) -> StateParts {
     let mut key = Key::of(spec);
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(mode(a));
@@ -16,26 +16,26 @@ fn one_waits(spec: LockSpec, mode: fn(leasehold_api::Operation) -> Ask) -> State
 }
 
 fn mutex() -> StateParts {
-    one_waits(LockSpec::mutex(), Ask::write)
+    one_waiter(LockSpec::mutex(), Ask::write)
 }
 
 fn semaphore() -> StateParts {
     let spec = LockSpec::semaphore(3).expect("valid");
-    one_waits(spec, |operation| Ask::permits(operation, 2))
+    one_waiter(spec, |operation| Ask::permits(operation, 2))
 }
 
-/// Why the parts are refused after a change that makes them inconsistent.
+/// Returns the reason for which the parts are refused after `change`.
 fn refused(mut parts: StateParts, change: impl FnOnce(&mut StateParts)) -> String {
     assert!(State::from_parts(parts.clone()).is_ok(), "{parts:?}");
     change(&mut parts);
-    let refused = State::from_parts(parts).expect_err("it is inconsistent");
+    let refused = State::from_parts(parts).expect_err("inconsistent parts");
     let text = refused.to_string();
     let invariant = text.strip_prefix("the state of a lock breaks its invariant: ");
-    invariant.expect("it says so").to_owned()
+    invariant.expect("the usual prefix").to_owned()
 }
 
 #[test]
-fn an_empty_state_has_no_parts() {
+fn empty_state_has_empty_parts() {
     assert_eq!(State::default().to_parts(), StateParts::default());
     assert_eq!(
         State::from_parts(StateParts::default()),
@@ -44,7 +44,7 @@ fn an_empty_state_has_no_parts() {
 }
 
 #[test]
-fn parts_are_overwritten_completely() {
+fn write_parts_overwrites_everything() {
     let (mut parts, mut key) = (semaphore(), Key::mutex());
     let a = key.next('a');
     key.enter(Ask::write(a));
@@ -55,7 +55,7 @@ fn parts_are_overwritten_completely() {
 }
 
 #[test]
-fn the_order_of_the_parts_does_not_matter() {
+fn order_of_parts_does_not_matter() {
     let mut key = Key::rw();
     for letter in ['a', 'b', 'c'] {
         let reader = key.next(letter);
@@ -73,7 +73,7 @@ fn the_order_of_the_parts_does_not_matter() {
 }
 
 #[test]
-fn holders_hold_what_fits_the_key() {
+fn holds_and_waiters_must_fit_the_key() {
     let none = |parts: &mut StateParts| parts.holders[0].holds = HoldParts::default();
     assert_eq!(refused(mutex(), none), "every holder holds");
     let shared = |parts: &mut StateParts| {
@@ -95,7 +95,7 @@ fn holders_hold_what_fits_the_key() {
 }
 
 #[test]
-fn tokens_are_those_that_were_granted() {
+fn tokens_must_have_been_granted() {
     let later = |parts: &mut StateParts| {
         parts.holders[0].token = FencingToken::new(parts.token + 1);
     };
@@ -110,12 +110,12 @@ fn tokens_are_those_that_were_granted() {
     earlier(&mut parts);
     assert!(
         State::from_parts(parts).is_ok(),
-        "permits have tokens of their own"
+        "each permit has a separate token"
     );
 }
 
 #[test]
-fn nothing_is_listed_twice() {
+fn duplicate_entries_are_refused() {
     let holder = |parts: &mut StateParts| parts.holders.push(parts.holders[0].clone());
     assert_eq!(refused(mutex(), holder), "no holder is listed twice");
     let waiter = |parts: &mut StateParts| parts.waiters.push(parts.waiters[0].clone());
@@ -137,7 +137,7 @@ fn nothing_is_listed_twice() {
 }
 
 #[test]
-fn bounds_cover_what_they_must() {
+fn bounds_must_cover_every_end() {
     let late = |parts: &mut StateParts| {
         parts.earliest = parts.holders[0].end.saturating_add(ms(1));
     };
@@ -158,6 +158,6 @@ fn bounds_cover_what_they_must() {
     };
     let mut parts = mutex();
     exactly(&mut parts);
-    let state = State::from_parts(parts.clone()).expect("it is covered");
+    let state = State::from_parts(parts.clone()).expect("consistent parts");
     assert_eq!(state.to_parts(), parts);
 }

@@ -1,4 +1,4 @@
-//! Random sequences of commands, judged after every step by the account in `ledger`.
+//! Random sequences of commands. The ledger in `ledger` checks every step.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{Key, ms, name};
 const SESSIONS: [char; 3] = ['a', 'b', 'c'];
 const WAITER_LEASE: Duration = ms(12);
 
-/// What happens next; numbers choose among what there is then.
+/// A step of a sequence. `which` selects one of the attempts or commands so far.
 #[derive(Clone, Debug)]
 enum Move {
     Acquire(Ask),
@@ -61,15 +61,15 @@ struct Ask {
     limits: Limits,
     /// Deliver before, relative to now, in ms.
     deliver: i64,
-    /// Takes the key for something else.
-    other: bool,
+    /// Uses another kind of lock than the key's spec.
+    other_kind: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Pass {
     Micros(u64),
-    /// To the earliest end of a holder or place, less so many µs.
-    ToTheEdge(u64),
+    /// To the earliest end of a holder or waiter, minus this number of µs.
+    ToNextEnd(u64),
 }
 
 fn asks() -> impl Strategy<Value = Ask> {
@@ -85,10 +85,10 @@ fn asks() -> impl Strategy<Value = Ask> {
         holders,
     });
     let deliver = prop_oneof![10 => 0..40_i64, 1 => Just(-1), 1 => Just(41)];
-    let who = (0..3_usize, 0..3_u64, 1..4_u32, 1..30_u64);
-    let other = prop::bool::weighted(0.03);
-    (who, wait, floor, limits, deliver, other).prop_map(
-        |((session, owner, mode, lease), wait, floor, limits, deliver, other)| Ask {
+    let target = (0..3_usize, 0..3_u64, 1..4_u32, 1..30_u64);
+    let other_kind = prop::bool::weighted(0.03);
+    (target, wait, floor, limits, deliver, other_kind).prop_map(
+        |((session, owner, mode, lease), wait, floor, limits, deliver, other_kind)| Ask {
             session,
             owner,
             mode,
@@ -97,7 +97,7 @@ fn asks() -> impl Strategy<Value = Ask> {
             floor,
             limits,
             deliver,
-            other,
+            other_kind,
         },
     )
 }
@@ -111,7 +111,7 @@ fn moves() -> impl Strategy<Value = Move> {
     ];
     let pass = prop_oneof![
         3 => (0..3_000_u64).prop_map(Pass::Micros),
-        2 => (0..2_u64).prop_map(Pass::ToTheEdge),
+        2 => (0..2_u64).prop_map(Pass::ToNextEnd),
         1 => (3_000..120_000_u64).prop_map(Pass::Micros),
     ];
     prop_oneof![
@@ -146,7 +146,7 @@ fn specs() -> impl Strategy<Value = LockSpec> {
     prop::sample::select(all.map(|spec| spec.expect("valid")).to_vec())
 }
 
-/// One run: the key, what was sent to it, and the account.
+/// One run: the key, the commands that were sent, and the ledger.
 struct Run {
     key: Key,
     sent: Vec<Command>,
@@ -171,7 +171,7 @@ impl Run {
     fn play(&mut self, next: &Move) -> Result<(), TestCaseError> {
         match next {
             Move::Pass(Pass::Micros(us)) => self.key.now += us,
-            Move::Pass(Pass::ToTheEdge(short)) => self.pass_to_the_edge(*short),
+            Move::Pass(Pass::ToNextEnd(early)) => self.pass_to_next_end(*early),
             Move::Listen { session, reach } => self.key.set_reach(SESSIONS[*session], *reach),
             other => {
                 if let Some(command) = self.command(other) {
@@ -183,13 +183,13 @@ impl Run {
         Ok(())
     }
 
-    fn pass_to_the_edge(&mut self, short: u64) {
-        let look = self.key.look();
-        let holders = look.holders.iter().map(|h| h.remaining);
-        let ends = holders.chain(look.waiters.iter().map(|w| w.waiter_remaining));
+    fn pass_to_next_end(&mut self, early: u64) {
+        let inspection = self.key.inspect();
+        let holders = inspection.holders.iter().map(|h| h.remaining);
+        let ends = holders.chain(inspection.waiters.iter().map(|w| w.waiter_remaining));
         if let Some(first) = ends.min() {
             self.key
-                .pass(first.saturating_sub(Duration::from_micros(short)));
+                .pass(first.saturating_sub(Duration::from_micros(early)));
         }
     }
 
@@ -237,7 +237,7 @@ impl Run {
     }
 
     fn acquire(&mut self, ask: &Ask) -> Acquire {
-        let spec = if ask.other {
+        let spec = if ask.other_kind {
             LockSpec::semaphore(9).expect("valid")
         } else {
             self.key.spec
@@ -251,11 +251,12 @@ impl Run {
             Kind::Semaphore => Mode::Permits(ask.mode),
         };
         let micros = self.key.now.saturating_add_signed(ask.deliver * 1_000);
-        let by = ServerTime::from_micros(micros);
-        let mut request = Acquire::new(name(), spec, mode, operation, ms(ask.lease), by)
-            .expect("valid")
-            .with_label(Label::new(full_label(spec.kind(), operation)).expect("short"))
-            .with_limits(ask.limits);
+        let deliver_before = ServerTime::from_micros(micros);
+        let mut request =
+            Acquire::new(name(), spec, mode, operation, ms(ask.lease), deliver_before)
+                .expect("valid")
+                .with_label(Label::new(full_label(spec.kind(), operation)).expect("short"))
+                .with_limits(ask.limits);
         request.wait = ask.wait.map(|(listening, until)| {
             let wait = Wait::new(listening);
             until.map_or(wait, |after| {
@@ -270,12 +271,12 @@ impl Run {
         request
     }
 
-    /// One step, judged; and the same command at once again, which must change nothing.
+    /// Plays and checks one step. Then checks that a copy of the same command changes nothing.
     fn step(&mut self, command: &Command) -> Result<(), TestCaseError> {
-        let before = self.key.look();
+        let before = self.key.inspect();
         let was = self.key.clone();
         let reply = self.key.step(command);
-        let after = self.key.look();
+        let after = self.key.inspect();
         if matches!(command, Command::Inspect) {
             prop_assert_eq!(&self.key.state, &was.state);
             prop_assert_eq!(&reply, &Reply::Inspect(before.clone()));
@@ -289,31 +290,39 @@ impl Run {
             key: &self.key,
         };
         if let Err(violation) = self.ledger.check(&seen) {
-            let what =
+            let message =
                 format!("{violation}\n  {command:?}\n  {reply:?}\n  {before:#?}\n  {after:#?}");
-            return Err(TestCaseError::fail(what));
+            return Err(TestCaseError::fail(message));
         }
         self.tokens.extend(after.token);
         let parts = self.key.state.to_parts();
         prop_assert_eq!(State::from_parts(parts), Ok(self.key.state.clone()));
         let mut again = self.key.clone();
         again.step(command);
-        prop_assert_eq!(again.look(), after, "a copy of {:?} had an effect", command);
+        prop_assert_eq!(
+            again.inspect(),
+            after,
+            "a copy of {:?} had an effect",
+            command
+        );
         Ok(())
     }
 
-    /// When every attempt has been ended, in any order, nothing is left.
+    /// Checks that nothing is left after all attempts are released, or after all leases expire.
     fn release_all(&mut self) -> Result<(), TestCaseError> {
         let mut by_time = self.key.clone();
         by_time.now += 100_000;
-        prop_assert!(by_time.state.is_idle(by_time.at()), "after every lease");
+        prop_assert!(
+            by_time.state.is_idle(by_time.at()),
+            "idle after every lease"
+        );
         by_time.now = by_time.state.stored_end().as_micros();
-        prop_assert_eq!(by_time.look(), InspectReply::default());
+        prop_assert_eq!(by_time.inspect(), InspectReply::default());
         for attempt in self.attempts.clone() {
             self.step(&Command::Release(Release::new(name(), attempt)))?;
         }
-        let look = self.key.look();
-        prop_assert_eq!((look.holder_count, look.waiter_count), (0, 0));
+        let inspection = self.key.inspect();
+        prop_assert_eq!((inspection.holder_count, inspection.waiter_count), (0, 0));
         prop_assert!(self.key.state.is_idle(self.key.at()));
         Ok(())
     }
@@ -323,7 +332,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_sent_the_rules_hold(
+    fn rules_hold_for_random_commands(
         spec in specs(),
         moves in prop::collection::vec(moves(), 1..80),
     ) {

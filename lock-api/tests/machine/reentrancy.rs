@@ -1,11 +1,11 @@
-//! Rule 5: one owner, several holds.
+//! Rule 5: several holds of one owner.
 
 use leasehold_api::{EndReason, Mode, Refused, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
 #[test]
-fn holds_are_counted_and_end_in_any_order() {
+fn holds_are_counted_and_released_in_any_order() {
     let mut key = Key::mutex();
     let ops = [
         key.next_of('a', 1),
@@ -17,7 +17,7 @@ fn holds_are_counted_and_end_in_any_order() {
     }
     for (left, op) in [(2, ops[1]), (1, ops[0])] {
         let ReleaseReply::Released { holds_left, holder } = key.release(op) else {
-            panic!("it holds");
+            panic!("not released");
         };
         assert_eq!(
             (holds_left, holder.expect("held").mode),
@@ -38,7 +38,7 @@ fn holds_are_counted_and_end_in_any_order() {
 }
 
 #[test]
-fn a_mutex_held_twice_has_one_token() {
+fn nested_holds_share_a_token() {
     let mut key = Key::mutex();
     let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
     assert_eq!(
@@ -48,7 +48,7 @@ fn a_mutex_held_twice_has_one_token() {
 }
 
 #[test]
-fn the_same_owner_number_in_another_session_is_another_owner() {
+fn owner_is_read_with_its_session() {
     let mut key = Key::mutex();
     let (a, b) = (key.next_of('a', 1), key.next_of('b', 1));
     key.enter(Ask::write(a));
@@ -56,7 +56,7 @@ fn the_same_owner_number_in_another_session_is_another_owner() {
 }
 
 #[test]
-fn an_inner_hold_with_a_shorter_lease_shortens_nothing() {
+fn shorter_inner_lease_shortens_nothing() {
     let mut key = Key::mutex();
     let (outer, inner) = (key.next_of('a', 1), key.next_of('a', 1));
     key.enter(Ask::write(outer).lease(secs(20)));
@@ -66,7 +66,7 @@ fn an_inner_hold_with_a_shorter_lease_shortens_nothing() {
     );
     key.pass(secs(2));
     key.release(inner);
-    assert_eq!(key.look().holders[0].remaining, secs(18));
+    assert_eq!(key.inspect().holders[0].remaining, secs(18));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn all_holds_of_an_owner_expire_together() {
 }
 
 #[test]
-fn the_limit_of_holds_is_the_askers() {
+fn hold_limit_binds_its_own_attempt() {
     let mut key = Key::mutex();
     let ops = [
         key.next_of('a', 1),
@@ -97,13 +97,13 @@ fn the_limit_of_holds_is_the_askers() {
     ];
     key.enter(Ask::write(ops[0]));
     key.enter(Ask::write(ops[1]).limits(2, 10, 10));
-    let before = key.look();
+    let before = key.inspect();
     key.pass(ms(10));
     assert_eq!(
         key.refused(Ask::write(ops[2]).limits(2, 10, 10)),
         Refused::HoldLimit
     );
-    let after = key.look();
+    let after = key.inspect();
     assert_eq!(after.holders[0].holds, 2);
     assert_eq!(
         after.holders[0].remaining + ms(10),
@@ -112,7 +112,7 @@ fn the_limit_of_holds_is_the_askers() {
 }
 
 #[test]
-fn a_reader_re_enters_past_a_waiting_writer() {
+fn reader_re_enters_past_a_waiting_writer() {
     let mut key = Key::rw();
     let (one, writer, two, stranger) = (
         key.next_of('a', 1),
@@ -128,17 +128,17 @@ fn a_reader_re_enters_past_a_waiting_writer() {
 }
 
 #[test]
-fn a_writer_may_read_and_stays_alone() {
+fn writer_that_reads_stays_exclusive() {
     let mut key = Key::rw();
     let (write, read, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
     key.enter(Ask::write(write));
     key.enter(Ask::read(read));
     key.held(Ask::read(other));
-    assert_eq!(key.look().holders[0].mode, Mode::Exclusive);
+    assert_eq!(key.inspect().holders[0].mode, Mode::Exclusive);
 }
 
 #[test]
-fn a_reader_that_asks_to_write_would_wait_for_itself() {
+fn write_by_a_reader_would_deadlock() {
     let mut key = Key::rw();
     let (read, write, more) = (
         key.next_of('a', 1),
@@ -152,7 +152,7 @@ fn a_reader_that_asks_to_write_would_wait_for_itself() {
 }
 
 #[test]
-fn the_weight_of_an_owner_is_the_greatest_of_its_holds() {
+fn owner_weighs_as_much_as_its_strongest_hold() {
     let mut key = Key::rw();
     let (one, two, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
     key.enter(Ask::read(one));
@@ -179,7 +179,7 @@ fn semaphores_ignore_the_owner() {
 }
 
 #[test]
-fn who_waits_and_then_re_enters_by_another_attempt_holds_twice_at_its_turn() {
+fn two_queued_attempts_of_an_owner_become_two_holds() {
     let mut key = Key::rw();
     let writer = key.next('w');
     key.enter(Ask::write(writer));
@@ -187,10 +187,10 @@ fn who_waits_and_then_re_enters_by_another_attempt_holds_twice_at_its_turn() {
     key.queue(Ask::read(one));
     key.queue(Ask::read(two));
     key.release(writer);
-    let holders = key.look().holders;
+    let holders = key.inspect().holders;
     assert_eq!((holders.len(), holders[0].holds), (1, 2));
     key.release(one);
-    assert_eq!(key.look().holders[0].holds, 1);
+    assert_eq!(key.inspect().holders[0].holds, 1);
     key.release(two);
     assert_eq!(key.holding(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Rule 4, the bound on looking for the expired among many.
+//! Rule 4: the bound on scans for expired holders.
 
 use leasehold_api::bounds::{SCAN_FREELY, SCAN_INTERVAL};
 use leasehold_api::{
@@ -7,8 +7,8 @@ use leasehold_api::{
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
-/// A reader/writer lock with `n` readers that never end in these tests, after one scan at START.
-fn crowd(n: usize) -> Key {
+/// A reader/writer lock with `n` readers that never expire in these tests.
+fn readers(n: usize) -> Key {
     let mut key = Key::rw();
     for _ in 0..n {
         let reader = key.next('r');
@@ -17,8 +17,7 @@ fn crowd(n: usize) -> Key {
     key
 }
 
-/// Adds a reader with a short lease, and a reader that dies at once and is scanned away, so that
-/// the interval between scans starts now.
+/// Forces a scan, so that the scan interval starts now. Then adds a reader with a short lease.
 fn short_reader_after_a_scan(key: &mut Key, lease: std::time::Duration) -> Operation {
     let first = key.next('f');
     key.enter(Ask::read(first).lease(ms(1)));
@@ -31,8 +30,8 @@ fn short_reader_after_a_scan(key: &mut Key, lease: std::time::Duration) -> Opera
 }
 
 #[test]
-fn few_holders_are_searched_whenever_it_matters() {
-    let mut key = crowd(SCAN_FREELY - 1);
+fn few_holders_are_scanned_whenever_it_matters() {
+    let mut key = readers(SCAN_FREELY - 1);
     short_reader_after_a_scan(&mut key, ms(5));
     key.pass(ms(5));
     let (x, limit) = (key.next('x'), u32::try_from(SCAN_FREELY).expect("small"));
@@ -40,8 +39,8 @@ fn few_holders_are_searched_whenever_it_matters() {
 }
 
 #[test]
-fn among_many_a_dead_holder_may_count_for_the_scan_interval_and_no_longer() {
-    let mut key = crowd(SCAN_FREELY + 1);
+fn expired_holder_among_many_counts_for_at_most_the_scan_interval() {
+    let mut key = readers(SCAN_FREELY + 1);
     let limit = u32::try_from(SCAN_FREELY + 2).expect("small");
     let dead = short_reader_after_a_scan(&mut key, ms(5));
     key.pass(SCAN_INTERVAL - ms(1));
@@ -51,12 +50,12 @@ fn among_many_a_dead_holder_may_count_for_the_scan_interval_and_no_longer() {
             key.ask(Ask::read(x).limits(32, 10, limit)),
             AcquireReply::Refused(leasehold_api::Refused::HoldersFull)
         ),
-        "not searched again so soon"
+        "the next scan is not due yet"
     );
     assert_eq!(
         key.clone().renew(dead, LEASE),
         RenewReply::Lost(EndReason::Expired),
-        "its own command always finds it expired"
+        "the holder's own command finds it expired"
     );
     key.pass(ms(1));
     let y = key.next('y');
@@ -64,22 +63,22 @@ fn among_many_a_dead_holder_may_count_for_the_scan_interval_and_no_longer() {
 }
 
 #[test]
-fn an_inspection_never_shows_the_dead_however_many_there_are() {
-    let mut key = crowd(SCAN_FREELY + 1);
+fn inspection_never_shows_expired_holders() {
+    let mut key = readers(SCAN_FREELY + 1);
     short_reader_after_a_scan(&mut key, ms(5));
     key.pass(ms(5));
-    let holders = key.look().holder_count as usize;
+    let holders = key.inspect().holder_count as usize;
     assert_eq!(holders, SCAN_FREELY + 1);
 }
 
 #[test]
-fn a_grant_to_an_owner_whose_holder_expired_unseen_does_not_bring_it_back() {
+fn grant_does_not_revive_an_expired_holder_of_the_owner() {
     let mut key = Key::rw();
     let writer = key.next('w');
     key.enter(Ask::write(writer));
     let start = key.at();
-    let (first_to_go, older) = (key.next('f'), key.next_of('o', 7));
-    key.queue(Ask::read(first_to_go).until(start.saturating_add(ms(1))));
+    let (first, older) = (key.next('f'), key.next_of('o', 7));
+    key.queue(Ask::read(first).until(start.saturating_add(ms(1))));
     key.queue(Ask::read(older).until(start.saturating_add(ms(2))));
     for _ in 0..=SCAN_FREELY {
         let reader = key.next('r');
@@ -90,7 +89,7 @@ fn a_grant_to_an_owner_whose_holder_expired_unseen_does_not_bring_it_back() {
     key.queue(Ask::read(newer));
     key.release(writer);
     key.pass(ms(1));
-    key.poll(between); // The scan: the next one is not due for a while.
+    key.poll(between); // Scans; the next scan is not due yet.
     key.pass(ms(1));
     key.release(between);
     assert_eq!(key.granted(), [crate::support::id(newer)]);
@@ -105,7 +104,7 @@ fn a_grant_to_an_owner_whose_holder_expired_unseen_does_not_bring_it_back() {
 }
 
 #[test]
-fn readers_do_not_join_the_epoch_of_readers_that_are_gone() {
+fn reader_does_not_join_the_epoch_of_expired_readers() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     let before = key.enter(Ask::read(a).lease(ms(10))).token;
@@ -114,7 +113,7 @@ fn readers_do_not_join_the_epoch_of_readers_that_are_gone() {
 }
 
 #[test]
-fn an_upgrade_counts_no_reader_that_is_gone() {
+fn upgrade_ignores_expired_readers() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::read(a).lease(ms(10)));
@@ -128,7 +127,7 @@ fn an_upgrade_counts_no_reader_that_is_gone() {
 }
 
 #[test]
-fn an_acquire_that_fits_does_not_scan() {
+fn acquire_that_fits_does_not_scan() {
     let mut key = Key::semaphore(3);
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::permits(a, 1).lease(secs(1)));
@@ -138,18 +137,18 @@ fn an_acquire_that_fits_does_not_scan() {
     assert_eq!(
         parts.holders.len(),
         2,
-        "the first is over, but in nobody's way"
+        "the first has expired, but is not dropped"
     );
     assert_eq!(parts.last_scan, ServerTime::default());
 }
 
 #[test]
-fn an_expired_holder_does_not_keep_the_spec() {
+fn expired_holder_does_not_keep_the_spec() {
     let mut key = Key::semaphore(3);
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::permits(a, 1).lease(secs(1)));
     key.spec = LockSpec::semaphore(9).expect("valid");
     key.pass(secs(2));
     key.enter(Ask::permits(b, 1));
-    assert_eq!(key.look().spec, Some(key.spec));
+    assert_eq!(key.inspect().spec, Some(key.spec));
 }

@@ -1,4 +1,4 @@
-//! One key in virtual time, and short ways to say what is sent to it.
+//! One key in virtual time, and helpers that send commands to it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use leasehold_api::{
     ServerTime, SessionId, Wait,
 };
 
-/// Where the virtual clock starts, in µs: far enough from 0 that it can be stepped back.
+/// The start of the virtual clock, in µs: far enough from 0 to step the clock back.
 pub(crate) const START: u64 = 1_000_000_000;
-/// The waiter lease of every key here.
+/// The waiter lease of every key.
 pub(crate) const WAITER_LEASE: Duration = Duration::from_secs(5);
-/// The lease of an [`Ask`] that names none.
+/// The default lease of an [`Ask`].
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 pub(crate) const fn ms(n: u64) -> Duration {
@@ -34,9 +34,9 @@ pub(crate) fn session(letter: char) -> SessionId {
     SessionId::from_bytes([u8::try_from(letter).expect("an ASCII letter"); 16])
 }
 
-/// Plants the fault that the environment names; these tests must notice each.
+/// Enables the mutant that the environment names. The tests must fail with each mutant.
 #[cfg(leasehold_mutants)]
-fn plant() {
+fn enable_mutant() {
     if let Ok(name) = std::env::var("LEASEHOLD_MUTANT") {
         let mutant = leasehold_api::mutants::Mutant::from_name(&name);
         mutant.expect("the name of a mutant").plant();
@@ -44,9 +44,9 @@ fn plant() {
 }
 
 #[cfg(not(leasehold_mutants))]
-const fn plant() {}
+const fn enable_mutant() {}
 
-/// One key, its clock, and who listens.
+/// One key, its clock, and the reachability of sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) state: State,
@@ -54,21 +54,21 @@ pub(crate) struct Key {
     pub(crate) spec: LockSpec,
     pub(crate) settings: Settings,
     pub(crate) reach: BTreeMap<SessionId, Reach>,
-    /// What the last step told.
-    pub(crate) told: Vec<Message>,
+    /// The messages of the last step.
+    pub(crate) messages: Vec<Message>,
     sequences: BTreeMap<SessionId, u64>,
 }
 
 impl Key {
     pub(crate) fn of(spec: LockSpec) -> Self {
-        plant();
+        enable_mutant();
         Self {
             state: State::default(),
             now: START,
             spec,
             settings: Settings::default(),
             reach: BTreeMap::new(),
-            told: Vec::new(),
+            messages: Vec::new(),
             sequences: BTreeMap::new(),
         }
     }
@@ -102,13 +102,13 @@ impl Key {
         self.reach.insert(session(letter), reach);
     }
 
-    /// A fresh attempt of a session, by an owner of its own.
+    /// A new attempt of a session, by a new owner.
     pub(crate) fn next(&mut self, letter: char) -> Operation {
         let owner = 1_000 + self.sequences.get(&session(letter)).copied().unwrap_or(0);
         self.next_of(letter, owner)
     }
 
-    /// A fresh attempt of a session, by this owner.
+    /// A new attempt of a session, by this owner.
     pub(crate) fn next_of(&mut self, letter: char, owner: u64) -> Operation {
         let session = session(letter);
         let sequence = self.sequences.entry(session).or_insert(0);
@@ -128,8 +128,8 @@ impl Key {
             settings: self.settings,
             reachable: &reachable,
         };
-        let (reply, told) = step(&mut self.state, env, command);
-        self.told = told;
+        let (reply, messages) = step(&mut self.state, env, command);
+        self.messages = messages;
         reply
     }
 
@@ -138,7 +138,7 @@ impl Key {
         self.deliver(request)
     }
 
-    /// Delivers an acquire made earlier, as a re-sending would.
+    /// Delivers an acquire that was built earlier, like a retry.
     pub(crate) fn deliver(&mut self, request: Acquire) -> AcquireReply {
         match self.step(&Command::Acquire(request)) {
             Reply::Acquire(reply) => reply,
@@ -146,7 +146,7 @@ impl Key {
         }
     }
 
-    /// Acquires at once or panics.
+    /// Acquires, or panics if the key is not free.
     pub(crate) fn enter(&mut self, ask: Ask) -> Acquired {
         match self.ask(ask) {
             AcquireReply::Acquired(acquired) => acquired,
@@ -154,7 +154,7 @@ impl Key {
         }
     }
 
-    /// Queues or panics.
+    /// Queues, or panics.
     pub(crate) fn queue(&mut self, ask: Ask) -> Queued {
         match self.ask(ask) {
             AcquireReply::Queued(queued) => queued,
@@ -162,15 +162,15 @@ impl Key {
         }
     }
 
-    /// Is told that it is held, or panics.
+    /// Expects `Contended`, or panics.
     pub(crate) fn held(&mut self, ask: Ask) -> Contention {
         match self.ask(ask.no_wait()) {
             AcquireReply::Contended(held) => held,
-            other => panic!("{other:?}, wanted Held"),
+            other => panic!("{other:?}, wanted Contended"),
         }
     }
 
-    /// Is refused or panics.
+    /// Expects a refusal, or panics.
     pub(crate) fn refused(&mut self, ask: Ask) -> Refused {
         match self.ask(ask) {
             AcquireReply::Refused(refused) => refused,
@@ -200,7 +200,7 @@ impl Key {
     pub(crate) fn release(&mut self, operation: Operation) -> ReleaseReply {
         match self.step(&Command::Release(Release::new(name(), operation))) {
             Reply::Release(reply) => reply,
-            other => panic!("{other:?} for an end"),
+            other => panic!("{other:?} for a release"),
         }
     }
 
@@ -228,34 +228,34 @@ impl Key {
         }
     }
 
-    pub(crate) fn look(&self) -> InspectReply {
+    pub(crate) fn inspect(&self) -> InspectReply {
         match self.clone().step(&Command::Inspect) {
             Reply::Inspect(reply) => reply,
             other => panic!("{other:?} for an inspection"),
         }
     }
 
-    /// Labels of the waiters, in order.
+    /// The labels of the waiters, in order.
     pub(crate) fn waiting(&self) -> Vec<String> {
-        let waiters = self.look().waiters;
+        let waiters = self.inspect().waiters;
         waiters.iter().map(|w| w.label.to_string()).collect()
     }
 
-    /// Labels of the holders, sorted.
+    /// The labels of the holders, sorted.
     pub(crate) fn holding(&self) -> Vec<String> {
-        let holders = self.look().holders;
+        let holders = self.inspect().holders;
         let mut labels: Vec<_> = holders.iter().map(|h| h.label.to_string()).collect();
         labels.sort();
         labels
     }
 
-    /// Which attempts the last step told of their grants, in order.
+    /// The attempts that the last step notified of a grant, in order.
     pub(crate) fn granted(&self) -> Vec<(SessionId, u64)> {
         let granted = |message: &Message| match message.payload {
             Payload::Granted { sequence, .. } => Some((message.to, sequence)),
             _ => None,
         };
-        self.told.iter().filter_map(granted).collect()
+        self.messages.iter().filter_map(granted).collect()
     }
 }
 
@@ -263,18 +263,18 @@ pub(crate) fn name() -> Name {
     Name::new("key").expect("valid")
 }
 
-/// Who an operation belongs to, as its label says: session letter and sequence.
+/// The label of an operation: session letter and sequence.
 pub(crate) fn label(operation: Operation) -> String {
     let letter = char::from(operation.session.as_bytes()[0]);
     format!("{letter}{}", operation.sequence)
 }
 
-/// Session and sequence, as messages name an operation.
+/// The session and the sequence, by which messages name an operation.
 pub(crate) fn id(operation: Operation) -> (SessionId, u64) {
     (operation.session, operation.sequence)
 }
 
-/// An acquire in the making: by default it waits, listens, and asks for [`LEASE`].
+/// A builder for an acquire. By default it waits, listens, and has the lease [`LEASE`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     operation: Operation,
@@ -316,7 +316,7 @@ impl Ask {
         self
     }
 
-    pub(crate) fn deaf(mut self) -> Self {
+    pub(crate) fn not_listening(mut self) -> Self {
         self.wait = Some(Wait::new(false));
         self
     }
@@ -350,13 +350,20 @@ impl Ask {
         self
     }
 
-    /// The request, made at the key's time.
+    /// Builds the request at the key's time.
     pub(crate) fn request(self, key: &Key) -> Acquire {
-        let by = key.at().saturating_add(self.deliver_in);
-        let mut request = Acquire::new(name(), key.spec, self.mode, self.operation, self.lease, by)
-            .expect("valid")
-            .with_label(Label::new(label(self.operation)).expect("short"))
-            .with_limits(self.limits);
+        let deliver_before = key.at().saturating_add(self.deliver_in);
+        let mut request = Acquire::new(
+            name(),
+            key.spec,
+            self.mode,
+            self.operation,
+            self.lease,
+            deliver_before,
+        )
+        .expect("valid")
+        .with_label(Label::new(label(self.operation)).expect("short"))
+        .with_limits(self.limits);
         request.wait = self.wait;
         request.floor = self.floor;
         request

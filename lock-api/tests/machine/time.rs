@@ -1,4 +1,4 @@
-//! Rules 1 to 3: whose clock, what a reply's remaining time means, when to come back.
+//! Rules 1 to 3: the clock, remaining times, and `poll_after`.
 
 use leasehold_api::machine::Reach;
 use leasehold_api::{AcquireReply, EndReason, PollReply, RenewReply};
@@ -6,7 +6,7 @@ use leasehold_api::{AcquireReply, EndReason, PollReply, RenewReply};
 use crate::support::{Ask, Key, LEASE, WAITER_LEASE, ms, secs};
 
 #[test]
-fn a_holder_is_over_at_the_very_instant_of_its_end() {
+fn holder_expires_exactly_at_its_end() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a).lease(secs(1)));
@@ -19,7 +19,7 @@ fn a_holder_is_over_at_the_very_instant_of_its_end() {
 }
 
 #[test]
-fn its_own_renewal_is_late_at_the_very_instant_of_the_end() {
+fn renewal_exactly_at_the_end_is_lost() {
     let mut key = Key::mutex();
     let a = key.next('a');
     key.enter(Ask::write(a).lease(secs(1)));
@@ -31,7 +31,7 @@ fn its_own_renewal_is_late_at_the_very_instant_of_the_end() {
 }
 
 #[test]
-fn a_waiter_is_over_at_the_very_instant_of_its_end() {
+fn waiter_expires_exactly_at_its_end() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
@@ -44,21 +44,21 @@ fn a_waiter_is_over_at_the_very_instant_of_its_end() {
 }
 
 #[test]
-fn a_redelivered_acquire_is_answered_with_what_is_left_now() {
+fn redelivered_acquire_reports_the_time_left_now() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let request = Ask::write(a).request(&key);
     key.deliver(request.clone());
     key.pass(secs(2));
     let AcquireReply::Acquired(again) = key.deliver(request) else {
-        panic!("it holds");
+        panic!("not acquired");
     };
     assert_eq!(again.remaining, secs(28));
     assert_eq!(again.holds, 1);
 }
 
 #[test]
-fn a_redelivered_acquire_reports_a_waiter_and_extends_nothing() {
+fn redelivered_acquire_does_not_refresh_its_waiter() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a));
@@ -66,31 +66,31 @@ fn a_redelivered_acquire_reports_a_waiter_and_extends_nothing() {
     key.deliver(request.clone());
     key.pass(secs(2));
     let AcquireReply::Queued(again) = key.deliver(request) else {
-        panic!("it waits");
+        panic!("not queued");
     };
     assert_eq!(again.waiter_remaining, secs(3));
     assert_eq!(key.waiting(), ["b1"]);
 }
 
 #[test]
-fn the_first_few_come_back_at_the_earliest_change_the_others_staggered() {
+fn first_waiters_poll_at_the_earliest_change_and_others_staggered() {
     let mut key = Key::mutex();
     let holder = key.next('h');
     key.enter(Ask::write(holder).lease(ms(300)));
-    let mut checks = Vec::new();
+    let mut delays = Vec::new();
     for _ in 0..70 {
         let waiter = key.next('w');
-        checks.push(key.queue(Ask::write(waiter)).poll_after);
+        delays.push(key.queue(Ask::write(waiter)).poll_after);
     }
-    assert!(checks[..4].iter().all(|check| *check == ms(300)));
+    assert!(delays[..4].iter().all(|delay| *delay == ms(300)));
     let poll = ms(1_000);
-    assert!(checks[4..].iter().all(|c| *c >= poll / 2 && *c <= poll));
-    let different: std::collections::BTreeSet<_> = checks[4..68].iter().collect();
+    assert!(delays[4..].iter().all(|c| *c >= poll / 2 && *c <= poll));
+    let different: std::collections::BTreeSet<_> = delays[4..68].iter().collect();
     assert_eq!(different.len(), 64, "64 steps of the stagger");
 }
 
 #[test]
-fn nobody_is_told_to_come_back_later_than_the_poll_interval() {
+fn poll_after_is_at_most_the_poll_interval() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a).lease(secs(600)));
@@ -100,7 +100,7 @@ fn nobody_is_told_to_come_back_later_than_the_poll_interval() {
 }
 
 #[test]
-fn held_names_the_holder_that_ends_first() {
+fn contention_names_the_holder_that_expires_first() {
     let mut key = Key::rw();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::read(a).lease(secs(9)));
@@ -111,7 +111,7 @@ fn held_names_the_holder_that_ends_first() {
 }
 
 #[test]
-fn a_waiter_never_outlasts_the_waiters_own_deadline() {
+fn waiter_expires_at_its_wait_deadline() {
     let mut key = Key::mutex();
     let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
     key.enter(Ask::write(a));
@@ -122,23 +122,23 @@ fn a_waiter_never_outlasts_the_waiters_own_deadline() {
     );
     key.pass(secs(3));
     let PollReply::Queued(queued) = key.poll(b) else {
-        panic!("it waits");
+        panic!("not queued");
     };
     assert_eq!(queued.waiter_remaining, secs(3));
     key.pass(secs(3));
     assert_eq!(key.poll(b), PollReply::Gone(EndReason::Expired));
-    let over = key.at();
+    let past = key.at();
     assert!(
         matches!(
-            key.ask(Ask::write(c).until(over)),
+            key.ask(Ask::write(c).until(past)),
             AcquireReply::Contended(_)
         ),
-        "who has given up already gets no waiter"
+        "an attempt past its deadline is not queued"
     );
 }
 
 #[test]
-fn a_offer_out_of_the_queue_tells_what_is_left_of_the_waiter() {
+fn granted_notification_has_the_waiters_remaining_time() {
     let mut key = Key::mutex();
     let (a, b) = (key.next('a'), key.next('b'));
     key.set_reach('b', Reach::Unknown);
@@ -146,8 +146,8 @@ fn a_offer_out_of_the_queue_tells_what_is_left_of_the_waiter() {
     key.queue(Ask::write(b));
     key.pass(secs(2));
     key.release(a);
-    let leasehold_api::machine::Payload::Granted { remaining, .. } = key.told[0].payload else {
-        panic!("{:?}", key.told);
+    let leasehold_api::machine::Payload::Granted { remaining, .. } = key.messages[0].payload else {
+        panic!("{:?}", key.messages);
     };
     assert_eq!(remaining, secs(3));
 }

@@ -6,20 +6,20 @@ use leasehold_api::{Refused, RenewReply};
 use crate::support::{Ask, Key, START, ms};
 
 #[test]
-fn each_exclusive_holder_has_a_greater_token() {
+fn each_exclusive_holder_has_a_higher_token() {
     let mut key = Key::mutex();
     let mut last = 0;
     for _ in 0..5 {
         let a = key.next('a');
         let token = key.enter(Ask::write(a)).token.get();
-        assert!(token > last, "in the same microsecond too");
+        assert!(token > last, "even in the same microsecond");
         last = token;
         key.release(a);
     }
 }
 
 #[test]
-fn a_token_is_at_least_the_time_in_microseconds() {
+fn token_is_at_least_the_time_in_microseconds() {
     let mut key = Key::mutex();
     let a = key.next('a');
     assert_eq!(key.enter(Ask::write(a)).token.get(), START);
@@ -30,7 +30,7 @@ fn a_token_is_at_least_the_time_in_microseconds() {
 }
 
 #[test]
-fn overlapping_readers_share_a_epoch_and_a_writer_starts_another() {
+fn overlapping_readers_share_an_epoch() {
     let mut key = Key::rw();
     let (a, b, c, w) = (key.next('a'), key.next('b'), key.next('c'), key.next('w'));
     let first = key.enter(Ask::read(a)).token;
@@ -44,7 +44,7 @@ fn overlapping_readers_share_a_epoch_and_a_writer_starts_another() {
 }
 
 #[test]
-fn a_floor_is_exceeded() {
+fn token_is_above_the_floor() {
     let mut key = Key::mutex();
     let a = key.next('a');
     assert_eq!(
@@ -54,32 +54,32 @@ fn a_floor_is_exceeded() {
 }
 
 #[test]
-fn a_floor_above_the_readers_token_starts_a_epoch_that_they_adopt() {
+fn higher_floor_starts_an_epoch_that_readers_adopt() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     let first = key.enter(Ask::read(a)).token.get();
     let second = key.enter(Ask::read(b).floor(first + 1)).token;
     assert_eq!(second.get(), first + 2);
     let RenewReply::Renewed { token, .. } = key.renew(a, ms(1)) else {
-        panic!("it holds");
+        panic!("not renewed");
     };
     assert_eq!(token, second);
 }
 
 #[test]
-fn a_floor_seen_in_this_very_epoch_joins_it() {
+fn floor_equal_to_the_token_joins_the_epoch() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     let first = key.enter(Ask::read(a)).token;
     key.enter(Ask::read(b));
     key.release(a);
-    // It reads again, having seen the token by which the other still reads.
+    // Its floor is the token of the epoch in which the other reader still holds.
     let again = key.next('a');
     assert_eq!(key.enter(Ask::read(again).floor(first.get())).token, first);
 }
 
 #[test]
-fn a_writer_exceeds_an_equal_floor() {
+fn writer_gets_a_token_above_an_equal_floor() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));
     let first = key.enter(Ask::read(a)).token;
@@ -88,7 +88,7 @@ fn a_writer_exceeds_an_equal_floor() {
 }
 
 #[test]
-fn a_floor_too_far_ahead_of_clock_and_token_is_refused() {
+fn floor_too_far_ahead_is_refused() {
     let day = u64::try_from(MAX_FLOOR_AHEAD.as_micros()).expect("a day");
     let mut key = Key::mutex();
     let a = key.next('a');
@@ -96,7 +96,7 @@ fn a_floor_too_far_ahead_of_clock_and_token_is_refused() {
         key.refused(Ask::write(a).floor(START + day + 1)),
         Refused::FloorTooHigh
     );
-    assert_eq!(key.look(), leasehold_api::InspectReply::default());
+    assert_eq!(key.inspect(), leasehold_api::InspectReply::default());
     let token = key.enter(Ask::write(a).floor(START + day)).token.get();
     assert_eq!(token, START + day + 1);
     key.release(a);
@@ -105,7 +105,7 @@ fn a_floor_too_far_ahead_of_clock_and_token_is_refused() {
 }
 
 #[test]
-fn no_floor_leads_beyond_what_can_be_counted_exactly() {
+fn floor_above_the_maximum_is_refused() {
     let mut key = Key::mutex();
     key.now = MAX_FLOOR - 1;
     let a = key.next('a');
@@ -117,7 +117,7 @@ fn no_floor_leads_beyond_what_can_be_counted_exactly() {
 }
 
 #[test]
-fn a_restart_that_lost_the_token_is_covered_by_the_clock_or_a_floor() {
+fn clock_or_floor_keeps_tokens_increasing_after_data_loss() {
     let mut key = Key::mutex();
     let a = key.next('a');
     let seen = key.enter(Ask::write(a)).token;
@@ -125,24 +125,24 @@ fn a_restart_that_lost_the_token_is_covered_by_the_clock_or_a_floor() {
     key.pass(ms(1));
     assert!(
         key.clone().enter(Ask::write(a)).token > seen,
-        "by the clock"
+        "the clock has advanced"
     );
     key.now = START - 1_000_000;
     assert!(
         key.enter(Ask::write(a).floor(seen.get())).token > seen,
-        "by the floor"
+        "the floor has the last token"
     );
 }
 
 #[test]
-fn permits_have_tokens_of_their_own() {
+fn each_permit_has_a_separate_token() {
     let mut key = Key::semaphore(3);
     let (a, b) = (key.next('a'), key.next('b'));
     let first = key.enter(Ask::permits(a, 1)).token;
     let second = key.enter(Ask::permits(b, 1)).token;
     assert!(second > first);
     let RenewReply::Renewed { token, .. } = key.renew(a, ms(1)) else {
-        panic!("it holds");
+        panic!("not renewed");
     };
     assert_eq!(token, first);
 }

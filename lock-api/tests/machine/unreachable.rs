@@ -1,4 +1,4 @@
-//! Rule 9: waiters that nobody can reach.
+//! Rule 9: unreachable waiters.
 
 use leasehold_api::machine::Reach;
 use leasehold_api::{AcquireReply, PollReply};
@@ -6,42 +6,46 @@ use leasehold_api::{AcquireReply, PollReply};
 use crate::support::{Ask, Key, id, secs};
 
 #[test]
-fn who_does_not_hear_is_passed_over_but_keeps_its_ticket() {
+fn unreachable_waiter_is_passed_over_and_keeps_its_ticket() {
     let mut key = Key::mutex();
-    let (a, deaf, b) = (key.next('a'), key.next('d'), key.next('b'));
+    let (a, unreachable, b) = (key.next('a'), key.next('d'), key.next('b'));
     key.enter(Ask::write(a));
-    key.queue(Ask::write(deaf));
+    key.queue(Ask::write(unreachable));
     key.queue(Ask::write(b));
     key.set_reach('d', Reach::Nobody);
     key.release(a);
     assert_eq!(key.granted(), [id(b)]);
-    assert!(key.look().waiters[0].unreachable);
+    assert!(key.inspect().waiters[0].unreachable);
     key.set_reach('d', Reach::Listening);
     let late = key.next('l');
     key.queue(Ask::write(late));
-    assert!(matches!(key.poll(deaf), PollReply::Queued(q) if q.ahead == 0));
+    assert!(matches!(key.poll(unreachable), PollReply::Queued(q) if q.ahead == 0));
     assert!(
-        !key.look().waiters[0].unreachable,
-        "its poll clears the watermark"
+        !key.inspect().waiters[0].unreachable,
+        "its poll clears the mark"
     );
     key.release(b);
-    assert_eq!(key.granted(), [id(deaf)], "before those who came after it");
+    assert_eq!(key.granted(), [id(unreachable)], "it keeps its ticket");
 }
 
 #[test]
-fn who_does_not_say_that_it_listens_is_never_unreachable() {
+fn waiter_that_does_not_listen_is_never_unreachable() {
     let mut key = Key::mutex();
-    let (a, quiet) = (key.next('a'), key.next('q'));
+    let (a, polling) = (key.next('a'), key.next('q'));
     key.set_reach('q', Reach::Nobody);
     key.enter(Ask::write(a));
-    key.queue(Ask::write(quiet).deaf());
+    key.queue(Ask::write(polling).not_listening());
     key.release(a);
     assert_eq!(key.holding(), ["q1"]);
-    assert_eq!(key.told, [], "and there is nobody to tell");
+    assert_eq!(
+        key.messages,
+        [],
+        "a waiter that doesn't listen is not notified"
+    );
 }
 
 #[test]
-fn what_the_latest_poll_says_counts() {
+fn latest_poll_decides_whether_it_listens() {
     let mut key = Key::mutex();
     let (a, q) = (key.next('a'), key.next('q'));
     key.set_reach('q', Reach::Nobody);
@@ -64,43 +68,43 @@ fn unknown_reachability_counts_as_reachable() {
 }
 
 #[test]
-fn a_waiter_is_marked_twice_and_then_granted_like_any_other() {
+fn waiter_is_marked_unreachable_at_most_twice() {
     let mut key = Key::mutex();
-    let (mut holder, deaf) = (key.next('a'), key.next('d'));
+    let (mut holder, unreachable) = (key.next('a'), key.next('d'));
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::write(holder));
-    key.queue(Ask::write(deaf));
-    for watermark in 1..=2 {
+    key.queue(Ask::write(unreachable));
+    for mark in 1..=2 {
         key.release(holder);
-        assert!(key.look().waiters[0].unreachable, "watermark {watermark}");
+        assert!(key.inspect().waiters[0].unreachable, "mark {mark}");
         holder = key.next('a');
         key.enter(Ask::write(holder));
-        key.poll(deaf);
-        assert!(!key.look().waiters[0].unreachable);
+        key.poll(unreachable);
+        assert!(!key.inspect().waiters[0].unreachable);
     }
     key.release(holder);
-    assert_eq!(key.holding(), ["d1"], "a offer, to be told or polled for");
+    assert_eq!(key.holding(), ["d1"], "the third time, it gets an offer");
 }
 
 #[test]
-fn if_all_are_unreachable_the_key_is_free_for_whoever_asks() {
+fn key_with_only_unreachable_waiters_counts_as_free() {
     let mut key = Key::mutex();
-    let (a, deaf, b) = (key.next('a'), key.next('d'), key.next('b'));
+    let (a, unreachable, b) = (key.next('a'), key.next('d'), key.next('b'));
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::write(a));
-    key.queue(Ask::write(deaf));
+    key.queue(Ask::write(unreachable));
     key.release(a);
     key.enter(Ask::write(b).no_wait());
     assert_eq!(key.waiting(), ["d1"]);
 }
 
 #[test]
-fn if_one_is_not_unreachable_the_key_is_not_free() {
+fn reachable_waiter_behind_an_unreachable_one_is_granted() {
     let mut key = Key::semaphore(2);
-    let (a, deaf, big, b) = (key.next('a'), key.next('d'), key.next('g'), key.next('b'));
+    let (a, unreachable, big, b) = (key.next('a'), key.next('d'), key.next('g'), key.next('b'));
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::permits(a, 2));
-    key.queue(Ask::permits(deaf, 1));
+    key.queue(Ask::permits(unreachable, 1));
     key.queue(Ask::permits(big, 2));
     key.release(a);
     assert_eq!(key.holding(), ["g1"]);
@@ -108,36 +112,36 @@ fn if_one_is_not_unreachable_the_key_is_not_free() {
 }
 
 #[test]
-fn the_poll_of_who_is_unreachable_takes_a_free_key() {
+fn poll_of_an_unreachable_waiter_takes_a_free_key() {
     let mut key = Key::mutex();
-    let (a, deaf) = (key.next('a'), key.next('d'));
+    let (a, unreachable) = (key.next('a'), key.next('d'));
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::write(a));
-    key.queue(Ask::write(deaf));
+    key.queue(Ask::write(unreachable));
     key.release(a);
-    assert!(matches!(key.poll(deaf), PollReply::Acquired(_)));
+    assert!(matches!(key.poll(unreachable), PollReply::Acquired(_)));
 }
 
 #[test]
-fn a_redelivered_acquire_clears_no_watermark() {
+fn redelivered_acquire_does_not_clear_the_mark() {
     let mut key = Key::mutex();
-    let (a, deaf) = (key.next('a'), key.next('d'));
+    let (a, unreachable) = (key.next('a'), key.next('d'));
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::write(a));
-    let request = Ask::write(deaf).request(&key);
+    let request = Ask::write(unreachable).request(&key);
     key.deliver(request.clone());
     key.release(a);
     assert!(matches!(key.deliver(request), AcquireReply::Queued(_)));
-    assert!(key.look().waiters[0].unreachable);
+    assert!(key.inspect().waiters[0].unreachable);
 }
 
 #[test]
-fn an_unreachable_waiter_ends_like_any_other() {
+fn unreachable_waiter_expires_like_any_other() {
     let mut key = Key::mutex();
-    let (a, deaf) = (key.next('a'), key.next('d'));
+    let (a, unreachable) = (key.next('a'), key.next('d'));
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::write(a));
-    key.queue(Ask::write(deaf));
+    key.queue(Ask::write(unreachable));
     key.release(a);
     key.pass(secs(5));
     assert!(key.state.is_idle(key.at()));

@@ -285,7 +285,7 @@ async fn no_secret_is_printed() {
     assert!(operations.len() > 5, "{}", operations.len());
     shown += &lines().join("\n");
     for part in [
-        "granted", "queued", "renewed", "lost", "ended", "polled", "Guard", "Rw",
+        "granted", "queued", "renewed", "lost", "released", "polled", "Guard", "Rw",
     ] {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
