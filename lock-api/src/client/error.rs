@@ -1,4 +1,4 @@
-//! What a user's call can come to, besides success.
+//! Errors, outcomes and losses: the results of a user's calls.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -12,104 +12,141 @@ use crate::request::{Kind, LockSpec};
 /// The error of a client library.
 type Cause = Arc<dyn StdError + Send + Sync>;
 
-/// Why a call failed; the variants say what to do next.
+/// Why a call failed. Each variant says what to do next.
 ///
-/// Contention is not among them: that somebody else holds a lock, or that the time to wait was
-/// over, is an [`Outcome`].
+/// Contention is not an error. If another owner holds the lock, or the time to wait runs out, you
+/// get an [`Outcome`].
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// match locks.mutex("invoice:42")?.try_lock().await {
+///     Ok(outcome) => println!("acquired: {}", outcome.is_acquired()),
+///     Err(error) if error.is_transient() => println!("try again later: {error}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The input breaks a limit. Nothing was sent. Fix the caller.
+    /// The input is outside its limits. Nothing was sent. Fix the caller.
     #[error("invalid input: {0}")]
     InvalidInput(InvalidInput),
-    /// The server could not be reached, and nothing was changed. Try again later.
+    /// The server could not be reached, and nothing changed. Try again later.
     #[error("the lock service is unavailable: {reason}")]
     Unavailable {
         /// What happened.
         reason: String,
-        /// The client library's error, whose words are in `reason`: for programs, and no
-        /// [`source`](StdError::source), or reports would say everything twice.
+        /// The client library's error, for programs that downcast it.
+        ///
+        /// `reason` already contains its message. It isn't the [`source`](StdError::source),
+        /// because error reports would then print the message twice.
         cause: Option<Cause>,
     },
-    /// No answer came. What the call may have left on the server is being ended in the
-    /// background, or ends with its lease. Try again later.
-    #[error("the lock service did not answer, the outcome is unknown: {reason}")]
+    /// The server did not answer, so the call may or may not have taken effect. Try again later.
+    ///
+    /// The client releases in the background what the call may have left on the server. If that
+    /// fails, it expires with its lease.
+    #[error("the lock service did not answer; the outcome is unknown: {reason}")]
     OutcomeUnknown {
         /// What happened.
         reason: String,
-        /// The client library's error, whose words are in `reason`: for programs, and no
-        /// [`source`](StdError::source), or reports would say everything twice.
+        /// The client library's error, for programs that downcast it.
+        ///
+        /// `reason` already contains its message. It isn't the [`source`](StdError::source),
+        /// because error reports would then print the message twice.
         cause: Option<Cause>,
     },
-    /// The server refuses for good. Fix its configuration, or the client's.
-    #[error("the lock service rejects the client: {reason}")]
+    /// The server rejected the request, and would reject it again. Fix the configuration of the
+    /// server or the client.
+    #[error("the lock service rejected the request: {reason}")]
     Rejected {
         /// What the server said.
         reason: String,
-        /// The client library's error, whose words are in `reason`: for programs, and no
-        /// [`source`](StdError::source), or reports would say everything twice.
+        /// The client library's error, for programs that downcast it.
+        ///
+        /// `reason` already contains its message. It isn't the [`source`](StdError::source),
+        /// because error reports would then print the message twice.
         cause: Option<Cause>,
     },
-    /// The key's state does not allow it; waiting would not help. Read the reason.
-    #[error("key {key:?}: refused: {}", refusal(asked, reason))]
+    /// The state of the key does not allow the request, and waiting would not help. The reason
+    /// says what to change.
+    #[error("key {key:?}: the request was refused: {}", refusal(asked, reason))]
     Refused {
         /// The key.
         key: Key,
-        /// What the key was asked for as.
+        /// The spec that was requested for the key.
         asked: LockSpec,
-        /// Why not.
+        /// Why the request was refused.
         reason: Refused,
     },
-    /// Something that is no lock of this library lives under the key. It was not touched.
-    #[error("key {key:?} holds a foreign value ({found}), which was not touched")]
+    /// The key holds a value that is not a lock of this library, or a lock in an unknown format.
+    /// It was not changed. Use another key or another prefix.
+    #[error("key {key:?} holds a foreign value ({found}); it was not changed")]
     ForeignValue {
         /// The key.
         key: Key,
-        /// Its type, or its format version.
+        /// The type of the value, or its format version.
         found: String,
     },
-    /// The backend cannot do this; its capabilities say so.
-    #[error("this backend does not support {what}")]
+    /// The backend does not support the operation, as its
+    /// [`Capabilities`](crate::Capabilities) say, or this kind of guard does not.
+    #[error("not supported: {what}")]
     Unsupported {
-        /// What it lacks.
+        /// The operation or feature.
         what: &'static str,
     },
-    /// The client was shut down, or its backend closed.
+    /// The client was shut down, or its backend was closed. Open a new client.
     #[error("the lock client is closed")]
     Closed,
-    /// The guard was released before. Take the lock anew.
-    #[error("key {key:?}: the guard was released already")]
+    /// The guard was already released. Take the lock again.
+    #[error("key {key:?}: the guard was already released")]
     Released {
         /// The key.
         key: Key,
     },
-    /// The lock was lost. Stop the work that it protected; the fencing token keeps a late write
-    /// out.
+    /// The lock was lost. Stop the work that it protected. If the protected resource checks
+    /// fencing tokens, it refuses a late write.
     #[error("key {key:?}: the lock was lost: {reason}")]
     Lost {
         /// The key.
         key: Key,
-        /// Why.
+        /// Why the lock was lost.
         reason: Loss,
     },
-    /// The hand-off cannot be adopted any more: somebody has adopted it, or its hold is over.
-    /// Take the lock anew.
-    #[error("key {key:?}: the hand-off is spent: {}", spent(reason))]
+    /// The hand-off can no longer be adopted: another call has adopted it, or its hold is gone.
+    /// Take the lock again.
+    #[error(
+        "key {key:?}: the hand-off can no longer be adopted: {}",
+        hold_ended(reason)
+    )]
     HandoffSpent {
         /// The key.
         key: Key,
-        /// What became of its hold.
+        /// Why the hold ended, as far as the server knows.
         reason: EndReason,
     },
 }
 
-/// The backend has none.
+/// The error of a backend without fencing tokens.
 pub(crate) const NO_TOKENS: Error = Error::Unsupported {
     what: "fencing tokens",
 };
 
 impl Error {
-    /// Which key it is about, if it is about one.
+    /// Returns the key that the error is about, if it is about a single key.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold_api::{Error, Key};
+    /// let key = Key::new("invoice:42")?;
+    /// assert_eq!(Error::Released { key: key.clone() }.key(), Some(&key));
+    /// assert_eq!(Error::Closed.key(), None);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub const fn key(&self) -> Option<&Key> {
         match self {
             Self::Refused { key, .. }
@@ -121,13 +158,21 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without any change.
+    /// Returns `true` if the same call may succeed later without any change.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold_api::Error;
+    /// let outage = Error::Unavailable { reason: "connection refused".into(), cause: None };
+    /// assert!(outage.is_transient());
+    /// assert!(!Error::Closed.is_transient());
+    /// ```
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
     }
 }
 
-// Not its `source`: the message is part of this error's own, and would be printed twice.
+// `InvalidInput` isn't the `source`, because reports would then print its message twice.
 impl From<InvalidInput> for Error {
     fn from(error: InvalidInput) -> Self {
         Self::InvalidInput(error)
@@ -135,7 +180,7 @@ impl From<InvalidInput> for Error {
 }
 
 impl BackendError {
-    /// As the user of a client sees it, of a call about a key.
+    /// Converts the error of a call about `key` into the error that the user gets.
     pub(crate) fn on(self, key: &Key) -> Error {
         match self {
             Self::Unavailable { reason, cause } => Error::Unavailable { reason, cause },
@@ -151,49 +196,50 @@ impl BackendError {
     }
 }
 
-/// Says a refusal in words.
+/// Describes why a request was refused.
 fn refusal(asked: &LockSpec, reason: &Refused) -> String {
     match reason {
-        Refused::Stale => "an attempt was older than another of this client".into(),
+        Refused::Stale => "a later attempt of this client reached the server first".into(),
         Refused::TooLate => "the attempt reached the server too late".into(),
         Refused::Mismatch { lives_with } => format!(
-            "asked for as a {}, while it is in use as a {}",
-            described(asked),
-            described(lives_with)
+            "it was requested as a {}, but it is in use as a {}",
+            describe(asked),
+            describe(lives_with)
         ),
-        Refused::QueueFull => "the key has as many waiters as are allowed".into(),
-        Refused::HoldersFull => "the key has as many holders as are allowed".into(),
-        Refused::HoldLimit => "the owner has nested as many holds as are allowed".into(),
+        Refused::QueueFull => "the queue of the key is full".into(),
+        Refused::HoldersFull => "the key has the maximum number of holders".into(),
+        Refused::HoldLimit => "the owner has the maximum number of nested holds".into(),
         Refused::WouldDeadlock => {
-            "the owner holds the key for reading and would wait for itself; upgrade instead".into()
+            "the owner has a read guard and would wait for itself; upgrade that guard instead"
+                .into()
         }
         Refused::FloorTooHigh => {
-            "the highest token seen is implausibly far ahead of the server's clock".into()
+            "the highest fencing token seen is too far ahead of the server's clock".into()
         }
     }
 }
 
-/// Says what has become of a hand-off.
-const fn spent(reason: &EndReason) -> &'static str {
+/// Describes how the hold of a hand-off ended.
+const fn hold_ended(reason: &EndReason) -> &'static str {
     match reason {
         EndReason::Expired => "its lease ran out",
-        EndReason::Forced => "its lock was released by force",
-        EndReason::Released | EndReason::Unknown => "it was adopted before, or its lock is gone",
+        EndReason::Forced => "the lock was released by force",
+        EndReason::Released | EndReason::Unknown => "it was already adopted, or the lock is gone",
     }
 }
 
-/// Says all that must be the same for those who share a key.
-fn described(spec: &LockSpec) -> String {
+/// Describes a spec with every setting that all users of a key must share.
+fn describe(spec: &LockSpec) -> String {
     format!(
         "{} (policy {:?}, waiter lease {:?})",
-        kind(spec),
+        describe_kind(spec),
         spec.policy(),
         spec.waiter_lease()
     )
 }
 
-/// Says what a key is in use as.
-pub(crate) fn kind(spec: &LockSpec) -> String {
+/// Describes the kind of lock that a key is in use as.
+pub(crate) fn describe_kind(spec: &LockSpec) -> String {
     match spec.kind() {
         Kind::Mutex => "mutex".into(),
         Kind::RwLock => "reader/writer lock".into(),
@@ -202,29 +248,42 @@ pub(crate) fn kind(spec: &LockSpec) -> String {
 }
 
 /// Why a lock was lost while its guard was in use.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, Loss};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard = locks.mutex("invoice:42")?.lock().await?;
+/// match guard.lost().await {
+///     Loss::Forced => println!("an operator released the lock"),
+///     loss => println!("stop the work: {loss}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
     /// The guard's local deadline passed before a renewal succeeded.
-    #[error("its lease ran out before it could be renewed")]
+    #[error("the lease ran out before it could be renewed")]
     Deadline,
-    /// The server says that the lease ran out.
-    #[error("the server let it expire")]
+    /// The server reports that the lease ran out.
+    #[error("the lease expired on the server")]
     Expired,
-    /// Somebody released it by force.
+    /// The lock was [released by force](crate::LockClient::force_release).
     #[error("it was released by force")]
     Forced,
-    /// The server does not know the lock any more: it lost its data, or somebody deleted it.
-    #[error("the server does not know it any more")]
+    /// The server no longer knows the lock: the server lost its data, or the key was deleted.
+    #[error("the server no longer knows it")]
     Unknown,
-    /// The server's clock was stepped, so that leases mean nothing.
+    /// The server's clock was stepped, so its leases can't be trusted.
     #[error("the server's clock was stepped")]
     ClockStepped,
-    /// The longest time for which the lock may be held is over.
-    #[error("it was held for as long as it may be held")]
+    /// The guard reached its [`max_hold`](crate::Mutex::max_hold).
+    #[error("it reached its maximum hold time")]
     MaxHold,
     /// The client was shut down while the guard was in use.
-    #[error("its client was shut down")]
+    #[error("the client was shut down")]
     ClientClosed,
 }
 
@@ -238,31 +297,69 @@ impl From<EndReason> for Loss {
     }
 }
 
-/// What an attempt to take a lock came to.
+/// The result of an attempt to take a lock, if the attempt may end without it.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, Outcome};
+/// # use std::time::Duration;
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// match locks.mutex("invoice:42")?.lock_within(Duration::from_secs(5)).await? {
+///     Outcome::Acquired(guard) => println!("acquired: {}", guard.key()),
+///     Outcome::Held(contention) => println!("held by {:?}", contention.holder),
+///     Outcome::TimedOut(timed_out) => println!("gave up after {:?}", timed_out.waited),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-#[must_use = "an outcome may carry a guard, which releases its lock when it is dropped"]
+#[must_use = "an outcome may carry a guard, and a dropped guard releases its lock"]
 pub enum Outcome<G> {
-    /// It is held.
+    /// You have the lock.
     Acquired(G),
-    /// Somebody else has it, and the call was not to wait: only the `try_…` forms answer this.
+    /// Another owner has the lock. Only the `try_…` methods return this.
     Held(Contention),
-    /// The time to wait was over: only the `…_within` forms answer this.
+    /// The time to wait ran out. Only the `…_within` methods return this.
     TimedOut(TimedOut),
 }
 
-/// A wait that ended without the lock.
+/// Details of a wait that timed out.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, Outcome};
+/// # use std::time::Duration;
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let report = locks.mutex("report")?;
+/// if let Outcome::TimedOut(timed_out) = report.lock_within(Duration::from_secs(5)).await? {
+///     println!("waited {:?}, {:?} waiters ahead", timed_out.waited, timed_out.ahead);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TimedOut {
     /// How long the call took.
     pub waited: Duration,
-    /// Waiters that were before this one at the last look, at most; `None` if it had no place
-    /// in the queue.
+    /// An upper bound on the waiters ahead of this one, from the last reply of the server. `None`
+    /// if this one was not in the queue.
     pub ahead: Option<u32>,
 }
 
 impl<G> Outcome<G> {
-    /// The guard, if the lock is held.
+    /// Returns the guard, or `None` if you don't have the lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// if let Some(guard) = locks.mutex("invoice:42")?.try_lock().await?.acquired() {
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquired(self) -> Option<G> {
         match self {
             Self::Acquired(guard) => Some(guard),
@@ -270,31 +367,58 @@ impl<G> Outcome<G> {
         }
     }
 
-    /// Whether the lock is held.
+    /// Returns `true` if you have the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold_api::Outcome;
+    /// assert!(Outcome::Acquired("a guard").is_acquired());
+    /// ```
     pub const fn is_acquired(&self) -> bool {
         matches!(self, Self::Acquired(_))
     }
 
-    /// The same with another guard.
+    /// Applies `f` to the guard, and leaves the other outcomes as they are.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold_api::Outcome;
+    /// let length = Outcome::Acquired("guard").map(str::len);
+    /// assert_eq!(length.acquired(), Some(5));
+    /// ```
     pub fn map<H>(self, f: impl FnOnce(G) -> H) -> Outcome<H> {
         match self {
             Self::Acquired(guard) => Outcome::Acquired(f(guard)),
-            Self::Held(held) => Outcome::Held(held),
+            Self::Held(contention) => Outcome::Held(contention),
             Self::TimedOut(timed_out) => Outcome::TimedOut(timed_out),
         }
     }
 }
 
-/// What releasing a guard came to.
+/// The result of releasing a guard.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, ReleaseOutcome};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard = locks.mutex("invoice:42")?.lock().await?;
+/// match guard.release().await? {
+///     ReleaseOutcome::Released { .. } => println!("released"),
+///     ReleaseOutcome::NotHeld(reason) => println!("the lock was already gone: {reason:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReleaseOutcome {
-    /// The hold is over.
+    /// The hold was released.
     Released {
-        /// Holds that the same owner has left on the key (reentrant handles).
+        /// Holds of the same owner that are left on the key. It is 0 unless the handle is
+        /// reentrant.
         holds_left: u32,
     },
-    /// There was nothing left to release; somebody else may hold the lock since. What was done
-    /// under it after its loss was not protected.
+    /// The server no longer had the hold, and another owner may have the lock by now. Work after
+    /// the loss was not protected.
     NotHeld(EndReason),
 }
 
@@ -347,14 +471,14 @@ mod tests {
             Error::InvalidInput(InvalidInput::KeyCount { asked: 65 }),
             Error::InvalidInput(InvalidInput::RepeatedKey { key: key() }),
         ];
-        // What a report of the whole chain says.
+        // No error has a source, so a report of the whole chain prints each message once.
         assert!(errors.iter().all(|error| error.source().is_none()));
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         insta::assert_snapshot!(lines.join("\n"));
     }
 
     #[test]
-    fn only_an_outage_is_transient() {
+    fn only_outages_are_transient() {
         let key = Key::new("k").expect("valid");
         assert!(BackendError::unavailable("x").on(&key).is_transient());
         assert!(BackendError::outcome_unknown("x").on(&key).is_transient());

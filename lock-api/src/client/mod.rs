@@ -1,17 +1,17 @@
-//! The client: what users call, written once above [`LockBackend`](crate::LockBackend).
+//! The client API, written once above [`LockBackend`](crate::LockBackend).
 //!
-//! Each folder may import only those below it; `.ci/layers` holds the exact table.
+//! Each folder may import only the folders below it in this list. `.ci/layers` has the exact table.
 //!
-//! - `handoff` passes a hold to another process; nothing else knows it
+//! - `handoff`: passes a hold to another process
 //! - `handle`: the client and its handles (mutex, reader/writer lock, semaphore, several keys)
-//! - `guard`: what a user keeps while a lock is held, and conversions of it
-//! - `acquire`: the loop that waits for a lock, and the attempts that it makes
-//! - `hold`: one acquisition, which every guard wraps; dropping it queues its release
+//! - `guard`: the guards of held locks, and their conversions
+//! - `acquire`: the wait loop, and its attempts
+//! - `hold`: one acquisition, which a guard wraps; its drop queues its release
 //! - `task`: renewal, releases, polls, the subscription and batches, in the background
-//! - `core`: what a client's handles, guards and tasks share; every call to the backend runs in it
+//! - `core`: state that a client's handles, guards and tasks share; it makes all backend calls
 //! - `telemetry`: events, metrics and the loss hook
-//! - `state`: what the client remembers: the cell of a holder, schedules, inboxes, clock, settings
-//! - `error`: what a user's call can end in besides success
+//! - `state`: holders, schedules, inboxes, the clock and settings
+//! - `error`: errors, outcomes and losses
 
 mod acquire;
 mod core;
@@ -39,7 +39,7 @@ pub use handle::semaphore::Semaphore;
 pub use handoff::text::{Handoff, HandoffFailed};
 pub use state::loss::LossEvent;
 
-/// Kinds of guard; see [`Guard`].
+/// Kinds of guard, the type parameters of [`Guard`].
 pub mod kind {
     pub use crate::client::guard::kind::{Exclusive, Permits, Read, Write};
     pub use crate::client::handoff::kind::Transferable;

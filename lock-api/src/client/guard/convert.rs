@@ -1,11 +1,12 @@
-//! Conversions of a hold: read to write, and back.
+//! Conversions of a hold: read to write, and write to read.
 //!
-//! A conversion names the token under which it was asked for, and acts only in that epoch. So a
-//! second delivery changes nothing. Told `WrongEpoch`, the conversion is asked for again in the
-//! epoch that stands, also after an attempt that got no answer: if that one acted, the hold has
-//! the mode that is asked for, which is answered as a conversion that is done. The mode that
-//! `WrongEpoch` tells is no such answer: another hold of the holder may be what gives it that
-//! mode, even one whose end has begun.
+//! A conversion names the token that the client expects, and acts only in that epoch. So a second
+//! delivery changes nothing. After `WrongEpoch`, the client asks again with the current token, even
+//! if an earlier attempt got no answer. If that attempt acted, the hold already has the target
+//! mode, and the server answers `Converted`.
+//!
+//! The mode in a `WrongEpoch` reply doesn't prove that the conversion is done: it may be the mode
+//! of another hold of the same holder, even of one that is being released.
 
 use crate::client::error::{Error, Loss};
 use crate::client::guard::{Guard, ReadGuard, WriteGuard};
@@ -15,50 +16,96 @@ use crate::client::state::lease_status::LeaseStatus;
 use crate::reply::ConvertReply;
 use crate::request::{Convert, Mode};
 
-/// What an upgrade came to.
+/// The result of [`ReadGuard::try_upgrade`].
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, Upgrade};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let reader = locks.rw_lock("catalog")?.read().await?;
+/// match reader.try_upgrade().await? {
+///     Upgrade::Upgraded(writer) => println!("write with token {}", writer.fencing_token()?),
+///     Upgrade::NotSole(reader) => println!("still a reader of {}", reader.key()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-#[must_use = "it carries a guard, which releases its lock when it is dropped"]
+#[must_use = "an upgrade carries a guard, and a dropped guard releases its lock"]
 pub enum Upgrade {
-    /// The lock is held for writing.
+    /// You hold the lock for writing.
     Upgraded(WriteGuard),
-    /// Others read too, or wait and this holder has had its upgrade; the lock is still held for
-    /// reading.
+    /// You still hold the lock for reading. There are other readers, or others wait and this holder
+    /// has already had its one upgrade.
     NotSole(ReadGuard),
 }
 
 impl WriteGuard {
-    /// Keeps the lock for reading only, without letting it go in between; the readers at the head
-    /// of the queue get in.
+    /// Converts the write lock to a read lock without releasing it in between. The readers at the
+    /// head of the queue get the lock too.
     ///
-    /// The guard has a new fencing token. In an outage this tries again until the guard is lost.
+    /// The read guard has a new fencing token. During an outage, the call retries until the guard
+    /// is lost.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the guard was lost. With any error the lock is released.
+    /// - [`Error::Lost`] if the guard was lost.
+    /// - [`Error::Unsupported`] if the backend does not support conversions.
+    /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`].
+    ///
+    /// With any error, the lock is released.
     ///
     /// # Cancel safety
-    /// Dropping the future releases the lock in the background.
+    /// If you drop the future, the client releases the lock in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let writer = locks.rw_lock("catalog")?.write().await?;
+    /// let reader = writer.downgrade().await?;
+    /// reader.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         match convert(&self.hold, Mode::Shared).await? {
             Conversion::Done => Ok(Guard::new(self.hold)),
             Conversion::NotSole => Err(Error::Unsupported {
-                what: "this downgrade",
+                what: "downgrading this hold",
             }),
         }
     }
 }
 
 impl ReadGuard {
-    /// Takes the lock for writing without letting it go in between, if nobody else reads.
+    /// Converts the read lock to a write lock without releasing it in between, if there is no other
+    /// reader.
     ///
-    /// It never waits for other readers, and while others wait a holder is upgraded at most
-    /// once. The write guard has a new fencing token. In an outage this tries again until the
+    /// The call never waits for other readers. While others wait, a holder is upgraded at most
+    /// once. The write guard has a new fencing token. During an outage, the call retries until the
     /// guard is lost.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the guard was lost. With any error the lock is released.
+    /// - [`Error::Lost`] if the guard was lost.
+    /// - [`Error::Unsupported`] if the backend does not support conversions.
+    /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`].
+    ///
+    /// With any error, the lock is released.
     ///
     /// # Cancel safety
-    /// Dropping the future releases the lock in the background.
+    /// If you drop the future, the client releases the lock in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient, Upgrade};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let reader = locks.rw_lock("catalog")?.read().await?;
+    /// if let Upgrade::Upgraded(writer) = reader.try_upgrade().await? {
+    ///     writer.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_upgrade(self) -> Result<Upgrade, Error> {
         Ok(match convert(&self.hold, Mode::Exclusive).await? {
             Conversion::Done => Upgrade::Upgraded(Guard::new(self.hold)),
@@ -73,7 +120,7 @@ enum Conversion {
     NotSole,
 }
 
-/// Converts a hold, trying again until there is an answer or the hold is lost.
+/// Converts a hold. Retries until there is an answer or the hold is lost.
 async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
     let core = &hold.client;
     if !core.capabilities.convert {
@@ -121,7 +168,7 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
     }
 }
 
-/// Takes over what a conversion that acted came to.
+/// Applies a conversion that the server has done.
 fn converted(hold: &Hold, to: Mode, status: LeaseStatus) -> Result<Conversion, Error> {
     let core = &hold.client;
     core.extend(&hold.holder, status);

@@ -1,4 +1,4 @@
-//! Guards: what a user holds while a lock is held.
+//! The guards of held locks.
 
 pub(crate) mod convert;
 pub(crate) mod multi;
@@ -13,55 +13,112 @@ use crate::client::hold::Hold;
 use crate::client::state::holder::Validity;
 use crate::id::{FencingToken, Key};
 
-/// Kinds of guard; see [`Guard`].
+/// Kinds of guard. See [`Guard`].
 pub(crate) mod kind {
-    /// Guards of a mutex.
+    /// The kind of a [`MutexGuard`](crate::MutexGuard).
     #[derive(Debug)]
     pub enum Exclusive {}
-    /// Read guards of a reader/writer lock.
+    /// The kind of a [`ReadGuard`](crate::ReadGuard).
     #[derive(Debug)]
     pub enum Read {}
-    /// Write guards of a reader/writer lock.
+    /// The kind of a [`WriteGuard`](crate::WriteGuard).
     #[derive(Debug)]
     pub enum Write {}
-    /// Guards of a semaphore.
+    /// The kind of a [`PermitGuard`](crate::PermitGuard).
     #[derive(Debug)]
     pub enum Permits {}
 }
 
-/// Guard of a [`Mutex`](crate::Mutex).
+/// The guard of a [`Mutex`](crate::Mutex).
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, MutexGuard};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard: MutexGuard = locks.mutex("invoice:42")?.lock().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub type MutexGuard = Guard<kind::Exclusive>;
-/// Read guard of an [`RwLock`](crate::RwLock).
+/// The read guard of an [`RwLock`](crate::RwLock).
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, ReadGuard};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard: ReadGuard = locks.rw_lock("catalog")?.read().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub type ReadGuard = Guard<kind::Read>;
-/// Write guard of an [`RwLock`](crate::RwLock).
+/// The write guard of an [`RwLock`](crate::RwLock).
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, WriteGuard};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard: WriteGuard = locks.rw_lock("catalog")?.write().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub type WriteGuard = Guard<kind::Write>;
-/// Guard of a [`Semaphore`](crate::Semaphore).
+/// The guard of permits of a [`Semaphore`](crate::Semaphore).
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient, PermitGuard};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard: PermitGuard = locks.semaphore("printers", 3)?.acquire(1).await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub type PermitGuard = Guard<kind::Permits>;
 
-/// A lock that is held, until the guard is released, dropped or lost.
+/// A guard of a held lock. It holds the lock until it is released, dropped or lost.
 ///
-/// A guard says for how long the lock is certainly held: up to its *local deadline*, which lies
-/// before the end of the lease on the server and moves on with each renewal. Once it has passed,
-/// or the server has said that the hold is gone, the guard is **lost**, for good. Renewal goes on
-/// in the background unless the handle says [`fixed_lease`](crate::Mutex::fixed_lease).
+/// Use it through its typed forms: [`MutexGuard`], [`ReadGuard`], [`WriteGuard`] and
+/// [`PermitGuard`].
 ///
-/// Being valid is a statement about the past: a program may be paused between asking and
-/// writing. Send the [`fencing_token`](Self::fencing_token) with each write to what the lock
-/// protects, and let that refuse every token lower than the highest it has accepted.
+/// # Validity
+/// A guard has a **local deadline**. You certainly hold the lock until then. The deadline is never
+/// later than the end of the lease on the server, and each renewal moves it. Once it passes, or
+/// the server reports that the hold is gone, the guard is **lost**, and it stays lost. The client
+/// renews the lease in the background, unless the handle has a
+/// [`fixed_lease`](crate::Mutex::fixed_lease).
 ///
-/// All guards of one holder (nested holds of a reentrant handle) share one token and one
-/// deadline, and may be released in any order.
+/// A check of the guard describes the past: the operating system may pause your program between
+/// the check and the next write. Send the [`fencing_token`](Self::fencing_token) with each write to
+/// the resource that the lock protects. The resource must refuse every token that is lower than
+/// the highest it has accepted.
+///
+/// The nested guards of a reentrant handle share one token and one deadline. You can release them
+/// in any order.
 ///
 /// # Dropping
-/// A dropped guard is released in the background by a task of its client. Dropping never blocks,
-/// spawns or panics, inside or outside of an async runtime. If the program ends before that task
-/// has run, the lock stays held until its lease is over; [`release`](Self::release), or
-/// [`LockClient::shutdown`](crate::LockClient::shutdown) at the end of the program, avoids that.
+/// The client releases a dropped guard in the background. A drop never blocks, spawns or panics,
+/// inside or outside an async runtime. If the program ends before the background task runs, the
+/// lock stays held until its lease expires. To avoid that, call [`release`](Self::release), or call
+/// [`LockClient::shutdown`](crate::LockClient::shutdown) at the end of the program.
 ///
-/// What the program asks for next may reach the server before that release: a `try_lock` right
-/// after a drop is mostly told that the lock is held. Await [`release`](Self::release) where the
-/// next step depends on it.
-#[must_use = "a guard that is dropped releases its lock"]
+/// Your next request may reach the server before the release of a dropped guard. For example, a
+/// `try_lock` right after a drop usually finds the lock held. If the next step depends on the
+/// release, await [`release`](Self::release).
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard = locks.mutex("invoice:42")?.lock().await?;
+/// println!("write with token {}", guard.fencing_token()?);
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a dropped guard releases its lock"]
 pub struct Guard<K> {
     pub(crate) hold: Hold,
     kind: PhantomData<fn() -> K>,
@@ -85,97 +142,196 @@ impl<K> Guard<K> {
         }
     }
 
-    /// The key that is held.
+    /// Returns the key of the lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// assert_eq!(guard.key().as_str(), "invoice:42");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn key(&self) -> &Key {
         &self.hold.holder.key
     }
 
-    /// The token to send with every write to what the lock protects.
+    /// Returns the fencing token. Send it with every write to the resource that the lock protects.
     ///
-    /// It stays readable after the guard was lost or released. It may grow while the guard is
-    /// held: by a conversion, or for a reader when a later group of readers had to be numbered
-    /// anew.
+    /// You can read the token after the guard was lost or released. The token may grow while you
+    /// hold the guard: when you convert the guard, or when the server loses the token of
+    /// overlapping readers and gives them a new one.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the backend has no
-    /// [`fencing_tokens`](crate::Capabilities::fencing_tokens), and never otherwise. All of
-    /// leasehold's own backends have them.
+    /// [`fencing_tokens`](crate::Capabilities::fencing_tokens). All backends of leasehold have
+    /// them.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// println!("write with token {}", guard.fencing_token()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing_token(&self) -> Result<FencingToken, Error> {
         self.hold.fencing_token()
     }
 
-    /// Whether the lock is certainly held now.
+    /// Returns `true` if you certainly hold the lock now.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// if !guard.is_valid() {
+    ///     println!("the lock was lost");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_valid(&self) -> bool {
         matches!(self.hold.validity(), Validity::ValidUntil(_))
     }
 
-    /// How long the lock is certainly held from now on, without any renewal to come; zero once
-    /// the guard is lost or released.
+    /// Returns how long you certainly hold the lock from now on, without another renewal.
+    ///
+    /// Returns zero after a loss or a release.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # use std::time::Duration;
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// if guard.valid_for() < Duration::from_secs(5) {
+    ///     guard.renew().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn valid_for(&self) -> Duration {
         self.hold.check().unwrap_or_default()
     }
 
-    /// Ends when the guard is lost, with the reason. Never ends if the guard is released or
-    /// dropped first.
+    /// Waits until the guard is lost, and returns the reason.
     ///
-    /// The future does not borrow the guard.
+    /// The future never completes if you release or drop the guard first. It does not borrow the
+    /// guard.
     ///
     /// # Cancel safety
-    /// It may be dropped and asked for again at any time.
+    /// This method is cancel safe. You can drop the future and call the method again at any time.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// let loss = guard.lost().await;
+    /// println!("stop the work: {loss}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<K> {
         self.hold.lost()
     }
 
-    /// Renews the lease now, and returns [`valid_for`](Self::valid_for).
+    /// Renews the lease now. Returns [`valid_for`](Self::valid_for).
     ///
-    /// Background renewal does this by itself; it is of use with a fixed lease, or before a step
-    /// that needs more time than is left.
+    /// The client renews leases in the background, so you rarely need this. Use it with a fixed
+    /// lease, or before a step that needs more time than is left. The call takes at most one call
+    /// timeout.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the guard is lost, [`Error::Released`] if it was released. A transient
-    /// error is no loss: the guard is valid as long as it was before.
+    /// - [`Error::Lost`] if the guard was lost.
+    /// - [`Error::Released`] if the guard was released.
+    /// - Any other error is not a loss: the guard stays valid as long as before.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; the lease may have been renewed or not.
+    /// If you drop the future, the lease may or may not be renewed. The guard stays valid.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let report = locks.mutex("report")?.fixed_lease();
+    /// let guard = report.lock().await?;
+    /// let time_left = guard.renew().await?;
+    /// println!("valid for {time_left:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn renew(&self) -> Result<Duration, Error> {
         self.hold.renew().await
     }
 
-    /// Releases the lock and reports what that came to.
+    /// Releases the lock and waits for the server to acknowledge it.
     ///
-    /// Ends after at most three call time-outs. Calling it again reports the same.
+    /// The call takes at most three call timeouts. A repeated call returns the same result.
     ///
     /// # Errors
-    /// If the server did not acknowledge the release in that time it goes on in the background,
-    /// and the lease bounds it.
+    /// [`Error::OutcomeUnknown`] or [`Error::Unavailable`] if the server did not acknowledge the
+    /// release in time. The release then goes on in the background. Other errors are permanent.
+    /// With any error, the lock is free at the latest when its lease expires.
     ///
     /// # Cancel safety
-    /// Once the future was polled the release goes on in the background, even if the future is
-    /// dropped.
+    /// The first poll of the future begins the release. If you drop the future after that, the
+    /// release goes on in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient, ReleaseOutcome};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// match guard.release().await? {
+    ///     ReleaseOutcome::Released { .. } => println!("released"),
+    ///     ReleaseOutcome::NotHeld(reason) => println!("the lock was already gone: {reason:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
         self.hold.release().await
     }
 
-    /// Runs a future for as long as the guard is valid: if the guard is lost first, the future
-    /// is dropped at the await point where it stands.
+    /// Runs `body` while the guard is valid. If the guard is lost first, `body` is dropped at its
+    /// current await point.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the guard was lost before the future ended, [`Error::Released`] if it
-    /// was released before the call.
+    /// - [`Error::Lost`] if the guard was lost before `body` completed.
+    /// - [`Error::Released`] if the guard was released before the call.
     ///
     /// # Cancel safety
-    /// As safe as `body` is.
+    /// If you drop the future, `body` is dropped at its current await point. The call is cancel
+    /// safe if `body` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// async fn send_invoice() { /* … */ }
+    ///
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// guard.protect(send_invoice()).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
         self.hold.protect(body).await
     }
 }
 
 impl<K> Guard<K> {
-    /// Runs `body` under the guard and then releases it.
+    /// Runs `body` while the guard is valid, then releases the guard.
     pub(crate) async fn run<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
-        // A lost guard is only dropped: its end is queued, and the caller learns of the loss now.
+        // After a loss, the drop queues the release, and the caller gets the error at once.
         let output = self.protect(body(&self)).await?;
-        // What the body came to counts; a release without an answer goes on in the background.
+        // The output counts. A release without an answer goes on in the background.
         drop(self.release().await);
         Ok(output)
     }

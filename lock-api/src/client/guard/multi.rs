@@ -1,4 +1,4 @@
-//! The guard of several keys that are held together.
+//! The guard of several keys that were locked together.
 
 use std::fmt;
 use std::future::Future;
@@ -9,18 +9,33 @@ use crate::client::hold::{Hold, first_lost, release_all, renew_all, run_until_lo
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
 
-/// Several locks that are held together, until the guard is released, dropped, or one of them is
-/// lost: **the loss of one is the loss of all**.
+/// A guard of several locks. **The loss of one lock is the loss of all.**
 ///
-/// Each key has a fencing token of its own; send that of the key which protects what is written.
-/// Background renewal, deadlines and dropping are those of a [`Guard`](crate::Guard); the keys of
-/// one client share renewal batches.
+/// [`Many::lock`](crate::Many::lock) returns it. The guard holds the locks until it is released,
+/// dropped or lost.
 ///
-/// After a loss the other keys stay held until the guard is dropped or released, so that what is
-/// left of the work is not overtaken at once.
-#[must_use = "a guard that is dropped releases its locks"]
+/// Each key has a separate fencing token. Send with each write the token of the key that protects
+/// the resource. Renewal, deadlines and dropping work as described for [`Guard`](crate::Guard). The
+/// keys of one client share renewal batches.
+///
+/// After a loss, the other keys stay locked until you drop or release the guard. That gives you
+/// time to stop your work before another owner gets them.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+/// println!("write account 3 with token {}", guard.fencing_token("account:3")?);
+/// for (key, result) in guard.release().await {
+///     println!("{key}: {result:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a dropped guard releases its locks"]
 pub struct ManyGuard {
-    /// In the order of their keys; never empty.
+    /// Sorted by key. Never empty.
     holds: Vec<Hold>,
 }
 
@@ -39,16 +54,37 @@ impl ManyGuard {
         Self { holds }
     }
 
-    /// The keys that are held, in the order in which they were taken.
+    /// Returns the keys in the order in which they were locked.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// assert_eq!(guard.keys().len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &Key> {
         self.holds.iter().map(|hold| &hold.holder.key)
     }
 
-    /// The token to send with every write to what `key` protects.
+    /// Returns the fencing token of `key`. Send it with every write to the resource that `key`
+    /// protects.
     ///
     /// # Errors
-    /// As [`Guard::fencing_token`](crate::Guard::fencing_token), and [`Error::InvalidInput`] for a
-    /// key that the guard does not hold.
+    /// The same as [`Guard::fencing_token`](crate::Guard::fencing_token), and
+    /// [`Error::InvalidInput`] if the guard does not hold `key`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// println!("write account 3 with token {}", guard.fencing_token("account:3")?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing_token(&self, key: impl AsRef<str>) -> Result<FencingToken, Error> {
         let name = key.as_ref();
         let mut holds = self.holds.iter();
@@ -61,10 +97,22 @@ impl ManyGuard {
         }
     }
 
-    /// The keys with their tokens, in the order in which they were taken.
+    /// Returns each key with its fencing token, in the order in which the keys were locked.
     ///
     /// # Errors
-    /// As [`Guard::fencing_token`](crate::Guard::fencing_token).
+    /// The same as [`Guard::fencing_token`](crate::Guard::fencing_token).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// for (key, token) in guard.fencing_tokens()? {
+    ///     println!("{key}: {token}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing_tokens(&self) -> Result<Vec<(&Key, FencingToken)>, Error> {
         let tokens = self
             .holds
@@ -73,47 +121,94 @@ impl ManyGuard {
         tokens.collect()
     }
 
-    /// Whether all keys are certainly held now.
+    /// Returns `true` if you certainly hold all keys now.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// if !guard.is_valid() {
+    ///     println!("a lock was lost");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_valid(&self) -> bool {
         self.check().is_ok()
     }
 
-    /// How long all keys are certainly held from now on, without any renewal to come; zero once
-    /// one is lost, or the guard was released.
+    /// Returns how long you certainly hold all keys from now on, without another renewal.
+    ///
+    /// Returns zero after a loss or a release.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// println!("all keys are valid for {:?}", guard.valid_for());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn valid_for(&self) -> Duration {
         self.check().unwrap_or_default()
     }
 
-    /// The least time left, or why there is none.
+    /// Returns the shortest time left, or why there is none.
     fn check(&self) -> Result<Duration, Error> {
-        let mut least = Duration::MAX;
+        let mut shortest = Duration::MAX;
         for hold in &self.holds {
             let left = hold.check()?;
-            least = least.min(left);
+            shortest = shortest.min(left);
         }
-        Ok(least)
+        Ok(shortest)
     }
 
-    /// Ends when the first of the keys is lost, with that key and the reason. Never ends if the
-    /// guard is released or dropped first.
+    /// Waits until one of the keys is lost. Returns that key and the reason.
     ///
-    /// The future does not borrow the guard.
+    /// The future never completes if you release or drop the guard first. It does not borrow the
+    /// guard.
     ///
     /// # Cancel safety
-    /// It may be dropped and asked for again at any time.
+    /// This method is cancel safe. You can drop the future and call the method again at any time.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let (key, loss) = guard.lost().await;
+    /// println!("stop the work: {key} was lost: {loss}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lost(&self) -> impl Future<Output = (Key, Loss)> + Send + 'static + use<> {
         first_lost(&self.holds)
     }
 
-    /// Renews all leases now, in one batch, and returns [`valid_for`](Self::valid_for).
+    /// Renews all leases now, in one batch. Returns [`valid_for`](Self::valid_for).
+    ///
+    /// The call takes at most one call timeout.
     ///
     /// # Errors
-    /// [`Error::Lost`] if a key is lost, which it names;
-    /// [`Error::Released`] if the guard was released. A transient error is no loss: the guard is
-    /// valid as long as it was before, or longer.
+    /// - [`Error::Lost`] with the key if a key was lost.
+    /// - [`Error::Released`] if the guard was released.
+    /// - Any other error is not a loss: the guard stays valid at least as long as before.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; the leases may have been renewed or not.
+    /// If you drop the future, the leases may or may not be renewed. The guard stays valid.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let time_left = guard.renew().await?;
+    /// println!("all keys are valid for {time_left:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn renew(&self) -> Result<Duration, Error> {
         self.check()?;
         let failed = renew_all(&self.holds).await.err();
@@ -121,46 +216,74 @@ impl ManyGuard {
         failed.map_or(Ok(left), Err)
     }
 
-    /// Releases all keys in one batch and reports on each, in the order of
+    /// Releases all keys in one batch. Returns the result for each key, in the order of
     /// [`keys`](Self::keys).
     ///
-    /// Ends after at most three call time-outs. Calling it again reports the same.
+    /// The call takes at most three call timeouts. A repeated call returns the same results.
     ///
     /// # Errors
-    /// Each key has its own result. What the server did not acknowledge in that time goes on in
-    /// the background, and the lease bounds it.
+    /// Each key has its own result, with the same errors as
+    /// [`Guard::release`](crate::Guard::release).
     ///
     /// # Cancel safety
-    /// Once the future was polled the release of all keys goes on in the background, even if the
-    /// future is dropped.
+    /// The first poll of the future begins the release of all keys. If you drop the future after
+    /// that, the release goes on in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// for (key, result) in guard.release().await {
+    ///     if let Err(error) = result {
+    ///         println!("{key} is not released yet: {error}");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release(&self) -> Vec<(Key, Result<ReleaseOutcome, Error>)> {
         release_all(&self.holds).await
     }
 
-    /// Runs a future for as long as all keys are held: if one is lost first, the future is
-    /// dropped at the await point where it stands.
+    /// Runs `body` while the guard is valid. If a key is lost first, `body` is dropped at its
+    /// current await point.
     ///
     /// # Errors
-    /// [`Error::Lost`], which names the key, if one was lost before the
-    /// future ended; [`Error::Released`] if the guard was released before the call.
+    /// - [`Error::Lost`] with the key if one was lost before `body` completed.
+    /// - [`Error::Released`] if the guard was released before the call.
     ///
     /// # Cancel safety
-    /// As safe as `body` is.
+    /// If you drop the future, `body` is dropped at its current await point. The call is cancel
+    /// safe if `body` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// async fn transfer() { /* … */ }
+    ///
+    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// guard.protect(transfer()).await?;
+    /// guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
         self.check()?;
         let lost = async {
             let (key, loss) = self.lost().await;
             Error::Lost { key, reason: loss }
         };
-        let lost_by_now = || self.holds.iter().find_map(Hold::lost_by_now);
-        run_until_lost(lost, lost_by_now, body).await
+        let check_lost = || self.holds.iter().find_map(Hold::check_lost);
+        run_until_lost(lost, check_lost, body).await
     }
 
-    /// Runs `body` under the guard and then releases it.
+    /// Runs `body` while the guard is valid, then releases the guard.
     pub(crate) async fn run<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
-        // A lost guard is only dropped: its ends are queued, and the caller learns of it now.
+        // After a loss, the drop queues the releases, and the caller gets the error at once.
         let output = self.protect(body(&self)).await?;
-        // What the body came to counts; a release without an answer goes on in the background.
+        // The output counts. A release without an answer goes on in the background.
         drop(self.release().await);
         Ok(output)
     }

@@ -1,4 +1,4 @@
-//! The client: it makes handles, looks at keys, and is shut down.
+//! The client: makes handles, inspects keys, releases keys by force, and shuts down.
 
 use std::time::Duration;
 
@@ -22,11 +22,14 @@ use crate::reply::ForceReply;
 use crate::request::{ForceHow, ForceRelease, Kind, Limits, Policy};
 use crate::sync::Arc;
 
-/// The client of a lock service: makes handles, renews what is held, ends what was dropped.
+/// A client of a lock service. It makes handles, renews the leases of your guards, and releases
+/// dropped guards.
 ///
-/// Make one for each backend and share it; a clone is the same client. It starts its tasks when
-/// the first lock is taken, and they end when the client, its handles and its guards are gone.
+/// Make one client for each backend and share it. A clone is the same client. The client starts
+/// its background tasks when the first lock is taken. They end when the client, its handles and
+/// its guards are dropped.
 ///
+/// # Examples
 /// ```no_run
 /// # use leasehold_api::{Error, LockBackend, LockClient};
 /// # async fn example(backend: impl LockBackend) -> Result<(), Error> {
@@ -44,14 +47,32 @@ pub struct LockClient {
 }
 
 impl LockClient {
-    /// A client with default settings. Does no I/O.
+    /// Makes a client with default settings. Does no I/O.
     ///
     /// `backend` may be an `Arc<dyn LockBackend>`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{LockBackend, LockClient};
+    /// # fn example(backend: impl LockBackend) {
+    /// let locks = LockClient::new(backend);
+    /// # }
+    /// ```
     pub fn new(backend: impl LockBackend) -> Self {
         Self::builder(backend).open()
     }
 
-    /// A client with settings.
+    /// Returns a builder, to change settings before you make the client. Does no I/O.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::{Error, LockBackend, LockClient};
+    /// # fn example(backend: impl LockBackend) -> Result<(), Error> {
+    /// let locks = LockClient::builder(backend).lease(Duration::from_secs(10)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(backend: impl LockBackend) -> LockClientBuilder {
         let runtime = backend.runtime();
         let label = Label::new(runtime.default_label()).unwrap_or_else(|_| Label::empty());
@@ -61,66 +82,141 @@ impl LockClient {
         }
     }
 
-    /// The backend that it was made with.
+    /// Returns the backend of this client.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let capabilities = locks.backend().capabilities();
+    /// println!("fencing tokens: {}", capabilities.fencing_tokens);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn backend(&self) -> &dyn LockBackend {
         &*self.client.backend
     }
 
-    /// A mutex under `key`.
+    /// Makes a handle for the mutex under `key`, a name of 1 to 256 bytes. Does no I/O.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] for a bad key, [`Error::Closed`] after a shutdown. No I/O.
+    /// - [`Error::InvalidInput`] if the key is empty or too long.
+    /// - [`Error::Closed`] after a shutdown.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn mutex(&self, key: impl AsRef<str>) -> Result<Mutex, Error> {
         self.lock(key.as_ref(), Kind::Mutex, 1, false)
             .map(Mutex::new)
     }
 
-    /// A mutex that this handle, and clones of it, may take several times.
+    /// Makes a handle for a mutex that this handle and its clones can lock again while one of
+    /// them holds it. Does no I/O.
     ///
     /// # Errors
-    /// As [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend cannot.
+    /// The same as [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend does not
+    /// support reentrancy.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let mutex = locks.reentrant_mutex("invoice:42")?;
+    /// let outer = mutex.lock().await?;
+    /// let inner = mutex.lock().await?;
+    /// inner.release().await?; // `outer` still holds the lock
+    /// outer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reentrant_mutex(&self, key: impl AsRef<str>) -> Result<Mutex, Error> {
         self.lock(key.as_ref(), Kind::Mutex, 1, true)
             .map(Mutex::new)
     }
 
-    /// A reader/writer lock under `key`.
+    /// Makes a handle for the reader/writer lock under `key`. Does no I/O.
     ///
     /// # Errors
-    /// As [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend cannot.
+    /// The same as [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend does not
+    /// support reader/writer locks.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.rw_lock("catalog")?.read().await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rw_lock(&self, key: impl AsRef<str>) -> Result<RwLock, Error> {
         self.lock(key.as_ref(), Kind::RwLock, 1, false)
             .map(RwLock::new)
     }
 
-    /// A reader/writer lock that this handle, and clones of it, may take several times.
+    /// Makes a handle for a reader/writer lock that this handle and its clones can lock again
+    /// while one of them holds it. Does no I/O.
     ///
     /// # Errors
-    /// As [`rw_lock`](Self::rw_lock).
+    /// The same as [`rw_lock`](Self::rw_lock), and [`Error::Unsupported`] if the backend does not
+    /// support reentrancy.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let tree = locks.reentrant_rw_lock("tree")?;
+    /// let outer = tree.write().await?;
+    /// let inner = tree.read().await?;
+    /// inner.release().await?;
+    /// outer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reentrant_rw_lock(&self, key: impl AsRef<str>) -> Result<RwLock, Error> {
         self.lock(key.as_ref(), Kind::RwLock, 1, true)
             .map(RwLock::new)
     }
 
-    /// A semaphore of `permits` under `key`.
+    /// Makes a handle for the semaphore under `key`, with a capacity of 1 to 1,048,576 permits.
+    /// Does no I/O.
     ///
     /// # Errors
-    /// As [`mutex`](Self::mutex), [`Error::InvalidInput`] for 0 or too many permits, and
-    /// [`Error::Unsupported`] if the backend cannot.
+    /// The same as [`mutex`](Self::mutex), and
+    /// - [`Error::InvalidInput`] if the capacity is outside its limits;
+    /// - [`Error::Unsupported`] if the backend does not support semaphores.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let permit = locks.semaphore("printers", 3)?.acquire(1).await?;
+    /// permit.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn semaphore(&self, key: impl AsRef<str>, permits: u32) -> Result<Semaphore, Error> {
         self.lock(key.as_ref(), Kind::Semaphore, permits, false)
             .map(Semaphore::new)
     }
 
-    /// Several keys to be taken together, all or nothing, without danger of a deadlock: name them
-    /// one by one on what this returns. Does no I/O.
+    /// Returns a builder that locks several keys together, all or nothing and without deadlocks.
+    /// Does no I/O.
     ///
+    /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let all = locks.many().mutex("a")?.read("b")?.write("c")?.permits("d", 4, 1)?;
     /// let guard = all.lock().await?;
-    /// # drop(guard);
+    /// guard.release().await;
     /// # Ok(())
     /// # }
     /// ```
@@ -128,14 +224,17 @@ impl LockClient {
         Many::new(&self.client)
     }
 
-    /// Takes several mutexes together, all or nothing, waiting for as long as it takes: short for
-    /// [`many`](Self::many), [`mutexes`](Many::mutexes) and [`lock`](Many::lock).
+    /// Locks several mutexes together, all or nothing. Waits without a time limit.
+    ///
+    /// This is short for [`many`](Self::many), [`mutexes`](Many::mutexes) and
+    /// [`lock`](Many::lock).
     ///
     /// # Errors
-    /// As [`Many::mutex`] and [`Many::lock`].
+    /// The same as [`Many::mutex`] and [`Many::lock`].
     ///
     /// # Cancel safety
-    /// As [`Many::lock`].
+    /// If you drop the future, the client leaves the queue and releases the keys locked so far, in
+    /// the background.
     ///
     /// # Examples
     /// ```no_run
@@ -157,14 +256,26 @@ impl LockClient {
         Lock::new(&self.client, key, kind, permits, reentrant)
     }
 
-    /// Looks at a key, changing nothing.
+    /// Returns the state of a key: holders, waiters and the last fencing token. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] for a bad key; [`Error::Unsupported`] if the backend cannot;
-    /// [`Error::Unavailable`] if no answer came within one call time-out.
+    /// - [`Error::InvalidInput`] if the key is empty or too long.
+    /// - [`Error::Unsupported`] if the backend does not support inspection.
+    /// - [`Error::Unavailable`] if no answer came within one call timeout.
+    /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// It changes nothing, so it may be dropped at any time.
+    /// You can drop the future at any time, because the call changes nothing.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("invoice:42").await?;
+    /// println!("{inspection}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Inspection, Error> {
         let key = Key::new(key)?;
         let core = &self.client;
@@ -175,18 +286,40 @@ impl LockClient {
         Ok(Inspection::new(key, reply))
     }
 
-    /// Takes a key away from the holders with these tokens, as an
-    /// [inspection](Inspection::held_tokens) showed them. Later holders are never touched.
+    /// Releases a key by force, for the holders with these tokens.
     ///
-    /// [`ForceHow::Revoke`] forbids further renewals and lets the lease run out, so two holders
-    /// never overlap. [`ForceHow::Now`] ends them at once, whatever their holders are doing:
-    /// **mutual exclusion is then not guaranteed**, only the fencing token protects.
+    /// [`Inspection::held_tokens`] returns the tokens. Holders with other tokens, and so all later
+    /// holders, keep the key.
+    ///
+    /// - [`ForceHow::Revoke`] refuses further renewals, and the lease runs out. Two holders never
+    ///   overlap.
+    /// - [`ForceHow::Now`] removes the holders at once, even if they are still working.
+    ///   **Mutual exclusion is not guaranteed**; only fencing tokens protect the resource.
     ///
     /// # Errors
-    /// As [`inspect`](Self::inspect), and [`Error::OutcomeUnknown`]: look again, then try again.
+    /// - [`Error::InvalidInput`] if the key is empty or too long.
+    /// - [`Error::Unsupported`] if the backend does not support forced releases.
+    /// - [`Error::Unavailable`] if the server could not be reached.
+    /// - [`Error::OutcomeUnknown`] if no answer came within one call timeout. Inspect the key, then
+    ///   try again.
+    /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// Dropping the future leaves it done or not done.
+    /// If you drop the future, the release may or may not take effect.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, ForceHow, ForceReply, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let stuck = locks.inspect("invoice:42").await?.held_tokens();
+    /// if let ForceReply::Forced { holders } =
+    ///     locks.force_release("invoice:42", stuck, ForceHow::Revoke).await?
+    /// {
+    ///     println!("revoked {holders} holders");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn force_release(
         &self,
         key: impl AsRef<str>,
@@ -201,22 +334,36 @@ impl LockClient {
         Ok(answer.map_err(|error| error.on(&request.key))?.reply)
     }
 
-    /// Ends everything of this client: waits fail with [`Error::Closed`], guards still in use
-    /// are lost, and all holds are released. The backend stays open.
+    /// Closes this client and its clones, and releases all their locks.
     ///
-    /// Takes at most 5 s. Calling it again is fine.
+    /// Waiting calls fail with [`Error::Closed`]. Guards still in use are lost with
+    /// [`Loss::ClientClosed`](crate::Loss::ClientClosed). The backend stays open.
+    ///
+    /// The call takes at most 5 s. You can call it again.
     ///
     /// # Errors
-    /// [`Error::OutcomeUnknown`] if the server did not acknowledge all releases in that time;
-    /// leases end what is left.
+    /// [`Error::OutcomeUnknown`] if the server did not acknowledge all releases within 5 s. The
+    /// remaining locks expire with their leases.
     ///
     /// # Cancel safety
-    /// The client is closed once the future was polled; the releases go on in the background.
+    /// The first poll of the future closes the client. If you drop the future after that, the
+    /// releases go on in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// drop(guard); // released in the background
+    /// locks.shutdown().await?; // waits for that release
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn shutdown(&self) -> Result<(), Error> {
         let core = &self.client;
         core.close();
         let drained = Box::pin(async {
-            // Once more after the attempts under way are over: one may have become a hold.
+            // Twice, because an attempt in flight may have become a hold in the meantime.
             for _ in 0..2 {
                 core.release_all_holds();
                 core.releases.drained().await;
@@ -225,7 +372,8 @@ impl LockClient {
         match select(drained, core.runtime.sleep(SHUTDOWN_TIMEOUT)).await {
             Either::Left(_) => Ok(()),
             Either::Right(_) => {
-                let reason = "not all releases were acknowledged; leases end what is left";
+                let reason = "the server did not acknowledge all releases; the remaining locks expire \
+                              with their leases";
                 Err(Error::OutcomeUnknown {
                     reason: reason.into(),
                     cause: None,
@@ -235,75 +383,150 @@ impl LockClient {
     }
 }
 
-/// Settings of a [`LockClient`].
+/// Builds a [`LockClient`] with other settings than the defaults.
+///
+/// # Examples
+/// ```no_run
+/// # use std::time::Duration;
+/// # use leasehold_api::{Error, Label, LockBackend, LockClient, Policy};
+/// # fn example(backend: impl LockBackend) -> Result<(), Error> {
+/// let locks = LockClient::builder(backend)
+///     .lease(Duration::from_secs(10))
+///     .waiter_lease(Duration::from_secs(3))
+///     .policy(Policy::Barging)
+///     .label(Label::new("billing-7")?)
+///     .call_timeout(Duration::from_millis(500))
+///     .on_loss(|event| eprintln!("lost {}: {}", event.key, event.reason))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
-#[must_use = "a builder makes no client until `build` is called"]
+#[must_use = "a builder does nothing until you call `build`"]
 pub struct LockClientBuilder {
     backend: Arc<dyn LockBackend>,
     settings: Settings,
 }
 
 impl LockClientBuilder {
-    /// How long a hold lasts without renewal, unless a handle says otherwise: 100 ms to 1 h,
-    /// 30 s by default.
+    /// Sets the lease: how long a hold lasts without renewal. 100 ms to 1 h, 30 s by default.
+    ///
+    /// The lock of a crashed holder is free after one lease. A handle can
+    /// [override](crate::Mutex::lease) this setting.
+    ///
+    /// # Examples
+    /// `builder.lease(Duration::from_secs(10))`
     pub const fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// How long a place in a queue outlives its waiter's last sign of life, unless a handle says
-    /// otherwise: 3 s to 60 s, 5 s by default.
+    /// Sets the waiter lease: how long a waiter stays in the queue without a poll. 3 s to 60 s,
+    /// 5 s by default.
+    ///
+    /// All users of a key must use the same waiter lease. A handle can
+    /// [override](crate::Mutex::waiter_lease) this setting.
+    ///
+    /// # Examples
+    /// `builder.waiter_lease(Duration::from_secs(3))`
     pub const fn waiter_lease(mut self, lease: Duration) -> Self {
         self.settings.waiter_lease = lease;
         self
     }
 
-    /// Who gets a key that becomes free, unless a handle says otherwise; [`Policy::Fair`] by
-    /// default. A preference among readers and writers applies to reader/writer locks only.
+    /// Sets who gets a key that becomes free. [`Policy::Fair`] by default.
+    ///
+    /// A preference for readers or writers applies to reader/writer locks only. All users of a key
+    /// must use the same policy. A handle can [override](crate::Mutex::policy) this setting.
+    ///
+    /// # Examples
+    /// `builder.policy(Policy::Barging)`
     pub const fn policy(mut self, policy: Policy) -> Self {
         self.settings.policy = policy;
         self
     }
 
-    /// What others see of this client's holds and waits; `host:pid` by default. It is public.
+    /// Sets the label that other clients see for this client's holders and waiters. At most 32
+    /// bytes, `host:pid` by default.
+    ///
+    /// The label is not secret: every client that can inspect a key can read it.
+    ///
+    /// # Examples
+    /// `builder.label(Label::new("billing-7")?)`
     pub fn label(mut self, label: Label) -> Self {
         self.settings.label = label;
         self
     }
 
-    /// Longest call to the backend: 10 ms to 5 s, 1 s by default. A backend has a time-out of
-    /// its own as well; the shorter one counts.
+    /// Sets the timeout of one call to the backend. 10 ms to 5 s, 1 s by default.
+    ///
+    /// If the backend has a shorter timeout, that one applies.
+    ///
+    /// # Examples
+    /// `builder.call_timeout(Duration::from_millis(500))`
     pub const fn call_timeout(mut self, limit: Duration) -> Self {
         self.settings.call_timeout = limit;
         self
     }
 
-    /// Limits on the holds, waiters and holders of a key, unless a handle says otherwise.
+    /// Sets the limits on the nested holds, waiters and holders of a key. By default 32 holds of
+    /// one owner, 10,000 waiters and 100,000 holders.
+    ///
+    /// The limits apply to the attempts of this client only. A handle can
+    /// [override](crate::Mutex::limits) this setting.
+    ///
+    /// # Examples
+    /// `builder.limits(Limits { waiters: 100, ..Limits::default() })`
     pub const fn limits(mut self, limits: Limits) -> Self {
         self.settings.limits = limits;
         self
     }
 
-    /// Called once for each guard of this client that is lost, whether anybody awaits its
-    /// [`lost`](crate::Guard::lost) or not. Never called for a guard whose release or drop came
-    /// first. A key that [`many`](LockClient::many) has taken while it waits for the others counts
-    /// as a guard. A later hook replaces an earlier one.
+    /// Sets a hook that the client calls once for each lost guard. A later hook replaces an
+    /// earlier one.
     ///
-    /// It is called soon after the loss, by the task that renews all guards, on the thread that
-    /// the backend has for that: a hook that takes long delays renewals, and one that blocks for
-    /// ever stops them. Let it send, count or log, and do the rest elsewhere.
+    /// The client calls the hook whether or not you await [`lost`](crate::Guard::lost). It does
+    /// not call the hook for a guard that was released or dropped before the loss. While
+    /// [`many`](LockClient::many) waits for more keys, each key that it has already locked counts
+    /// as a guard.
+    ///
+    /// The hook runs on the renewal thread of the backend, soon after the loss. A slow hook delays
+    /// all renewals, and a hook that blocks forever stops them. Only send, count or log in the
+    /// hook, and do the rest elsewhere.
     ///
     /// # Panics
-    /// A panic of the hook is caught and told as an event; nothing else comes of it.
+    /// The client catches a panic of the hook and reports it as a tracing event.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockBackend, LockClient, LossEvent};
+    /// # fn example(backend: impl LockBackend) -> Result<(), Error> {
+    /// let locks = LockClient::builder(backend)
+    ///     .on_loss(|event: &LossEvent| {
+    ///         eprintln!("lost {} after {:?}: {}", event.key, event.held, event.reason);
+    ///     })
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_loss(mut self, hook: impl Fn(&LossEvent) + Send + Sync + 'static) -> Self {
         self.settings.on_loss = Some(Hook::new(hook));
         self
     }
 
-    /// The client. Does no I/O.
+    /// Makes the client. Does no I/O.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] for a setting outside its limits.
+    /// [`Error::InvalidInput`] if a setting is outside its limits.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockBackend, LockClient};
+    /// # fn example(backend: impl LockBackend) -> Result<(), Error> {
+    /// let locks = LockClient::builder(backend).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn build(self) -> Result<LockClient, Error> {
         self.settings.check()?;
         Ok(self.open())

@@ -1,14 +1,29 @@
-//! Looking at a key, and taking it away by force.
+//! The result of inspecting a key.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::client::error::kind;
+use crate::client::error::describe_kind;
 use crate::id::{FencingToken, Key};
 use crate::reply::{HolderView, InspectReply, WaiterView};
 use crate::request::{Kind, LockSpec, Mode};
 
-/// How a key stood when the server looked; it may have changed since.
+/// The state of a key at the time of an [`inspect`](crate::LockClient::inspect) call.
+///
+/// The key may have changed since. `Display` prints a summary of several lines.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let inspection = locks.inspect("invoice:42").await?;
+/// println!("{inspection}");
+/// for holder in inspection.holders() {
+///     println!("{:?} has {:?} left", holder.label, holder.remaining);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     key: Key,
@@ -20,17 +35,47 @@ impl Inspection {
         Self { key, reply }
     }
 
-    /// The key.
+    /// Returns the inspected key.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("invoice:42").await?;
+    /// assert_eq!(inspection.key().as_str(), "invoice:42");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Whether anybody holds it, in any way.
+    /// Returns `true` if the key has a holder.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("invoice:42").await?;
+    /// println!("free: {}", !inspection.is_held());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn is_held(&self) -> bool {
         self.reply.holder_count > 0
     }
 
-    /// Whether it is a reader/writer lock that is held for reading.
+    /// Returns `true` if the key is a reader/writer lock with at least one reader.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("catalog").await?;
+    /// println!("has readers: {}", inspection.is_read_locked());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_read_locked(&self) -> bool {
         self.reply
             .holders
@@ -38,7 +83,17 @@ impl Inspection {
             .any(|holder| holder.mode == Mode::Shared)
     }
 
-    /// Whether it is a reader/writer lock that is held for writing.
+    /// Returns `true` if the key is a reader/writer lock with a writer.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("catalog").await?;
+    /// println!("has a writer: {}", inspection.is_write_locked());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_write_locked(&self) -> bool {
         self.reply
             .spec
@@ -50,39 +105,120 @@ impl Inspection {
                 .any(|holder| holder.mode == Mode::Exclusive)
     }
 
-    /// What it is in use as; `None` if it is idle.
+    /// Returns the spec that the key is in use with, or `None` if the key is idle.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("printers").await?;
+    /// if let Some(spec) = inspection.spec() {
+    ///     println!("{:?} with capacity {}", spec.kind(), spec.capacity());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn spec(&self) -> Option<LockSpec> {
         self.reply.spec
     }
 
-    /// The last token granted, while the server remembers it.
+    /// Returns the last fencing token granted, or `None` if the server no longer has it.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("invoice:42").await?;
+    /// println!("last token: {:?}", inspection.token());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn token(&self) -> Option<FencingToken> {
         self.reply.token
     }
 
-    /// Holders, by the time that they have left; at most
-    /// [`INSPECT_LIST`](crate::bounds::INSPECT_LIST) of them.
+    /// Returns the holders in the order of their remaining time.
+    ///
+    /// The list has at most [`INSPECT_LIST`](crate::bounds::INSPECT_LIST) entries;
+    /// [`holder_count`](Self::holder_count) counts all holders.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("printers").await?;
+    /// for holder in inspection.holders() {
+    ///     println!("{:?}: {:?} left", holder.label, holder.remaining);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn holders(&self) -> &[HolderView] {
         &self.reply.holders
     }
 
-    /// How many holders there are.
+    /// Returns the number of holders, including those that [`holders`](Self::holders) leaves out.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("printers").await?;
+    /// println!("{} holders", inspection.holder_count());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn holder_count(&self) -> u32 {
         self.reply.holder_count
     }
 
-    /// Waiters in the order of the queue; at most
-    /// [`INSPECT_LIST`](crate::bounds::INSPECT_LIST) of them.
+    /// Returns the waiters in the order of the queue.
+    ///
+    /// The list has at most [`INSPECT_LIST`](crate::bounds::INSPECT_LIST) entries;
+    /// [`waiter_count`](Self::waiter_count) counts all waiters.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("printers").await?;
+    /// for waiter in inspection.waiters() {
+    ///     println!("{:?} waits for {:?}", waiter.label, waiter.mode);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn waiters(&self) -> &[WaiterView] {
         &self.reply.waiters
     }
 
-    /// How many waiters there are.
+    /// Returns the number of waiters, including those that [`waiters`](Self::waiters) leaves out.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("printers").await?;
+    /// println!("{} waiters", inspection.waiter_count());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn waiter_count(&self) -> u32 {
         self.reply.waiter_count
     }
 
-    /// The tokens of the holders listed, each once: what a forced release names.
+    /// Returns the distinct tokens of the [listed holders](Self::holders), to pass to
+    /// [`force_release`](crate::LockClient::force_release).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, ForceHow, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let stuck = locks.inspect("invoice:42").await?.held_tokens();
+    /// locks.force_release("invoice:42", stuck, ForceHow::Revoke).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn held_tokens(&self) -> Vec<FencingToken> {
         let mut tokens: Vec<_> = self
             .reply
@@ -96,13 +232,13 @@ impl Inspection {
     }
 }
 
-/// Several lines: what the key is, who holds it, who waits.
+/// Prints the kind of lock, then one line for each holder and each waiter.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: ", self.key.as_str())?;
         match self.reply.spec {
             None => f.write_str("idle")?,
-            Some(spec) => write!(f, "{}, {:?}", kind(&spec), spec.policy())?,
+            Some(spec) => write!(f, "{}, {:?}", describe_kind(&spec), spec.policy())?,
         }
         if let Some(token) = self.reply.token {
             write!(f, ", last token {token}")?;
@@ -112,7 +248,7 @@ impl fmt::Display for Inspection {
                 f,
                 "\n  held by {:?} {}",
                 holder.label.as_str(),
-                in_mode(holder.mode)
+                describe_mode(holder.mode)
             )?;
             if holder.holds > 1 {
                 write!(f, " {} times", holder.holds)?;
@@ -127,7 +263,7 @@ impl fmt::Display for Inspection {
                 f.write_str(", revoked")?;
             }
         }
-        write_more(
+        write_omitted(
             f,
             self.reply.holder_count,
             self.reply.holders.len(),
@@ -138,14 +274,14 @@ impl fmt::Display for Inspection {
                 f,
                 "\n  waiting: {:?} {}",
                 waiter.label.as_str(),
-                in_mode(waiter.mode)
+                describe_mode(waiter.mode)
             )?;
-            write!(f, ", waiter lasts {}", Millis(waiter.waiter_remaining))?;
+            write!(f, ", expires in {}", Millis(waiter.waiter_remaining))?;
             if waiter.unreachable {
-                f.write_str(", away")?;
+                f.write_str(", unreachable")?;
             }
         }
-        write_more(
+        write_omitted(
             f,
             self.reply.waiter_count,
             self.reply.waiters.len(),
@@ -154,14 +290,14 @@ impl fmt::Display for Inspection {
     }
 }
 
-fn write_more(f: &mut fmt::Formatter<'_>, all: u32, shown: usize, what: &str) -> fmt::Result {
-    match (all as usize).saturating_sub(shown) {
+fn write_omitted(f: &mut fmt::Formatter<'_>, total: u32, listed: usize, noun: &str) -> fmt::Result {
+    match (total as usize).saturating_sub(listed) {
         0 => Ok(()),
-        more => write!(f, "\n  and {more} more {what}"),
+        omitted => write!(f, "\n  and {omitted} more {noun}"),
     }
 }
 
-fn in_mode(mode: Mode) -> String {
+fn describe_mode(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "exclusively".into(),
         Mode::Shared => "for reading".into(),
@@ -170,7 +306,7 @@ fn in_mode(mode: Mode) -> String {
     }
 }
 
-/// Whole milliseconds.
+/// Prints a duration in whole milliseconds.
 struct Millis(Duration);
 
 impl fmt::Display for Millis {

@@ -1,4 +1,4 @@
-//! What every handle wraps: a key, what it is taken for, who takes it, and how.
+//! The lock that every handle wraps: key, kind, owner and options.
 
 use crate::client::acquire::request::{Ask, Owner, WaitLimit};
 use crate::client::acquire::wait::acquire;
@@ -30,14 +30,14 @@ impl Lock {
         reentrant: bool,
     ) -> Result<Self, Error> {
         client.ensure_open()?;
-        let can = client.capabilities;
-        let missing = match kind {
-            Kind::RwLock if !can.rw_locks => Some("reader/writer locks"),
-            Kind::Semaphore if !can.semaphores => Some("semaphores"),
-            _ if reentrant && !can.reentrancy => Some("reentrant locks"),
+        let capabilities = client.capabilities;
+        let unsupported = match kind {
+            Kind::RwLock if !capabilities.rw_locks => Some("reader/writer locks"),
+            Kind::Semaphore if !capabilities.semaphores => Some("semaphores"),
+            _ if reentrant && !capabilities.reentrancy => Some("reentrant locks"),
             Kind::Mutex | Kind::RwLock | Kind::Semaphore => None,
         };
-        if let Some(what) = missing {
+        if let Some(what) = unsupported {
             return Err(Error::Unsupported { what });
         }
         let owner = if reentrant {
@@ -61,7 +61,7 @@ impl Lock {
         self.permits
     }
 
-    /// Takes the lock; bad input is found here, before any I/O.
+    /// Takes the lock. Checks the input before any I/O.
     pub(crate) async fn acquire<K>(
         &self,
         mode: Mode,
@@ -71,7 +71,7 @@ impl Lock {
         Ok(outcome.map(Guard::new))
     }
 
-    /// What is asked for, once it was checked.
+    /// Checks the input and returns the request.
     pub(crate) fn ask<'a>(
         &'a self,
         mode: Mode,
@@ -89,11 +89,11 @@ impl Lock {
         })
     }
 
-    /// Takes the lock, however long that takes.
+    /// Takes the lock. Waits without a time limit.
     pub(crate) async fn wait_for<K>(&self, mode: Mode) -> Result<Guard<K>, Error> {
         match self.acquire(mode, WaitLimit::Forever).await? {
             Outcome::Acquired(guard) => Ok(guard),
-            // Without a deadline neither can be; saying so is better than a panic.
+            // Neither can happen without a deadline. An error is better than a panic.
             Outcome::Held(_) | Outcome::TimedOut(_) => Err(Error::Unavailable {
                 reason: "the wait ended without the lock".into(),
                 cause: None,

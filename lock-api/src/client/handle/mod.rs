@@ -1,4 +1,4 @@
-//! What users make and keep: the client, and a handle for each lock.
+//! The client, and a handle for each kind of lock.
 
 pub(crate) mod client;
 pub(crate) mod inspection;

@@ -1,10 +1,12 @@
-//! Taking several keys at once, all or nothing.
+//! Locks several keys at once, all or nothing.
 //!
-//! The keys are taken one by one, in the order of their names (by the bytes of their UTF-8),
-//! whatever the order in which the caller named them. So whoever waits for a key holds only
-//! lesser ones, no circle of waiters can close, and two clients that name the same keys in
-//! opposite order never block each other for ever. A key that is lost while a later one is waited
-//! for spoils what was taken so far: all of it is given back and taken anew.
+//! A call locks its keys one by one, in the order of the UTF-8 bytes of their names, in whatever
+//! order the caller named them. While it waits for a key, it holds only keys that come before it.
+//! So no circle of waiters can close, and two clients that name the same keys in opposite order
+//! never block each other forever.
+//!
+//! If a key is lost while the call waits for a later one, the round is void. The call releases all
+//! keys and locks them again.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -28,34 +30,35 @@ use crate::request::{Kind, Mode};
 use crate::runtime::Moment;
 use crate::sync::Arc;
 
-/// Pause before everything is taken anew, at most: a key that is always lost at once must not
-/// keep the service busy.
+/// Longest pause between two rounds. It bounds the load on the service if a key is lost in every
+/// round.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Several keys that are to be taken together, all or nothing: see
+/// Several keys to lock together, all or nothing. Made by
 /// [`LockClient::many`](crate::LockClient::many).
 ///
-/// - **Order.** The keys are taken one by one in the order of their names, by the bytes of their
-///   UTF-8, whatever the order in which they are named here. So two clients that want the same
-///   keys never block each other for ever. That holds among those who take all their keys this
-///   way; who takes a second lock on top of a guard must mind the order himself.
-/// - **All or nothing.** If the call fails, runs out of time or is dropped, what was taken so far
-///   is released in the background. If a key that was taken is lost while a later one is waited
-///   for, all are given back and taken anew, within the same deadline.
-/// - **Who waits, holds.** While a call waits for a key it holds those before it. Keep such sets
-///   small, and the keys that are fought over late in the order.
-/// - **Leases.** All options apply to each of the keys. A [`fixed_lease`](Self::fixed_lease) and
-///   a [`max_hold`](Self::max_hold) count from when that key was taken, so they must be longer
-///   than the wait for the rest.
-/// - **No reentrancy.** Each call is an owner of its own, also on keys that the program holds
-///   already: it then waits for itself.
+/// - **Order.** A call locks the keys one by one, in the order of the UTF-8 bytes of their names.
+///   The order in which you name them does not matter. So two calls that want the same keys never
+///   block each other forever. If you take another lock while holding a guard, ordering is up to
+///   you again.
+/// - **All or nothing.** If the call fails, times out or is dropped, the keys locked so far are
+///   released in the background. If a key is lost while the call waits for a later one, all keys
+///   are released and locked again, within the same deadline.
+/// - **Waiting.** While it waits for a key, a call keeps the keys before it. Keep the sets small,
+///   and name contended keys so that they come last.
+/// - **Options.** Each option applies to each key. A [`fixed_lease`](Self::fixed_lease) or a
+///   [`max_hold`](Self::max_hold) of a key counts from the moment when that key is locked. It must
+///   be longer than the wait for the other keys.
+/// - **No reentrancy.** Each call is a separate owner. If your program already holds one of the
+///   keys, the call waits for that guard.
 ///
+/// # Examples
 /// ```no_run
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let transfer = locks.many().mutex("account:7")?.mutex("account:3")?.read("tariff")?;
 /// let guard = transfer.lock().await?;
-/// println!("write account 7 with {:?}", guard.fencing_token("account:7"));
+/// println!("write account 7 with token {}", guard.fencing_token("account:7")?);
 /// guard.release().await;
 /// # Ok(())
 /// # }
@@ -63,7 +66,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct Many {
     client: Arc<ClientHandle>,
-    /// In the order of their keys.
+    /// Sorted by key.
     wants: Vec<Want>,
     options: Options,
 }
@@ -74,31 +77,59 @@ struct Want {
     mode: Mode,
 }
 
-/// What an attempt to take several keys came to.
+/// The result of an attempt to lock several keys, if the attempt may end without them.
+///
+/// # Examples
+/// ```no_run
+/// # use std::time::Duration;
+/// # use leasehold_api::{Error, LockClient, ManyOutcome};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let accounts = locks.many().mutexes(["account:3", "account:7"])?;
+/// match accounts.lock_within(Duration::from_secs(5)).await? {
+///     ManyOutcome::Acquired(guard) => println!("acquired {} keys", guard.keys().len()),
+///     ManyOutcome::Contention { key, .. } => println!("{key} is held"),
+///     ManyOutcome::TimedOut { key, timed_out } => {
+///         println!("gave up on {key} after {:?}", timed_out.waited);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-#[must_use = "an outcome may carry a guard, which releases its locks when it is dropped"]
+#[must_use = "an outcome may carry a guard, and a dropped guard releases its locks"]
 pub enum ManyOutcome {
-    /// All are held.
+    /// You have all the locks.
     Acquired(ManyGuard),
-    /// Somebody else has one of them, and the call was not to wait: only
-    /// [`Many::try_lock`] answers this.
+    /// Another owner has one of the keys. Only [`Many::try_lock`] returns this.
     Contention {
-        /// The first of the keys, in their order, that is held.
+        /// The first key, in order of the names, that could not be locked.
         key: Key,
-        /// Who has it, and when that may change.
+        /// The holder of that key, and when to try again.
         held: Contention,
     },
-    /// The time to wait was over: only [`Many::lock_within`] answers this.
+    /// The time to wait ran out. Only [`Many::lock_within`] returns this.
     TimedOut {
-        /// The key that was waited for.
+        /// The key that the call was waiting for.
         key: Key,
-        /// How long the whole call took, and how many were ahead at that key.
+        /// How long the whole call took, and how many waiters were ahead for that key.
         timed_out: TimedOut,
     },
 }
 
 impl ManyOutcome {
-    /// The guard, if all are held.
+    /// Returns the guard, or `None` if you don't have the locks.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let outcome = locks.many().mutexes(["a", "b"])?.try_lock().await?;
+    /// if let Some(guard) = outcome.acquired() {
+    ///     guard.release().await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquired(self) -> Option<ManyGuard> {
         match self {
             Self::Acquired(guard) => Some(guard),
@@ -106,7 +137,17 @@ impl ManyOutcome {
         }
     }
 
-    /// Whether all are held.
+    /// Returns `true` if you have all the locks.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let outcome = locks.many().mutexes(["a", "b"])?.try_lock().await?;
+    /// println!("acquired: {}", outcome.is_acquired());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn is_acquired(&self) -> bool {
         matches!(self, Self::Acquired(_))
     }
@@ -121,44 +162,97 @@ impl Many {
         }
     }
 
-    /// And a mutex.
+    /// Adds a mutex. Does no I/O.
     ///
     /// # Errors
-    /// As [`LockClient::mutex`](crate::LockClient::mutex), and [`Error::InvalidInput`] for a key
-    /// that is named twice, or one more than
-    /// [`MAX_KEYS_AT_ONCE`](crate::bounds::MAX_KEYS_AT_ONCE). No I/O.
+    /// The same as [`LockClient::mutex`](crate::LockClient::mutex), and [`Error::InvalidInput`] if
+    /// the key is named twice, or if there are more than
+    /// [`MAX_KEYS_AT_ONCE`](crate::bounds::MAX_KEYS_AT_ONCE) keys.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.many().mutex("account:3")?.mutex("account:7")?.lock().await?;
+    /// guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn mutex(self, key: impl AsRef<str>) -> Result<Self, Error> {
         self.and(key.as_ref(), Kind::Mutex, 1, Mode::Exclusive)
     }
 
-    /// And these mutexes.
+    /// Adds several mutexes. Does no I/O.
     ///
     /// # Errors
-    /// As [`mutex`](Self::mutex).
+    /// The same as [`mutex`](Self::mutex).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.many().mutexes(["account:3", "account:7"])?.lock().await?;
+    /// guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn mutexes<K: AsRef<str>>(self, keys: impl IntoIterator<Item = K>) -> Result<Self, Error> {
         keys.into_iter().try_fold(self, Self::mutex)
     }
 
-    /// And a reader/writer lock, for reading.
+    /// Adds a reader/writer lock, to lock it for reading. Does no I/O.
     ///
     /// # Errors
-    /// As [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend cannot.
+    /// The same as [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend does not
+    /// support reader/writer locks.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.many().mutex("account:7")?.read("tariff")?.lock().await?;
+    /// guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn read(self, key: impl AsRef<str>) -> Result<Self, Error> {
         self.and(key.as_ref(), Kind::RwLock, 1, Mode::Shared)
     }
 
-    /// And a reader/writer lock, for writing.
+    /// Adds a reader/writer lock, to lock it for writing. Does no I/O.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The same as [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.many().read("tariff")?.write("catalog")?.lock().await?;
+    /// guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write(self, key: impl AsRef<str>) -> Result<Self, Error> {
         self.and(key.as_ref(), Kind::RwLock, 1, Mode::Exclusive)
     }
 
-    /// And `permits` of a semaphore that has `capacity` of them.
+    /// Adds `permits` permits of a semaphore that has `capacity` permits in total. Does no I/O.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and [`Error::InvalidInput`] for 0 permits or more than there are.
+    /// The same as [`mutex`](Self::mutex), and
+    /// - [`Error::InvalidInput`] if `permits` is 0 or greater than `capacity`;
+    /// - [`Error::Unsupported`] if the backend does not support semaphores.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.many().mutex("report")?.permits("printers", 3, 1)?.lock().await?;
+    /// guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn permits(self, key: impl AsRef<str>, capacity: u32, permits: u32) -> Result<Self, Error> {
         let mode = Mode::Permits(permits);
         self.and(key.as_ref(), Kind::Semaphore, capacity, mode)
@@ -167,10 +261,10 @@ impl Many {
     fn and(mut self, key: &str, kind: Kind, capacity: u32, mode: Mode) -> Result<Self, Error> {
         let lock = Lock::new(&self.client, key, kind, capacity, false)?;
         lock.ask(mode, &lock.options)?;
-        let waiter = self
+        let position = self
             .wants
             .binary_search_by(|want| want.lock.key.cmp(&lock.key));
-        match waiter {
+        match position {
             Ok(index) if mutant!(RepeatedKey) => self.wants.insert(index, Want { lock, mode }),
             Ok(_) => return Err(InvalidInput::RepeatedKey { key: lock.key }.into()),
             Err(_) if mutant!(KeysAsNamed) => self.wants.push(Want { lock, mode }),
@@ -183,54 +277,74 @@ impl Many {
         Ok(self)
     }
 
-    /// The keys, in the order in which they are taken.
+    /// Returns the keys in the order in which a call locks them.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let many = locks.many().mutex("b")?.mutex("a")?;
+    /// assert!(many.keys().map(|key| key.as_str()).eq(["a", "b"]));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &Key> {
         self.wants.iter().map(|want| &want.lock.key)
     }
 
     option_setters!(options);
 
-    /// Takes all keys, waiting for as long as it takes.
+    /// Locks all keys. Waits without a time limit, also through outages of the lock service.
     ///
-    /// Rides out outages of the lock service. To bound the wait use
-    /// [`lock_within`](Self::lock_within).
+    /// To limit the wait, use [`lock_within`](Self::lock_within).
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`] if no key was named.
-    /// What is about one key names it: [`Error::key`].
+    /// The same as [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`] if no key was
+    /// added. [`Error::key`] returns the key that the error is about.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue and releases what was taken so far,
-    /// in the background.
+    /// If you drop the future, the client leaves the queue and releases the keys locked so far, in
+    /// the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.many().mutexes(["account:3", "account:7"])?.lock().await?;
+    /// guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lock(&self) -> Result<ManyGuard, Error> {
         match self.acquire(WaitLimit::Forever).await? {
             ManyOutcome::Acquired(guard) => Ok(guard),
-            // Without a deadline neither can be; saying so is better than a panic.
+            // Neither can happen without a deadline. An error is better than a panic.
             ManyOutcome::Contention { .. } | ManyOutcome::TimedOut { .. } => {
                 Err(unavailable("the wait ended without the locks"))
             }
         }
     }
 
-    /// Takes all keys if all are free, and says which is not and who holds it.
+    /// Locks all keys if all are free. Otherwise returns the first key that isn't, and its holder.
     ///
-    /// It never waits for anybody who holds a key; each key takes at most one call time-out. The
-    /// keys before the one that is held were held for a moment, and others that tried them in
-    /// that moment were told so.
+    /// The call never waits for a holder. It takes at most one call timeout for each key.
+    ///
+    /// If a key is not free, the call has briefly locked the keys before it. An attempt of another
+    /// client in that moment finds them held.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the
-    /// service gave no answer.
+    /// The same as [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`]
+    /// if the service gave no answer.
     ///
     /// # Cancel safety
-    /// Dropping the future releases what was taken so far, in the background.
+    /// If you drop the future, the client releases the keys locked so far, in the background.
     ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient, ManyOutcome};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// match locks.many().mutexes(["a", "b"])?.try_lock().await? {
-    ///     ManyOutcome::Acquired(guard) => println!("ours: {guard:?}"),
+    ///     ManyOutcome::Acquired(guard) => println!("acquired: {guard:?}"),
     ///     ManyOutcome::Contention { key, held } => println!("{key} is held by {:?}", held.holder),
     ///     ManyOutcome::TimedOut { .. } => unreachable!("try_lock does not wait"),
     /// }
@@ -241,33 +355,62 @@ impl Many {
         self.acquire(WaitLimit::Try).await
     }
 
-    /// Takes all keys, waiting for at most `time` in all. With a `time` of zero it tries each
-    /// once, for at most one call time-out.
+    /// Locks all keys. Waits for at most `time` in total.
+    ///
+    /// If `time` is zero, the call tries each key once and takes at most one call timeout for each.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the
-    /// time was over during an outage, or before the first answer.
+    /// The same as [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`]
+    /// if the time ran out during an outage, or before the first answer.
     ///
     /// # Cancel safety
-    /// As [`lock`](Self::lock).
+    /// If you drop the future, the client leaves the queue and releases the keys locked so far, in
+    /// the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # use std::time::Duration;
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let accounts = locks.many().mutexes(["account:3", "account:7"])?;
+    /// let outcome = accounts.lock_within(Duration::from_secs(5)).await?;
+    /// if let Some(guard) = outcome.acquired() {
+    ///     guard.release().await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lock_within(&self, time: Duration) -> Result<ManyOutcome, Error> {
         self.acquire(WaitLimit::Within(time)).await
     }
 
-    /// Takes all keys, runs `body`, and releases them. If one is lost meanwhile the body is
-    /// dropped at the await point where it stands.
+    /// Locks all keys, runs `body`, and releases the keys.
+    ///
+    /// If a key is lost before `body` completes, `body` is dropped at its current await point.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Lost`], which names the key,
-    /// if one was lost before the body ended.
+    /// The same as [`lock`](Self::lock), and [`Error::Lost`] with the key if one was lost before
+    /// `body` completed.
     ///
     /// # Cancel safety
-    /// As safe as `body` is; the keys are released in the background.
+    /// If you drop the future, `body` is dropped at its current await point, and the client
+    /// releases the keys in the background. The call is cancel safe if `body` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let accounts = locks.many().mutexes(["account:3", "account:7"])?;
+    /// let count = accounts.with(async |guard| guard.keys().len()).await?;
+    /// assert_eq!(count, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn with<T>(&self, body: impl AsyncFnOnce(&ManyGuard) -> T) -> Result<T, Error> {
         self.lock().await?.run(body).await
     }
 
-    /// Bad input is found here, before any I/O.
+    /// Locks all keys. Checks the input before any I/O.
     async fn acquire(&self, limit: WaitLimit) -> Result<ManyOutcome, Error> {
         if self.wants.is_empty() {
             return Err(InvalidInput::KeyCount { asked: 0 }.into());
@@ -276,36 +419,36 @@ impl Many {
         let asks: Result<Vec<_>, _> = asks
             .map(|want| want.lock.ask(want.mode, &self.options))
             .collect();
-        Gathering::new(&self.client, asks?, limit).run().await
+        MultiAcquire::new(&self.client, asks?, limit).run().await
     }
 }
 
-/// One call: it takes the keys in turn, over and over until it holds all at once.
-struct Gathering<'a> {
+/// One call. It locks the keys in rounds until one round ends with all of them.
+struct MultiAcquire<'a> {
     client: &'a Arc<ClientHandle>,
     asks: Vec<Ask<'a>>,
     limit: WaitLimit,
-    began: Moment,
-    /// After this nothing is taken anew.
+    started_at: Moment,
+    /// No round starts after this.
     deadline: Option<Moment>,
 }
 
 /// How a round ended.
 enum Round {
     Done(ManyOutcome),
-    /// This key was lost while another was waited for.
+    /// This key was lost while the call waited for another.
     Lost(Key),
 }
 
-impl<'a> Gathering<'a> {
+impl<'a> MultiAcquire<'a> {
     fn new(client: &'a Arc<ClientHandle>, asks: Vec<Ask<'a>>, limit: WaitLimit) -> Self {
-        let began = client.now();
-        let deadline = limit.deadline(began, client.settings.call_timeout);
+        let started_at = client.now();
+        let deadline = limit.deadline(started_at, client.settings.call_timeout);
         Self {
             client,
             asks,
             limit,
-            began,
+            started_at,
             deadline,
         }
     }
@@ -317,7 +460,7 @@ impl<'a> Gathering<'a> {
     }
 
     fn timed_out(&self, key: &Key, ahead: Option<u32>) -> ManyOutcome {
-        let waited = self.client.now().saturating_since(self.began);
+        let waited = self.client.now().saturating_since(self.started_at);
         ManyOutcome::TimedOut {
             key: key.clone(),
             timed_out: TimedOut { waited, ahead },
@@ -333,7 +476,7 @@ impl<'a> Gathering<'a> {
             let pause = self.client.jittered(PAUSE);
             if pause >= self.left() {
                 if matches!(self.limit, WaitLimit::Try) {
-                    let reason = format!("key {key:?} was lost before the others were taken");
+                    let reason = format!("key {key:?} was lost before the others were locked");
                     return Err(unavailable(reason));
                 }
                 return Ok(self.timed_out(&key, None));
@@ -342,36 +485,38 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes the keys in their order. Whatever way it ends, what it has not handed out is ended
-    /// in the background.
+    /// Locks the keys in order. Holds that it doesn't return are released in the background.
     async fn round(&self) -> Result<Round, Error> {
         let mut holds: Vec<Hold> = Vec::with_capacity(self.asks.len());
         for ask in &self.asks {
-            let Some(limit) = self.patience_now() else {
+            let Some(limit) = self.limit_for_next_key() else {
                 return Ok(Round::Done(self.timed_out(ask.key, None)));
             };
-            let watched: &[Hold] = if mutant!(LossWhileGathering) {
+            let so_far: &[Hold] = if mutant!(LossWhileGathering) {
                 &[]
             } else {
                 &holds
             };
-            let lost = pin!(first_lost(watched));
+            let lost = pin!(first_lost(so_far));
             let outcome = match select(pin!(acquire(*ask, limit)), lost).await {
                 Either::Left((outcome, _)) => outcome?,
                 Either::Right(((key, _), _)) => return Ok(Round::Lost(key)),
             };
             match outcome {
                 Outcome::Acquired(hold) => holds.push(hold),
-                Outcome::Held(held) => {
+                Outcome::Held(contention) => {
                     let key = ask.key.clone();
-                    return Ok(Round::Done(ManyOutcome::Contention { key, held }));
+                    return Ok(Round::Done(ManyOutcome::Contention {
+                        key,
+                        held: contention,
+                    }));
                 }
                 Outcome::TimedOut(TimedOut { ahead, .. }) => {
                     return Ok(Round::Done(self.timed_out(ask.key, ahead)));
                 }
             }
         }
-        // Timers may be late: a deadline that has passed may not have been told yet.
+        // Timers may be late, so a passed deadline may not have been reported yet.
         let mut lost = holds.iter().filter(|hold| hold.check().is_err());
         if let Some(lost) = lost.next().filter(|_| !mutant!(LossWhileGathering)) {
             return Ok(Round::Lost(lost.holder.key.clone()));
@@ -379,14 +524,14 @@ impl<'a> Gathering<'a> {
         Ok(Round::Done(ManyOutcome::Acquired(ManyGuard::new(holds))))
     }
 
-    /// What is left of the caller's patience, for the next key.
-    fn patience_now(&self) -> Option<WaitLimit> {
+    /// Returns the wait limit for the next key, or `None` if the time ran out.
+    fn limit_for_next_key(&self) -> Option<WaitLimit> {
         match self.limit {
             WaitLimit::Within(time) if !time.is_zero() => {
                 let left = self.left();
                 (!left.is_zero()).then_some(WaitLimit::Within(left))
             }
-            same => Some(same),
+            limit => Some(limit),
         }
     }
 }

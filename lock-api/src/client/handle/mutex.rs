@@ -1,4 +1,4 @@
-//! Mutexes: one holder at a time.
+//! The mutex handle.
 
 use std::time::Duration;
 
@@ -9,20 +9,44 @@ use crate::client::handle::lock::Lock;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
 
-/// A mutex under a key, held by at most one owner at a time, wherever it runs.
+/// A distributed mutex: at most one owner holds the key at a time, across all processes.
 ///
-/// A handle is cheap to make and to clone, and does no I/O by itself.
+/// [`LockClient::mutex`](crate::LockClient::mutex) makes a handle. A handle is cheap to make and to
+/// clone, and making it does no I/O.
 ///
-/// Each acquisition is a separate owner: if you hold the lock and ask for it again, you wait for
-/// yourself. A handle made by [`LockClient::reentrant_mutex`](crate::LockClient::reentrant_mutex)
-/// can be locked again while it is held. The handle and its clones are the owner: two handles made
-/// for one key are two owners, and an owner never crosses processes. Nested guards may be released
-/// in any order; the lock is free when the last is gone.
+/// Each acquisition is a separate owner. If you hold the lock and lock it again, you wait for
+/// yourself.
+///
+/// # Reentrant handles
+/// You can lock a handle from
+/// [`LockClient::reentrant_mutex`](crate::LockClient::reentrant_mutex) again while it holds the
+/// lock. The handle and its clones are one owner. Two handles for the same key are two owners, and
+/// an owner never spans processes. You can release nested guards in any order. The lock is free
+/// when the last of them is released.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard = locks.mutex("invoice:42")?.lock().await?;
+/// println!("write with token {}", guard.fencing_token()?);
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A handle can override the settings of the client:
 ///
 /// ```no_run
-/// # async fn example(locks: leasehold_api::LockClient) -> Result<(), leasehold_api::Error> {
-/// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// println!("held under token {}", guard.fencing_token()?);
+/// # use std::time::Duration;
+/// # use leasehold_api::{Error, LockClient, Policy};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let report = locks
+///     .mutex("report")?
+///     .lease(Duration::from_secs(10))
+///     .max_hold(Duration::from_secs(600))
+///     .policy(Policy::Barging);
+/// let guard = report.lock().await?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -39,46 +63,57 @@ impl Mutex {
 
     option_setters!();
 
-    /// Takes the lock, waiting for as long as it takes.
+    /// Locks the mutex. Waits without a time limit, also through outages of the lock service.
     ///
-    /// Rides out outages of the lock service. To bound the wait use
-    /// [`lock_within`](Self::lock_within).
+    /// To limit the wait, use [`lock_within`](Self::lock_within).
     ///
     /// # Errors
-    /// Only what waiting cannot mend: [`Error::InvalidInput`] (before any I/O),
-    /// [`Error::Rejected`], [`Error::Refused`], [`Error::ForeignValue`], [`Error::Unsupported`],
-    /// [`Error::Closed`].
+    /// Only errors that waiting cannot fix: [`Error::InvalidInput`] before any I/O,
+    /// [`Error::Rejected`], [`Error::Refused`], [`Error::ForeignValue`], [`Error::Unsupported`]
+    /// and [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue, or the lock if it was just granted,
-    /// in the background.
+    /// If you drop the future, the client leaves the queue in the background, or releases the lock
+    /// if it was just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// // … work, sending `guard.fencing_token()` with every write …
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lock(&self) -> Result<MutexGuard, Error> {
         self.lock.wait_for(Mode::Exclusive).await
     }
 
-    /// Takes the lock if it is free, and says who holds it if not.
+    /// Locks the mutex if it is free. If it isn't, returns the holder and when to try again.
     ///
-    /// It keeps two from working at the same time, not from working one after the other: a
-    /// second machine that asks after the release gets the lock. For a job that shall run once,
-    /// write down that it was done.
+    /// The call takes at most one call timeout. It retries during that time if the service cannot
+    /// be reached.
     ///
-    /// Takes at most one call time-out, during which it tries again if the service is not
-    /// reached.
+    /// A lock prevents two processes from working at the same time. It does not prevent them from
+    /// working one after the other: a process that calls `try_lock` after the release gets the
+    /// lock. If a job must run only once, record that it is done.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the
-    /// service gave no answer.
+    /// The same as [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`]
+    /// if the service gave no answer.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the lock up in the background if it was just granted.
+    /// If you drop the future, the client releases the lock in the background if it was just
+    /// granted.
     ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient, Outcome};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// match locks.mutex("thumbnails")?.try_lock().await? {
-    ///     Outcome::Acquired(guard) => println!("ours: {}", guard.fencing_token()?),
-    ///     Outcome::Held(held) => println!("come back in {:?}", held.retry_after),
+    ///     Outcome::Acquired(guard) => println!("acquired: {}", guard.fencing_token()?),
+    ///     Outcome::Held(contention) => println!("try again in {:?}", contention.retry_after),
     ///     Outcome::TimedOut(_) => unreachable!("try_lock does not wait"),
     /// }
     /// # Ok(())
@@ -88,32 +123,51 @@ impl Mutex {
         self.lock.acquire(Mode::Exclusive, WaitLimit::Try).await
     }
 
-    /// Takes the lock, waiting for at most `time`. With a `time` of zero it tries once, for at
-    /// most one call time-out.
+    /// Locks the mutex. Waits for at most `time`.
+    ///
+    /// If `time` is zero, the call tries once and takes at most one call timeout.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the
-    /// time was over during an outage, or before the first answer.
+    /// The same as [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`]
+    /// if the time ran out during an outage, or before the first answer.
     ///
     /// # Cancel safety
-    /// As [`lock`](Self::lock).
+    /// If you drop the future, the client leaves the queue in the background, or releases the lock
+    /// if it was just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # use std::time::Duration;
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let outcome = locks.mutex("invoice:42")?.lock_within(Duration::from_secs(5)).await?;
+    /// if let Some(guard) = outcome.acquired() {
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lock_within(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
         self.lock
             .acquire(Mode::Exclusive, WaitLimit::Within(time))
             .await
     }
 
-    /// Takes the lock, runs `body`, and releases the lock. If the lock is lost meanwhile the
-    /// body is dropped at the await point where it stands.
+    /// Locks the mutex, runs `body`, and releases the lock.
     ///
-    /// The lock is released, or its release queued, before this returns. What the body returns
-    /// is passed on, so a body that can fail gives a `Result` inside this one.
+    /// If the lock is lost before `body` completes, `body` is dropped at its current await point.
+    /// When the call returns, the release has been acknowledged or goes on in the background.
+    ///
+    /// The call returns the output of `body`. If `body` returns a `Result`, you get a `Result`
+    /// inside a `Result`.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost before the body ended.
+    /// The same as [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost before `body`
+    /// completed.
     ///
     /// # Cancel safety
-    /// As safe as `body` is; the lock is released in the background.
+    /// If you drop the future, `body` is dropped at its current await point, and the client
+    /// releases the lock in the background. The call is cancel safe if `body` is.
     ///
     /// # Examples
     /// ```no_run
@@ -121,7 +175,7 @@ impl Mutex {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let job = locks.mutex("job")?;
     /// let token = job.with(async |guard| guard.fencing_token()).await??;
-    /// # let _ = token;
+    /// println!("done with token {token}");
     /// # Ok(())
     /// # }
     /// ```

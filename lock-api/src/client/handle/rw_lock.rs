@@ -1,4 +1,4 @@
-//! Reader/writer locks: many readers or one writer.
+//! The reader/writer lock handle.
 
 use std::time::Duration;
 
@@ -9,31 +9,36 @@ use crate::client::handle::lock::Lock;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
 
-/// A reader/writer lock under a key: many readers or one writer at a time, wherever they run.
+/// A distributed reader/writer lock: many readers or one writer hold the key at a time, across all
+/// processes.
 ///
-/// By default the order of arrival decides, so neither readers nor writers starve; see
-/// [`policy`](Self::policy) for others. Overlapping readers share one fencing token.
+/// [`LockClient::rw_lock`](crate::LockClient::rw_lock) makes a handle. By default the lock is
+/// granted in order of arrival, so neither readers nor writers starve. [`policy`](Self::policy)
+/// sets another order. Readers that overlap share one fencing token.
 ///
-/// A handle made by [`LockClient::reentrant_rw_lock`](crate::LockClient::reentrant_rw_lock) can be
-/// locked again while it is held: a reader may read again, even past a waiting writer; a writer may
-/// read or write again. Dropping its write guards while it keeps a read guard is a downgrade.
+/// # Reentrant handles
+/// You can lock a handle from
+/// [`LockClient::reentrant_rw_lock`](crate::LockClient::reentrant_rw_lock) again while it holds
+/// the lock. A reader can read again, even past a waiting writer. A writer can read or write again.
+/// If you drop the write guards and keep a read guard, you downgrade the lock.
 ///
-/// Asking for the write lock through a reentrant handle while it holds a read guard would wait
-/// for itself and is refused ([`Refused::WouldDeadlock`](crate::Refused::WouldDeadlock)); use
-/// [`ReadGuard::try_upgrade`]. A plain handle cannot know, and waits. Read guards that were dropped or
-/// released do not count, even if the server has not been told yet.
+/// If a reentrant handle holds a read guard and asks for the write lock, it would wait for itself.
+/// The request is refused with [`Refused::WouldDeadlock`](crate::Refused::WouldDeadlock). Use
+/// [`ReadGuard::try_upgrade`] instead. Read guards that you have dropped or released don't count,
+/// even if the server does not know that yet. A plain handle cannot detect this case, and waits.
 ///
+/// # Examples
 /// ```no_run
 /// # use leasehold_api::{Error, LockClient};
 /// # use std::time::Duration;
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let catalog = locks.rw_lock("catalog")?;
-/// if let Some(pages) = catalog.read_within(Duration::from_secs(5)).await?.acquired() {
-///     pages.release().await?;
+/// if let Some(reader) = catalog.read_within(Duration::from_secs(5)).await?.acquired() {
+///     reader.release().await?;
 /// }
-/// let guard = catalog.write().await?;
-/// let guard = guard.downgrade().await?;
-/// guard.release().await?;
+/// let writer = catalog.write().await?;
+/// let reader = writer.downgrade().await?;
+/// reader.release().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -49,96 +54,212 @@ impl RwLock {
 
     option_setters!();
 
-    /// Takes the lock for reading, waiting for as long as it takes.
+    /// Takes the lock for reading. Waits without a time limit, also through outages of the lock
+    /// service.
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// The same as [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// If you drop the future, the client leaves the queue in the background, or releases the lock
+    /// if it was just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let reader = locks.rw_lock("catalog")?.read().await?;
+    /// reader.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn read(&self) -> Result<ReadGuard, Error> {
         self.lock.wait_for(Mode::Shared).await
     }
 
-    /// Takes the lock for reading if that is possible now.
+    /// Takes the lock for reading if no writer or waiter is in the way. Otherwise returns the
+    /// holder and when to try again.
+    ///
+    /// The call takes at most one call timeout.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The same as [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// If you drop the future, the client releases the lock in the background if it was just
+    /// granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// if let Some(reader) = locks.rw_lock("catalog")?.try_read().await?.acquired() {
+    ///     reader.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_read(&self) -> Result<Outcome<ReadGuard>, Error> {
         self.lock.acquire(Mode::Shared, WaitLimit::Try).await
     }
 
-    /// Takes the lock for reading, waiting for at most `time`.
+    /// Takes the lock for reading. Waits for at most `time`.
+    ///
+    /// If `time` is zero, the call tries once and takes at most one call timeout.
     ///
     /// # Errors
-    /// As [`Mutex::lock_within`](crate::Mutex::lock_within).
+    /// The same as [`Mutex::lock_within`](crate::Mutex::lock_within).
     ///
     /// # Cancel safety
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// If you drop the future, the client leaves the queue in the background, or releases the lock
+    /// if it was just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # use std::time::Duration;
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let catalog = locks.rw_lock("catalog")?;
+    /// let outcome = catalog.read_within(Duration::from_secs(5)).await?;
+    /// if let Some(reader) = outcome.acquired() {
+    ///     reader.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn read_within(&self, time: Duration) -> Result<Outcome<ReadGuard>, Error> {
         self.lock
             .acquire(Mode::Shared, WaitLimit::Within(time))
             .await
     }
 
-    /// Takes the lock for writing, waiting for as long as it takes.
+    /// Takes the lock for writing. Waits without a time limit, also through outages of the lock
+    /// service.
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// The same as [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// If you drop the future, the client leaves the queue in the background, or releases the lock
+    /// if it was just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let writer = locks.rw_lock("catalog")?.write().await?;
+    /// writer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn write(&self) -> Result<WriteGuard, Error> {
         self.lock.wait_for(Mode::Exclusive).await
     }
 
-    /// Takes the lock for writing if it is free.
+    /// Takes the lock for writing if it is free. Otherwise returns the holder and when to try
+    /// again.
+    ///
+    /// The call takes at most one call timeout.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The same as [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// If you drop the future, the client releases the lock in the background if it was just
+    /// granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// if let Some(writer) = locks.rw_lock("catalog")?.try_write().await?.acquired() {
+    ///     writer.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_write(&self) -> Result<Outcome<WriteGuard>, Error> {
         self.lock.acquire(Mode::Exclusive, WaitLimit::Try).await
     }
 
-    /// Takes the lock for writing, waiting for at most `time`.
+    /// Takes the lock for writing. Waits for at most `time`.
+    ///
+    /// If `time` is zero, the call tries once and takes at most one call timeout.
     ///
     /// # Errors
-    /// As [`Mutex::lock_within`](crate::Mutex::lock_within).
+    /// The same as [`Mutex::lock_within`](crate::Mutex::lock_within).
     ///
     /// # Cancel safety
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// If you drop the future, the client leaves the queue in the background, or releases the lock
+    /// if it was just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # use std::time::Duration;
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let catalog = locks.rw_lock("catalog")?;
+    /// let outcome = catalog.write_within(Duration::from_secs(5)).await?;
+    /// if let Some(writer) = outcome.acquired() {
+    ///     writer.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn write_within(&self, time: Duration) -> Result<Outcome<WriteGuard>, Error> {
         self.lock
             .acquire(Mode::Exclusive, WaitLimit::Within(time))
             .await
     }
 
-    /// Takes the lock for reading, runs `body`, and releases it; the body is dropped if the lock
-    /// is lost meanwhile.
+    /// Takes the lock for reading, runs `body`, and releases the lock.
+    ///
+    /// If the lock is lost before `body` completes, `body` is dropped at its current await point.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and [`Error::Lost`].
+    /// The same as [`read`](Self::read), and [`Error::Lost`] if the lock was lost before `body`
+    /// completed.
     ///
     /// # Cancel safety
-    /// As [`Mutex::with`](crate::Mutex::with).
+    /// If you drop the future, `body` is dropped at its current await point, and the client
+    /// releases the lock in the background. The call is cancel safe if `body` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let catalog = locks.rw_lock("catalog")?;
+    /// let token = catalog.read_with(async |guard| guard.fencing_token()).await??;
+    /// println!("done with token {token}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn read_with<T>(&self, body: impl AsyncFnOnce(&ReadGuard) -> T) -> Result<T, Error> {
         self.read().await?.run(body).await
     }
 
-    /// Takes the lock for writing, runs `body`, and releases it; the body is dropped if the lock
-    /// is lost meanwhile.
+    /// Takes the lock for writing, runs `body`, and releases the lock.
+    ///
+    /// If the lock is lost before `body` completes, `body` is dropped at its current await point.
     ///
     /// # Errors
-    /// As [`write`](Self::write), and [`Error::Lost`].
+    /// The same as [`write`](Self::write), and [`Error::Lost`] if the lock was lost before `body`
+    /// completed.
     ///
     /// # Cancel safety
-    /// As [`Mutex::with`](crate::Mutex::with).
+    /// If you drop the future, `body` is dropped at its current await point, and the client
+    /// releases the lock in the background. The call is cancel safe if `body` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let catalog = locks.rw_lock("catalog")?;
+    /// let token = catalog.write_with(async |guard| guard.fencing_token()).await??;
+    /// println!("done with token {token}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn write_with<T>(
         &self,
         body: impl AsyncFnOnce(&WriteGuard) -> T,

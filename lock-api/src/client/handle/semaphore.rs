@@ -1,4 +1,4 @@
-//! Semaphores: holders whose permits add up to at most the capacity.
+//! The semaphore handle.
 
 use std::time::Duration;
 
@@ -9,18 +9,24 @@ use crate::client::handle::lock::Lock;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
 
-/// A semaphore under a key: at most so many permits are held at a time, wherever their holders
-/// run.
+/// A distributed semaphore: at most `capacity` permits are held at a time, across all processes.
 ///
-/// Everyone who uses a key must give it the same capacity while it is in use; another one is
-/// [`Refused::Mismatch`](crate::Refused::Mismatch). Each acquisition is an owner of its own.
-/// Waiters are served in order, so a large request at the head of the queue holds smaller ones
-/// up. The tokens of a semaphore of more than one permit are unique and increasing, but promise
-/// no order among its holders.
+/// [`LockClient::semaphore`](crate::LockClient::semaphore) makes a handle. While a key is in use,
+/// all its users must name the same capacity. A request with another capacity is refused with
+/// [`Refused::Mismatch`](crate::Refused::Mismatch).
 ///
+/// Each acquisition is a separate owner. Waiters are served in order, so a large request at the
+/// head of the queue blocks smaller ones behind it.
+///
+/// Each acquisition has its own fencing token, unique and increasing in order of grant. With a
+/// capacity above 1, the tokens don't tell which holder writes last.
+///
+/// # Examples
 /// ```no_run
-/// # async fn example(locks: leasehold_api::LockClient) -> Result<(), leasehold_api::Error> {
-/// let permit = locks.semaphore("printers", 3)?.acquire(1).await?;
+/// # use leasehold_api::{Error, LockClient};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let printers = locks.semaphore("printers", 3)?;
+/// let permit = printers.acquire(1).await?;
 /// permit.release().await?;
 /// # Ok(())
 /// # }
@@ -37,44 +43,99 @@ impl Semaphore {
 
     option_setters!();
 
-    /// How many permits there are.
+    /// Returns the number of permits that the semaphore has in total.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// assert_eq!(locks.semaphore("printers", 3)?.capacity(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn capacity(&self) -> u32 {
         self.lock.permits()
     }
 
-    /// Takes `permits`, waiting for as long as it takes.
+    /// Takes `permits` permits at once. Waits without a time limit, also through outages of the
+    /// lock service.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] for 0 permits or more than there are, before any I/O; else as
-    /// [`Mutex::lock`](crate::Mutex::lock).
+    /// The same as [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`] before any I/O
+    /// if `permits` is 0 or greater than the capacity.
     ///
     /// # Cancel safety
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// If you drop the future, the client leaves the queue in the background, or releases the
+    /// permits if they were just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let permits = locks.semaphore("printers", 3)?.acquire(2).await?;
+    /// permits.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire(&self, permits: u32) -> Result<PermitGuard, Error> {
         self.lock.wait_for(Mode::Permits(permits)).await
     }
 
-    /// Takes `permits` if they are free.
+    /// Takes `permits` permits at once, if they are free. Otherwise returns the holder and when to
+    /// try again.
+    ///
+    /// The call takes at most one call timeout.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and as [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The same as [`acquire`](Self::acquire) and [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// If you drop the future, the client releases the permits in the background if they were just
+    /// granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let printers = locks.semaphore("printers", 3)?;
+    /// match printers.try_acquire(1).await?.acquired() {
+    ///     Some(permit) => println!("printing with token {}", permit.fencing_token()?),
+    ///     None => println!("all printers are busy"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn try_acquire(&self, permits: u32) -> Result<Outcome<PermitGuard>, Error> {
         self.lock
             .acquire(Mode::Permits(permits), WaitLimit::Try)
             .await
     }
 
-    /// Takes `permits`, waiting for at most `time`.
+    /// Takes `permits` permits at once. Waits for at most `time`.
+    ///
+    /// If `time` is zero, the call tries once and takes at most one call timeout.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and as
+    /// The same as [`acquire`](Self::acquire) and
     /// [`Mutex::lock_within`](crate::Mutex::lock_within).
     ///
     /// # Cancel safety
-    /// As [`Mutex::lock`](crate::Mutex::lock).
+    /// If you drop the future, the client leaves the queue in the background, or releases the
+    /// permits if they were just granted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # use std::time::Duration;
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let printers = locks.semaphore("printers", 3)?;
+    /// let outcome = printers.acquire_within(1, Duration::from_secs(5)).await?;
+    /// if let Some(permit) = outcome.acquired() {
+    ///     permit.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire_within(
         &self,
         permits: u32,
@@ -85,14 +146,29 @@ impl Semaphore {
             .await
     }
 
-    /// Takes `permits`, runs `body`, and gives them back; the body is dropped if they are lost
-    /// meanwhile.
+    /// Takes `permits` permits, runs `body`, and releases the permits.
+    ///
+    /// If the permits are lost before `body` completes, `body` is dropped at its current await
+    /// point.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`Error::Lost`].
+    /// The same as [`acquire`](Self::acquire), and [`Error::Lost`] if the permits were lost before
+    /// `body` completed.
     ///
     /// # Cancel safety
-    /// As [`Mutex::with`](crate::Mutex::with).
+    /// If you drop the future, `body` is dropped at its current await point, and the client
+    /// releases the permits in the background. The call is cancel safe if `body` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let printers = locks.semaphore("printers", 3)?;
+    /// let token = printers.with(1, async |permit| permit.fencing_token()).await??;
+    /// println!("printed with token {token}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn with<T>(
         &self,
         permits: u32,

@@ -1,11 +1,19 @@
-//! Which kinds of guard can be handed off.
+//! The kinds of guard that can be handed off.
 
 use crate::client::guard::kind::{Exclusive, Read, Write};
 
-/// Kinds of guard that can be [handed off](crate::Guard::into_handoff): all but permits.
+/// A kind of guard that can be [handed off](crate::Guard::into_handoff): every kind except permits.
 ///
-/// The holds of a semaphore do not nest, and nesting is what makes sure that a hand-off is
-/// adopted once.
+/// A hand-off needs a nested hold to make sure that it is adopted only once. The holds of a
+/// semaphore don't nest.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, Guard, kind};
+/// async fn secret_of<K: kind::Transferable>(guard: Guard<K>) -> Result<String, Error> {
+///     Ok(guard.into_handoff().await?.to_secret_text())
+/// }
+/// ```
 pub trait Transferable: sealed::Transferable {}
 impl Transferable for Exclusive {}
 impl Transferable for Read {}

@@ -1,4 +1,4 @@
-//! Passing a hold to another function, client or process without letting it go.
+//! Hand-offs: passing a hold to another function, client or process without releasing it.
 
 pub(crate) mod kind;
 pub(crate) mod text;

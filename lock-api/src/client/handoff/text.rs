@@ -1,4 +1,4 @@
-//! A hold on its way from one client to another, and its text.
+//! A hand-off and its text.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -14,21 +14,22 @@ use crate::reply::EndReason;
 use crate::request::{Kind, Mode};
 use crate::time::{ServerTime, micros};
 
-/// First field of the text: what it is, and the version of its format.
+/// First field of the text: the name and version of the format.
 const FORMAT: &str = "leasehold-handoff-1";
 
-/// A lock that is held, on its way to another function, client or process: made by
-/// [`Guard::into_handoff`](crate::Guard::into_handoff), and turned into a guard again by
-/// [`LockClient::adopt`](crate::LockClient::adopt).
+/// A held lock that is passed to another function, client or process.
 ///
-/// - **It is a secret.** Whoever has it, or its [text](Self::to_secret_text), holds the lock, and
-///   can act in the name of the client that handed it off. Pass it as you would pass a password.
-///   `Debug` shows the key and the token only.
-/// - **It is adopted once.** The text can be copied, but of those who adopt it at most one ever
-///   gets a guard.
-/// - **It ends with its lease**, counted from when it was made, unless it is adopted before.
-///   Nobody renews it on the way. Dropping it ends nothing.
+/// [`Guard::into_handoff`](crate::Guard::into_handoff) makes a hand-off, and
+/// [`LockClient::adopt`](crate::LockClient::adopt) turns it into a guard again.
 ///
+/// - **It is a secret.** A hand-off, or its [text](Self::to_secret_text), gives access to the lock
+///   in the name of the client that made it. Treat it like a password. `Debug` shows only the key,
+///   the kind of guard and the token.
+/// - **It is adopted once.** The text can be copied, but at most one adopter gets a guard.
+/// - **It expires.** The hold lasts for one lease, counted from when the hand-off was made. Nobody
+///   renews it before it is adopted. If you drop a hand-off, the lock stays held until then.
+///
+/// # Examples
 /// ```no_run
 /// # use leasehold_api::{Handoff, LockClient, MutexGuard};
 /// # async fn example(sender: LockClient, receiver: LockClient)
@@ -43,32 +44,32 @@ const FORMAT: &str = "leasehold-handoff-1";
 /// # }
 /// ```
 #[derive(PartialEq, Eq)]
-#[must_use = "a hand-off that nobody adopts ends with its lease"]
+#[must_use = "a hand-off that nobody adopts keeps the lock until its lease expires"]
 pub struct Handoff {
     pub(crate) key: Key,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    /// The hold.
+    /// The hold that is handed off.
     pub(crate) operation: Operation,
-    /// Sequence of the hold beside it, which only one can end.
+    /// Sequence of the transfer hold. Only one adopter can release it.
     pub(crate) transfer_hold: u64,
-    /// `None` if the backend has no fencing tokens; in the text a 0.
+    /// `None` if the backend has no fencing tokens. The text has a 0 then.
     pub(crate) token: Option<FencingToken>,
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
     pub(crate) fixed_lease: bool,
-    /// Release of the longest hold.
+    /// When `max_hold` ends.
     pub(crate) until: Option<ServerTime>,
     pub(crate) adoption: Adoption,
 }
 
-/// Whether this very value has taken the transfer hold; no part of the text.
+/// Whether this value has released the transfer hold. Not part of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Adoption {
     No,
     InDoubt,
     Yes,
-    /// The transfer hold is gone, and the answer that said to whom is lost.
+    /// The transfer hold is gone, and the answer that named its adopter is lost.
     Never(EndReason),
 }
 
@@ -79,14 +80,14 @@ impl fmt::Debug for Handoff {
         }
         f.debug_struct("Handoff")
             .field("key", &self.key)
-            .field("holds", &name(self.kind, self.mode))
+            .field("holds", &guard_name(self.kind, self.mode))
             .field("token", &self.token)
             .finish_non_exhaustive()
     }
 }
 
-/// What a guard of this kind is called.
-pub(crate) const fn name(kind: Kind, mode: Mode) -> &'static str {
+/// Returns the name of a kind of guard.
+pub(crate) const fn guard_name(kind: Kind, mode: Mode) -> &'static str {
     match (kind, mode) {
         (Kind::Mutex, _) => "mutex guard",
         (Kind::RwLock, Mode::Shared) => "read guard",
@@ -96,33 +97,87 @@ pub(crate) const fn name(kind: Kind, mode: Mode) -> &'static str {
 }
 
 impl Handoff {
-    /// The key that is held.
+    /// Returns the key of the lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let handoff = locks.mutex("report")?.lock().await?.into_handoff().await?;
+    /// assert_eq!(handoff.key().as_str(), "report");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn key(&self) -> &Key {
         &self.key
     }
 
-    /// What sort of lock it is.
+    /// Returns the kind of the lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, Kind, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let handoff = locks.mutex("report")?.lock().await?.into_handoff().await?;
+    /// assert_eq!(handoff.kind(), Kind::Mutex);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether it is held for reading or exclusively.
+    /// Returns whether the lock is held for reading or exclusively.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient, Mode};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let handoff = locks.mutex("report")?.lock().await?.into_handoff().await?;
+    /// assert_eq!(handoff.mode(), Mode::Exclusive);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The token of the hold when it was handed off.
+    /// Returns the fencing token that the guard had when it was handed off.
     ///
     /// # Errors
-    /// As [`Guard::fencing_token`](crate::Guard::fencing_token).
+    /// The same as [`Guard::fencing_token`](crate::Guard::fencing_token).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let handoff = locks.mutex("report")?.lock().await?.into_handoff().await?;
+    /// println!("handed off with token {}", handoff.fencing_token()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing_token(&self) -> Result<FencingToken, Error> {
         self.token.ok_or(NO_TOKENS)
     }
 
-    /// The hand-off as a line of ASCII, at most
-    /// [`MAX_HANDOFF_TEXT`](crate::bounds::MAX_HANDOFF_TEXT) bytes long, to be parsed on the
-    /// other side (`FromStr`). **It is a secret**: keep it out of logs, and send it where you
-    /// would send a password.
+    /// Returns the hand-off as a line of ASCII. **The text is a secret**: keep it out of logs, and
+    /// send it only where you would send a password.
+    ///
+    /// The receiver parses it with `FromStr`. The text has at most
+    /// [`MAX_HANDOFF_TEXT`](crate::bounds::MAX_HANDOFF_TEXT) bytes.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, Handoff, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let handoff = locks.mutex("report")?.lock().await?.into_handoff().await?;
+    /// let secret = handoff.to_secret_text();
+    ///
+    /// // … in another process …
+    /// let handoff: Handoff = secret.parse()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn to_secret_text(&self) -> String {
         let form = match (self.kind, self.mode) {
             (Kind::RwLock, Mode::Shared) => "read",
@@ -145,40 +200,40 @@ impl Handoff {
     }
 }
 
-/// Reads what [`Handoff::to_secret_text`] wrote. Does no I/O.
+/// Parses the text of [`Handoff::to_secret_text`]. Does no I/O.
 ///
 /// # Errors
-/// [`InvalidInput::HandoffText`] for anything else. The error does not show the text.
+/// [`InvalidInput::HandoffText`] for any other text. The error does not show the text.
 impl FromStr for Handoff {
     type Err = InvalidInput;
 
     fn from_str(text: &str) -> Result<Self, InvalidInput> {
         if text.len() > MAX_HANDOFF_TEXT {
-            return Err(bad("it is too long"));
+            return Err(bad_text("it is too long"));
         }
         let mut fields = text.trim().split(':');
         let format = fields.next().unwrap_or_default();
         if format != FORMAT {
-            let known = format.starts_with("leasehold-handoff-");
-            return Err(bad(if known {
-                "its version is not known here"
+            let other_version = format.starts_with("leasehold-handoff-");
+            return Err(bad_text(if other_version {
+                "its format version is unknown"
             } else {
-                "it does not begin like one"
+                "the text does not start with its format name"
             }));
         }
-        let handoff = read(&mut fields).ok_or(bad("a field is missing or damaged"))?;
+        let handoff = parse_fields(&mut fields).ok_or(bad_text("a field is missing or damaged"))?;
         match fields.next() {
             None => Ok(handoff),
-            Some(_) => Err(bad("it has too many fields")),
+            Some(_) => Err(bad_text("it has too many fields")),
         }
     }
 }
 
-const fn bad(problem: &'static str) -> InvalidInput {
+const fn bad_text(problem: &'static str) -> InvalidInput {
     InvalidInput::HandoffText { problem }
 }
 
-fn read<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handoff> {
+fn parse_fields<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handoff> {
     let (kind, mode) = match fields.next()? {
         "mutex" => (Kind::Mutex, Mode::Exclusive),
         "read" => (Kind::RwLock, Mode::Shared),
@@ -217,9 +272,9 @@ fn read<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handoff> {
     })
 }
 
-fn duration(micros: u64, most: Duration) -> Option<Duration> {
+fn duration(micros: u64, max: Duration) -> Option<Duration> {
     let duration = Duration::from_micros(micros);
-    (!duration.is_zero() && duration <= most).then_some(duration)
+    (!duration.is_zero() && duration <= max).then_some(duration)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -237,8 +292,26 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// A hand-off that did not come about, or was not adopted: the error, and what was to be passed
-/// on. It can be made into an [`Error`], which drops that.
+/// The error of a failed [`into_handoff`](crate::Guard::into_handoff) or
+/// [`adopt`](crate::LockClient::adopt), with the guard or the hand-off that was passed in.
+///
+/// The `?` operator converts it into an [`Error`], and drops the guard or the hand-off.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard = locks.mutex("report")?.lock().await?;
+/// match guard.into_handoff().await {
+///     Ok(handoff) => println!("{handoff:?}"),
+///     Err(failed) => {
+///         eprintln!("not handed off: {failed}");
+///         failed.given_back().release().await?;
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct HandoffFailed<T>(Box<(Error, T)>);
 
 impl<T> HandoffFailed<T> {
@@ -246,17 +319,52 @@ impl<T> HandoffFailed<T> {
         Self(Box::new((error, given_back)))
     }
 
-    /// Why it failed.
+    /// Returns why the call failed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// if let Err(failed) = locks.mutex("report")?.lock().await?.into_handoff().await {
+    ///     println!("try again: {}", failed.error().is_transient());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn error(&self) -> &Error {
         &self.0.0
     }
 
-    /// The guard, or the hand-off, to be used again; a dropped guard releases its lock.
+    /// Returns the guard or the hand-off, so you can use it again. A dropped guard releases its
+    /// lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// if let Err(failed) = locks.mutex("report")?.lock().await?.into_handoff().await {
+    ///     failed.given_back().release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn given_back(self) -> T {
         self.0.1
     }
 
-    /// Both.
+    /// Returns the error, and the guard or the hand-off.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// if let Err(failed) = locks.mutex("report")?.lock().await?.into_handoff().await {
+    ///     let (error, guard) = failed.into_parts();
+    ///     eprintln!("{}: {error}", guard.key());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn into_parts(self) -> (Error, T) {
         *self.0
     }
@@ -311,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn text_says_it_all_and_is_read_again() {
+    fn text_round_trips() {
         for key in ["k", "a:b\n{*}ü", &"x".repeat(256)] {
             let sent = handoff(key);
             let text = sent.to_secret_text();
@@ -322,11 +430,12 @@ mod tests {
     }
 
     #[test]
-    fn damaged_text_is_refused_and_not_shown() {
+    fn damaged_text_is_rejected_and_not_shown() {
         let text = handoff("k").to_secret_text();
         let fields: Vec<&str> = text.split(':').collect();
         for (n, field) in fields.iter().enumerate() {
-            // A longer number is a number too; what comes before the numbers is not.
+            // A longer number is still a number. The fields before the numbers are not valid when
+            // they are longer.
             let longer = (n < 3).then(|| format!("{field}0"));
             let others = ["", "zz", "-1"].map(String::from).into_iter().chain(longer);
             for other in others {
@@ -340,12 +449,12 @@ mod tests {
         assert!(format!("{text}:1").parse::<Handoff>().is_err());
         assert!("x".repeat(2_000).parse::<Handoff>().is_err());
         let newer = text.replacen("handoff-1", "handoff-2", 1);
-        let error = newer.parse::<Handoff>().expect_err("unknown");
+        let error = newer.parse::<Handoff>().expect_err("an unknown version");
         assert!(error.to_string().contains("version"), "{error}");
     }
 
     #[test]
-    fn debug_shows_nothing_that_authorises() {
+    fn debug_hides_the_secrets() {
         let text = format!("{:?}", handoff("k"));
         assert_eq!(
             text,

@@ -1,14 +1,14 @@
-//! How a hold travels from one client to another, and is adopted by one only.
+//! Hands off a hold to another client, and lets only one client adopt it.
 //!
-//! A hand-off is a text, and a text can be copied. So the sender takes a second hold beside the
-//! one that travels, in the same holder: the *transfer hold*. Who adopts ends the transfer hold first. The
-//! server answers `Released` to one end of an operation and `NotHeld` to every other, however
-//! often and late it is delivered, so whoever is told `Released` is the only one that ever may
-//! renew the hold and make a guard of it. If the answer is lost nobody can know who was first;
-//! then nobody becomes the holder, and the hold ends with its lease.
+//! A hand-off is a text, and a text can be copied. So the sender takes a second hold of the same
+//! owner, the *transfer hold*. The adopter releases the transfer hold first. The server answers
+//! `Released` to one release of an operation, and `NotHeld` to every other, however often and late
+//! they are delivered. The client that gets `Released` is the only one that may renew the hold and
+//! make a guard. If that answer is lost, nobody can tell which client was first. Then nobody
+//! becomes the holder, and the hold expires with its lease.
 //!
-//! From the transfer hold on the sender renews nothing. The adopter renews the hold once before its
-//! guard is valid, and from then on as its own.
+//! The sender renews nothing once it has the transfer hold. The adopter renews the hold once before
+//! its guard is valid, and from then on like any other hold.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::client::error::{Error, Loss};
 use crate::client::guard::Guard;
 use crate::client::handle::client::LockClient;
 use crate::client::handoff::kind::Transferable;
-use crate::client::handoff::text::{Adoption, Handoff, HandoffFailed, name};
+use crate::client::handoff::text::{Adoption, Handoff, HandoffFailed, guard_name};
 use crate::client::hold::{Hold, Origin};
 use crate::client::state::answer::Answer;
 use crate::client::state::backoff::Backoff;
@@ -37,39 +37,53 @@ use crate::runtime::Moment;
 use crate::sync::Arc;
 use crate::time::{ServerTime, Stamp};
 
-/// How many call time-outs each step may take.
-const CALLS: u32 = 3;
-/// The hold that travels, and the transfer hold.
-const BOTH: u32 = 2;
+/// The number of call timeouts that each step may take.
+const CALL_TIMEOUTS: u32 = 3;
+/// The holds of the owner: the one that is handed off, and the transfer hold.
+const BOTH_HOLDS: u32 = 2;
 
 impl<K: Transferable> Guard<K> {
-    /// Hands the lock to another function, client or process, which
-    /// [adopts](LockClient::adopt) it, without letting it go in between.
+    /// Hands the lock to another function, client or process without releasing it in between. The
+    /// receiver [adopts](LockClient::adopt) it.
     ///
-    /// This client stops renewing, and nothing that it does afterwards ends the hold. The
-    /// hand-off has one whole lease for its journey, counted from this call; nobody renews it on
-    /// the way, so take a lease that is long enough, and if nobody adopts it the lock is free
-    /// after that. The fencing token stays the same: sender and adopter are one epoch, so stop
-    /// writing before you hand off.
+    /// The hand-off is valid for one whole lease, counted from this call. This client stops
+    /// renewing the lease, and nobody renews it until the hand-off is adopted. Choose a lease that
+    /// is long enough. If nobody adopts the hand-off, the lock is free when the lease expires.
     ///
-    /// The guard's lease, [`fixed_lease`](crate::Mutex::fixed_lease) and
-    /// [`max_hold`](crate::Mutex::max_hold) travel with it; the latter goes on counting.
+    /// The fencing token stays the same, so the resource can't tell the sender from the adopter.
+    /// Stop writing before you hand off the lock.
     ///
-    /// A hold travels **once**: an adopted guard cannot be handed off again. Guards of a
-    /// reentrant handle cannot be handed off, because their owner may hold the lock here and
-    /// there; nor can permits of a semaphore, whose holds do not nest, and several keys that are
-    /// held together.
+    /// The adopted guard has the same lease, [`fixed_lease`](crate::Mutex::fixed_lease) and
+    /// [`max_hold`](crate::Mutex::max_hold). The time of `max_hold` goes on counting.
+    ///
+    /// You can't hand off
+    /// - an adopted guard, because a hold can be handed off once;
+    /// - a guard of a reentrant handle, because its owner may hold the lock on both sides;
+    /// - a [`PermitGuard`](crate::PermitGuard), because the holds of a semaphore don't nest;
+    /// - a [`ManyGuard`](crate::ManyGuard).
     ///
     /// # Errors
-    /// The guard is given back, and holds the lock as before, with
-    /// - [`Error::Unsupported`] for what cannot be handed off, or on a backend without
-    ///   reentrancy, before any I/O;
-    /// - [`Error::Lost`], [`Error::Released`] if there is nothing left to hand off;
-    /// - [`Error::Unavailable`], [`Error::OutcomeUnknown`] after at most three call time-outs
+    /// [`HandoffFailed`] with the guard, which holds the lock as before, and one of these errors:
+    /// - [`Error::Unsupported`] before any I/O, if the guard cannot be handed off or the backend
+    ///   does not support reentrancy;
+    /// - [`Error::Lost`] or [`Error::Released`] if the guard no longer holds the lock;
+    /// - [`Error::Unavailable`] or [`Error::OutcomeUnknown`] after at most three call timeouts
     ///   without an answer.
     ///
     /// # Cancel safety
-    /// Dropping the future releases the lock in the background.
+    /// If you drop the future, the client releases the lock in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # fn send(secret: String) {}
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("report")?.lock().await?;
+    /// let handoff = guard.into_handoff().await?;
+    /// send(handoff.to_secret_text());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn into_handoff(self) -> Result<Handoff, HandoffFailed<Self>> {
         match hand_off(&self.hold, K::KIND, K::MODE).await {
             Ok(handoff) => Ok(handoff),
@@ -79,33 +93,49 @@ impl<K: Transferable> Guard<K> {
 }
 
 impl LockClient {
-    /// Makes a guard of a hold that another function, client or process has
-    /// [handed off](Guard::into_handoff). The kind of guard follows from what it is used as:
+    /// Turns a [hand-off](Guard::into_handoff) into a guard.
+    ///
+    /// The type of the result names the kind of guard:
     /// `let guard: MutexGuard = locks.adopt(handoff).await?`.
     ///
-    /// The lease is renewed once before the guard is valid, and then in the background, unless
-    /// it is fixed. Of all that adopt copies of one hand-off at most one gets a guard.
+    /// If several callers adopt copies of one hand-off, at most one gets a guard. The call renews
+    /// the lease once before it returns the guard. After that the client renews it in the
+    /// background, unless the lease is fixed.
     ///
-    /// The hold keeps the label of the client that took it. A forced release is noticed by the
-    /// next renewal, not by a push.
+    /// The holder keeps the label of the client that took the lock. The guard learns of a forced
+    /// release from its next renewal, not from a notification.
+    ///
+    /// The call takes at most six call timeouts.
     ///
     /// # Errors
-    /// The hand-off is given back. What went wrong before it was taken over changes nothing; once
-    /// it was taken over only this very value can be adopted, not its text.
-    /// - [`Error::InvalidInput`] if it carries another kind of guard, before any I/O.
-    /// - [`Error::HandoffSpent`] if it was adopted before, or its hold is over.
-    /// - [`Error::Unavailable`] if nothing was changed: try again.
-    /// - [`Error::OutcomeUnknown`] if the answer was lost that says whether this call was the
-    ///   first to adopt it. Trying again gives a guard or, at the latest the next time that the
-    ///   server answers, [`Error::HandoffSpent`]: nobody gets the lock then before its lease is
-    ///   over.
-    /// - [`Error::Lost`] if its longest hold was over.
+    /// [`HandoffFailed`] with the hand-off and one of these errors:
+    /// - [`Error::InvalidInput`] before any I/O, if the hand-off has another kind of guard;
+    /// - [`Error::HandoffSpent`] if the hand-off was already adopted, or its hold is gone;
+    /// - [`Error::Unavailable`] if the server gave no answer and the call can be repeated;
+    /// - [`Error::OutcomeUnknown`] if an answer was lost, so the call may have adopted the
+    ///   hand-off. Try again with the returned hand-off. You get a guard, or
+    ///   [`Error::HandoffSpent`] at the latest with the next answer of the server. In the latter
+    ///   case, nobody gets the lock before its lease expires;
+    /// - [`Error::Lost`] if the `max_hold` of the guard has passed.
     ///
-    /// Ends after at most six call time-outs.
+    /// After an error, adopt the returned hand-off rather than a copy of its text: if the failed
+    /// call has taken over the hold, only the returned hand-off can still be adopted.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the hand-off as it was, or releases the lock in the background
-    /// if it was taken over already; if that is not known the lease ends it.
+    /// If you drop the future before the client has taken over the hold, the hand-off can still be
+    /// adopted. If you drop it later, the client releases the lock in the background. If the client
+    /// can't tell which, the lock is free when its lease expires.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, Handoff, LockClient, MutexGuard};
+    /// # async fn example(locks: LockClient, secret: String) -> Result<(), Error> {
+    /// let handoff: Handoff = secret.parse()?;
+    /// let guard: MutexGuard = locks.adopt(handoff).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn adopt<K: Transferable>(
         &self,
         handoff: Handoff,
@@ -118,34 +148,34 @@ impl LockClient {
     }
 }
 
-/// The tries of one step: until when, and the pauses between them.
-struct Tries<'a> {
+/// The retries of one step, with their deadline and backoff.
+struct Retries<'a> {
     core: &'a Core,
     key: &'a Key,
-    until: Moment,
+    deadline: Moment,
     backoff: Backoff,
 }
 
-impl<'a> Tries<'a> {
+impl<'a> Retries<'a> {
     fn new(core: &'a Core, key: &'a Key) -> Self {
-        let limit = core.settings.call_timeout * CALLS;
+        let limit = core.settings.call_timeout * CALL_TIMEOUTS;
         Self {
             core,
             key,
-            until: core.now().saturating_add(limit),
+            deadline: core.now().saturating_add(limit),
             backoff: Backoff::foreground(),
         }
     }
 
     fn limit(&self) -> Duration {
-        let left = self.until.saturating_since(self.core.now());
+        let left = self.deadline.saturating_since(self.core.now());
         left.min(self.core.settings.call_timeout)
     }
 
-    /// Pauses after a failed call; gives the error back if there is no use in another.
-    async fn after(&mut self, error: BackendError) -> Result<(), Error> {
+    /// Pauses after a failed call, or returns the error if another try is of no use.
+    async fn pause_after(&mut self, error: BackendError) -> Result<(), Error> {
         let pause = self.core.jittered(self.backoff.next());
-        let left = self.until.saturating_since(self.core.now());
+        let left = self.deadline.saturating_since(self.core.now());
         if !error.is_transient() || pause >= left {
             return Err(error.on(self.key));
         }
@@ -156,32 +186,32 @@ impl<'a> Tries<'a> {
 
 async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error> {
     let core = &hold.client;
-    let spec = may_travel(hold)?;
+    let spec = check_transferable(hold)?;
     hold.check()?;
     let _busy = Busy::begin(core);
     let mut transfer_hold = TransferHold::draw(hold, spec, mode);
-    let stamp = transfer_hold.waiter().await?;
+    let stamp = transfer_hold.acquire().await?;
     let now = core.now();
     hold.check()?;
     let Some((state, lost)) = hold.holder.begin_release(now, hold.operation.sequence) else {
         return Err(hold.released_error());
     };
     if state.told {
-        // Lost since the look before; perhaps that was told by others already.
+        // Lost since the check above. Another task may have reported the loss already.
         core.tell_releasing(&hold.holder, &state, lost, now);
         let reason = lost.or_else(|| hold.holder.lost()).unwrap_or(Loss::Unknown);
         core.releases.push(core.release_of(&hold.holder, state));
         return Err(hold.loss_error(reason));
     }
-    transfer_hold.live = false;
-    stop_keeping(hold);
+    transfer_hold.may_exist = false;
+    forget(hold);
     core.events.handed_off(&hold.holder, &state, now);
     if mutant!(SenderEndsHandoff) {
         let job = core.release_of(&hold.holder, state.clone());
         core.releases.push(job);
     }
-    // The reply's stamp is in the past by now, so the end lies rather too early than too late.
-    let until = |until: Moment| stamp.at.saturating_add(until.saturating_since(now));
+    // The stamp of the reply is in the past, so the end is too early rather than too late.
+    let server_time = |until: Moment| stamp.at.saturating_add(until.saturating_since(now));
     Ok(Handoff {
         key: hold.holder.key.clone(),
         kind,
@@ -192,13 +222,13 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
         lease: state.lease,
         waiter_lease: state.waiter_lease,
         fixed_lease: state.fixed_until.is_some(),
-        until: state.max_until.map(until),
+        until: state.max_until.map(server_time),
         adoption: Adoption::No,
     })
 }
 
-/// What the key is taken for, if the hold can be handed off.
-fn may_travel(hold: &Hold) -> Result<LockSpec, Error> {
+/// Returns the spec of the key if the hold can be handed off.
+fn check_transferable(hold: &Hold) -> Result<LockSpec, Error> {
     let core = &hold.client;
     let what = match hold.origin {
         Origin::Reentrant if mutant!(ReentrantHandoff) => return Ok(LockSpec::mutex()),
@@ -213,20 +243,20 @@ fn may_travel(hold: &Hold) -> Result<LockSpec, Error> {
     Err(Error::Unsupported { what })
 }
 
-/// The hold is not this client's any more.
-fn stop_keeping(hold: &Hold) {
+/// Removes a hold that is no longer this client's.
+fn forget(hold: &Hold) {
     let holder = &hold.holder;
     hold.client.renewals.remove(holder.id);
     holder.session.router.remove(hold.operation.sequence);
 }
 
-/// The hold beside the one that travels; dropping it ends what may be there of it.
+/// The transfer hold. Its drop releases it in the background if it may exist on the server.
 struct TransferHold<'a> {
     hold: &'a Hold,
     spec: LockSpec,
     mode: Mode,
     operation: Operation,
-    live: bool,
+    may_exist: bool,
 }
 
 impl<'a> TransferHold<'a> {
@@ -237,23 +267,24 @@ impl<'a> TransferHold<'a> {
             spec,
             mode,
             operation: hold.holder.session.operation(Some(owner)),
-            live: false,
+            may_exist: false,
         }
     }
 
-    /// Takes it; the stamp of the reply. It gives the holder a whole lease from then on.
-    async fn waiter(&mut self) -> Result<Stamp, Error> {
+    /// Acquires the transfer hold, which gives the holder a whole lease. Returns the stamp of the
+    /// reply.
+    async fn acquire(&mut self) -> Result<Stamp, Error> {
         let core = &self.hold.client;
-        let mut tries = Tries::new(core, &self.hold.holder.key);
+        let mut retries = Retries::new(core, &self.hold.holder.key);
         loop {
             let left = self.hold.check()?;
-            let again = match self.send(tries.limit().min(left)).await {
+            let failed = match self.send(retries.limit().min(left)).await {
                 Ok(Answer { stamp, reply, .. }) => match reply {
-                    // More than both: the transfer hold of an attempt that failed is not ended yet.
-                    AcquireReply::Acquired(acquired) if acquired.holds >= BOTH => {
+                    // There are more if the transfer hold of a failed attempt isn't released yet.
+                    AcquireReply::Acquired(acquired) if acquired.holds >= BOTH_HOLDS => {
                         return Ok(stamp);
                     }
-                    // The hold is gone: this one stands alone, or somebody else's does.
+                    // The hold is gone. The key has only the transfer hold, or another holder.
                     AcquireReply::Acquired(_)
                     | AcquireReply::Contended(_)
                     | AcquireReply::Queued(_) => {
@@ -264,10 +295,12 @@ impl<'a> TransferHold<'a> {
                     }
                     AcquireReply::Refused(Refused::Stale) => {
                         *self = Self::draw(self.hold, self.spec, self.mode);
-                        BackendError::unavailable("a later attempt came first")
+                        BackendError::unavailable(
+                            "a later attempt of this client reached the server first",
+                        )
                     }
                     AcquireReply::Refused(Refused::TooLate) => {
-                        BackendError::unavailable("the call came too late")
+                        BackendError::unavailable("the attempt reached the server too late")
                     }
                     AcquireReply::Refused(reason) => {
                         return Err(Error::Refused {
@@ -279,7 +312,7 @@ impl<'a> TransferHold<'a> {
                 },
                 Err(error) => error,
             };
-            tries.after(again).await?;
+            retries.pause_after(failed).await?;
         }
     }
 
@@ -297,18 +330,18 @@ impl<'a> TransferHold<'a> {
             deliver_before,
             floor: None,
             limits: Limits {
-                holds: DEFAULT_HOLD_LIMIT.max(BOTH),
+                holds: DEFAULT_HOLD_LIMIT.max(BOTH_HOLDS),
                 ..Limits::default()
             },
         };
-        self.live = true;
+        self.may_exist = true;
         core.exchange(limit, core.backend.acquire(&request)).await
     }
 }
 
 impl Drop for TransferHold<'_> {
     fn drop(&mut self) {
-        if self.live {
+        if self.may_exist {
             let hold = self.hold;
             let core = &hold.client;
             core.abandon(
@@ -329,47 +362,47 @@ async fn adopt(
     mode: Mode,
 ) -> Result<Hold, Error> {
     if (handoff.kind, handoff.mode) != (kind, mode) && !mutant!(HandoffOfAnyKind) {
-        let carries = name(handoff.kind, handoff.mode);
-        let asked = name(kind, mode);
+        let carries = guard_name(handoff.kind, handoff.mode);
+        let asked = guard_name(kind, mode);
         return Err(InvalidInput::HandoffKind { carries, asked }.into());
     }
     release::start(client);
     let _busy = Busy::begin(client);
-    // Only now: a shutdown that has not seen the call is seen here.
+    // Checked only now, so it sees every shutdown that did not count this call as busy.
     client.ensure_open()?;
-    let mut arrival = Arrival {
+    let mut adopter = Adopter {
         client,
         handoff,
-        left_midway: true,
+        in_progress: true,
     };
-    let result = arrival.run().await;
-    arrival.left_midway = false;
-    // A hold made while the client was being shut down may have escaped its sweep.
+    let result = adopter.run().await;
+    adopter.in_progress = false;
+    // A shutdown may have missed a hold that was made while it ran.
     client.ensure_open()?;
     let hold = result?;
     hold.check()?;
     Ok(hold)
 }
 
-/// A hand-off being adopted; if that is dropped midway the hold is ended, provided that it is
-/// surely nobody else's.
-struct Arrival<'a> {
+/// A hand-off that is being adopted. Its drop releases the hold if the future is dropped midway and
+/// the hold is certainly this client's.
+struct Adopter<'a> {
     client: &'a Arc<ClientHandle>,
     handoff: &'a mut Handoff,
-    left_midway: bool,
+    in_progress: bool,
 }
 
-impl Arrival<'_> {
+impl Adopter<'_> {
     async fn run(&mut self) -> Result<Hold, Error> {
         match self.handoff.adoption {
             Adoption::Yes => {}
             Adoption::Never(reason) => return Err(self.spent(reason)),
-            Adoption::No | Adoption::InDoubt => self.take_transfer_hold().await?,
+            Adoption::No | Adoption::InDoubt => self.release_transfer_hold().await?,
         }
         self.handoff.adoption = Adoption::Yes;
         let core = self.client;
         let key = self.handoff.key.clone();
-        let mut tries = Tries::new(core, &key);
+        let mut retries = Retries::new(core, &key);
         let request = [Renew {
             key: key.clone(),
             operation: self.handoff.operation,
@@ -377,45 +410,45 @@ impl Arrival<'_> {
         }];
         loop {
             let call = core.backend.renew(&request);
-            let failed = match core.exchange_one(tries.limit(), call).await {
+            let failed = match core.exchange_one(retries.limit(), call).await {
                 Ok(answer) => match answer.reply {
                     RenewReply::Renewed { token, remaining } => {
                         let status = answer.status(token, remaining);
                         if core.now() < status.deadline {
                             return Ok(self.hold(answer.sent, answer.stamp, status));
                         }
-                        BackendError::unavailable("the renewal was answered too late")
+                        BackendError::unavailable("the answer to the renewal came too late")
                     }
                     RenewReply::Lost(reason) => return Err(self.spent(reason)),
                 },
                 Err(error) => error,
             };
-            tries.after(failed).await?;
+            retries.pause_after(failed).await?;
         }
     }
 
-    /// Ends the transfer hold: whoever is told that it stood until then is the adopter.
-    async fn take_transfer_hold(&mut self) -> Result<(), Error> {
+    /// Releases the transfer hold. The client that gets the answer `Released` is the adopter.
+    async fn release_transfer_hold(&mut self) -> Result<(), Error> {
         let core = self.client;
         let key = self.handoff.key.clone();
-        let mut tries = Tries::new(core, &key);
+        let mut retries = Retries::new(core, &key);
         let transfer_hold = Operation {
             sequence: self.handoff.transfer_hold,
             ..self.handoff.operation
         };
         let request = [Release::new(key.clone(), transfer_hold)];
         loop {
-            // A call that is dropped before its answer leaves the same doubt as a lost one.
+            // If the call is dropped before its answer, the adoption is in doubt too.
             let before = std::mem::replace(&mut self.handoff.adoption, Adoption::InDoubt);
             let call = core.backend.release(&request);
-            let failed = match core.exchange_one(tries.limit(), call).await {
-                Ok(answer) => return self.transfer_hold_taken(answer.reply, before),
+            let failed = match core.exchange_one(retries.limit(), call).await {
+                Ok(answer) => return self.apply_transfer_release(answer.reply, before),
                 Err(error) => error,
             };
             if !matches!(failed, BackendError::OutcomeUnknown { .. }) {
                 self.handoff.adoption = before;
             }
-            tries.after(failed).await?;
+            retries.pause_after(failed).await?;
         }
     }
 
@@ -424,25 +457,28 @@ impl Arrival<'_> {
         Error::HandoffSpent { key, reason }
     }
 
-    /// What the end of the transfer hold says; `before` is what was known before it was sent.
-    fn transfer_hold_taken(&mut self, reply: ReleaseReply, before: Adoption) -> Result<(), Error> {
+    /// Applies the answer to the release. `before` is the state before the release was sent.
+    fn apply_transfer_release(
+        &mut self,
+        reply: ReleaseReply,
+        before: Adoption,
+    ) -> Result<(), Error> {
         match reply {
             ReleaseReply::Released {
                 holder: Some(_), ..
             } => Ok(()),
             ReleaseReply::NotHeld(_) if mutant!(HandoffAdoptedTwice) => Ok(()),
             ReleaseReply::NotHeld(gone) if before == Adoption::InDoubt => {
-                // Whoever goes on asking must not ask for ever.
+                // Retries must end, so the next attempt fails with `HandoffSpent`.
                 self.handoff.adoption = Adoption::Never(gone);
-                let reason =
-                    "an earlier call may have adopted the hand-off, or another adopter has";
+                let reason = "an earlier call or another client may have adopted the hand-off";
                 Err(BackendError::outcome_unknown(reason).on(&self.handoff.key))
             }
             ReleaseReply::NotHeld(reason) => {
                 self.handoff.adoption = Adoption::No;
                 Err(self.spent(reason))
             }
-            // The transfer hold stood alone: what it was to pass on is gone.
+            // Only the transfer hold was left. The hold that was handed off is gone.
             ReleaseReply::Released { holder: None, .. } | ReleaseReply::Left => {
                 self.handoff.adoption = Adoption::No;
                 Err(self.spent(EndReason::Unknown))
@@ -450,10 +486,10 @@ impl Arrival<'_> {
         }
     }
 
-    /// The hold as this client keeps it from now on.
+    /// Makes this client's record of the hold.
     fn hold(&self, sent: Moment, stamp: Stamp, status: LeaseStatus) -> Hold {
         let (core, handoff) = (self.client, &*self.handoff);
-        let until = |until: ServerTime| sent.saturating_add(until.saturating_since(stamp.at));
+        let local_time = |until: ServerTime| sent.saturating_add(until.saturating_since(stamp.at));
         let fixed = handoff.fixed_lease;
         let state = HoldState {
             operation: handoff.operation,
@@ -461,7 +497,7 @@ impl Arrival<'_> {
             lease: handoff.lease,
             renewed: !fixed,
             fixed_until: fixed.then(|| local_deadline(sent, handoff.lease)),
-            max_until: handoff.until.map(until),
+            max_until: handoff.until.map(local_time),
             waiter_lease: handoff.waiter_lease,
             since: core.now(),
             told: false,
@@ -492,9 +528,9 @@ impl Arrival<'_> {
     }
 }
 
-impl Drop for Arrival<'_> {
+impl Drop for Adopter<'_> {
     fn drop(&mut self) {
-        if self.left_midway && self.handoff.adoption == Adoption::Yes {
+        if self.in_progress && self.handoff.adoption == Adoption::Yes {
             let (core, handoff) = (self.client, &*self.handoff);
             let session = self.session();
             core.abandon(

@@ -1,4 +1,4 @@
-//! Acquisitions as the client keeps them, below the guards.
+//! The client's record of an acquisition. Every guard wraps one.
 
 mod one;
 mod several;

@@ -1,4 +1,4 @@
-//! One hold: what every guard wraps. Dropping it queues its release.
+//! A hold: the part of a guard that all kinds share. Its drop queues its release.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -25,18 +25,18 @@ use crate::request::{LockSpec, Release, Renew};
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-/// Where a hold comes from, which decides whether it can be handed off.
+/// The origin of a hold. It decides whether the hold can be handed off.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Origin {
-    /// Its owner holds nothing else.
+    /// Taken by a plain handle: its owner has no other hold.
     Plain(LockSpec),
-    /// Its owner may hold more, or come to.
+    /// Taken by a reentrant handle: its owner may have other holds.
     Reentrant,
-    /// It was handed off before.
+    /// Adopted from a hand-off.
     Adopted,
 }
 
-/// A hold; dropping it queues its end.
+/// A hold. Its drop queues its release.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) client: Arc<ClientHandle>,
@@ -45,9 +45,9 @@ pub(crate) struct Hold {
     pub(crate) lease: Duration,
     pub(crate) origin: Origin,
     fixed_lease: bool,
-    /// Whether its end was begun through it, so that its drop has nothing to do.
-    is_spent: AtomicBool,
-    ended: Arc<ReleaseResult>,
+    /// Whether `begin_release` was called, so the drop has nothing to do.
+    release_begun: AtomicBool,
+    release_result: Arc<ReleaseResult>,
 }
 
 impl Hold {
@@ -65,8 +65,8 @@ impl Hold {
             operation: state.operation,
             lease: state.lease,
             fixed_lease: state.fixed_until.is_some(),
-            is_spent: AtomicBool::new(false),
-            ended: Arc::clone(&state.ended),
+            release_begun: AtomicBool::new(false),
+            release_result: Arc::clone(&state.ended),
         }
     }
 
@@ -74,12 +74,12 @@ impl Hold {
         self.operation.sequence
     }
 
-    /// What the backend calls it, be it a fencing token or not.
+    /// Returns the backend's token, even if the backend has no fencing tokens.
     pub(crate) fn token(&self) -> FencingToken {
         self.holder.token()
     }
 
-    /// The token, if it fences anybody off.
+    /// Returns the token if the backend has fencing tokens.
     pub(crate) fn fencing_token(&self) -> Result<FencingToken, Error> {
         if self.client.capabilities.fencing_tokens {
             Ok(self.token())
@@ -95,9 +95,10 @@ impl Hold {
         self.holder.validity(self.client.now(), self.sequence())
     }
 
-    /// Ends when the hold is lost; never if its end begins first.
+    /// Completes when the hold is lost. Never completes if a release begins first.
     pub(crate) fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<> {
-        // It keeps the core but not the anchor: waiting for a loss is no use of the client.
+        // The future keeps the core but not the client handle: waiting for a loss doesn't keep the
+        // client alive.
         let core = Arc::clone(&**self.client);
         let holder = Arc::clone(&self.holder);
         let sequence = self.sequence();
@@ -115,15 +116,15 @@ impl Hold {
         }
     }
 
-    /// One renewal, now.
+    /// Renews the lease now, once.
     pub(crate) async fn renew(&self) -> Result<Duration, Error> {
         self.check()?;
         let core = &self.client;
         let request = [self.renew_request()];
         let limit = core.settings.call_timeout;
         let call = core.backend.renew(&request);
-        let taken = self.take_renewal(core.exchange_one(limit, call).await);
-        taken.map_err(|error| error.on(&self.holder.key))?;
+        let applied = self.apply_renewal(core.exchange_one(limit, call).await);
+        applied.map_err(|error| error.on(&self.holder.key))?;
         self.check()
     }
 
@@ -135,8 +136,8 @@ impl Hold {
         }
     }
 
-    /// Takes the answer to a renewal that was asked for by hand.
-    pub(super) fn take_renewal(
+    /// Applies the answer to a renewal that the user asked for.
+    pub(super) fn apply_renewal(
         &self,
         answer: Result<Answer<RenewReply>, BackendError>,
     ) -> Result<(), BackendError> {
@@ -158,7 +159,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Time left, or why there is none.
+    /// Returns the time left, or why there is none.
     pub(crate) fn check(&self) -> Result<Duration, Error> {
         match self.validity() {
             Validity::ValidUntil(until) => Ok(until.saturating_since(self.client.now())),
@@ -177,53 +178,53 @@ impl Hold {
         Error::Released { key }
     }
 
-    /// The error of a hold that is lost.
-    pub(crate) fn lost_by_now(&self) -> Option<Error> {
+    /// Returns the error if the hold is lost.
+    pub(crate) fn check_lost(&self) -> Option<Error> {
         match self.validity() {
             Validity::Lost(loss) => Some(self.loss_error(loss)),
             Validity::ValidUntil(_) | Validity::Released => None,
         }
     }
 
-    /// Begins the end; gives the job to whoever comes first.
+    /// Begins the release. Only the first caller gets the pending release.
     pub(super) fn begin_release(&self) -> Option<PendingRelease> {
-        self.is_spent.store(true, Ordering::Relaxed);
+        self.release_begun.store(true, Ordering::Relaxed);
         let now = self.client.now();
         let (state, lost) = self.holder.begin_release(now, self.sequence())?;
         self.client.tell_releasing(&self.holder, &state, lost, now);
         Some(self.client.release_of(&self.holder, state))
     }
 
-    /// Ends the hold and says what that came to.
+    /// Releases the hold and waits for the result.
     pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         {
             let _busy = Busy::begin(&self.client);
             if mutant!(ReleaseBeforeRenewalStops) {
-                let end = Release::new(self.holder.key.clone(), self.operation);
-                self.client.backend.release(&[end]).await;
+                let release = Release::new(self.holder.key.clone(), self.operation);
+                self.client.backend.release(&[release]).await;
             }
             if let Some(mut job) = self.begin_release() {
                 job.in_doubt |= mutant!(ReleaseBeforeRenewalStops);
                 release::send(&self.client, smallvec![job]).await;
             }
         }
-        self.release_result().await
+        self.wait_released().await
     }
 
-    /// What the end came to, once it has begun.
-    pub(super) async fn release_result(&self) -> Result<ReleaseOutcome, Error> {
+    /// Waits for the result of a release that has begun.
+    pub(super) async fn wait_released(&self) -> Result<ReleaseOutcome, Error> {
         let Acknowledged {
             reply,
             in_doubt,
             was_lost,
-        } = await_release(&self.client, &self.ended)
+        } = await_release(&self.client, &self.release_result)
             .await
             .map_err(|error| error.on(&self.holder.key))?;
         Ok(match reply {
             ReleaseReply::Released { holds_left, .. } => ReleaseOutcome::Released { holds_left },
             ReleaseReply::Left => ReleaseOutcome::Released { holds_left: 0 },
-            // An attempt that got no answer has ended it. Of a guard that was lost before nobody
-            // knows what that attempt has found.
+            // An earlier attempt without an answer released the hold. If the guard was lost before,
+            // that attempt may have found nothing to release.
             ReleaseReply::NotHeld(EndReason::Released) if in_doubt && !was_lost => {
                 ReleaseOutcome::Released { holds_left: 0 }
             }
@@ -231,7 +232,7 @@ impl Hold {
         })
     }
 
-    /// Queues the end without waiting for it.
+    /// Queues the release without waiting for it.
     pub(crate) fn release_in_background(&self) {
         let _busy = Busy::begin(&self.client);
         if let Some(job) = self.begin_release() {
@@ -239,18 +240,18 @@ impl Hold {
         }
     }
 
-    /// Runs `body`, and drops it as soon as the hold is lost.
+    /// Runs `body`, and drops it when the hold is lost.
     pub(crate) async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
         self.check()?;
         let lost = async { self.loss_error(self.lost().await) };
-        run_until_lost(lost, || self.lost_by_now(), body).await
+        run_until_lost(lost, || self.check_lost(), body).await
     }
 }
 
-/// Runs `body`, and drops it as soon as `lost` ends.
+/// Runs `body`, and drops it when `lost` completes.
 pub(crate) async fn run_until_lost<F: Future>(
     lost: impl Future<Output = Error>,
-    lost_by_now: impl Fn() -> Option<Error>,
+    check_lost: impl Fn() -> Option<Error>,
     body: F,
 ) -> Result<F::Output, Error> {
     let (mut lost, mut body) = (pin!(lost), pin!(body));
@@ -258,8 +259,8 @@ pub(crate) async fn run_until_lost<F: Future>(
         if let Poll::Ready(error) = lost.as_mut().poll(cx) {
             return Poll::Ready(Err(error));
         }
-        // Timers may be late, after a suspend above all: something else may wake the body.
-        if let Some(error) = lost_by_now() {
+        // Timers may be late, for example after a suspend, and something else may wake the body.
+        if let Some(error) = check_lost() {
             return Poll::Ready(Err(error));
         }
         body.as_mut().poll(cx).map(Ok)
@@ -269,10 +270,10 @@ pub(crate) async fn run_until_lost<F: Future>(
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // A guard that came through a fork is a copy: the parent still uses the hold. That is asked
-        // before any lock is taken, which a thread that did not come along may have kept.
+        // After a fork, the child's guard is a copy, and the parent still uses the hold. This check
+        // comes before any lock is taken: a thread that exists only in the parent may hold it.
         let is_ours = || self.holder.session.process == self.client.runtime.process_id();
-        if !self.is_spent.load(Ordering::Relaxed) && is_ours() {
+        if !self.release_begun.load(Ordering::Relaxed) && is_ours() {
             self.release_in_background();
         }
     }

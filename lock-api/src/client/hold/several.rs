@@ -1,4 +1,4 @@
-//! Several holds of one client, renewed and released in one call.
+//! Batched renewal and release of several holds of one client.
 
 use std::future::Future;
 
@@ -13,10 +13,10 @@ use crate::client::task::release::{self, Jobs};
 use crate::id::Key;
 use crate::request::Renew;
 
-/// Renews all holds, now.
+/// Renews all holds now, in one call.
 ///
 /// # Errors
-/// The first error of a call; a hold that is found to be lost is no error here.
+/// The first error of a renewal. A hold that turns out to be lost is not an error here.
 pub(crate) async fn renew_all(holds: &[Hold]) -> Result<(), Error> {
     let Some(first) = holds.first() else {
         return Ok(());
@@ -28,14 +28,14 @@ pub(crate) async fn renew_all(holds: &[Hold]) -> Result<(), Error> {
     let answers = core.exchange_batch(limit, requests.len(), call).await;
     let mut failed = Ok(());
     for (hold, answer) in holds.iter().zip(answers) {
-        if let Err(error) = hold.take_renewal(answer) {
+        if let Err(error) = hold.apply_renewal(answer) {
             failed = failed.and(Err(error.on(&hold.holder.key)));
         }
     }
     failed
 }
 
-/// Releases all holds and reports on each.
+/// Releases all holds in one call. Returns the result for each.
 pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<ReleaseOutcome, Error>)> {
     if let Some(first) = holds.first() {
         let core = &first.client;
@@ -45,13 +45,13 @@ pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<ReleaseOutco
             release::send(core, jobs).await;
         }
     }
-    let reports = holds
+    let results = holds
         .iter()
-        .map(async |hold| (hold.holder.key.clone(), hold.release_result().await));
-    join_all(reports).await
+        .map(async |hold| (hold.holder.key.clone(), hold.wait_released().await));
+    join_all(results).await
 }
 
-/// Ends when the first of these holds is lost.
+/// Completes when the first of the holds is lost.
 pub(crate) fn first_lost(
     holds: &[Hold],
 ) -> impl Future<Output = (Key, Loss)> + Send + 'static + use<> {
