@@ -1,5 +1,4 @@
-//! The API of leasehold: the trait that a backend implements, and the handles and guards that a
-//! program uses.
+//! The API of leasehold: a trait for backends, and handles and guards for programs.
 //!
 //! The crate has three layers:
 //!

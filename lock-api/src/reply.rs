@@ -46,7 +46,7 @@ pub struct Queued {
 /// Why an attempt did not get the key: it is held, or others wait for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contention {
-    /// Time until the key may become free without a release. Earlier attempts may still succeed.
+    /// Time until a lease may end. If a holder releases the key sooner, an earlier attempt succeeds.
     pub retry_after: Duration,
     /// Label of the holder whose lease ends first. `None` if the key has no holder, or more than
     /// [`SCAN_FREELY`](crate::bounds::SCAN_FREELY).

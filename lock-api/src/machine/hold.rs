@@ -240,7 +240,7 @@ impl State {
         let Some(holder) = self.remove_holder(holder_id) else {
             return;
         };
-        // A later renewal or release of the holder then answers `Forced`.
+        // A later renewal or release of the hold is then answered with `Forced`.
         if let Some(watermark) = self
             .watermarks
             .get_mut(&to)

@@ -37,8 +37,8 @@
 //! [`SCAN_INTERVAL`].
 //!
 //! # The queue
-//! Each waiter has a ticket; tickets number the waiters in the order of arrival. Settling walks the
-//! waiters in ticket order. It drops expired waiters as it meets them, skips *unreachable* ones, and
+//! Each waiter has a ticket, its number in the order of arrival. Settling walks the waiters in ticket
+//! order. It drops expired waiters as it meets them, skips *unreachable* ones, and
 //! stops at the first waiter that does not fit.
 //!
 //! A grant turns a waiter into an **offer**. The offer expires when the waiter would have, and only

@@ -77,7 +77,7 @@ pub(super) fn reader_preference_under_fair(step: &mut Step<'_>) {
     }
 }
 
-/// Permits are for neither readers nor writers: under that preference their turn never comes.
+/// Reader preference grants to readers and writers only. Permits are never granted.
 fn pass_over_permits(step: &mut Step<'_>) {
     let own = step.operation();
     if !matches!(step.command, Command::Acquire(_) | Command::Inspect) {
