@@ -1,4 +1,4 @@
-//! The event that describes a lost guard, and the user's hook that is called with it.
+//! The description of a lost guard, and the user's hook that receives it.
 //!
 //! The renewal task calls the hook. It renews all guards of the client, so a panic of the hook is
 //! caught.
@@ -12,8 +12,7 @@ use crate::id::{FencingToken, Key, Label};
 use crate::request::Mode;
 use crate::sync::Arc;
 
-/// Describes a lost guard. The hook [`on_loss`](crate::LockClientBuilder::on_loss) is called with
-/// it.
+/// A lost guard, as the hook [`on_loss`](crate::LockClientBuilder::on_loss) receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LossEvent {
