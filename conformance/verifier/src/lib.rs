@@ -2,15 +2,15 @@
 //!
 //! A [`Stress`] runs one seed: several clients, every fault that the simulator has, and a checker
 //! that compares each step with the promises of `docs/semantics.md`. The command `explore` runs
-//! many seeds, simplifies the ones that fail, and plants mutants that the checker must find.
+//! many seeds and simplifies the runs that fail. It also activates mutants, which the checker must
+//! find.
 //!
-//! This package is not published. What users need to explore their own code is in
-//! `leasehold-sim`.
+//! This package is not published. To explore your own code, use `leasehold-sim`.
 
 mod checker;
 mod stress;
 
 pub use checker::{Coverage, Situation, Violation};
 pub use stress::{
-    Assumption, CARELESS_RESOURCE, PLANTED, Planted, SmallScope, Stress, StressRun, try_only,
+    Assumption, CARELESS_RESOURCE, MUTANTS, MutantInfo, SmallScope, Stress, StressRun, try_only,
 };

@@ -1,6 +1,5 @@
-//! What a client owes while nothing is wrong with it: to keep what it holds, to renew it no more
-//! often than it must, and to look after its places: each poll interval, and soon when a
-//! subscription was lost.
+//! The duties of a healthy client: it keeps its holds, renews them no more often than needed, and
+//! polls for its waiters. It polls once in each poll interval, and soon after a lost subscription.
 
 use std::time::Duration;
 
@@ -11,85 +10,85 @@ use leasehold_sim::{ClientEvent, Event, Fault, ServerEvent};
 use litemap::LiteMap;
 
 use crate::checker::step::{Step, has};
-use crate::checker::{Findings, who};
+use crate::checker::{Findings, client_name};
 
-/// How soon after a lost subscription stands again a waiter polls: it may have to end a call and
-/// a pause between two tries first.
+/// How soon a waiter polls after its lost subscription is back. A call and the pause before a retry
+/// may have to end first.
 const SOON: Duration = Duration::from_millis(350);
-/// So many renewals in a row, each much sooner after the last than needed, are too many.
+/// This many renewals in a row, each much sooner after the last than needed, are too many.
 const TOO_MANY: u32 = 4;
 
-/// Whether a fault keeps no call from its answer.
+/// Whether every call still gets its reply in spite of a fault.
 const fn is_harmless(fault: Fault) -> bool {
     fault.is_for_push() || matches!(fault, Fault::DuplicateRequest(_))
 }
 
-/// Attempts that wait: whose, until when, for what.
+/// The waiters: client, expiry and key of each.
 pub(crate) type Waiting = LiteMap<(SessionId, u64), (usize, Duration, Key)>;
 
 #[derive(Debug, Default)]
 struct Health {
-    /// When the last trouble was over.
+    /// When the last disturbance ended.
     since: Duration,
-    /// How much is wrong now.
-    wrong: u32,
+    /// The number of disturbances that last: pauses and isolations.
+    ongoing: u32,
     dead: bool,
-    /// When a message of it may last have been lost or late, so that a call hangs.
-    muffled: Option<Duration>,
+    /// When a message may last have been lost or late, so that a call hangs.
+    message_fault: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Duties {
     clients: LiteMap<usize, Health>,
-    /// When something last happened to the server.
+    /// When the server was last disturbed.
     server: Duration,
     server_down: bool,
-    /// When it was last back after it had been down: who was refused may pause before he tries
-    /// again.
+    /// When the last outage ended. A client may pause before it retries a refused call.
     outage: Option<Duration>,
-    /// Of each holder: when its last renewal was sent, and how many came too soon.
+    /// When the last renewal of each holder was sent, and how many in a row were too early.
     renewals: LiteMap<(SessionId, u64), (Duration, u32)>,
-    /// Attempts that wait, by client, and until when they must poll.
+    /// The client of each waiter, and when the waiter must have polled.
     polls: LiteMap<(SessionId, u64), (usize, Duration)>,
-    /// Whether calls take so long that clients may have to repeat them all the time.
+    /// Whether calls may take so long that clients repeat them all the time.
     slow: bool,
 }
 
 impl Duties {
-    /// Calls may take longer than a renewal waits for.
+    /// Turns off all checks, because calls may take longer than a renewal waits.
     pub(crate) const fn slow_network(&mut self) {
         self.slow = true;
     }
 
-    /// Since when nothing is wrong with a client; `None` if something is.
+    /// When a client's last disturbance ended; `None` if one lasts.
     pub(crate) fn healthy_since(&self, client: usize) -> Option<Duration> {
         let health = self.clients.get(&client);
         let well =
-            !self.server_down && health.is_none_or(|health| health.wrong == 0 && !health.dead);
+            !self.server_down && health.is_none_or(|health| health.ongoing == 0 && !health.dead);
         let since = health.map_or(Duration::ZERO, |health| health.since);
         well.then(|| since.max(self.server))
     }
 
-    pub(crate) fn trouble(&mut self, client: usize, at: Duration) {
+    /// Records that a client was disturbed.
+    pub(crate) fn disturb(&mut self, client: usize, at: Duration) {
         self.clients.entry(client).or_default().since = at;
-        self.polls.retain(|_, (whose, _)| *whose != client);
+        self.polls.retain(|_, (owner, _)| *owner != client);
     }
 
-    fn lasting(&mut self, client: usize, at: Duration, begins: bool) {
+    fn begin_or_end(&mut self, client: usize, at: Duration, begins: bool) {
         let health = self.clients.entry(client).or_default();
-        health.muffled = Some(at);
-        health.wrong = if begins {
-            health.wrong + 1
+        health.message_fault = Some(at);
+        health.ongoing = if begins {
+            health.ongoing + 1
         } else {
-            health.wrong.saturating_sub(1)
+            health.ongoing.saturating_sub(1)
         };
-        self.trouble(client, at);
+        self.disturb(client, at);
     }
 
     /// Whether a call of a client may hang.
-    fn is_muffled(&self, client: usize, at: Duration) -> bool {
-        let muffled = self.clients.get(&client).and_then(|it| it.muffled);
-        let last = muffled.max(self.outage);
+    fn may_hang(&self, client: usize, at: Duration) -> bool {
+        let message_fault = self.clients.get(&client).and_then(|it| it.message_fault);
+        let last = message_fault.max(self.outage);
         last.is_some_and(|last| at < last + CALL_TIMEOUT + SOON)
     }
 
@@ -103,22 +102,22 @@ impl Duties {
         match (event, client) {
             (Event::Client(ClientEvent::Killed), Some(client)) => {
                 self.clients.entry(client).or_default().dead = true;
-                self.trouble(client, at);
+                self.disturb(client, at);
             }
             (Event::Client(ClientEvent::Paused | ClientEvent::Isolated), Some(client)) => {
-                self.lasting(client, at, true);
+                self.begin_or_end(client, at, true);
             }
             (Event::Client(ClientEvent::Resumed | ClientEvent::Reachable), Some(client)) => {
-                self.lasting(client, at, false);
+                self.begin_or_end(client, at, false);
             }
-            // These change nothing for who does as it must: they excuse nobody.
+            // These do not keep a client from its duties.
             (Event::Fault { fault, .. }, _) if is_harmless(*fault) => {}
             (Event::Server(ServerEvent::PublishRefused | ServerEvent::PublishAllowed), _) => {}
             (Event::Fault { .. } | Event::Undelivered { .. }, Some(client)) => {
-                self.clients.entry(client).or_default().muffled = Some(at);
-                self.trouble(client, at);
+                self.clients.entry(client).or_default().message_fault = Some(at);
+                self.disturb(client, at);
             }
-            (Event::Client(_), Some(client)) => self.trouble(client, at),
+            (Event::Client(_), Some(client)) => self.disturb(client, at),
             (Event::Server(event), _) => {
                 match event {
                     ServerEvent::Stopped => self.server_down = true,
@@ -139,10 +138,10 @@ impl Duties {
                 },
                 Some(client),
             ) => {
-                if self.is_muffled(client, at) {
+                if self.may_hang(client, at) {
                     return;
                 }
-                let mine = waiting.iter().filter(|(_, (whose, _, _))| *whose == client);
+                let mine = waiting.iter().filter(|(_, (owner, _, _))| *owner == client);
                 let until = mine.map(|(name, _)| (*name, (client, at + SOON)));
                 self.polls.extend(until);
             }
@@ -155,7 +154,7 @@ impl Duties {
             return;
         }
         if let Some(operation) = step.operation() {
-            // Whatever it sends: it has looked after itself.
+            // Any command for the waiter counts as a poll.
             self.polls.remove(&(operation.session, operation.sequence));
         }
         for waiter in &step.before.waiters {
@@ -167,7 +166,10 @@ impl Duties {
         self.polls.retain(|(_, sequence), (client, until)| {
             let late = step.at > *until;
             if late {
-                let text = format!("{} does not ask about {sequence} in time", who(*client));
+                let text = format!(
+                    "{} did not poll for {sequence} in time",
+                    client_name(*client)
+                );
                 found.add("L2", text);
             }
             !late
@@ -176,17 +178,17 @@ impl Duties {
         self.renewal(step, found);
     }
 
-    /// Who is told that it waits looks again after a poll interval at most, so that nothing hangs
-    /// on a push.
+    /// A queued waiter polls after a poll interval at the latest, so that no grant depends on a
+    /// push.
     fn waits(&mut self, step: &Step<'_>) {
         let queued = matches!(
             step.reply,
             Reply::Acquire(AcquireReply::Queued(_)) | Reply::Poll(PollReply::Queued(_))
         );
-        let Some(operation) = step.operation().filter(|_| queued && !step.again) else {
+        let Some(operation) = step.operation().filter(|_| queued && !step.redelivered) else {
             return;
         };
-        if self.healthy_since(step.client).is_none() || self.is_muffled(step.client, step.at) {
+        if self.healthy_since(step.client).is_none() || self.may_hang(step.client, step.at) {
             return;
         }
         let until = step.at + MAX_POLL_INTERVAL + MAX_POLL_INTERVAL / 4 + SOON;
@@ -194,7 +196,7 @@ impl Duties {
         self.polls.insert(name, (step.client, until));
     }
 
-    /// A holder is renewed each third of its lease, by one renewal.
+    /// A holder is renewed once in each third of its lease.
     fn renewal(&mut self, step: &Step<'_>, found: &mut Findings) {
         let Command::Renew(request) = step.command else {
             return;
@@ -212,16 +214,16 @@ impl Duties {
             .entry((holder.session, holder.id))
             .or_insert((Duration::ZERO, 0));
         let health = self.clients.get(&step.client);
-        let well = health.is_none_or(|h| h.wrong == 0 && h.since < *last) && self.server < *last;
+        let well = health.is_none_or(|h| h.ongoing == 0 && h.since < *last) && self.server < *last;
         let early = step.sent < *last + request.lease / 5;
-        *soon = if well && early && !step.again {
+        *soon = if well && early && !step.redelivered {
             *soon + 1
         } else {
             0
         };
         *last = step.sent;
         if *soon == TOO_MANY {
-            let text = format!("{holder:?} is renewed again and again");
+            let text = format!("{holder:?} is renewed too often");
             found.add("renewal", text);
         }
     }

@@ -1,4 +1,4 @@
-//! Rare situations that show in what happens between the steps of a server.
+//! Records the rare situations that show in events outside of the servers' steps.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) fn note(checker: &mut Checker, at: Duration, client: Option<usize>, e
         Event::Fault { fault, .. } => Some(fault_note(checker, client, *fault)),
         Event::Notified {
             notification: Notification::Missed { listening: true },
-        } => Some(Situation::Gap),
+        } => Some(Situation::Resubscribed),
         Event::Client(event) => client.and_then(|client| client_note(checker, at, client, *event)),
         Event::Server(event) => server_note(checker, at, event),
         Event::Subscribed { session, .. } => {
@@ -50,7 +50,7 @@ fn fault_note(checker: &mut Checker, client: Option<usize>, fault: Fault) -> Sit
         Fault::DelayRequest(_) | Fault::DelayReply(_) | Fault::DelayPush(_) => {
             Situation::MessageLate
         }
-        other => unreachable!("no situation stands for {other:?}"),
+        other => unreachable!("no situation for {other:?}"),
     }
 }
 
@@ -91,11 +91,11 @@ fn server_note(checker: &mut Checker, at: Duration, event: &ServerEvent) -> Opti
         }
         ServerEvent::Started { .. } => Some(Situation::DataLost),
         ServerEvent::PublishRefused => {
-            checker.mute = true;
-            Some(Situation::Mute)
+            checker.publish_refused = true;
+            Some(Situation::PublishRefused)
         }
         ServerEvent::PublishAllowed => {
-            checker.mute = false;
+            checker.publish_refused = false;
             None
         }
         ServerEvent::KeyRemoved { .. } => Some(Situation::Evicted),

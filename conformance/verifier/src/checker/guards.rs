@@ -1,4 +1,4 @@
-//! What the clients' guards say, checked against the servers and against each other.
+//! S1, S2 and rules 11, 15: the clients' guards, compared with the servers and with each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::checker::coverage::{Coverage, Situation};
 use crate::checker::duties::{Duties, Waiting};
 use crate::checker::small_map::SmallMap;
 use crate::checker::step::{Step, has, waiter_of};
-use crate::checker::{Findings, Model, Set, who};
+use crate::checker::{Findings, Model, Set, client_name};
 
-/// A guard, whatever it guards.
-pub(crate) trait Watched: Send + Sync {
-    /// How long it says that it is valid, on its client's clock; zero if it is not.
+/// A guard of any kind of lock, as the checker reads it.
+pub(crate) trait TrackableGuard: Send + Sync {
+    /// The remaining time of its validity on its client's clock, or zero.
     fn valid_for(&self) -> Duration;
     /// The token that it gives to its user.
     fn token(&self) -> u64;
 }
 
-/// Names a guard that is watched.
+/// Identifies a tracked guard.
 pub(crate) type GuardId = u64;
 
 /// A guard in a user's hands.
@@ -35,36 +35,37 @@ pub(crate) struct Holding {
     /// Guards of one owner never conflict.
     pub(crate) owner: u64,
     pub(crate) capacity: u32,
-    /// For how long its client must be well for it to be kept; `None` if nothing renews it.
+    /// How long its client must have been healthy for the guard to be still valid; `None` if the
+    /// guard may be lost anyway.
     pub(crate) kept: Option<Duration>,
-    pub(crate) guard: Arc<dyn Watched>,
+    pub(crate) guard: Arc<dyn TrackableGuard>,
 }
 
 impl std::fmt::Debug for Holding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let who = who(self.client);
-        write!(f, "{who} holds {:?} {:?}", self.key, self.mode)
+        let client = client_name(self.client);
+        write!(f, "{client} holds {:?} {:?}", self.key, self.mode)
     }
 }
 
-/// What a guard said of itself at one instant, on the true timeline.
+/// The state of a guard at one instant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
+pub(crate) struct GuardReading {
     pub(crate) id: GuardId,
     pub(crate) valid_for: Duration,
-    /// 0 while its user converts it.
+    /// 0 while its user converts the guard.
     pub(crate) token: u64,
 }
 
 #[derive(Debug)]
 struct TrackedGuard {
     holding: Holding,
-    /// The operation that holds, if the server was seen to grant it.
+    /// The operation that holds, if a server granted one.
     operation: Option<(SessionId, u64)>,
     since: Duration,
-    /// When it was last seen to be valid; `None` once its loss was seen.
+    /// When the guard was last read as valid; `None` once it was read as lost.
     valid: Option<Duration>,
-    /// Until when, on the true timeline, it then said that it would be.
+    /// Its deadline at the last reading, on the true timeline.
     until: Duration,
     /// The token that it last gave to its user.
     token: u64,
@@ -77,35 +78,34 @@ struct AtServer {
     key: Key,
     /// On the true timeline.
     end: Duration,
-    /// Whether a guard was seen of it.
+    /// Whether a user received a guard of it.
     taken: bool,
     revoked: bool,
-    /// The tokens of its epochs, oldest first: it has had the last since then.
+    /// The tokens of its epochs, oldest first.
     tokens: SmallVec<[u64; 2]>,
 }
 
 /// Guards in users' hands.
-pub(crate) type InUse = SmallVec<[(GuardId, Arc<dyn Watched>); 4]>;
+pub(crate) type InUse = SmallVec<[(GuardId, Arc<dyn TrackableGuard>); 4]>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     next: GuardId,
     held: LiteMap<GuardId, TrackedGuard>,
     at_server: LiteMap<(SessionId, u64), AtServer>,
-    /// Places: whose, and until when.
     waiting: Waiting,
     sessions: SmallMap<SessionId, usize, 4>,
-    /// How much faster a client's clock runs than true time, in millionths.
+    /// How much faster a client's clock runs than true time, in parts per million.
     rates: LiteMap<usize, i32>,
-    /// Clients whose clocks have jumped, and run at another rate.
+    /// Clients whose clocks have jumped or changed their rate.
     uneven: Set<usize>,
-    /// Clients whose clocks have jumped: they take it for a step of the server's when they next
-    /// hear of it.
+    /// Clients whose clocks have jumped. With the next reply, they take the jump for a step of the
+    /// server's clock.
     jumped: Set<usize>,
 }
 
 impl Guards {
-    /// Follows the truth: which operations hold, and until when.
+    /// Records which operations hold after a step, and until when.
     pub(crate) fn step(&mut self, step: &Step<'_>, found: &mut Findings) {
         if let Some(operation) = step.operation() {
             self.sessions
@@ -165,7 +165,7 @@ impl Guards {
         }
     }
 
-    /// Rule 11: nobody ends a hold but its user.
+    /// Rule 11: a hold is released only by its user.
     fn end_in_use(&self, step: &Step<'_>, found: &mut Findings) {
         let Command::Release(request) = step.command else {
             return;
@@ -173,7 +173,7 @@ impl Guards {
         let operation = (request.operation.session, request.operation.sequence);
         let in_use = |held: &&TrackedGuard| held.operation == Some(operation);
         if let Some(held) = self.held.values().find(in_use) {
-            let text = format!("its client ended a hold in use: {:?}", held.holding);
+            let text = format!("a hold in use was released: {:?}", held.holding);
             found.add("rule 11", text);
         }
     }
@@ -195,24 +195,23 @@ impl Guards {
         }
     }
 
-    /// Attempts that wait: whose, and until when.
     pub(crate) const fn waiting(&self) -> &Waiting {
         &self.waiting
     }
 
-    /// True time of a span on a client's clock.
+    /// Converts a duration on a client's clock to true time.
     fn truly(&self, client: usize, span: Duration) -> Duration {
         let ppm = self.rates.get(&client).copied().unwrap_or(0);
         span.div_f64(1.0 + f64::from(ppm) / 1e6)
     }
 
-    /// A guard was handed to a user.
+    /// Starts to track a guard that a user received.
     pub(crate) fn hold(&mut self, at: Duration, holding: Holding) -> GuardId {
         self.next += 1;
         let mine = |(_, at): &(&(SessionId, u64), &mut AtServer)| {
             at.client == holding.client && at.key == holding.key && !at.taken
         };
-        // A client has one attempt at a time on a key, and never takes up an older one.
+        // A client has one operation at a time on a key, and never returns a guard for an older one.
         let newest = self
             .at_server
             .iter_mut()
@@ -234,7 +233,7 @@ impl Guards {
         self.next
     }
 
-    /// Its user ends it, or lets go of it.
+    /// Stops tracking a guard.
     pub(crate) fn end(&mut self, id: GuardId) {
         self.held.remove(&id);
     }
@@ -245,32 +244,32 @@ impl Guards {
         }
     }
 
-    /// All guards in users' hands.
+    /// Returns the tracked guards.
     pub(crate) fn in_use(&self) -> InUse {
         let held = self.held.iter();
         held.map(|(id, held)| (*id, Arc::clone(&held.holding.guard)))
             .collect()
     }
 
-    /// Whether a client holds anything at the server, as far as was seen.
+    /// Whether a client holds anything at a server.
     pub(crate) fn holds(&self, client: usize, at: Duration) -> bool {
         let mut all = self.at_server.values();
         all.any(|hold| hold.client == client && hold.end > at)
     }
 
-    /// Whether a client waits for anything at the server.
+    /// Whether a client waits for anything at a server.
     pub(crate) fn has_waiter(&self, client: usize, at: Duration) -> bool {
         let mut waiters = self.waiting.values();
-        waiters.any(|(whose, end, _)| *whose == client && *end > at)
+        waiters.any(|(owner, end, _)| *owner == client && *end > at)
     }
 
-    /// Whether a client may have given up to end what it had, as one may whose clock has jumped
-    /// past the moment until which it is worth the trouble.
+    /// Whether a client may have given up a release before it was acknowledged. Its clock may have
+    /// jumped past the time at which the hold expires anyway.
     pub(crate) fn may_have_given_up(&self, client: usize) -> bool {
         self.jumped.contains_key(&client)
     }
 
-    /// What stands at the server, by the client that left it there.
+    /// Returns the live holds and waiters at the servers, each with its client.
     pub(crate) fn left_by(&self, at: Duration) -> Vec<(usize, String)> {
         let holds = self.at_server.iter().filter(|(_, hold)| hold.end > at);
         let holds = holds.map(|((_, sequence), hold)| {
@@ -284,7 +283,7 @@ impl Guards {
         holds.chain(waiters).collect()
     }
 
-    /// What a client has on a key at the server that no guard in use accounts for.
+    /// Returns a hold of a client on a key that belongs to no tracked guard.
     pub(crate) fn leaked(
         &self,
         client: usize,
@@ -299,15 +298,15 @@ impl Guards {
         hold.map(|(name, _)| *name)
     }
 
-    /// Where a client waits for a key.
+    /// Returns a waiter of a client for a key.
     pub(crate) fn waits(&self, client: usize, key: &Key, at: Duration) -> Option<(SessionId, u64)> {
         let mut waiters = self.waiting.iter();
         let waiter =
-            waiters.find(|(_, (whose, end, what))| *whose == client && *end > at && what == key);
+            waiters.find(|(_, (owner, end, what))| *owner == client && *end > at && what == key);
         waiter.map(|(name, _)| *name)
     }
 
-    /// Whether a client has a guard in use whose hold is over at the server.
+    /// Whether a client has a tracked guard whose hold is gone at the server.
     pub(crate) fn overran(&self, client: usize, at: Duration) -> bool {
         self.held.values().any(|held| {
             let end = held.operation.and_then(|name| self.at_server.get(&name));
@@ -315,19 +314,19 @@ impl Guards {
         })
     }
 
-    /// S1 and S2, at one instant.
+    /// Checks S1 and S2 at one instant.
     pub(crate) fn check(
         &self,
         at: Duration,
-        said: &[Said],
+        readings: &[GuardReading],
         model: Model,
         seen: &mut Coverage,
         found: &mut Findings,
     ) {
-        let valid: SmallVec<[(&TrackedGuard, &Said); 4]> = said
+        let valid: SmallVec<[(&TrackedGuard, &GuardReading); 4]> = readings
             .iter()
-            .filter(|said| !said.valid_for.is_zero())
-            .filter_map(|said| Some((self.held.get(&said.id)?, said)))
+            .filter(|reading| !reading.valid_for.is_zero())
+            .filter_map(|reading| Some((self.held.get(&reading.id)?, reading)))
             .collect();
         let overlap = overlap(&valid);
         if model == Model::Outside {
@@ -339,55 +338,56 @@ impl Guards {
         if let Some(text) = overlap {
             found.add("S1", text);
         }
-        for (held, said) in &valid {
-            self.not_after(at, held, said, found);
+        for (held, reading) in &valid {
+            self.not_after(at, held, reading, found);
         }
     }
 
-    /// A valid guard gives its user a token that its holder has, or had before something of which
-    /// it was not told yet, and never an older one than it gave before.
-    fn token(&mut self, said: &Said, found: &mut Findings) {
-        let Some(held) = self.held.get_mut(&said.id) else {
+    /// Rule 15: a valid guard gives its user a token that its holder has or had, and never an older
+    /// one than before.
+    fn token(&mut self, reading: &GuardReading, found: &mut Findings) {
+        let Some(held) = self.held.get_mut(&reading.id) else {
             return;
         };
-        let before = std::mem::replace(&mut held.token, said.token);
+        let before = std::mem::replace(&mut held.token, reading.token);
         let hold = held.operation.and_then(|name| self.at_server.get(&name));
-        let had = hold.is_none_or(|hold| hold.tokens.contains(&said.token));
-        if !had || said.token < before {
+        let had = hold.is_none_or(|hold| hold.tokens.contains(&reading.token));
+        if !had || reading.token < before {
             let text = format!(
-                "{:?} gives {} after {before}, its holder had {:?}",
+                "{:?} gives token {} after {before}, its holder had {:?}",
                 held.holding,
-                said.token,
+                reading.token,
                 hold.map(|hold| &hold.tokens)
             );
             found.add("rule 15", text);
         }
     }
 
-    /// A guard is not lost for nothing: not before the moment until which it said that it was
-    /// valid, while it stands at the server; nor at all, if it is renewed, while its client and
-    /// the server are well.
+    /// Checks that no guard is lost without a reason.
+    ///
+    /// A guard is not lost before its reported deadline while the server has its holder. A renewed
+    /// guard is not lost at all while its client and the server are healthy.
     pub(crate) fn kept(
         &mut self,
         at: Duration,
-        said: &[Said],
+        readings: &[GuardReading],
         duties: &Duties,
         found: &mut Findings,
     ) {
-        for said in said.iter().filter(|said| said.token > 0) {
-            let Some(client) = self.held.get(&said.id).map(|held| held.holding.client) else {
+        for reading in readings.iter().filter(|reading| reading.token > 0) {
+            let Some(client) = self.held.get(&reading.id).map(|held| held.holding.client) else {
                 continue;
             };
-            let until = at + self.truly(client, said.valid_for);
-            if !said.valid_for.is_zero() {
-                self.token(said, found);
+            let until = at + self.truly(client, reading.valid_for);
+            if !reading.valid_for.is_zero() {
+                self.token(reading, found);
             }
-            let Some(held) = self.held.get_mut(&said.id) else {
+            let Some(held) = self.held.get_mut(&reading.id) else {
                 continue;
             };
-            if !said.valid_for.is_zero() {
+            if !reading.valid_for.is_zero() {
                 if held.valid.is_none() {
-                    let text = format!("{:?} was lost, and is valid again", held.holding);
+                    let text = format!("{:?} is valid again after its loss", held.holding);
                     found.add("S2", text);
                 }
                 held.valid = Some(at);
@@ -401,7 +401,7 @@ impl Guards {
             let stands = hold.is_some_and(|hold| hold.end > at && !hold.revoked);
             if stands && at < held.until && !self.uneven.contains_key(&client) {
                 let text = format!(
-                    "{:?} was lost before {:?}, and stands at the server",
+                    "{:?} was lost before {:?}, but is live at the server",
                     held.holding, held.until
                 );
                 found.add("renewal", text);
@@ -412,23 +412,29 @@ impl Guards {
             let healthy = duties.healthy_since(client);
             let well = healthy.is_some_and(|since| since.max(held.since) + kept <= valid);
             if well && !self.jumped.contains_key(&client) {
-                let text = format!("{:?} was lost in good health", held.holding);
+                let text = format!("{:?} was lost without a fault", held.holding);
                 found.add("renewal", text);
             }
         }
     }
 
-    /// S2: what a guard says does not last longer than what the server knows.
-    fn not_after(&self, at: Duration, held: &TrackedGuard, said: &Said, found: &mut Findings) {
+    /// S2: a guard's deadline is not later than the server's expiry.
+    fn not_after(
+        &self,
+        at: Duration,
+        held: &TrackedGuard,
+        reading: &GuardReading,
+        found: &mut Findings,
+    ) {
         let Some(operation) = held.operation else {
-            let text = format!("{:?}, which no server granted", held.holding);
+            let text = format!("no server granted: {:?}", held.holding);
             return found.add("S2", text);
         };
-        let deadline = at + self.truly(held.holding.client, said.valid_for);
+        let deadline = at + self.truly(held.holding.client, reading.valid_for);
         let end = self.at_server.get(&operation).map(|hold| hold.end);
         if end.is_none_or(|end| deadline > end) {
             let text = format!(
-                "{:?} until {deadline:?}, at the server until {end:?}",
+                "{:?} until {deadline:?}, but at the server until {end:?}",
                 held.holding
             );
             found.add("S2", text);
@@ -436,9 +442,9 @@ impl Guards {
     }
 }
 
-/// Two that are valid at once and must not be.
-fn overlap(valid: &[(&TrackedGuard, &Said)]) -> Option<String> {
-    for (n, (one, said)) in valid.iter().enumerate() {
+/// Describes two conflicting guards that are valid at once, if there are any.
+fn overlap(valid: &[(&TrackedGuard, &GuardReading)]) -> Option<String> {
+    for (n, (one, reading)) in valid.iter().enumerate() {
         let others = valid[n + 1..]
             .iter()
             .filter(|(other, _)| other.holding.key == one.holding.key)
@@ -459,7 +465,7 @@ fn overlap(valid: &[(&TrackedGuard, &Said)]) -> Option<String> {
             if conflict {
                 return Some(format!(
                     "{:?} (token {}) and {:?} (token {}) are valid at once",
-                    one.holding, said.token, other.holding, also.token
+                    one.holding, reading.token, other.holding, also.token
                 ));
             }
         }

@@ -1,5 +1,5 @@
-//! What is remembered of the operations and epochs of a run: nothing lives after its end, and
-//! tokens number epochs whichever server grants them.
+//! Rules 11, 12, 15 and S4, S5: no operation is live after its release, and tokens number epochs
+//! across all servers.
 
 use std::time::Duration;
 
@@ -17,28 +17,27 @@ type Name = (SessionId, u64);
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// When the first end of each operation was sent.
+    /// When the first release of each operation was sent.
     ended: LiteMap<Name, Duration>,
-    /// Holds that were granted out of the queue, and not confirmed by a renewal yet.
+    /// Offers: holds that were granted to waiters, and not confirmed by a renewal yet.
     offers: Set<Name>,
-    /// The highest token of each key, whichever server granted it, and how many epochs it has
-    /// had.
+    /// The epochs of each key, on all servers.
     epochs: SmallMap<Key, Epochs, 1>,
 }
 
 #[derive(Debug, Default)]
 struct Epochs {
     highest: u64,
-    /// The place of each token in the order of granting.
+    /// The number of each token, in the order of grants.
     order: LiteMap<u64, u32>,
-    /// The last of the effective writes, by that order.
+    /// The number and the token of the last write that took effect.
     written: Option<(u32, u64)>,
-    /// Whether the condition of S4 has failed: no token means anything from then on.
+    /// Whether the condition of S4 has failed. From then on, tokens promise nothing.
     void: bool,
 }
 
 impl History {
-    /// Checks a step, whose operation was [ended](Self::ended) before it or not.
+    /// Checks a step. `ended` is the result of [`ended`](Self::ended) for it.
     pub(crate) fn step(
         &mut self,
         step: &Step<'_>,
@@ -51,7 +50,7 @@ impl History {
         self.offers(step, seen);
     }
 
-    /// When the first end of a step's operation was sent, if that was executed before.
+    /// When the first release of the step's operation was sent, if it was executed before the step.
     pub(crate) fn ended(&self, step: &Step<'_>) -> Option<Duration> {
         let own = step.operation()?;
         self.ended.get(&(own.session, own.sequence)).copied()
@@ -65,7 +64,7 @@ impl History {
                 }
             }
         }
-        for waiter in step.waited() {
+        for waiter in step.waiters_before() {
             let name = (waiter.operation.session, waiter.operation.sequence);
             if holder_of(step.after, name.0, name.1).is_some() {
                 self.offers.insert(name, ());
@@ -99,14 +98,14 @@ impl History {
             }
             (Command::Release(_), Some(_)) => seen.reached(Situation::ReleasedTwice),
             (Command::Renew(_), Some(sent)) if step.sent > sent => {
-                let text = format!("a renewal of {operation:?} was sent after its end");
+                let text = format!("a renewal of {operation:?} was sent after its release");
                 found.add("rule 11", text);
             }
             (_, Some(_)) if model == Model::Within && lives(step, operation) => {
                 let lived = waiter_of(step.before, name_of.0, name_of.1).is_some()
                     || holder_of(step.before, name_of.0, name_of.1).is_some();
                 let text = format!(
-                    "{} lets {operation:?} live after its end (it did before: {lived})",
+                    "after its release, {} finds {operation:?} live (live before: {lived})",
                     name(step.command)
                 );
                 found.add("rule 12", text);
@@ -115,8 +114,8 @@ impl History {
         }
     }
 
-    /// S4: an epoch that begins has a greater token than all before it, if the stored token
-    /// survived, or the granting clock is past it, or the one who is granted brings the floor.
+    /// S4: a new epoch has a greater token than all earlier ones, if the stored token survived, the
+    /// granting clock is past the highest token, or the floor is at least the highest token.
     fn epoch(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
         let mut before = step.before.token;
         if let Some(token) = step.passing_epoch() {
@@ -146,7 +145,7 @@ impl History {
             seen.reached(Situation::OlderToken);
         }
         if condition && token <= highest {
-            let text = format!("a epoch began with {token}, one before had {highest}");
+            let text = format!("an epoch began with {token}, an earlier one had {highest}");
             found.add("S4", text);
         }
         epochs.void |= !condition;
@@ -158,11 +157,11 @@ impl History {
     /// S5: no write of an epoch takes effect after a write of a later one.
     pub(crate) fn written(&mut self, key: &Key, token: u64, found: &mut Findings) {
         let Some(epochs) = self.epochs.get_mut(key) else {
-            found.add("S5", format!("a token that nobody granted: {token}"));
+            found.add("S5", format!("a write of {token}, which nobody granted"));
             return;
         };
         let Some(&order) = epochs.order.get(&token) else {
-            found.add("S5", format!("a token that nobody granted: {token}"));
+            found.add("S5", format!("a write of {token}, which nobody granted"));
             return;
         };
         match epochs.written {

@@ -1,4 +1,4 @@
-//! S3: a command changes the holder that issued it, and no other; what has expired stays so.
+//! S3: a command changes only the holder that issued it, and an expired holder stays expired.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use leasehold_api::{
 use crate::checker::step::{Step, find, has, name, waiter_of};
 use crate::checker::{Findings, Model};
 
-/// Checks what became of each holder.
+/// Checks how the step changed each holder.
 pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
-    for holder in step.stood() {
+    for holder in step.holders_before() {
         match find(step.after, holder) {
-            // Another's step left it as it was: the usual case, in which nothing can be wrong.
+            // The usual case: another session's step, which left the holder unchanged.
             Some(after) if after == holder && !step.is_by(holder.session) => {}
             Some(after) => kept(step, holder, after, found),
             None if may_go(step, holder) => {}
             None => found.add(
                 "S3",
                 format!(
-                    "{} took unreachable a holder that is not its own: {holder:?}",
+                    "{} removed a holder that is not its own: {holder:?}",
                     name(step.command)
                 ),
             ),
         }
     }
-    for holder in step.stands() {
+    for holder in step.holders_after() {
         let before = find(step.before, holder);
         if before.is_some_and(|before| before.end > step.now) {
             continue;
@@ -36,11 +36,11 @@ pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
         if let Some((sequence, _)) = holds.iter().find(|(s, _)| has(holder, *s)) {
             let acquired = matches!(step.command, Command::Acquire(_))
                 && step.is_of(holder.session, *sequence);
-            let text = || format!("what had expired is back: {holder:?}");
+            let text = || format!("an expired hold is live again: {holder:?}");
             match (acquired, model) {
                 (false, _) => found.add("S3", text()),
                 (true, Model::Within) => found.add("rule 12", text()),
-                // A step of the clock makes the server forget what has ended.
+                // A step of the clock can make the server forget a watermark.
                 (true, Model::Outside) => {}
             }
         }
@@ -49,7 +49,7 @@ pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
     stored(step, found);
 }
 
-/// Whether a holder that stood may be gone after the step.
+/// Whether the step may remove a live holder.
 fn may_go(step: &Step<'_>, holder: &HolderParts) -> bool {
     match step.command {
         Command::Release(request) => {
@@ -63,8 +63,7 @@ fn may_go(step: &Step<'_>, holder: &HolderParts) -> bool {
     }
 }
 
-/// Whether the hold `sequence` of a holder may have come with the step: through its own acquire,
-/// or out of the queue.
+/// Whether the step may add the hold `sequence`: by its own acquire, or by a grant to its waiter.
 fn may_come(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
     let own = step.is_of(session, sequence)
         && matches!(step.reply, Reply::Acquire(AcquireReply::Acquired(_)));
@@ -79,14 +78,19 @@ fn kept(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut 
         match is {
             None if ended => {}
             None => found.add("S3", format!("hold {sequence} of {before:?} is gone")),
-            Some(_) if ended => found.add("S3", format!("hold {sequence} of {after:?} goes on")),
+            Some(_) if ended => {
+                found.add(
+                    "S3",
+                    format!("hold {sequence} outlives its release: {after:?}"),
+                );
+            }
             Some((_, now)) if now == mode || (own && converted(step, *now)) => {}
             Some(_) => found.add("S3", format!("hold {sequence} of {before:?} changed mode")),
         }
     }
     for (sequence, _) in &after.holds {
         if !has(before, *sequence) && !may_come(step, before.session, *sequence) {
-            let text = format!("hold {sequence} came from nowhere: {after:?}");
+            let text = format!("hold {sequence} was neither requested nor queued: {after:?}");
             found.add("reentrancy", text);
         }
     }
@@ -111,7 +115,7 @@ fn revokes(step: &Step<'_>, holder: &HolderParts) -> bool {
     matches!(step.command, Command::ForceRelease(request) if request.tokens.contains(&holder.token))
 }
 
-/// Checks how the end of a holder moved: never back, and only by its own command.
+/// Checks how the expiry of a holder moved: never back, and only by its own command.
 fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut Findings) {
     let own = step
         .operation()
@@ -140,19 +144,19 @@ fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut
         let text = format!("{} shortened {before:?}", name(step.command));
         found.add("rule 5", text);
     } else if after.end > most {
-        let text = format!("{} prolonged {before:?}", name(step.command));
+        let text = format!("{} extended {before:?}", name(step.command));
         found.add("S3", text);
     }
 }
 
-/// Checks a holder that began with the step: a grant at once has its lease, an offer has what was
-/// left of its place.
+/// Checks the expiry of a new holder: an immediate grant has its full lease, and an offer has the
+/// remaining time of its waiter.
 fn begun(step: &Step<'_>, holder: &HolderParts, found: &mut Findings) {
     let mut end = None;
     for (sequence, _) in &holder.holds {
         if !may_come(step, holder.session, *sequence) {
             let text = format!(
-                "{} made a holder from nothing: {holder:?}",
+                "{} made a holder that was neither requested nor queued: {holder:?}",
                 name(step.command)
             );
             found.add("S3", text);
@@ -163,12 +167,12 @@ fn begun(step: &Step<'_>, holder: &HolderParts, found: &mut Findings) {
     if end.is_some_and(|end| end != holder.end) {
         found.add(
             "rule 10",
-            format!("a grant ends at another time than {end:?}: {holder:?}"),
+            format!("a grant does not expire at {end:?}: {holder:?}"),
         );
     }
 }
 
-/// When a grant that was made in this step ends by the rules.
+/// The expiry that the rules give to a grant made in this step.
 fn granted_until(step: &Step<'_>, session: SessionId, sequence: u64) -> Option<ServerTime> {
     let own = step.is_of(session, sequence);
     let waiter = waiter_of(step.before, session, sequence).filter(|waiter| waiter.end > step.now);
@@ -187,7 +191,7 @@ fn granted_until(step: &Step<'_>, session: SessionId, sequence: u64) -> Option<S
     }
 }
 
-/// Rule 14: the stored end covers every holder and place, and the token for its time.
+/// Rule 14: the stored end covers every holder and waiter, and the token for its retention.
 fn stored(step: &Step<'_>, found: &mut Findings) {
     let ends = step.after.holders.iter().map(|t| t.end);
     let waiters = step.after.waiters.iter().map(|p| p.end);
@@ -201,11 +205,11 @@ fn stored(step: &Step<'_>, found: &mut Findings) {
     }
 }
 
-/// Rule 12: nothing of an operation lives after its end.
+/// Whether an operation has a hold or a waiter after the step.
 pub(crate) fn lives(step: &Step<'_>, operation: Operation) -> bool {
     let (session, sequence) = (operation.session, operation.sequence);
     let holds = step
-        .stands()
+        .holders_after()
         .any(|t| t.session == session && has(t, sequence));
-    holds || step.waits().any(|p| p.operation == operation)
+    holds || step.waiters_after().any(|p| p.operation == operation)
 }

@@ -1,12 +1,12 @@
-//! The checker of a run, on the true timeline.
+//! Checks the promises of docs/semantics.md during a run, on the true timeline.
 //!
-//! No search is needed: the simulation knows the truth. Each step of a server is checked by the
-//! states before and after it ([`holders`], [`order`], [`replies`], [`answers`], [`reasons`]) and
-//! by the messages that it sends ([`pushes`]), which is a second, declarative
-//! reading of docs/semantics.md that shares no code with the state machine. What the clients'
-//! guards say is checked against those states and against each other ([`guards`]).
+//! The checker needs no search, because the simulation knows the truth. It compares the states
+//! before and after each step of a server ([`holders`], [`order`], [`replies`], [`answers`],
+//! [`reasons`]) and checks the messages that the step sends ([`pushes`]). This is a second,
+//! declarative reading of docs/semantics.md, and shares no code with the state machine. The
+//! checker also compares the clients' guards with the servers and with each other ([`guards`]).
 //!
-//! Every finding names the promise that it breaks: S1 to S5, L1 to L4, or the rule.
+//! Every finding names the broken promise: S1 to S5, L1 to L4, or a rule.
 
 mod answers;
 mod coverage;
@@ -35,7 +35,7 @@ use leasehold_sim::Event;
 use litemap::LiteMap;
 
 pub use coverage::{Coverage, Situation};
-pub(crate) use guards::{GuardId, Holding, Said, Watched};
+pub(crate) use guards::{GuardId, GuardReading, Holding, TrackableGuard};
 pub(crate) use step::{Step, operation as operation_of};
 
 use duties::Duties;
@@ -43,15 +43,15 @@ use guards::{Guards, InUse};
 use history::History;
 use reasons::Reasons;
 
-/// More findings than these of one run tell nothing new.
+/// The maximum number of findings of one run; more would tell nothing new.
 const FINDINGS: usize = 8;
 
-/// What the checker remembers is little in each run, and there are many runs: sorted vectors are
-/// made, searched and dropped faster than trees.
+/// A small set. The checker stores few elements per run, and there are many runs: sorted vectors
+/// are built, searched and dropped faster than trees.
 type Set<T> = LiteMap<T, ()>;
 
-/// What the stress runs calls its client of that index.
-pub(crate) fn who(client: usize) -> String {
+/// The name of a client in findings.
+pub(crate) fn client_name(client: usize) -> String {
     let letter = ('a'..='z').nth(client).unwrap_or('?');
     format!("client {letter}")
 }
@@ -60,20 +60,20 @@ pub(crate) fn who(client: usize) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
-    /// Which: S1 to S5, L1 to L4, a rule of docs/semantics.md.
+    /// The promise: S1 to S5, L1 to L4, a rule of docs/semantics.md, or a plain word.
     pub promise: &'static str,
-    /// When, on the true timeline.
+    /// The time since the run began, on the true timeline.
     pub at: Duration,
     /// What happened.
     pub text: String,
 }
 
-/// What was found so far.
+/// The violations found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     at: Duration,
     violations: Vec<Violation>,
-    /// Set by the first of them.
+    /// Set by the first violation.
     broken: Arc<AtomicBool>,
 }
 
@@ -87,18 +87,18 @@ impl Findings {
     }
 }
 
-/// What is checked.
+/// Whether the assumptions A1 to A4 hold, which decides what is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Model {
-    /// The assumptions A1 to A4 hold: everything.
+    /// They hold. Everything is checked.
     Within,
-    /// One of them does not: S3, S4 under its condition, S5, and after healing L1 to L4.
+    /// One of them fails. Checks S3, S4 under its condition, S5, and after recovery L1 to L4.
     Outside,
 }
 
 /// The checker of one run.
 ///
-/// It is called under the lock of the simulation, and never calls back.
+/// The simulation calls it under its lock; the checker never calls back.
 #[derive(Debug)]
 pub(crate) struct Checker {
     model: Model,
@@ -108,13 +108,13 @@ pub(crate) struct Checker {
     reasons: Reasons,
     guards: Guards,
     duties: Duties,
-    /// The client whose last acquire was granted.
+    /// The client that was granted a lock by the latest step, if it was granted one.
     granted: Option<usize>,
-    /// How many subscriptions there are to each session's channel.
+    /// The number of subscriptions to each session's channel.
     listeners: LiteMap<SessionId, u32>,
-    /// Whether the server cannot tell who listens.
-    mute: bool,
-    /// When the server stopped.
+    /// Whether the server refuses to publish, and so cannot tell who listens.
+    publish_refused: bool,
+    /// When the server last stopped.
     stopped: Duration,
 }
 
@@ -130,7 +130,7 @@ impl Checker {
             duties: Duties::default(),
             granted: None,
             listeners: LiteMap::new_vec(),
-            mute: false,
+            publish_refused: false,
             stopped: Duration::ZERO,
         }
     }
@@ -157,9 +157,9 @@ impl Checker {
             self.duties.step(step, &mut self.found);
         }
         if self.model == Model::Within && step.has_queue() {
-            // Who may hear something counts as listening (rule 9).
-            let (mute, listeners) = (self.mute, &self.listeners);
-            let hears = |session: &SessionId| mute || listeners.contains_key(session);
+            // If the server cannot tell who listens, everybody counts as listening (rule 9).
+            let (publish_refused, listeners) = (self.publish_refused, &self.listeners);
+            let hears = |session: &SessionId| publish_refused || listeners.contains_key(session);
             order::unreachable(step, hears, &mut self.found);
             pushes::woken(step, hears, &mut self.found);
         }
@@ -170,7 +170,7 @@ impl Checker {
         self.granted = granted.then_some(step.client);
     }
 
-    /// Notes what else happens.
+    /// Records an event outside of the servers' steps.
     pub(crate) fn event(&mut self, at: Duration, client: Option<usize>, event: &Event) {
         self.found.at = at;
         events::note(self, at, client, event);
@@ -178,61 +178,64 @@ impl Checker {
         self.duties.event(at, client, event, self.guards.waiting());
     }
 
-    /// Calls may take longer than a renewal waits for.
+    /// Turns off the checks of [`Duties`], because calls may take longer than a renewal waits.
     pub(crate) const fn slow_network(&mut self) {
         self.duties.slow_network();
     }
 
-    /// Something is done to a client by its own user that its duties must not be checked by.
+    /// Restarts the time for which a client has been healthy, because its own user interfered.
     pub(crate) fn excuse(&mut self, at: Duration, client: usize) {
-        self.duties.trouble(client, at);
+        self.duties.disturb(client, at);
     }
 
-    /// A guard was handed to a user.
+    /// Starts to track a guard that a user received.
     pub(crate) fn hold(&mut self, at: Duration, holding: Holding) -> GuardId {
         self.guards.hold(at, holding)
     }
 
-    /// Its user converted it.
+    /// Records that the user converted the guard.
     pub(crate) fn set_mode(&mut self, id: GuardId, mode: Mode) {
         self.guards.set_mode(id, mode);
     }
 
-    /// Its user ends it, or lets go of it.
+    /// Stops tracking a guard, because its user releases or drops it.
     pub(crate) fn end(&mut self, id: GuardId) {
         self.guards.end(id);
     }
 
-    /// All guards in users' hands; what they [say](Said) is then to be [checked](Self::check).
+    /// Returns the tracked guards, to be [read](GuardReading) and [checked](Self::check).
     pub(crate) fn in_use(&self) -> InUse {
         self.guards.in_use()
     }
 
-    /// Checks what all guards say at one instant.
-    pub(crate) fn check(&mut self, at: Duration, said: &[Said]) {
+    /// Checks the readings of all guards at one instant.
+    pub(crate) fn check(&mut self, at: Duration, readings: &[GuardReading]) {
         self.found.at = at;
         self.guards
-            .check(at, said, self.model, &mut self.seen, &mut self.found);
+            .check(at, readings, self.model, &mut self.seen, &mut self.found);
         if self.model == Model::Within {
-            self.guards.kept(at, said, &self.duties, &mut self.found);
+            self.guards
+                .kept(at, readings, &self.duties, &mut self.found);
         }
     }
 
-    /// A write took effect at the protected resource.
+    /// Checks a write that took effect at the protected resource.
     pub(crate) fn written(&mut self, at: Duration, key: &Key, token: u64) {
         self.found.at = at;
         self.history.written(key, token, &mut self.found);
     }
 
-    /// What stands at the server, by the client that left it there.
+    /// Returns the live holds and waiters at the servers, each with its client.
     pub(crate) fn left_by(&self, at: Duration) -> Vec<(usize, String)> {
         let mut left = self.guards.left_by(at);
         left.retain(|(client, _)| !self.guards.may_have_given_up(*client));
         left
     }
 
-    /// A client's user has had nothing on a key for `time`: if the client was well for as long,
-    /// nothing is there.
+    /// Checks that a client has nothing left on a key.
+    ///
+    /// Its user has had no guard and no wait on the key for `time`. The check applies if the client
+    /// was healthy for as long.
     pub(crate) fn left_nothing(&mut self, at: Duration, client: usize, key: &Key, time: Duration) {
         let healthy = self.duties.healthy_since(client);
         if self.model == Model::Outside
@@ -245,12 +248,12 @@ impl Checker {
         let hold = self.guards.leaked(client, key, at);
         let waiter = self.guards.waits(client, key, at);
         if let Some((_, sequence)) = hold.or(waiter) {
-            let text = format!("{} left {sequence} at {key:?}", who(client));
+            let text = format!("{} left {sequence} at {key:?}", client_name(client));
             self.found.add("no orphans", text);
         }
     }
 
-    /// Whether a client holds a key at the server that no guard stands for.
+    /// Whether a client has a hold on a key at the server without a guard.
     pub(crate) fn leaks(&self, at: Duration, client: usize, key: &Key) -> bool {
         self.guards.leaked(client, key, at).is_some()
     }
@@ -259,23 +262,23 @@ impl Checker {
         self.model
     }
 
-    /// A promise was broken that is checked elsewhere.
+    /// Adds a violation that was found elsewhere.
     pub(crate) fn broken(&mut self, at: Duration, promise: &'static str, text: String) {
         self.found.at = at;
         self.found.add(promise, text);
     }
 
-    /// Sets this when the first promise is broken.
+    /// Sets `broken` when the first promise is broken.
     pub(crate) fn set_on_first(&mut self, broken: Arc<AtomicBool>) {
         self.found.broken = broken;
     }
 
-    /// Lets go of all guards that users had.
+    /// Takes out all guards, so that the caller can drop them.
     pub(crate) fn let_go(&mut self) -> impl Sized + use<> {
         std::mem::take(&mut self.guards)
     }
 
-    /// The verdict: takes out what was found.
+    /// Takes out the violations and the coverage of the run.
     pub(crate) fn verdict(&mut self) -> (Vec<Violation>, Coverage) {
         let found = std::mem::take(&mut self.found.violations);
         (found, std::mem::take(&mut self.seen))

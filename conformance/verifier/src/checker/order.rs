@@ -1,4 +1,4 @@
-//! Rules 7 to 9: who is granted, who waits, and that nothing that is free goes unused.
+//! Rules 7 to 9: who is granted, who waits, and that a free key is granted.
 
 use leasehold_api::bounds::MAX_UNREACHABLE_MARKS;
 use leasehold_api::machine::{Command, Reply, WaiterParts};
@@ -7,9 +7,9 @@ use leasehold_api::{AcquireReply, Mode, Policy, SessionId};
 use crate::checker::Findings;
 use crate::checker::step::{Step, find, has, holder_of, name};
 
-/// Checks the queue: what became of each place, and who was let in.
+/// Checks the queue: what happened to each waiter, and who was granted.
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
-    for waiter in step.waited() {
+    for waiter in step.waiters_before() {
         kept(step, waiter, found);
     }
     for waiter in &step.after.waiters {
@@ -29,14 +29,14 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     }
 }
 
-/// Whether a place is gone from the queue because its attempt holds.
+/// Whether the operation of a waiter holds after the step.
 fn granted(step: &Step<'_>, waiter: &WaiterParts) -> bool {
     let operation = waiter.operation;
     let holder = holder_of(step.after, operation.session, operation.sequence);
     holder.is_some_and(|holder| holder.end > step.now)
 }
 
-/// Checks what became of a place that had not expired.
+/// Checks what happened to a live waiter.
 fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     let operation = waiter.operation;
     let own = step.is_of(operation.session, operation.sequence);
@@ -48,20 +48,20 @@ fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     let Some(after) = after else {
         let ended = own && matches!(step.command, Command::Release(_));
         if !ended && !granted(step, waiter) {
-            let text = format!("{} took a waiter's ticket: {waiter:?}", name(step.command));
+            let text = format!("{} removed a waiter: {waiter:?}", name(step.command));
             found.add("rule 9", text);
         }
         return;
     };
     if own && matches!(step.command, Command::Release(_)) {
-        found.add("rule 11", format!("the end left the waiter: {waiter:?}"));
+        found.add("rule 11", format!("a release left its waiter: {waiter:?}"));
     }
     if after.operation != operation || after.mode != waiter.mode {
         found.add("S3", format!("{waiter:?} became {after:?}"));
     }
     let polled = own && matches!(step.command, Command::Poll(_));
     if after.end != waiter.end && !polled {
-        let text = format!("{} moved the end of {waiter:?}", name(step.command));
+        let text = format!("{} moved the expiry of {waiter:?}", name(step.command));
         found.add("rule 9", text);
     }
     let marked = after.unreachable && (!waiter.unreachable || polled);
@@ -70,7 +70,7 @@ fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     }
 }
 
-/// Rule 9: away is only who is not listened for, as far as the server can tell.
+/// Rule 9: a waiter is marked unreachable only if the server can tell that nobody listens.
 pub(crate) fn unreachable(
     step: &Step<'_>,
     hears: impl Fn(&SessionId) -> bool,
@@ -96,12 +96,12 @@ fn joined(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     let queued = matches!(step.reply, Reply::Acquire(AcquireReply::Queued(_)));
     let last = step.before.waiters.iter().map(|p| p.ticket).max();
     if !own || !queued || last.is_some_and(|last| last >= waiter.ticket) {
-        let text = format!("{} made a waiter: {waiter:?}", name(step.command));
+        let text = format!("{} queued a waiter: {waiter:?}", name(step.command));
         found.add("rule 7", text);
     }
 }
 
-/// Whether this policy lets `mode` pass a waiter of mode `waiting`.
+/// Whether the policy lets a grant of `mode` overtake a waiter of mode `waiting`.
 fn passes(policy: Policy, mode: Mode, waiting: Mode) -> bool {
     match policy {
         Policy::Fair => false,
@@ -111,17 +111,17 @@ fn passes(policy: Policy, mode: Mode, waiting: Mode) -> bool {
     }
 }
 
-/// Checks the grants out of the queue: whoever was passed over was away, or may be passed.
+/// Checks the grants to waiters: an overtaken waiter is unreachable, or the policy allows it.
 fn grants(step: &Step<'_>, found: &mut Findings) {
     let Some(policy) = step.policy() else { return };
-    for waiter in step.waited().filter(|waiter| granted(step, waiter)) {
+    for waiter in step.waiters_before().filter(|waiter| granted(step, waiter)) {
         let operation = waiter.operation;
         if policy == Policy::Barging && !step.is_of(operation.session, operation.sequence) {
-            let text = format!("a barging waiter was granted unasked: {waiter:?}");
+            let text = format!("a barging waiter was granted without a poll: {waiter:?}");
             found.add("rule 7", text);
         }
-        let here = |other: &&WaiterParts| step.waited().any(|p| p.ticket == other.ticket);
-        let passed = step.waits().filter(here).find(|other| {
+        let here = |other: &&WaiterParts| step.waiters_before().any(|p| p.ticket == other.ticket);
+        let passed = step.waiters_after().filter(here).find(|other| {
             let earlier = other.ticket < waiter.ticket;
             let prefers = passes(policy, other.mode, waiter.mode);
             !other.unreachable && !passes(policy, waiter.mode, other.mode) && (earlier || prefers)
@@ -132,7 +132,7 @@ fn grants(step: &Step<'_>, found: &mut Findings) {
     }
 }
 
-/// Checks a grant to one that had no place: it may pass nobody who waits.
+/// Checks a grant to an operation that had no waiter: it overtakes nobody.
 fn newcomer(step: &Step<'_>, found: &mut Findings) {
     let (Command::Acquire(request), Reply::Acquire(AcquireReply::Acquired(_))) =
         (step.command, step.reply)
@@ -144,19 +144,18 @@ fn newcomer(step: &Step<'_>, found: &mut Findings) {
         return;
     };
     let before = find(step.before, holder).filter(|before| before.end > step.now);
-    let queued = step.waited().any(|waiter| {
+    let queued = step.waiters_before().any(|waiter| {
         let waiter = waiter.operation;
         waiter.session == holder.session && has(holder, waiter.sequence)
     });
     if before.is_some() || queued {
-        // A hold that stood, one more of an owner that holds, or a grant out of the queue, in this
-        // very step too.
+        // The holder existed before, or one of its holds was granted to a waiter in this step.
         return;
     }
-    let passed = step.waits().find(|waiter| {
+    let passed = step.waiters_after().find(|waiter| {
         !waiter.unreachable && !passes(request.spec.policy(), request.mode, waiter.mode)
     });
-    // Under a preference a newcomer of the preferred mode passes; the others wait for everybody.
+    // Under a preference, a newcomer of the preferred mode overtakes. Others wait for everybody.
     let preferred = match request.spec.policy() {
         Policy::Barging => true,
         Policy::ReaderPreference => request.mode == Mode::Shared,
@@ -168,7 +167,7 @@ fn newcomer(step: &Step<'_>, found: &mut Findings) {
     }
 }
 
-/// Rule 8: what fits at the head is granted in the same step.
+/// Rule 8: if the head of the queue fits, it is granted in the same step.
 fn used(step: &Step<'_>, found: &mut Findings) {
     let (Some(spec), Some(policy)) = (step.spec(), step.policy()) else {
         return;
@@ -176,7 +175,7 @@ fn used(step: &Step<'_>, found: &mut Findings) {
     if policy == Policy::Barging {
         return;
     }
-    let waiting = || step.waits().filter(|waiter| !waiter.unreachable);
+    let waiting = || step.waiters_after().filter(|waiter| !waiter.unreachable);
     let preferred = waiting().find(|waiter| match policy {
         Policy::ReaderPreference => waiter.mode == Mode::Shared,
         Policy::WriterPreference => waiter.mode == Mode::Exclusive,
@@ -186,12 +185,12 @@ fn used(step: &Step<'_>, found: &mut Findings) {
         return;
     };
     if spec.weight(head.mode) <= step.room() {
-        let text = format!("the key is free for {head:?}, and nobody told it");
+        let text = format!("the key is free for {head:?}, which was not granted");
         found.add("rule 8", text);
     }
 }
 
-/// Rule 4 and L1: an attempt is told to wait, or to go, only because of the living.
+/// Rule 4 and L1: only live holders and waiters keep an acquire from its grant.
 pub(crate) fn kept_out(step: &Step<'_>, found: &mut Findings) {
     let (Command::Acquire(request), Reply::Acquire(reply)) = (step.command, step.reply) else {
         return;
@@ -202,9 +201,9 @@ pub(crate) fn kept_out(step: &Step<'_>, found: &mut Findings) {
     if !out || queued {
         return;
     }
-    let others = step.waits().any(|p| p.operation != operation);
+    let others = step.waiters_after().any(|p| p.operation != operation);
     if request.spec.weight(request.mode) <= step.room() && !others {
-        let text = format!("{operation:?} was kept out by nobody: {:?}", step.after);
+        let text = format!("{operation:?} was not granted a free key: {:?}", step.after);
         found.add("L1", text);
     }
     let own = |t: &&leasehold_api::machine::HolderParts| {
@@ -213,7 +212,7 @@ pub(crate) fn kept_out(step: &Step<'_>, found: &mut Findings) {
             && !has(t, operation.sequence)
     };
     let semaphore = matches!(request.mode, Mode::Permits(_));
-    if !semaphore && let Some(holder) = step.stood().find(own) {
+    if !semaphore && let Some(holder) = step.holders_before().find(own) {
         let text = format!("{operation:?} waits for its own owner: {holder:?}");
         found.add("rule 5", text);
     }

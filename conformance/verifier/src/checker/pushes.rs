@@ -1,4 +1,4 @@
-//! Rule 8 and forced release: who is told of what by a message, and that the message is true.
+//! Rule 8 and forced release: each notification is true, and none is missing.
 
 use leasehold_api::machine::{Command, HolderParts, Message, Payload, Reply};
 use leasehold_api::{FencingToken, ForceHow, ForceRelease, Policy, ReleaseReply, SessionId};
@@ -6,7 +6,7 @@ use leasehold_api::{FencingToken, ForceHow, ForceRelease, Policy, ReleaseReply, 
 use crate::checker::Findings;
 use crate::checker::step::{Step, holder_of, name, waiter_of};
 
-/// Checks the messages of a step.
+/// Checks the notifications that a step sent.
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     for (n, message) in step.messages.iter().enumerate() {
         sent(step, message, found);
@@ -15,7 +15,7 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
             found.add("rule 8", format!("{message:?} is sent twice"));
         }
     }
-    for waiter in step.waited().filter(|waiter| waiter.listening) {
+    for waiter in step.waiters_before().filter(|waiter| waiter.listening) {
         let (session, sequence) = (waiter.operation.session, waiter.operation.sequence);
         let granted = holder_of(step.after, session, sequence).is_some_and(|t| t.end > step.now);
         let asked = step.is_of(session, sequence) && matches!(step.command, Command::Poll(_));
@@ -27,7 +27,7 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
         if granted && !asked && !told() {
             found.add(
                 "rule 8",
-                format!("nobody is told of the grant of {waiter:?}"),
+                format!("no notification of the grant to {waiter:?}"),
             );
         }
     }
@@ -41,7 +41,7 @@ fn is_told(step: &Step<'_>, to: SessionId, what: impl Fn(Payload) -> bool) -> bo
     messages.any(|message| message.to == to && what(message.payload))
 }
 
-/// A message goes to whom it concerns, and says what is the case.
+/// A notification is true, and goes to the right session.
 fn sent(step: &Step<'_>, message: &Message, found: &mut Findings) {
     let to = message.to;
     let is = match message.payload {
@@ -50,7 +50,7 @@ fn sent(step: &Step<'_>, message: &Message, found: &mut Findings) {
             token,
             remaining,
         } => {
-            waited(step, to, sequence)
+            was_waiting(step, to, sequence)
                 && match holder_of(step.after, to, sequence) {
                     Some(holder) => {
                         let until = step.now.saturating_add(remaining);
@@ -58,12 +58,12 @@ fn sent(step: &Step<'_>, message: &Message, found: &mut Findings) {
                             && until <= holder.end
                             && waiter_of(step.before, to, sequence).is_some_and(|p| p.end <= until)
                     }
-                    // Granted and ended in one step.
+                    // Granted and released in one step.
                     None => step.is_of(to, sequence) || is_force(step),
                 }
         }
         Payload::WakeUp { sequence } => {
-            waited(step, to, sequence) && step.policy() == Some(Policy::Barging)
+            was_waiting(step, to, sequence) && step.policy() == Some(Policy::Barging)
         }
         Payload::Revoked { sequence } => {
             is_force(step) && {
@@ -79,7 +79,7 @@ fn sent(step: &Step<'_>, message: &Message, found: &mut Findings) {
     }
 }
 
-fn waited(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
+fn was_waiting(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
     waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
 }
 
@@ -87,17 +87,18 @@ const fn is_force(step: &Step<'_>) -> bool {
     matches!(step.command, Command::ForceRelease(_))
 }
 
-/// Readers with a higher floor, granted later in the same step, start another epoch.
+/// Whether a notification's token is the holder's. A reader with a higher floor that is granted
+/// later in the same step starts another epoch, and raises the holder's token.
 fn has_token(step: &Step<'_>, holder: &HolderParts, token: FencingToken) -> bool {
     token == holder.token || (token < holder.token && step.floor() >= token.get())
 }
 
-/// Each hold that is revoked is told of it.
+/// A forced release sends a notification for each hold.
 fn revoked(step: &Step<'_>, request: &ForceRelease, found: &mut Findings) {
     let named = |t: &&HolderParts| request.tokens.contains(&t.token);
     let revoked: Vec<&HolderParts> = match request.how {
-        ForceHow::Revoke => step.stands().filter(named).collect(),
-        ForceHow::Now => step.stood().filter(named).collect(),
+        ForceHow::Revoke => step.holders_after().filter(named).collect(),
+        ForceHow::Now => step.holders_before().filter(named).collect(),
     };
     for holder in revoked {
         for (sequence, _) in &holder.holds {
@@ -108,14 +109,14 @@ fn revoked(step: &Step<'_>, request: &ForceRelease, found: &mut Findings) {
                     }
             };
             if !is_told(step, holder.session, revokes) {
-                let text = format!("hold {sequence} is not told that it is revoked: {holder:?}");
+                let text = format!("no notification that hold {sequence} is revoked: {holder:?}");
                 found.add("forced release", text);
             }
         }
     }
 }
 
-/// Rule 7: a barging key that is released sends the first that listens a wake-up.
+/// Rule 7: the release of a barging key sends a wake-up to the first waiter that listens.
 pub(crate) fn woken(step: &Step<'_>, hears: impl Fn(&SessionId) -> bool, found: &mut Findings) {
     let released = matches!(
         step.reply,
@@ -125,13 +126,13 @@ pub(crate) fn woken(step: &Step<'_>, hears: impl Fn(&SessionId) -> bool, found: 
         return;
     }
     let mut heard = step
-        .waits()
+        .waiters_after()
         .filter(|waiter| waiter.listening && hears(&waiter.operation.session));
     let Some(head) = heard.next() else { return };
     let wake_up = Payload::WakeUp {
         sequence: head.operation.sequence,
     };
     if !is_told(step, head.operation.session, |event| event == wake_up) {
-        found.add("rule 7", format!("no wake_up is sent to {head:?}"));
+        found.add("rule 7", format!("no wake-up is sent to {head:?}"));
     }
 }

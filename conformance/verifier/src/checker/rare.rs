@@ -1,4 +1,4 @@
-//! Which rare situations a step is.
+//! Records the rare situations that a step reaches.
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
@@ -10,20 +10,20 @@ use crate::checker::coverage::{Coverage, Situation};
 use crate::checker::step::{Step, find, has, holder_of, mode, waiter_of};
 
 pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
-    if step.together > 1 && matches!(step.command, Command::Acquire(_)) {
-        seen.reached(Situation::Together);
+    if step.batch_size > 1 && matches!(step.command, Command::Acquire(_)) {
+        seen.reached(Situation::Batched);
     }
     match step.reply {
         Reply::Acquire(reply) => acquire(step, reply, seen),
         Reply::Poll(PollReply::Acquired(_))
             if step
                 .operation()
-                .is_some_and(|own| waited(step, own.session, own.sequence)) =>
+                .is_some_and(|own| was_waiting(step, own.session, own.sequence)) =>
         {
             seen.reached(Situation::GrantedByOwnPoll);
         }
         Reply::Renew(RenewReply::Lost(reason)) => {
-            // What was revoked stands: it only may not be renewed.
+            // A revoked holder is still live. It only cannot be renewed.
             seen.reached(match reason {
                 EndReason::Forced => Situation::RevokedRenewal,
                 _ => Situation::RenewedLate,
@@ -39,7 +39,7 @@ pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
     queue(step, seen);
 }
 
-fn waited(step: &Step<'_>, session: leasehold_api::SessionId, sequence: u64) -> bool {
+fn was_waiting(step: &Step<'_>, session: leasehold_api::SessionId, sequence: u64) -> bool {
     waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
 }
 
@@ -50,13 +50,13 @@ fn acquire(step: &Step<'_>, reply: &AcquireReply, seen: &mut Coverage) {
     let (session, sequence) = (request.operation.session, request.operation.sequence);
     let held = holder_of(step.before, session, sequence).is_some_and(|t| t.end > step.now);
     match reply {
-        _ if held || waited(step, session, sequence) => seen.reached(Situation::AcquireTwice),
+        _ if held || was_waiting(step, session, sequence) => seen.reached(Situation::AcquireTwice),
         AcquireReply::Acquired(acquired) => {
             seen.reached(Situation::GrantedAtOnce);
-            let waits = step.waits().next().is_some();
+            let waits = step.waiters_after().next().is_some();
             if acquired.holds > 1 {
                 nested(step, request, waits, seen);
-            } else if waits && step.waits().all(|waiter| waiter.unreachable) {
+            } else if waits && step.waiters_after().all(|waiter| waiter.unreachable) {
                 seen.reached(Situation::NewcomerPastTheUnreachable);
             }
         }
@@ -104,7 +104,7 @@ fn convert(step: &Step<'_>, reply: ConvertReply, seen: &mut Coverage) {
     match reply {
         ConvertReply::Converted { .. } if request.to == Mode::Exclusive => {
             seen.reached(Situation::Upgraded);
-            if step.waits().next().is_some() {
+            if step.waiters_after().next().is_some() {
                 seen.reached(Situation::UpgradedPastWaiter);
             }
         }
@@ -120,7 +120,7 @@ fn convert(step: &Step<'_>, reply: ConvertReply, seen: &mut Coverage) {
 
 fn lets_in(step: &Step<'_>, seen: &mut Coverage) {
     if step
-        .stands()
+        .holders_after()
         .any(|holder| find(step.before, holder).is_none())
     {
         seen.reached(Situation::DowngradeLetsIn);
@@ -132,7 +132,7 @@ fn grants(step: &Step<'_>, seen: &mut Coverage) {
     if floor > step.before.token && step.after.token == floor + 1 {
         seen.reached(Situation::FloorRaised);
     }
-    let granted = step.waited().filter(|waiter| {
+    let granted = step.waiters_before().filter(|waiter| {
         let operation = waiter.operation;
         let own = step.is_of(operation.session, operation.sequence);
         !own && holder_of(step.after, operation.session, operation.sequence).is_some()
@@ -170,15 +170,18 @@ fn expiry(step: &Step<'_>, seen: &mut Coverage) {
     let waiters = step.before.waiters.iter().map(|waiter| waiter.end);
     let holders = step.before.holders.iter().map(|holder| holder.end);
     if waiters.chain(holders).any(|end| end == now) {
-        seen.reached(Situation::AtTheVeryEnd);
+        seen.reached(Situation::AtExpiry);
     }
 }
 
 fn queue(step: &Step<'_>, seen: &mut Coverage) {
     let Some(spec) = step.spec() else { return };
-    let mut waits = step.waits().filter(|waiter| !waiter.unreachable);
+    let mut waits = step.waiters_after().filter(|waiter| !waiter.unreachable);
     let Some(head) = waits.next() else { return };
-    let readers = step.stands().filter(|t| mode(t) == Mode::Shared).count();
+    let readers = step
+        .holders_after()
+        .filter(|t| mode(t) == Mode::Shared)
+        .count();
     if head.mode == Mode::Exclusive && readers > 1 {
         seen.reached(Situation::WriterWaits);
     }
@@ -193,7 +196,7 @@ fn queue(step: &Step<'_>, seen: &mut Coverage) {
         && matches!(step.command, Command::Release(_))
         && holder_of(step.before, own.session, own.sequence)
             .is_some_and(|holder| holder.end > step.now && has(holder, own.sequence))
-        && step.again
+        && step.redelivered
     {
         seen.reached(Situation::ReleasedTwice);
     }

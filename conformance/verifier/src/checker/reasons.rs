@@ -1,5 +1,5 @@
-//! Rules 6, 12 and 15: answers that only a memory of the key can checker: why an operation is gone,
-//! whether an acquire is stale, whether a holder may upgrade.
+//! Rules 6 and 12: replies that depend on earlier steps of the key: why an operation is gone,
+//! whether an acquire is stale, and whether a holder may upgrade.
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::machine::{Command, HolderParts, Reply};
@@ -14,7 +14,7 @@ use crate::checker::{Findings, Model, Set};
 
 type Name = (SessionId, u64);
 
-/// What is remembered of each key, and what each session calls itself.
+/// The memory of each key, and the label of each session.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons {
     keys: SmallMap<Key, Memory, 1>,
@@ -23,17 +23,17 @@ pub(crate) struct Reasons {
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// The highest sequence that an acquire or an end of each session carried, and when the
-    /// session's last came.
+    /// The watermark of each session: the highest sequence of its acquires and releases, and when
+    /// the last of them arrived.
     seen: SmallMap<SessionId, (u64, ServerTime), 4>,
-    /// Holds that were revoked, or ended by force.
+    /// Holds that were released by force.
     forced: Set<Name>,
     /// Holders that have upgraded while others waited.
     upgraded: Set<(SessionId, u64)>,
 }
 
 impl Reasons {
-    /// Checks a step, of an operation that was `ended` before it or not.
+    /// Checks a step. `ended` tells whether its operation was released before.
     pub(crate) fn step(
         &mut self,
         step: &Step<'_>,
@@ -48,7 +48,7 @@ impl Reasons {
             (Command::Acquire(request), Reply::Acquire(reply)) => {
                 memory.stale(step, request.operation, reply, model, found);
             }
-            // A server that lost its latest data forgets an upgrade.
+            // A server that lost data may have forgotten an upgrade.
             (Command::Convert(request), Reply::Convert(reply)) if model == Model::Within => {
                 memory.upgrade(step, request, *reply, found);
             }
@@ -60,7 +60,7 @@ impl Reasons {
         memory.note(step);
     }
 
-    /// Who is said to hold a key is the one whose holder ends first.
+    /// Rule 2: a contention names the holder that expires first.
     fn label(&mut self, step: &Step<'_>, found: &mut Findings) {
         let Command::Acquire(request) = step.command else {
             return;
@@ -71,14 +71,14 @@ impl Reasons {
         let Reply::Acquire(AcquireReply::Contended(held)) = step.reply else {
             return;
         };
-        let Some(end) = step.stands().map(|holder| holder.end).min() else {
+        let Some(end) = step.holders_after().map(|holder| holder.end).min() else {
             return;
         };
         let label = |holder: &HolderParts| self.labels.get(&holder.session);
-        let mut first = step.stands().filter(|holder| holder.end == end);
+        let mut first = step.holders_after().filter(|holder| holder.end == end);
         if !first.any(|holder| label(holder) == held.holder.as_ref()) {
             let text = format!(
-                "{held:?} names another than who ends first: {:?}",
+                "{held:?} does not name the holder that expires first: {:?}",
                 step.after
             );
             found.add("rule 2", text);
@@ -86,7 +86,7 @@ impl Reasons {
     }
 }
 
-/// The reason that an answer gives.
+/// The end reason in a reply.
 const fn reason(reply: &Reply) -> Option<EndReason> {
     match reply {
         Reply::Poll(PollReply::Gone(reason))
@@ -97,7 +97,7 @@ const fn reason(reply: &Reply) -> Option<EndReason> {
     }
 }
 
-/// Whether a hold or a place of the operation had expired when the step came.
+/// Whether the operation's hold or waiter had expired before the step.
 fn expired(step: &Step<'_>, operation: Operation) -> bool {
     let (session, sequence) = (operation.session, operation.sequence);
     let hold = holder_of(step.before, session, sequence).map(|holder| holder.end);
@@ -106,7 +106,7 @@ fn expired(step: &Step<'_>, operation: Operation) -> bool {
 }
 
 impl Memory {
-    /// Whether `sequence` is not above the highest that the state must remember.
+    /// Whether the operation is at or below the watermark, and the state must still have it.
     fn is_old(&self, operation: Operation, now: ServerTime) -> bool {
         let seen = self.seen.get(&operation.session);
         seen.is_some_and(|(highest, last)| {
@@ -114,7 +114,7 @@ impl Memory {
         })
     }
 
-    /// Rule 12: what is older than what was seen does nothing, and nothing else is called stale.
+    /// Rule 12: an acquire at or below the watermark has no effect, and no other acquire is stale.
     fn stale(
         &self,
         step: &Step<'_>,
@@ -126,7 +126,7 @@ impl Memory {
         let seen = self.seen.get(&operation.session);
         let above = seen.is_none_or(|(highest, _)| operation.sequence > *highest);
         if matches!(reply, AcquireReply::Refused(Refused::Stale)) && above {
-            let text = format!("{operation:?} is called stale, after {seen:?}");
+            let text = format!("{operation:?} is refused as stale after {seen:?}");
             found.add("rule 12", text);
         }
         let acts = matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_));
@@ -134,12 +134,12 @@ impl Memory {
         let lived = holder_of(step.before, session, sequence).is_some()
             || waiter_of(step.before, session, sequence).is_some();
         if acts && !lived && model == Model::Within && self.is_old(operation, step.now) {
-            let text = format!("{operation:?} acted after {seen:?}");
+            let text = format!("{operation:?} took effect after {seen:?}");
             found.add("rule 12", text);
         }
     }
 
-    /// A reason is true; and it is given where the state tells.
+    /// A reason is true, and it is not `Unknown` if the state tells it.
     fn reason(
         &self,
         step: &Step<'_>,
@@ -164,14 +164,14 @@ impl Memory {
         };
         if !is {
             let text = format!(
-                "{} of {operation:?} says {reason:?} (expired: {expired}, ended: {ended})",
+                "{} of {operation:?} reports {reason:?} (expired: {expired}, released: {ended})",
                 name(step.command)
             );
-            found.add("why", text);
+            found.add("reason", text);
         }
     }
 
-    /// Rule 6: the sole name may upgrade, but only once while others wait.
+    /// Rule 6: the sole holder may upgrade, but only once while others wait.
     fn upgrade(
         &mut self,
         step: &Step<'_>,
@@ -189,10 +189,10 @@ impl Memory {
         let again = others_wait && self.upgraded.contains_key(&name);
         match reply {
             ConvertReply::NotSole => {
-                let alone = step.stands().count() == 1;
+                let alone = step.holders_after().count() == 1;
                 let read_write = step.spec().is_some_and(|spec| spec.kind() == Kind::RwLock);
                 if alone && read_write && !again {
-                    let text = format!("refused to the only name: {:?}", step.after);
+                    let text = format!("the sole holder was refused: {:?}", step.after);
                     found.add("rule 6", text);
                 }
             }
@@ -241,7 +241,7 @@ impl Memory {
         if self.upgraded.is_empty() {
             return;
         }
-        // A holder goes on as long as one of its holds does.
+        // A holder lives as long as one of its holds does.
         let goes_on = |before: &HolderParts| {
             find(step.after, before)
                 .is_some_and(|after| before.holds.iter().any(|(s, _)| has(after, *s)))

@@ -1,8 +1,8 @@
-//! Rules 2, 3, 12, 15: replies tell the truth of their own execution, late commands have no
-//! effect, and tokens number epochs.
+//! Rules 2, 3, 12, 15: replies are true at their execution, late commands have no effect, and
+//! tokens number epochs.
 
 use leasehold_api::bounds::MAX_POLL_INTERVAL;
-use leasehold_api::machine::{Command, StateParts, HolderParts, Reply};
+use leasehold_api::machine::{Command, HolderParts, Reply, StateParts};
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, ConvertReply, FencingToken, Kind, Mode, PollReply, Queued,
     Refused, ReleaseReply, RenewReply, ServerTime,
@@ -18,8 +18,8 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
         (_, Reply::Poll(PollReply::Acquired(acquired))) => holds(step, acquired, found),
         (_, Reply::Poll(PollReply::Queued(queued))) => waits(step, queued, found),
         (_, Reply::Renew(RenewReply::Renewed { token, remaining })) => {
-            let told = (Some(*token), step.now.saturating_add(*remaining));
-            stands(step, told, found);
+            let reported = (Some(*token), step.now.saturating_add(*remaining));
+            stands(step, reported, found);
         }
         (Command::Convert(request), Reply::Convert(reply)) => match reply {
             ConvertReply::Converted { token, remaining } => {
@@ -34,13 +34,13 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
                     request.operation.sequence,
                 );
                 if own.is_some_and(|own| own.token != request.expected) {
-                    found.add("rule 6", "a conversion of another epoch acted".into());
+                    found.add("rule 6", "a conversion of another epoch took effect".into());
                 }
                 sole(step, request.to, found);
             }
             ConvertReply::WrongEpoch(view) => {
-                let told = (Some(view.token), step.now.saturating_add(view.remaining));
-                stands(step, told, found);
+                let reported = (Some(view.token), step.now.saturating_add(view.remaining));
+                stands(step, reported, found);
             }
             ConvertReply::Lost(_) => lost(step, found),
             ConvertReply::NotSole => {}
@@ -51,7 +51,7 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
             if operation.is_some_and(|operation| lives(step, operation)) {
                 found.add(
                     "rule 11",
-                    format!("an end left its operation, left: {left}"),
+                    format!("the operation is live after its release (released: {left})"),
                 );
             }
         }
@@ -75,13 +75,16 @@ fn acquire(step: &Step<'_>, request: &Acquire, reply: &AcquireReply, found: &mut
             || waiter_of(facts, operation.session, operation.sequence).is_some()
     };
     if request.deliver_before < step.now && was(step.after) && !was(step.before) {
-        found.add("rule 12", format!("{operation:?} acted after its window"));
+        found.add(
+            "rule 12",
+            format!("{operation:?} took effect after its delivery window"),
+        );
     }
 }
 
 fn refusal(step: &Step<'_>, request: &Acquire, refused: Refused, found: &mut Findings) {
-    // Its read may have been granted out of the queue in this very step.
-    let owner = step.stands().find(|t| {
+    // The read hold may have been granted to a waiter in this step.
+    let owner = step.holders_after().find(|t| {
         t.session == request.operation.session
             && t.id == request.operation.owner.as_u64()
             && !matches!(request.mode, Mode::Permits(_))
@@ -94,7 +97,7 @@ fn refusal(step: &Step<'_>, request: &Acquire, refused: Refused, found: &mut Fin
     }
 }
 
-/// The operation holds, with this token and this end.
+/// The operation holds, with this token and this expiry.
 fn stands(
     step: &Step<'_>,
     (token, until): (Option<FencingToken>, ServerTime),
@@ -104,22 +107,25 @@ fn stands(
         return;
     };
     let Some(holder) = holder_of(step.after, own.session, own.sequence) else {
-        let text = format!("{} says that {own:?} holds", name(step.command));
+        let text = format!(
+            "{} reports a hold that {own:?} does not have",
+            name(step.command)
+        );
         found.add("rule 2", text);
         return;
     };
     if holder.end != until || until <= step.now {
         let text = format!(
-            "{} says that it lasts until {until:?}: {holder:?} at {:?}",
+            "{} reports the expiry {until:?}: {holder:?} at {:?}",
             name(step.command),
             step.now
         );
         found.add("rule 2", text);
     }
-    // Readers with a higher floor, let in after the reply was made, start another epoch.
+    // Readers with a higher floor that are granted after the reply start another epoch.
     let raised = |token: FencingToken| token < holder.token && step.floor() >= token.get();
     if token.is_some_and(|token| token != holder.token && !raised(token)) {
-        let text = format!("{} told {token:?} of {holder:?}", name(step.command));
+        let text = format!("{} reports {token:?}: {holder:?}", name(step.command));
         found.add("rule 15", text);
     }
 }
@@ -133,7 +139,7 @@ fn holds(step: &Step<'_>, acquired: &Acquired, found: &mut Findings) {
     if own.is_some_and(|holder| holder.holds.len() != acquired.holds as usize) {
         found.add(
             "reentrancy",
-            format!("{acquired:?} counts otherwise: {own:?}"),
+            format!("{acquired:?} reports another number of holds: {own:?}"),
         );
     }
 }
@@ -149,12 +155,12 @@ fn waits(step: &Step<'_>, queued: &Queued, found: &mut Findings) {
     if waiter.end != step.now.saturating_add(queued.waiter_remaining) || waiter.end <= step.now {
         found.add(
             "rule 2",
-            format!("{queued:?} of {waiter:?} at {:?}", step.now),
+            format!("{queued:?} for {waiter:?} at {:?}", step.now),
         );
     }
     let poll = step.spec().map(|spec| spec.poll_interval());
     if queued.poll_after > poll.unwrap_or(MAX_POLL_INTERVAL) {
-        found.add("rule 3", format!("{queued:?} comes back too late"));
+        found.add("rule 3", format!("{queued:?} polls too late"));
     }
     let ahead = step
         .after
@@ -162,7 +168,7 @@ fn waits(step: &Step<'_>, queued: &Queued, found: &mut Findings) {
         .iter()
         .filter(|p| p.ticket < waiter.ticket);
     if ahead.count() > queued.ahead as usize {
-        found.add("rule 7", format!("{queued:?} has more ahead of it"));
+        found.add("rule 7", format!("{queued:?} has more waiters ahead"));
     }
 }
 
@@ -170,33 +176,33 @@ fn waits(step: &Step<'_>, queued: &Queued, found: &mut Findings) {
 fn gone(step: &Step<'_>, found: &mut Findings) {
     let Some(own) = step.operation() else { return };
     if lives(step, own) {
-        let text = format!("{} says that {own:?} is gone", name(step.command));
+        let text = format!("{} reports that {own:?} is gone", name(step.command));
         found.add("rule 2", text);
     }
 }
 
-/// The operation does not hold, or may not be renewed. It may wait: a server that lost its grant
-/// may still have its place.
+/// The operation does not hold, or its holder is revoked. It may wait: a server that lost the grant
+/// may still have the waiter.
 fn lost(step: &Step<'_>, found: &mut Findings) {
     let Some(own) = step.operation() else { return };
     let holder = holder_of(step.after, own.session, own.sequence);
     if let Some(holder) = holder.filter(|holder| holder.end > step.now && !holder.revoked) {
-        let text = format!("{} says that it is lost: {holder:?}", name(step.command));
+        let text = format!("{} reports a loss: {holder:?}", name(step.command));
         found.add("rule 2", text);
     }
 }
 
-/// Rule 6: an upgrade is for the sole holder.
+/// Rule 6: only the sole holder upgrades.
 fn sole(step: &Step<'_>, to: Mode, found: &mut Findings) {
-    if to == Mode::Exclusive && step.stands().count() > 1 {
+    if to == Mode::Exclusive && step.holders_after().count() > 1 {
         found.add(
             "rule 6",
-            format!("upgraded beside others: {:?}", step.after),
+            format!("upgraded next to other holders: {:?}", step.after),
         );
     }
 }
 
-/// Rule 15: a token numbers an epoch; the next is greater, and at least the server's time.
+/// Rule 15: the token of a new epoch is greater than the last, and at least the server's time.
 fn tokens(step: &Step<'_>, found: &mut Findings) {
     let (before, after) = (step.before.token, step.after.token);
     let forgotten = step.now >= step.before.stored_end;
@@ -205,11 +211,11 @@ fn tokens(step: &Step<'_>, found: &mut Findings) {
     }
     let starts = starts_epoch(step);
     if starts && (after <= before && !forgotten || after < step.now.as_micros()) {
-        let text = format!("a epoch began with {after}, the last was {before}");
+        let text = format!("an epoch began with {after}, the last token was {before}");
         found.add("rule 15", text);
     }
     if !starts && after != before && !forgotten && !may_start(step) {
-        let text = format!("{} changed the token of a epoch", name(step.command));
+        let text = format!("{} changed the token of an epoch", name(step.command));
         found.add("rule 15", text);
     }
 }
@@ -217,18 +223,21 @@ fn tokens(step: &Step<'_>, found: &mut Findings) {
 /// Whether an epoch must have begun in this step.
 fn starts_epoch(step: &Step<'_>) -> bool {
     let reads = |holder: &HolderParts| mode(holder) == Mode::Shared;
-    // Readers may join an epoch through a place that was in their way and has expired, in the very
-    // step that ends the hold which they join.
+    // A waiter that blocked readers may have expired. The readers then join the epoch of a hold
+    // that this same step removes.
     let cleared = step
         .before
         .waiters
         .iter()
         .any(|waiter| waiter.end <= step.now);
-    let goes_on = step.stood().filter(|holder| reads(holder)).any(|holder| {
-        let after = find(step.after, holder);
-        cleared || after.is_some_and(|after| after.end > step.now && reads(after))
-    });
-    step.stands().any(|holder| {
+    let goes_on = step
+        .holders_before()
+        .filter(|holder| reads(holder))
+        .any(|holder| {
+            let after = find(step.after, holder);
+            cleared || after.is_some_and(|after| after.end > step.now && reads(after))
+        });
+    step.holders_after().any(|holder| {
         let before = find(step.before, holder).filter(|before| before.end > step.now);
         match before {
             None => !reads(holder) || !goes_on,
@@ -237,8 +246,8 @@ fn starts_epoch(step: &Step<'_>) -> bool {
     })
 }
 
-/// Whether one may have begun: readers that came and went within it, a floor above the token, a
-/// conversion of one hold among others.
+/// Whether an epoch may have begun: by readers that were granted and released in this step, by a
+/// floor above the token, or by the conversion of one hold among others.
 fn may_start(step: &Step<'_>) -> bool {
     let semaphore = step.spec().is_some_and(|s| s.kind() == Kind::Semaphore);
     let converted = matches!(step.reply, Reply::Convert(ConvertReply::Converted { .. }));
@@ -252,10 +261,10 @@ fn may_start(step: &Step<'_>) -> bool {
         holder_of(step.after, p.operation.session, p.operation.sequence)
             .is_some_and(|t| has(t, p.operation.sequence))
     });
-    // An offer that is granted and ended in one step leaves its token.
+    // An offer that is granted and released in one step leaves its token.
     let passed = matches!(step.command, Command::Release(_))
         && step
-            .waited()
+            .waiters_before()
             .any(|p| step.is_of(p.operation.session, p.operation.sequence));
     semaphore || converted || passed || floor > step.before.token || (freed && offers)
 }

@@ -1,9 +1,8 @@
-//! A map of a few keys: the sessions, the locks of a run.
+//! A map with a few keys, such as the sessions or the locks of a run.
 
 use smallvec::SmallVec;
 
-/// A map of so few keys that the fastest search is to look at each, in the order in which they
-/// came; `N` of them lie in the map itself.
+/// A map that searches its entries one by one, in insertion order. `N` of them are stored inline.
 #[derive(Debug)]
 pub(crate) struct SmallMap<K, V, const N: usize>(SmallVec<[(K, V); N]>);
 
@@ -24,7 +23,7 @@ impl<K: Clone + PartialEq, V, const N: usize> SmallMap<K, V, N> {
         entries.find(|(k, _)| k == key).map(|(_, value)| value)
     }
 
-    /// The value of a key, `first` if it has none yet.
+    /// Returns the value of a key, inserting `first()` if there is none.
     pub(crate) fn or_insert_with(&mut self, key: &K, first: impl FnOnce() -> V) -> &mut V {
         let at = self.0.iter().position(|(k, _)| k == key);
         let at = at.unwrap_or_else(|| {

@@ -1,34 +1,34 @@
-//! One step of a server, as the checker sees it: what was asked, what was answered, and the state
-//! before and after.
+//! One step of a server: the command, the reply, and the state before and after.
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, StateParts, HolderParts, Message, Reply, WaiterParts};
+use leasehold_api::machine::{Command, HolderParts, Message, Reply, StateParts, WaiterParts};
 use leasehold_api::{ConvertReply, Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
 
-/// A step that a server executed.
+/// A step that a server executed. Times are on the true timeline unless they are a [`ServerTime`].
 pub(crate) struct Step<'a> {
-    /// When it was sent and when it was executed, on the true timeline.
+    /// When the command was sent.
     pub(crate) sent: Duration,
+    /// When it was executed.
     pub(crate) at: Duration,
-    /// Index of the client that sent it.
+    /// The index of the client that sent it.
     pub(crate) client: usize,
     pub(crate) key: &'a Key,
     pub(crate) command: &'a Command,
-    /// The [operation] that it names.
+    /// The [operation] that the command names.
     pub(crate) own: Option<Operation>,
     pub(crate) reply: &'a Reply,
-    /// Who was told what.
+    /// The notifications that the step sent.
     pub(crate) messages: &'a [Message],
     /// The server's clock.
     pub(crate) now: ServerTime,
-    /// How many commands its call carried.
-    pub(crate) together: usize,
-    /// Whether it was a second delivery.
-    pub(crate) again: bool,
+    /// The number of commands in the call.
+    pub(crate) batch_size: usize,
+    /// Whether this was a second delivery of the call.
+    pub(crate) redelivered: bool,
     pub(crate) before: &'a StateParts,
     pub(crate) after: &'a StateParts,
-    /// How long a token is remembered.
+    /// How long the state keeps a token.
     pub(crate) retention: Duration,
 }
 
@@ -44,13 +44,13 @@ pub(crate) const fn operation(command: &Command) -> Option<Operation> {
     }
 }
 
-/// What a command is called in a finding.
+/// The name of a command in findings.
 pub(crate) fn name(command: &Command) -> &'static str {
     match command {
         Command::Acquire(_) => "acquire",
         Command::Poll(_) => "poll",
         Command::Renew(_) => "renew",
-        Command::Release(_) => "end",
+        Command::Release(_) => "release",
         Command::Convert(_) => "convert",
         Command::Inspect => "inspect",
         Command::ForceRelease(_) => "force_release",
@@ -62,48 +62,48 @@ impl Step<'_> {
         self.own
     }
 
-    /// Whether the session sent it for an operation of its own.
+    /// Whether the command names an operation of this session.
     pub(crate) fn is_by(&self, session: SessionId) -> bool {
         self.own.is_some_and(|own| own.session == session)
     }
 
-    /// Whether it is this hold's own command.
+    /// Whether the command names this operation.
     pub(crate) fn is_of(&self, session: SessionId, sequence: u64) -> bool {
         self.own
             .is_some_and(|own| own.session == session && own.sequence == sequence)
     }
 
-    /// Holders that had not expired when the step came.
-    pub(crate) fn stood(&self) -> impl Iterator<Item = &HolderParts> {
+    /// Returns the holders of the state before the step that had not expired.
+    pub(crate) fn holders_before(&self) -> impl Iterator<Item = &HolderParts> {
         let now = self.now;
         self.before.holders.iter().filter(move |t| t.end > now)
     }
 
-    /// Holders that stand after it.
-    pub(crate) fn stands(&self) -> impl Iterator<Item = &HolderParts> {
+    /// Returns the holders of the state after the step that have not expired.
+    pub(crate) fn holders_after(&self) -> impl Iterator<Item = &HolderParts> {
         let now = self.now;
         self.after.holders.iter().filter(move |t| t.end > now)
     }
 
-    /// Places that had not expired when the step came.
-    pub(crate) fn waited(&self) -> impl Iterator<Item = &WaiterParts> {
+    /// Returns the waiters of the state before the step that had not expired.
+    pub(crate) fn waiters_before(&self) -> impl Iterator<Item = &WaiterParts> {
         let now = self.now;
         self.before.waiters.iter().filter(move |p| p.end > now)
     }
 
-    /// Places that stand after it.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = &WaiterParts> {
+    /// Returns the waiters of the state after the step that have not expired.
+    pub(crate) fn waiters_after(&self) -> impl Iterator<Item = &WaiterParts> {
         let now = self.now;
         self.after.waiters.iter().filter(move |p| p.end > now)
     }
 
-    /// Whether there was or is a place, expired or not: where nobody waits, no rule of the queue
-    /// is broken.
+    /// Whether there is a waiter before or after the step, expired or not. Without one, no rule of
+    /// the queue can be broken.
     pub(crate) const fn has_queue(&self) -> bool {
         !self.before.waiters.is_empty() || !self.after.waiters.is_empty()
     }
 
-    /// What the key is in use as.
+    /// The spec of the key.
     pub(crate) fn spec(&self) -> Option<LockSpec> {
         self.after.spec.or(self.before.spec)
     }
@@ -112,18 +112,18 @@ impl Step<'_> {
         self.spec().map(|spec| spec.policy())
     }
 
-    /// What is free after the step, if the dead count for nothing.
+    /// The free capacity after the step, without expired holders.
     pub(crate) fn room(&self) -> u32 {
         let Some(spec) = self.spec() else { return 0 };
-        let used = self.stands().map(|t| spec.weight(mode(t)));
+        let used = self.holders_after().map(|t| spec.weight(mode(t)));
         spec.capacity().saturating_sub(used.sum())
     }
 
-    /// The floors that those brought who were granted, and for what.
+    /// Returns the mode and the floor of each grant in this step that came with a floor.
     fn floors(&self) -> impl Iterator<Item = (Mode, u64)> {
         let granted = |session, sequence| {
             let holder = holder_of(self.after, session, sequence);
-            // Another hold of a holder shares its epoch, whatever its owner has seen.
+            // A further hold of a holder shares its epoch, whatever its floor is.
             holder.is_some_and(|it| {
                 it.end > self.now && it.holds.first().map(|h| h.0) == Some(sequence)
             })
@@ -143,15 +143,17 @@ impl Step<'_> {
         own.into_iter().chain(brought)
     }
 
-    /// The highest floor that those brought who were granted; 0 if none did.
+    /// The highest floor of the grants in this step, or 0.
     pub(crate) fn floor(&self) -> u64 {
         self.floors().map(|(_, floor)| floor).max().unwrap_or(0)
     }
 
-    /// The same, but for readers who came into an epoch that has just the token of their floor:
-    /// they join it (docs/decisions/0009).
+    /// The highest floor that the token of a new epoch must exceed, or 0.
+    ///
+    /// Leaves out readers whose floor equals the token: they join that epoch
+    /// (docs/decisions/0009).
     pub(crate) fn floor_to_pass(&self) -> u64 {
-        let group = self.stands().count() > 1;
+        let group = self.holders_after().count() > 1;
         let joins = |(mode, floor): &(Mode, u64)| {
             group && *mode == Mode::Shared && *floor == self.after.token
         };
@@ -159,8 +161,9 @@ impl Step<'_> {
         floors.map(|(_, floor)| floor).max().unwrap_or(0)
     }
 
-    /// The token of an epoch that began and was over in this very step: that of a downgrade that
-    /// let readers in, of whom one brought a floor above it.
+    /// The token of an epoch that began and ended in this step.
+    ///
+    /// A downgrade starts such an epoch if it grants to a reader with a higher floor.
     pub(crate) fn passing_epoch(&self) -> Option<u64> {
         let Reply::Convert(ConvertReply::Converted { token, .. }) = self.reply else {
             return None;
@@ -169,8 +172,8 @@ impl Step<'_> {
         (token != self.before.token && token != self.after.token).then_some(token)
     }
 
-    /// Whether the command settles the key, as every mutating command does that is not turned
-    /// down before it begins.
+    /// Whether the command settles the key: every mutating command does, unless it is refused
+    /// before the step begins.
     pub(crate) fn settles(&self) -> bool {
         use leasehold_api::{AcquireReply, Refused};
         !matches!(
@@ -186,7 +189,7 @@ impl Step<'_> {
     }
 }
 
-/// The strongest of a holder's holds.
+/// The mode of a holder: the strongest mode of its holds.
 pub(crate) fn mode(holder: &HolderParts) -> Mode {
     let exclusive = holder.holds.iter().any(|(_, m)| *m == Mode::Exclusive);
     match holder.holds.first() {
@@ -200,23 +203,31 @@ pub(crate) fn has(holder: &HolderParts, sequence: u64) -> bool {
     holder.holds.iter().any(|(s, _)| *s == sequence)
 }
 
-pub(crate) fn find<'a>(facts: &'a StateParts, like: &HolderParts) -> Option<&'a HolderParts> {
-    facts
+pub(crate) fn find<'a>(state: &'a StateParts, like: &HolderParts) -> Option<&'a HolderParts> {
+    state
         .holders
         .iter()
         .find(|t| t.session == like.session && t.id == like.id)
 }
 
-/// The holder in which an operation holds, expired or not.
-pub(crate) fn holder_of(facts: &StateParts, session: SessionId, sequence: u64) -> Option<&HolderParts> {
-    facts
+/// The holder that has the hold of an operation, expired or not.
+pub(crate) fn holder_of(
+    state: &StateParts,
+    session: SessionId,
+    sequence: u64,
+) -> Option<&HolderParts> {
+    state
         .holders
         .iter()
         .find(|t| t.session == session && has(t, sequence))
 }
 
-pub(crate) fn waiter_of(facts: &StateParts, session: SessionId, sequence: u64) -> Option<&WaiterParts> {
-    facts
+pub(crate) fn waiter_of(
+    state: &StateParts,
+    session: SessionId,
+    sequence: u64,
+) -> Option<&WaiterParts> {
+    state
         .waiters
         .iter()
         .find(|p| p.operation.session == session && p.operation.sequence == sequence)

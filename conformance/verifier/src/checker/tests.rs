@@ -1,5 +1,4 @@
-//! The checker on histories made by hand: true ones break nothing, and what is changed in them is
-//! found.
+//! The checker on histories made by hand: correct ones break no promise, and changed ones do.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Attempt `sequence` of a client, for one of its owners.
+/// Operation `sequence` of a client, for one of its owners.
 fn operation(client: u8, owner: u64, sequence: u64) -> Operation {
     Operation {
         session: SessionId::from_bytes([client; 16]),
@@ -29,25 +28,27 @@ fn operation(client: u8, owner: u64, sequence: u64) -> Operation {
     }
 }
 
-/// One key, the real state machine under it, and the checker.
+type Change = fn(&mut Reply, &mut Vec<Message>);
+
+/// One key on the real state machine, with the checker.
 struct History {
     key: Key,
     state: State,
     spec: LockSpec,
     at: Duration,
     checker: Checker,
-    /// What is asked for next must be granted a greater token.
+    /// The floor of the next acquire.
     floor: Option<FencingToken>,
     /// Whether anybody listens.
     heard: bool,
-    /// Changes what was answered and told, before it is checked.
-    lie: Option<fn(&mut Reply, &mut Vec<Message>)>,
+    /// Changes the reply and the notifications of the next step, before they are checked.
+    change: Option<Change>,
 }
 
 impl History {
     fn of(spec: LockSpec) -> Self {
         let mut checker = Checker::new(Model::Within);
-        // Nobody here looks after its place.
+        // Nobody polls in these tests.
         checker.slow_network();
         Self {
             key: Key::new("job").expect("a valid key"),
@@ -57,7 +58,7 @@ impl History {
             floor: None,
             checker,
             heard: true,
-            lie: None,
+            change: None,
         }
     }
 
@@ -82,8 +83,8 @@ impl History {
             },
         };
         let (mut reply, mut messages) = machine::step(&mut self.state, env, command);
-        if let Some(lie) = self.lie.take() {
-            lie(&mut reply, &mut messages);
+        if let Some(change) = self.change.take() {
+            change(&mut reply, &mut messages);
         }
         let own = operation_of(command);
         let session = own.map(|own| own.session);
@@ -97,8 +98,8 @@ impl History {
             reply: &reply,
             messages: &messages,
             now: self.now(),
-            together: 1,
-            again: false,
+            batch_size: 1,
+            redelivered: false,
             before: &before,
             after: &self.state.to_parts(),
             retention: Settings::default().retention,
@@ -140,28 +141,28 @@ impl History {
         self.step(&Command::Renew(renew.expect("within the limits")))
     }
 
-    /// The promises that were broken.
+    /// Returns the broken promises.
     fn broken(mut self) -> Vec<&'static str> {
         let (violations, _) = self.checker.verdict();
         violations.iter().map(|it| it.promise).collect()
     }
 }
 
-/// A hold that joins one which was granted out of the queue in the same step passes nobody.
+/// A hold overtakes nobody if its owner's waiter was granted in the same step.
 #[test]
-fn an_owner_joins_its_own_grant_past_a_waiter() {
+fn owner_joins_its_own_grant_past_a_waiter() {
     let mut key = History::of(LockSpec::rw_lock());
     key.takes(operation(1, 1, 1), Mode::Exclusive);
     key.queues(operation(2, 7, 1), Mode::Shared, false);
     key.queues(operation(3, 1, 1), Mode::Exclusive, false);
-    // The writer's lease runs out; this step grants the first place, and joins it.
+    // The writer's lease expires. This step grants the first waiter, and joins its holder.
     key.pass(LEASE).takes(operation(2, 7, 2), Mode::Shared);
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
-/// What a poll grants to its own sender lasts as long as the place that it has just refreshed.
+/// A waiter's own poll grants it the time of the waiter that the poll has just refreshed.
 #[test]
-fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_holder() {
+fn grant_by_own_poll_extends_the_owners_holder() {
     let mut key = History::of(LockSpec::rw_lock());
     let (writer, first, second) = (operation(1, 1, 1), operation(2, 7, 1), operation(2, 7, 2));
     key.takes(writer, Mode::Exclusive);
@@ -169,7 +170,7 @@ fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_holder() {
     key.queues(second, Mode::Shared, true);
     key.heard = false;
     key.ends(writer);
-    // The first is an offer now; the second is unreachable until it asks.
+    // The first is an offer now. The second is unreachable until it polls.
     key.pass(ms(1_000));
     let reply = key.polls(second);
     let Reply::Poll(PollReply::Acquired(acquired)) = reply else {
@@ -179,10 +180,10 @@ fn a_grant_by_the_waiters_own_poll_prolongs_its_owners_holder() {
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
-/// A downgrade begins an epoch; the reader whom it lets in has seen a greater token, and begins the
-/// next in the same step. Both were granted.
+/// A downgrade starts an epoch and grants to a reader with a higher floor, which starts the next
+/// epoch in the same step. Both tokens count as granted.
 #[test]
-fn a_epoch_that_passes_within_a_step_was_granted() {
+fn epoch_that_ends_in_its_first_step_counts_as_granted() {
     let mut key = History::of(LockSpec::rw_lock());
     let (writer, reader) = (operation(1, 1, 1), operation(2, 1, 1));
     key.takes(writer, Mode::Exclusive);
@@ -203,16 +204,16 @@ fn a_epoch_that_passes_within_a_step_was_granted() {
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
-/// An owner's further hold shares the epoch of its first, whatever it has seen meanwhile; with
-/// the token lost, its floor is no promise that the epoch is later than another.
+/// An owner's further hold shares the epoch of its first, whatever its floor is. If the server lost
+/// the token, that floor does not make the epoch later than another.
 #[test]
-fn a_further_hold_brings_no_floor() {
+fn further_hold_has_no_floor() {
     let mut key = History::of(LockSpec::rw_lock());
     let highest = START + 60_000_000;
     key.floor = Some(FencingToken::new(highest - 1));
     key.takes(operation(1, 1, 1), Mode::Exclusive);
     assert_eq!(key.state.to_parts().token, highest);
-    // Its data is gone.
+    // The server loses its data.
     key.state = State::default();
     key.floor = None;
     key.takes(operation(2, 1, 1), Mode::Exclusive);
@@ -224,9 +225,9 @@ fn a_further_hold_brings_no_floor() {
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
-/// A client whose clock has jumped may give up an end; no other may leave anything.
+/// Only a client whose clock has jumped may give up a release.
 #[test]
-fn only_a_client_whose_clock_has_jumped_may_leave_something() {
+fn only_a_client_with_a_jumped_clock_may_leave_a_hold() {
     for jumped in [false, true] {
         let mut key = History::of(LockSpec::mutex());
         key.takes(operation(1, 1, 1), Mode::Exclusive);
@@ -243,9 +244,9 @@ fn only_a_client_whose_clock_has_jumped_may_leave_something() {
     }
 }
 
-/// A history in which everything is answered and told that the checker reads beside a yes or no; in
-/// the step of that number the server lies.
-fn long_history(lies_at: usize, lie: fn(&mut Reply, &mut Vec<Message>)) -> Vec<&'static str> {
+/// Runs a history with each kind of detail that the checker reads, changes the step at index
+/// `changed`, and returns the broken promises.
+fn long_history(changed: usize, change: Change) -> Vec<&'static str> {
     let mut key = History::of(LockSpec::rw_lock());
     let (a, nested) = (operation(1, 1, 1), operation(1, 1, 2));
     let (b, c) = (operation(2, 1, 1), operation(3, 1, 1));
@@ -267,21 +268,20 @@ fn long_history(lies_at: usize, lie: fn(&mut Reply, &mut Vec<Message>)) -> Vec<&
         &|key| drop(key.pass(ms(10_000)).ends(b)),
     ];
     for (n, step) in steps.iter().enumerate() {
-        key.lie = (n == lies_at).then_some(lie);
+        key.change = (n == changed).then_some(change);
         step(&mut key);
     }
     key.broken()
 }
 
 #[test]
-fn a_true_history_breaks_nothing() {
+fn correct_history_breaks_nothing() {
     assert_eq!(long_history(usize::MAX, |_, _| ()), Vec::<&str>::new());
 }
 
 #[test]
-fn what_is_changed_in_a_true_history_is_found() {
-    type Lie = fn(&mut Reply, &mut Vec<Message>);
-    let lies: [(usize, &str, Lie); 10] = [
+fn changed_history_breaks_a_promise() {
+    let changes: [(usize, &str, Change); 10] = [
         (2, "rule 3", |reply, _| {
             if let Reply::Acquire(AcquireReply::Contended(held)) = reply {
                 held.retry_after *= 2;
@@ -311,15 +311,15 @@ fn what_is_changed_in_a_true_history_is_found() {
         (7, "forced release", |reply, _| {
             *reply = Reply::ForceRelease(ForceReply::Forced { holders: 2 });
         }),
-        (9, "why", |reply, _| {
+        (9, "reason", |reply, _| {
             *reply = Reply::Release(ReleaseReply::NotHeld(EndReason::Expired));
         }),
-        (10, "why", |reply, _| {
+        (10, "reason", |reply, _| {
             *reply = Reply::Release(ReleaseReply::NotHeld(EndReason::Unknown));
         }),
     ];
-    for (n, (at, promise, lie)) in lies.into_iter().enumerate() {
-        let broken = long_history(at, lie);
-        assert!(broken.contains(&promise), "lie {n}: {broken:?}");
+    for (n, (at, promise, change)) in changes.into_iter().enumerate() {
+        let broken = long_history(at, change);
+        assert!(broken.contains(&promise), "change {n}: {broken:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and how all of it is put right.
+//! Injects the faults of a run, and heals them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer, Tail};
 
 use crate::stress::plan::{LONGEST_STEP, Plan};
 
-/// The one that makes things go wrong.
+/// Injects the faults that the plan allows.
 pub(crate) struct Chaos {
     pub(crate) sim: SimServer,
     pub(crate) plan: Plan,
@@ -21,7 +21,7 @@ pub(crate) struct Chaos {
     pub(crate) split: bool,
 }
 
-/// One sort of fault_kind.
+/// A kind of fault.
 #[derive(Clone, Copy)]
 enum FaultKind {
     Lost,
@@ -34,7 +34,7 @@ enum FaultKind {
     Kill,
     Silence,
     Restart,
-    Mute,
+    RefusePublish,
     Revoke,
     Drift,
     Eviction,
@@ -44,25 +44,25 @@ enum FaultKind {
 }
 
 impl Chaos {
-    /// The faulty phase.
-    pub(crate) async fn rage(&mut self) {
-        let fault_mix = self.fault_mix();
-        let gap = self.plan.pace.max(Duration::from_millis(20));
+    /// Runs the faulty phase.
+    pub(crate) async fn run(&mut self) {
+        let kinds = self.fault_kinds();
+        let pause = self.plan.pace.max(Duration::from_millis(20));
         for n in 0..self.plan.incidents {
-            // Some fault_kind is there from the beginning.
+            // The first fault may come at once.
             if n > 0 || self.sim.draw(2) == 1 {
-                self.sim.sleep(self.span(gap)).await;
+                self.sim.sleep(self.span(pause)).await;
             }
-            let count = u32::try_from(fault_mix.len()).unwrap_or(0);
+            let count = u32::try_from(kinds.len()).unwrap_or(0);
             if count > 0 {
-                let which = fault_mix[self.sim.draw(count) as usize];
-                self.happen(which).await;
+                let kind = kinds[self.sim.draw(count) as usize];
+                self.cause(kind).await;
             }
         }
-        self.sim.sleep(self.span(gap)).await;
+        self.sim.sleep(self.span(pause)).await;
     }
 
-    fn fault_mix(&self) -> Vec<FaultKind> {
+    fn fault_kinds(&self) -> Vec<FaultKind> {
         let on = self.plan.fault_mix;
         let all = [
             (on.lost, FaultKind::Lost),
@@ -75,7 +75,7 @@ impl Chaos {
             (on.kills, FaultKind::Kill),
             (on.late && (on.pauses || on.kills), FaultKind::Silence),
             (on.restarts, FaultKind::Restart),
-            (on.mute, FaultKind::Mute),
+            (on.publish_refused, FaultKind::RefusePublish),
             (on.revokes, FaultKind::Revoke),
             (on.drift, FaultKind::Drift),
             (on.evictions, FaultKind::Eviction),
@@ -84,17 +84,17 @@ impl Chaos {
             (on.clock, FaultKind::ClockStep),
         ];
         all.into_iter()
-            .filter_map(|(on, fault_kind)| on.then_some(fault_kind))
+            .filter_map(|(on, kind)| on.then_some(kind))
             .collect()
     }
 
-    /// A time on the grid.
+    /// Draws a time on the grid of 1 ms, up to `most`.
     fn span(&self, most: Duration) -> Duration {
         let ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
         Duration::from_millis(self.sim.draw(ms.saturating_add(1)).into())
     }
 
-    /// How late a message is: often less than a lease, sometimes more than a call.
+    /// Draws the delay of a message: often less than a lease, sometimes longer than a call.
     fn delay(&self) -> Duration {
         match self.sim.draw(3) {
             0 => self.span(Duration::from_millis(50)),
@@ -108,7 +108,7 @@ impl Chaos {
         self.sim.draw(count) as usize
     }
 
-    /// A fault of one message, of any sort of call or of one.
+    /// Injects a fault into one message of a drawn kind of call, or of the next call.
     fn inject(&self, victim: usize, fault: Fault) {
         let calls = [
             Call::Acquire,
@@ -128,10 +128,10 @@ impl Chaos {
         }
     }
 
-    async fn happen(&mut self, fault_kind: FaultKind) {
+    async fn cause(&mut self, kind: FaultKind) {
         let victim = self.victim();
         let backend = &self.clients[victim];
-        match fault_kind {
+        match kind {
             FaultKind::Lost if self.sim.draw(3) == 2 => self.inject(victim, Fault::LoseRequest),
             FaultKind::Lost => self.inject(victim, Fault::LoseReply),
             FaultKind::Late if self.sim.draw(2) == 1 => {
@@ -141,7 +141,7 @@ impl Chaos {
             FaultKind::Doubled if self.sim.draw(2) == 1 => {
                 self.inject(victim, Fault::DuplicateRequest(self.delay()));
             }
-            // While what the first delivery made still stands.
+            // Soon, while the effect of the first delivery still lasts.
             FaultKind::Doubled => {
                 let soon = self.span(Duration::from_millis(5));
                 self.inject(victim, Fault::DuplicateRequest(soon));
@@ -157,7 +157,7 @@ impl Chaos {
             FaultKind::Kill => self.kill(victim),
             FaultKind::Silence => self.silence(victim).await,
             FaultKind::Restart => self.restart(),
-            FaultKind::Mute => self.mute(),
+            FaultKind::RefusePublish => self.refuse_publish(),
             FaultKind::Revoke => self.revoke().await,
             FaultKind::Drift => self.drift(victim),
             FaultKind::Eviction => self.evict(),
@@ -195,7 +195,7 @@ impl Chaos {
         }));
     }
 
-    /// Somebody is left alive.
+    /// Kills a client, unless it is the last one alive.
     fn kill(&self, victim: usize) {
         let alive = self
             .dead
@@ -207,8 +207,8 @@ impl Chaos {
         }
     }
 
-    /// An acquire is on its way for longer than it may be, and its client says nothing after it: no
-    /// repetition and no end comes before it.
+    /// Delays an acquire past its delivery window, and pauses or kills its client. So neither a
+    /// retry nor a release arrives before it.
     async fn silence(&self, victim: usize) {
         let late = Duration::from_secs(2) + self.span(Duration::from_secs(2));
         self.clients[victim].inject_into(Call::Acquire, Fault::DelayRequest(late));
@@ -221,7 +221,7 @@ impl Chaos {
         }
     }
 
-    /// Often at once; otherwise calls are refused for a while.
+    /// Restarts the server at once, or after an outage.
     fn restart(&self) {
         if self.sim.draw(2) == 0 {
             return self.sim.restart(Data::Kept);
@@ -235,8 +235,8 @@ impl Chaos {
         }));
     }
 
-    /// For a while, or for the rest of the faulty phase.
-    fn mute(&self) {
+    /// Refuses to publish for some time, or for the rest of the faulty phase.
+    fn refuse_publish(&self) {
         self.sim.refuse_publish();
         if self.sim.draw(2) == 1 {
             return;
@@ -252,7 +252,7 @@ impl Chaos {
     async fn revoke(&self) {
         let Some(admin) = &self.admin else { return };
         let key = self.keys[0].as_str();
-        // What it comes to is no matter here: its command may be lost like any other.
+        // The result doesn't matter: the command may be lost like any other.
         if let Ok(seen) = admin.inspect(key).await {
             let mut tokens = seen.held_tokens();
             if self.sim.draw(2) == 1 {
@@ -264,14 +264,15 @@ impl Chaos {
         }
     }
 
-    /// Within the allowance, unless nothing is promised of clocks.
+    /// Changes the rate of a client's clock, or lets it jump. Within the model, the rate stays within
+    /// the drift allowance.
     fn drift(&self, victim: usize) {
         let backend = &self.clients[victim];
         let most = if self.plan.out_of_model { 300 } else { 9 };
         if self.sim.draw(3) == 2 {
             backend.jump_clock(self.span(self.plan.terms.lease * 2));
         } else {
-            // 0, then 1 and -1 thousandths, and so on.
+            // The draws 0, 1, 2, 3, 4 give 0, 1, -1, 2, -2 thousandths.
             let nth = i32::try_from(self.sim.draw(2 * most + 1)).unwrap_or(0);
             let rate = if nth % 2 == 1 {
                 nth / 2 + 1
@@ -322,7 +323,7 @@ impl Chaos {
         }
     }
 
-    /// Puts everything right, for those who are alive.
+    /// Heals every fault. Dead clients stay dead.
     pub(crate) fn heal(&mut self) {
         self.sim.start(Data::Kept);
         self.sim.allow_publish();

@@ -1,4 +1,4 @@
-//! Any kind of lock, and any kind of guard, for workers that do not care which.
+//! One handle type and one guard type for all kinds of locks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard as StdGuard, PoisonError};
@@ -9,10 +9,10 @@ use leasehold_api::{
     ReleaseOutcome, RwLock, Semaphore, Upgrade, WriteGuard,
 };
 
-use crate::checker::Watched;
+use crate::checker::TrackableGuard;
 use crate::stress::plan::Terms;
 
-/// How long a worker is ready to wait.
+/// How long a worker waits for a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitLimit {
     Try,
@@ -20,7 +20,7 @@ pub(crate) enum WaitLimit {
     Forever,
 }
 
-/// A handle, made for one acquisition; a reentrant one is kept for all that nest in it.
+/// A handle of any kind. A worker makes one for each round, and nests in it if it is reentrant.
 #[derive(Clone, Debug)]
 pub(crate) enum Handle {
     Mutex(Mutex),
@@ -28,8 +28,8 @@ pub(crate) enum Handle {
     Semaphore(Semaphore),
 }
 
-/// Calls one method of a handle in the way that the wait_limit says.
-macro_rules! take {
+/// Calls the method of a handle that fits the wait limit.
+macro_rules! acquire {
     ($handle:expr, $wait_limit:expr, $guard:path, $try:ident, $within:ident, $forever:ident $(, $arg:expr)?) => {
         match $wait_limit {
             WaitLimit::Try => $handle.$try($($arg)?).await?.map($guard),
@@ -40,7 +40,7 @@ macro_rules! take {
 }
 
 impl Handle {
-    /// A handle on a key, on these terms.
+    /// Makes a handle on a key with these settings.
     pub(crate) fn new(locks: &LockClient, key: &str, terms: &Terms) -> Result<Self, Error> {
         let limits = Limits {
             holds: terms.holds,
@@ -73,7 +73,7 @@ impl Handle {
         })
     }
 
-    /// The same owner's handle with another lease.
+    /// Sets the lease, and keeps the owner.
     pub(crate) fn with_lease(self, lease: Duration) -> Self {
         match self {
             Self::Mutex(handle) => Self::Mutex(handle.lease(lease)),
@@ -82,20 +82,20 @@ impl Handle {
         }
     }
 
-    /// Takes the lock.
-    pub(crate) async fn take(
+    /// Acquires the lock.
+    pub(crate) async fn acquire(
         &self,
         mode: Mode,
         wait_limit: WaitLimit,
     ) -> Result<Outcome<AnyGuard>, Error> {
         let reads = mode == Mode::Shared;
         Ok(match self {
-            Self::Mutex(h) => take!(h, wait_limit, AnyGuard::Mutex, try_lock, lock_within, lock),
+            Self::Mutex(h) => acquire!(h, wait_limit, AnyGuard::Mutex, try_lock, lock_within, lock),
             Self::RwLock(h) if reads => {
-                take!(h, wait_limit, AnyGuard::Read, try_read, read_within, read)
+                acquire!(h, wait_limit, AnyGuard::Read, try_read, read_within, read)
             }
             Self::RwLock(h) => {
-                take!(
+                acquire!(
                     h,
                     wait_limit,
                     AnyGuard::Write,
@@ -109,7 +109,7 @@ impl Handle {
                     Mode::Permits(permits) => permits,
                     Mode::Exclusive | Mode::Shared => h.capacity(),
                 };
-                take!(
+                acquire!(
                     h,
                     wait_limit,
                     AnyGuard::Permits,
@@ -132,7 +132,7 @@ pub(crate) enum AnyGuard {
     Permits(PermitGuard),
 }
 
-/// Calls a method that all guards have.
+/// Calls a method on a guard of any kind.
 macro_rules! each {
     ($guard:expr, $name:ident => $call:expr) => {
         match $guard {
@@ -165,7 +165,7 @@ impl AnyGuard {
         each!(self, guard => guard.release().await)
     }
 
-    /// The other mode, if it has one: a reader upgrades if it can, a writer downgrades.
+    /// Upgrades a read guard if it can, and downgrades a write guard. Returns other guards unchanged.
     pub(crate) async fn convert(self) -> Result<Self, Error> {
         Ok(match self {
             Self::Read(guard) => match guard.try_upgrade().await? {
@@ -178,21 +178,21 @@ impl AnyGuard {
     }
 }
 
-/// For how long at least a guard counts as valid that is in use right now.
+/// The validity of a guard that counts as valid only at this instant.
 const THIS_INSTANT: Duration = Duration::from_nanos(1);
 
-/// Where a worker keeps its guard, and the checker finds it. It is empty while the worker converts
-/// the guard, and uses nothing.
+/// A worker's guard, shared with the checker. The slot is empty while the worker converts the guard.
 #[derive(Debug)]
-pub(crate) struct Pocket {
+pub(crate) struct GuardSlot {
     guard: StdMutex<Option<Arc<AnyGuard>>>,
-    /// Its user looks at the guard before it works, and then not again until it is done.
+    /// Whether the user checks the guard only before its work. The guard then counts as valid until
+    /// the work is done.
     stubborn: bool,
-    /// Whether its user works.
+    /// Whether the user is working.
     in_use: AtomicBool,
 }
 
-impl Pocket {
+impl GuardSlot {
     pub(crate) fn new(guard: AnyGuard, stubborn: bool) -> Self {
         Self {
             guard: StdMutex::new(Some(Arc::new(guard))),
@@ -201,7 +201,7 @@ impl Pocket {
         }
     }
 
-    /// Its user begins to work, if the guard is valid, or is done.
+    /// Records that the user begins or ends its work. It begins only if the guard is valid.
     pub(crate) fn set_in_use(&self, in_use: bool) {
         let valid = in_use && self.guard().is_some_and(|guard| guard.is_valid());
         self.in_use.store(valid, Ordering::Relaxed);
@@ -219,20 +219,20 @@ impl Pocket {
         self.lock().clone()
     }
 
-    /// Takes the guard out; the pocket must be the only one that has it.
+    /// Takes the guard out. Returns `None` if someone else has it too.
     pub(crate) fn take(&self) -> Option<AnyGuard> {
         self.lock().take().and_then(Arc::into_inner)
     }
 }
 
-impl Watched for Pocket {
+impl TrackableGuard for GuardSlot {
     fn valid_for(&self) -> Duration {
-        let said = self.guard().map(|guard| guard.valid_for());
-        let said = said.unwrap_or_default();
+        let valid_for = self.guard().map(|guard| guard.valid_for());
+        let valid_for = valid_for.unwrap_or_default();
         if self.stubborn && self.in_use.load(Ordering::Relaxed) {
-            said.max(THIS_INSTANT)
+            valid_for.max(THIS_INSTANT)
         } else {
-            said
+            valid_for
         }
     }
 

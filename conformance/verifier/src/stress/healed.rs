@@ -1,10 +1,10 @@
-//! The moment from which nothing goes wrong any more, and who waits for it.
+//! A flag that is set when the faulty phase of a run ends.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Set once, when all has been put right.
+/// Set once, when everything has been healed.
 #[derive(Debug, Default)]
 pub(crate) struct Healed(Mutex<State>);
 
@@ -23,7 +23,7 @@ impl Healed {
         self.lock().is
     }
 
-    /// All is well from now on.
+    /// Sets the flag, and wakes the tasks that wait for it.
     pub(crate) fn set(&self) {
         let waiting = {
             let mut state = self.lock();
@@ -33,7 +33,7 @@ impl Healed {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until it is.
+    /// Waits until the flag is set.
     pub(crate) async fn wait(&self) {
         poll_fn(|cx| {
             let mut state = self.lock();

@@ -1,11 +1,12 @@
-//! The project's own exploration: several clients, the production lock client in each of them,
-//! everything that can go wrong, and the [checker](crate::checker) that checks.
+//! Stress runs: several production lock clients under every kind of fault, checked by the
+//! [checker](crate::checker).
 //!
-//! A seed draws a plan (how many clients, which kind of lock, which policy, leases, latency, which
-//! kinds of faults), runs a faulty phase, heals everything, and then everyone who is alive must
-//! get its turn.
+//! A seed draws a plan: the number of clients, the kind of lock, the policy, the leases, the
+//! latency, and the kinds of faults. The run injects faults for some time and then heals
+//! everything. After that, every client that is alive must get the lock once more.
 
 mod chaos;
+mod foreign;
 mod handle;
 mod healed;
 mod monitor;
@@ -13,7 +14,6 @@ mod mutants;
 mod plan;
 mod scope;
 mod simplest;
-mod stranger;
 mod try_only;
 mod worker;
 
@@ -26,32 +26,32 @@ use leasehold_sim::{
     Ending, JoinHandle, RunReport, Scheduling, SimBackend, SimOptions, SimServer, Simulation,
 };
 
-use crate::checker::{Coverage, Model, Violation, who};
+use crate::checker::{Coverage, Model, Violation, client_name};
 use chaos::Chaos;
+use foreign::{FOREIGN, ForeignUser};
 use healed::Healed;
 use monitor::Monitor;
 use plan::Plan;
-use stranger::{FOREIGN, Stranger};
 use worker::Worker;
 
-pub use mutants::{CARELESS_RESOURCE, PLANTED, Planted};
+pub use mutants::{CARELESS_RESOURCE, MUTANTS, MutantInfo};
 pub use scope::SmallScope;
 pub use try_only::try_only;
 
-/// How long after the last user has left nothing of the living is at the server.
+/// How soon live clients have left nothing at the server after their last release.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 
 fn key(number: u32) -> Key {
     Key::new(format!("job{number}")).expect("a valid key")
 }
 
-/// How many commands a lagging replica may lack.
+/// The maximum number of commands that a lagging replica may lack.
 const JOURNAL: usize = 64;
 
-/// How many steps a run has at most: many times more than any that ends.
+/// The maximum number of steps of a run: many times more than any run needs.
 const STEP_LIMIT: u64 = 1_000_000;
 
-/// What docs/semantics.md assumes of the world.
+/// An assumption of docs/semantics.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assumption {
     /// A1: one write history for each key.
@@ -64,7 +64,7 @@ pub enum Assumption {
     UserStops,
 }
 
-/// What is explored.
+/// A configuration of stress runs.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stress {
@@ -76,42 +76,43 @@ pub struct Stress {
 }
 
 impl Stress {
-    /// Runs in which the assumptions A1 to A4 of docs/semantics.md hold: all is checked.
+    /// Configures runs in which the assumptions A1 to A4 of docs/semantics.md hold. Every promise
+    /// is checked.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Runs in which servers lose data and clocks are stepped: S1 and S2 are not checked.
+    /// Lets servers lose data and steps their clocks. S1 and S2 are not checked.
     #[must_use]
     pub const fn out_of_model(mut self) -> Self {
         self.out_of_model = true;
         self
     }
 
-    /// The protected resource takes older tokens: a mistake of its own that must be found.
+    /// Lets the protected resource accept older tokens, which the checker must find.
     #[must_use]
     pub const fn with_careless_resource(mut self) -> Self {
         self.careless_resource = true;
         self
     }
 
-    /// So many clients, up to four, take a mutex so many times, instead of what the seed draws.
+    /// Makes `clients` clients, at most four, take a fair mutex `rounds` times each, instead of what
+    /// the seed draws.
     #[must_use]
     pub const fn with_size(mut self, clients: u32, rounds: u32) -> Self {
         self.size = Some((clients, rounds));
         self
     }
 
-    /// Everything is checked as if the assumptions held, but this one does not: S1 or S2 must fail,
-    /// or their check is worth nothing.
+    /// Breaks one assumption, and checks the runs as if it held. The checker must then find that S1
+    /// or S2 is broken.
     #[must_use]
     pub const fn breaking(mut self, assumption: Assumption) -> Self {
         self.broken = Some(assumption);
         self
     }
 
-    /// Each run [stops](Ending::Stopped) at the first promise that it breaks: for those who do not
-    /// ask what else it breaks.
+    /// [Stops](Ending::Stopped) each run at the first broken promise.
     #[must_use]
     pub const fn until_broken(mut self) -> Self {
         self.until_broken = true;
@@ -213,7 +214,7 @@ impl Stress {
             keys,
             split: false,
         };
-        chaos.rage().await;
+        chaos.run().await;
         chaos.heal();
         healed.set();
         let until = sim.elapsed() + plan.wait_limit();
@@ -224,23 +225,26 @@ impl Stress {
             let left = until.saturating_sub(sim.elapsed());
             if sim.timeout(left, user).await.is_none() {
                 let wait_limit = plan.wait_limit();
-                let text = format!("{} did not get its turn in {wait_limit:?}", who(client));
+                let text = format!(
+                    "{} did not get the lock in {wait_limit:?}",
+                    client_name(client)
+                );
                 return monitor.broken("L2", text);
             }
         }
         self.leave(&monitor, &chaos).await;
     }
 
-    /// Nothing is left behind: of the living soon, of the dead after their leases.
+    /// Checks that nothing is left behind: by live clients soon, by dead ones after their leases.
     async fn leave(&self, monitor: &Monitor, chaos: &Chaos) {
         let sim = &monitor.sim;
         sim.sleep(CLEAN_UP).await;
-        for (client, what) in monitor.left_by() {
+        for (client, left) in monitor.left_by() {
             let dead = chaos.dead.get(client);
             let alive = dead.is_some_and(|dead| !dead.load(Ordering::Relaxed));
-            // A server that forgot the ends of operations may have let late ones in again.
+            // A server that lost its watermarks may have executed a late acquire again.
             if alive && !self.out_of_model {
-                monitor.broken("no orphans", format!("{} left {what}", who(client)));
+                monitor.broken("no orphans", format!("{} left {left}", client_name(client)));
             }
         }
         sim.sleep(chaos.plan.last_lease()).await;
@@ -251,7 +255,7 @@ impl Stress {
     }
 }
 
-/// Starts all who use one client: a worker for each key, and who asks for what is no lock.
+/// Starts the users of one client: a worker for each key, and perhaps a user of the foreign key.
 fn users_of(
     client: usize,
     backend: &SimBackend,
@@ -272,32 +276,32 @@ fn users_of(
             monitor: monitor.clone(),
             healed: Arc::clone(healed),
         };
-        // Boxed, because it is large, and every `async` around it would copy it.
+        // Boxed, because the future is large, and every `async` block around it would copy it.
         let (backend, work) = (backend.clone(), Box::pin(worker.run()));
         tasks.push(monitor.sim.spawn(async move { backend.run(work).await }));
     }
     if plan.foreign {
         let monitor = monitor.clone();
-        let stranger = Stranger {
+        let user = ForeignUser {
             locks,
             plan,
             monitor,
         };
-        let (sim, backend) = (stranger.monitor.sim.clone(), backend.clone());
-        tasks.push(sim.spawn(async move { backend.run(stranger.run()).await }));
+        let (sim, backend) = (user.monitor.sim.clone(), backend.clone());
+        tasks.push(sim.spawn(async move { backend.run(user.run()).await }));
     }
     tasks
 }
 
-/// What one seed came to.
+/// The result of one stress run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StressRun {
-    /// The promises that were broken; the run is good if there are none.
+    /// The broken promises. The run passes if there are none.
     pub violations: Vec<Violation>,
-    /// The rare situations that it reached.
+    /// The rare situations that the run reached.
     pub coverage: Coverage,
-    /// The run itself: tape, log, trace.
+    /// The run itself: its tape, log and trace.
     pub report: RunReport<()>,
 }
 
@@ -306,10 +310,10 @@ impl StressRun {
         let (mut violations, coverage) = monitor.map(Monitor::verdict).unwrap_or_default();
         let failed = match &report.ending {
             Ending::Completed(()) | Ending::Stopped => None,
-            Ending::Deadlock => Some("nothing can go on".to_owned()),
-            Ending::TimeLimit => Some("it takes too long".to_owned()),
-            Ending::StepLimit => Some("it takes too many steps".to_owned()),
-            Ending::Panicked(message) => Some(format!("a panic: {message}")),
+            Ending::Deadlock => Some("deadlock: no task can continue".to_owned()),
+            Ending::TimeLimit => Some("the run exceeds its time limit".to_owned()),
+            Ending::StepLimit => Some("the run exceeds its step limit".to_owned()),
+            Ending::Panicked(message) => Some(format!("panic: {message}")),
             Ending::Diverged(divergence) => Some(divergence.to_string()),
         };
         violations.extend(failed.map(|text| Violation {
@@ -330,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_a_run_is_left_in_memory() {
+    fn a_run_leaks_no_memory() {
         let stress = Stress::new();
         for seed in 0..40 {
             let (report, monitor) =

@@ -1,55 +1,56 @@
-//! How the workers of a run tell the checker what they see.
+//! Connects the simulation and the workers of a run with the checker.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_api::machine::{StateParts, State};
+use leasehold_api::machine::{State, StateParts};
 use leasehold_api::{Key, Kind, Mode};
 use leasehold_sim::{Answer, ClientEvent, Event, Execution, Observer, ServerEvent, SimServer};
 use litemap::LiteMap;
 use smallvec::SmallVec;
 
-use crate::checker::{Checker, GuardId, Holding, Model, Said, Situation, Step, operation_of};
+use crate::checker::{
+    Checker, GuardId, GuardReading, Holding, Model, Situation, Step, operation_of,
+};
 
-/// The checker of a run, and what it cannot see by itself: the protected resource, and who was
-/// paused when.
+/// The checker of a run, with the protected resource and the pauses of the clients.
 #[derive(Clone)]
 pub(crate) struct Monitor {
     pub(crate) sim: SimServer,
     shared: Arc<Mutex<Shared>>,
-    /// Whether somebody reads what workers note.
+    /// Whether the run keeps a log, so that workers write notes.
     pub(crate) notes: bool,
 }
 
 #[derive(Debug)]
 struct Shared {
     checker: Checker,
-    /// How many owners have been named.
+    /// The number of owners so far.
     owners: u64,
     /// The highest token that the resource of each key has accepted.
     highest: LiteMap<Key, u64>,
-    /// The resource takes older tokens, by mistake.
+    /// Whether the resource accepts older tokens, by mistake.
     careless: bool,
-    /// How often each client was paused.
+    /// The number of pauses of each client.
     pauses: LiteMap<usize, u32>,
     retention: Duration,
-    /// When the server's clock was set, and how far, in seconds; since it last was another's.
+    /// The steps of the current server's clock: when, and by how many seconds.
     steps: Vec<(Duration, f64)>,
-    /// Since when it is the same clock.
+    /// When the current server's clock took over.
     era: Duration,
-    /// Whether there are two primaries: only the clock of one is set then.
+    /// Whether there are two primaries. Only one of their clocks is stepped then.
     split: bool,
 }
 
-/// A moment from which a call of a client is timed.
+/// The start of a timed call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct CallStart {
     at: Duration,
     pauses: u32,
 }
 
-/// Clients' clocks may be off by so much of the time that a call takes, and by a timer's grain.
+/// The tolerance of a time limit: a fiftieth of it for drifting clocks, and the timers' resolution.
 const SLACK_PARTS: u32 = 50;
 const SLACK: Duration = Duration::from_millis(2);
 
@@ -57,23 +58,23 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The checker as the simulation calls it.
-struct Watcher {
+/// Feeds the checker with the events of the simulation.
+struct CheckingObserver {
     shared: Arc<Mutex<Shared>>,
-    /// What was under the key of the step that is executed, and what is left there.
+    /// The state of the step's key before and after the step.
     before: StateParts,
     after: StateParts,
 }
 
-/// Reads what is under a key.
-fn read(state: Option<&State>, facts: &mut StateParts) {
+/// Copies the state of a key.
+fn read(state: Option<&State>, parts: &mut StateParts) {
     match state {
-        Some(state) => state.write_parts(facts),
-        None => facts.clear(),
+        Some(state) => state.write_parts(parts),
+        None => parts.clear(),
     }
 }
 
-impl Observer for Watcher {
+impl Observer for CheckingObserver {
     fn executes(&mut self, _: &Key, state: Option<&State>) {
         read(state, &mut self.before);
     }
@@ -94,8 +95,8 @@ impl Observer for Watcher {
             reply,
             messages: execution.messages,
             now: execution.stamp.at,
-            together: execution.together,
-            again: execution.again,
+            batch_size: execution.together,
+            redelivered: execution.again,
             before: &self.before,
             after: &self.after,
             retention: shared.retention,
@@ -135,7 +136,7 @@ impl Observer for Watcher {
 }
 
 impl Monitor {
-    /// A monitor who watches from now on.
+    /// Makes a monitor that observes the simulation from now on.
     pub(crate) fn new(sim: &SimServer, model: Model, careless: bool, notes: bool) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             checker: Checker::new(model),
@@ -148,7 +149,7 @@ impl Monitor {
             era: Duration::ZERO,
             split: false,
         }));
-        sim.observe(Watcher {
+        sim.observe(CheckingObserver {
             shared: Arc::clone(&shared),
             before: StateParts::default(),
             after: StateParts::default(),
@@ -164,7 +165,7 @@ impl Monitor {
         act(&mut lock(&self.shared).checker)
     }
 
-    /// Names an owner, so that guards of one owner are known.
+    /// Returns a number for a new owner. Guards of one owner never conflict.
     pub(crate) fn next_owner(&self) -> u64 {
         let mut shared = lock(&self.shared);
         shared.owners += 1;
@@ -180,37 +181,39 @@ impl Monitor {
         self.checker(|checker| checker.broken(at, promise, text));
     }
 
-    /// A guard was handed out.
+    /// Starts to track a guard that a user received.
     pub(crate) fn hold(&self, holding: Holding) -> GuardId {
         let at = self.sim.elapsed();
         let id = self.checker(|checker| checker.hold(at, holding));
-        self.look();
+        self.check_guards();
         id
     }
 
-    /// Calls may take longer than a renewal waits for.
+    /// Turns off the checks of duties, because calls may take longer than a renewal waits.
     pub(crate) fn slow_network(&self) {
         self.checker(Checker::slow_network);
     }
 
-    /// A client's user has had nothing on a key for `time`.
+    /// Checks that a client has nothing left on a key, after its user had nothing on it for `time`.
     pub(crate) fn left_nothing(&self, client: usize, key: &Key, time: Duration) {
         let at = self.sim.elapsed();
         self.checker(|checker| checker.left_nothing(at, client, key, time));
     }
 
-    /// Whether a client holds a key at the server that no guard stands for.
+    /// Whether a client has a hold on a key at the server without a guard.
     pub(crate) fn leaks(&self, client: usize, key: &Key) -> bool {
         let at = self.sim.elapsed();
         self.checker(|checker| checker.leaks(at, client, key))
     }
 
-    /// A call was answered after the server's clock had been set by so much that no client can
-    /// miss it: a guard from before must be lost.
-    pub(crate) fn answered(&self, since: Duration, began: Duration) {
+    /// Checks a guard granted at `since` that is valid after a renewal, which began at `began`.
+    ///
+    /// If the server's clock was stepped in between so far that every client notices, the guard must
+    /// be lost.
+    pub(crate) fn check_clock_step(&self, since: Duration, began: Duration) {
         let net: f64 = {
             let shared = lock(&self.shared);
-            // What was granted in the very instant of a restart was granted by the server before it.
+            // A grant at the instant of a restart came from the server before it.
             if since <= shared.era {
                 return;
             }
@@ -220,17 +223,17 @@ impl Monitor {
         };
         let unnoticed = net.abs() >= 5.0 && began - since < Duration::from_secs(10);
         if unnoticed {
-            let text = format!("the server's clock moved by {net} s, and the guard is valid");
-            self.broken("A3 is watched", text);
+            let text = format!("the server's clock was stepped by {net} s, but the guard is valid");
+            self.broken("clock step", text);
         }
     }
 
-    /// What is checked.
+    /// Returns whether the assumptions hold in this run.
     pub(crate) fn model(&self) -> Model {
         self.checker(|checker| checker.model())
     }
 
-    /// A client's duties are not checked by what its user does now.
+    /// Restarts the time for which a client has been healthy, because its own user interferes.
     pub(crate) fn excuse(&self, client: usize) {
         let at = self.sim.elapsed();
         self.checker(|checker| checker.excuse(at, client));
@@ -244,28 +247,27 @@ impl Monitor {
         self.checker(|checker| checker.end(id));
     }
 
-    /// Asks all guards and checks what they say.
-    pub(crate) fn look(&self) {
+    /// Reads all guards and checks them.
+    pub(crate) fn check_guards(&self) {
         let at = self.sim.elapsed();
-        // Guards read the clock of the simulation: not under the checker's lock.
+        // Guards lock the simulation to read its clock, so don't hold the checker's lock.
         let in_use = self.checker(|checker| checker.in_use());
-        let said: SmallVec<[Said; 4]> = in_use
+        let readings: SmallVec<[GuardReading; 4]> = in_use
             .iter()
-            .map(|(id, guard)| Said {
+            .map(|(id, guard)| GuardReading {
                 id: *id,
                 valid_for: guard.valid_for(),
                 token: guard.token(),
             })
             .collect();
-        self.checker(|checker| checker.check(at, &said));
+        self.checker(|checker| checker.check(at, &readings));
     }
 
-    /// A write reaches the protected resource, which refuses every token lower than the highest
-    /// that it has accepted; whether it took effect. `valid` is whether its guard is valid at this
-    /// very instant.
+    /// Writes to the protected resource, which refuses every token below the highest that it has
+    /// accepted. Returns whether the write took effect. `valid` tells whether the guard is valid now.
     pub(crate) fn write(&self, key: &Key, token: u64, valid: bool, kind: Kind) -> bool {
         if kind == Kind::Semaphore {
-            // Its tokens promise no order.
+            // The tokens of a semaphore don't order its writes.
             return true;
         }
         let at = self.sim.elapsed();
@@ -278,58 +280,67 @@ impl Monitor {
         }
         shared.checker.seen.reached(Situation::StaleWrite);
         if valid && shared.checker.model() == Model::Within {
-            let text = format!("a valid guard's {token} was refused after {highest}");
+            let text = format!("a write of a valid guard's {token} was refused after {highest}");
             shared.checker.broken(at, "S5", text);
         }
         false
     }
 
     /// Starts to time a call of a client.
-    pub(crate) fn watch(&self, client: usize) -> Watch {
+    pub(crate) fn start_call(&self, client: usize) -> CallStart {
         let at = self.sim.elapsed();
         let pauses = lock(&self.shared).pauses.get(&client).copied();
         let pauses = pauses.unwrap_or(0);
-        Watch { at, pauses }
+        CallStart { at, pauses }
     }
 
-    /// L4: a call ends by its deadline, unless its client stood still.
-    pub(crate) fn took(&self, client: usize, from: Watch, limit: Option<Duration>, doing: &str) {
+    /// L4: a call ends by its deadline, unless its client was paused.
+    pub(crate) fn end_call(
+        &self,
+        client: usize,
+        from: CallStart,
+        limit: Option<Duration>,
+        call: &str,
+    ) {
         let Some(limit) = limit else { return };
-        let to = self.watch(client);
+        let to = self.start_call(client);
         let model = self.model();
         let most = match model {
             Model::Within => limit + limit / SLACK_PARTS + SLACK,
-            // Clocks may be off by nearly a third.
+            // Clocks may drift by nearly a third.
             Model::Outside => limit + limit / 2 + SLACK,
         };
         if to.pauses == from.pauses && to.at - from.at > most {
             let took = to.at - from.at;
-            self.broken("L4", format!("{doing} took {took:?}, at most {limit:?}"));
+            self.broken(
+                "L4",
+                format!("{call} took {took:?}, the limit is {limit:?}"),
+            );
         }
     }
 
-    /// Which clients have left something at the server.
+    /// Returns the live holds and waiters at the servers, each with its client.
     pub(crate) fn left_by(&self) -> Vec<(usize, String)> {
         let at = self.sim.elapsed();
         self.checker(|checker| checker.left_by(at))
     }
 
-    /// Sets this when the first promise is broken.
+    /// Sets `broken` when the first promise is broken.
     pub(crate) fn set_on_first(&self, broken: &Arc<AtomicBool>) {
         self.checker(|checker| checker.set_on_first(Arc::clone(broken)));
     }
 
-    /// Tells whether anything of the run is left in memory.
+    /// Returns a weak reference to the shared state, to find leaks.
     #[cfg(test)]
     pub(crate) fn weak(&self) -> std::sync::Weak<impl Sized + use<>> {
         Arc::downgrade(&self.shared)
     }
 
-    /// The verdict on the run, which is over.
+    /// Returns the violations and the coverage of a run that has ended.
     pub(crate) fn verdict(&self) -> (Vec<crate::checker::Violation>, crate::checker::Coverage) {
         let mut shared = lock(&self.shared);
         let verdict = shared.checker.verdict();
-        // A guard keeps the simulation alive, and the simulation its monitor.
+        // A guard keeps the simulation alive, and the simulation keeps its observer alive.
         let guards = shared.checker.let_go();
         drop(shared);
         drop(guards);

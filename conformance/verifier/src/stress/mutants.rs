@@ -1,44 +1,44 @@
-//! The faults that can be planted, and within how many seeds each must be found.
+//! The mutants that stress runs find, each with its budget of seeds.
 //!
-//! Those of the client and of the state machine are in `leasehold_api::mutants`, compiled only
-//! under `--cfg leasehold_mutants`; the protected resource's is here.
+//! The mutants of the client and of the state machine are in `leasehold_api::mutants`, compiled only
+//! under `--cfg leasehold_mutants`. The mutant of the protected resource is here.
 
-/// Seeds within which a fault must be found, unless it says otherwise.
+/// The default budget of seeds.
 const BUDGET: u32 = 5_000;
 
-/// A fault that can be planted.
+/// A mutant that stress runs find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Planted {
-    /// What it is called.
+pub struct MutantInfo {
+    /// The name of the mutant.
     pub name: &'static str,
-    /// Within how many seeds it must be found.
+    /// The number of seeds within which the mutant must be found.
     pub budget: u32,
     /// Whether only runs outside of the model can find it.
     pub out_of_model: bool,
 }
 
-/// The resource accepts a token lower than the highest that it has accepted.
+/// The mutant of the protected resource: it accepts a token below the highest that it has accepted.
 pub const CARELESS_RESOURCE: &str = "resource-takes-an-older-token";
 
-const fn within(name: &'static str, budget: u32) -> Planted {
-    Planted {
+const fn within(name: &'static str, budget: u32) -> MutantInfo {
+    MutantInfo {
         name,
         budget,
         out_of_model: false,
     }
 }
 
-const fn outside(name: &'static str) -> Planted {
-    Planted {
+const fn outside(name: &'static str) -> MutantInfo {
+    MutantInfo {
         name,
         budget: BUDGET,
         out_of_model: true,
     }
 }
 
-/// All of them, in the order of the rules that they break.
-pub const PLANTED: &[Planted] = &[
+/// The mutants that stress runs find, in the order of the rules that they break.
+pub const MUTANTS: &[MutantInfo] = &[
     within("expiry-edge-off-by-one", BUDGET),
     within("lease-counted-from-the-reply", 300),
     within("drift-allowance-ignored", BUDGET),
@@ -112,10 +112,10 @@ pub const PLANTED: &[Planted] = &[
     within(CARELESS_RESOURCE, BUDGET),
 ];
 
-impl Planted {
-    /// The fault of that name.
+impl MutantInfo {
+    /// Returns the mutant with this name.
     pub fn named(name: &str) -> Option<Self> {
-        PLANTED.iter().copied().find(|fault| fault.name == name)
+        MUTANTS.iter().copied().find(|mutant| mutant.name == name)
     }
 }
 
@@ -125,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// Those that other tests find: what needs threads (loom), keys that are held together, a
-    /// count of subscriptions, or a hand-off, none of which the stress runs has.
+    /// The mutants that other tests find. They need threads (loom), several keys held together, a
+    /// count of subscriptions, or a hand-off, which stress runs don't have.
     const ELSEWHERE: &[&str] = &[
         "cancel-before-schedule-race-of-the-watchdog",
         "batch-that-nobody-sends",
@@ -146,14 +146,14 @@ mod tests {
     ];
 
     #[test]
-    fn every_fault_is_found_here_or_elsewhere() {
+    fn every_mutant_is_found_here_or_elsewhere() {
         for mutant in Mutant::ALL {
             let (here, elsewhere) = (
-                Planted::named(mutant.name()).is_some(),
+                MutantInfo::named(mutant.name()).is_some(),
                 ELSEWHERE.contains(&mutant.name()),
             );
             assert!(here != elsewhere, "{mutant:?}");
         }
-        assert_eq!(PLANTED.len() + ELSEWHERE.len(), Mutant::ALL.len() + 1);
+        assert_eq!(MUTANTS.len() + ELSEWHERE.len(), Mutant::ALL.len() + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What one seed runs: everything here is drawn, 0 the simplest.
+//! The plan of a stress run. The seed draws each part of it; 0 is the simplest draw.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use leasehold_sim::{Latency, SimServer};
 
 use crate::stress::Assumption;
 
-/// Which kinds of faults a run has: each seed switches about half of them off, because a run in
-/// which everything goes wrong reaches less than one in which some things do.
+/// The kinds of faults of a run. Each seed switches about half of them off, because a run with some
+/// kinds of faults reaches more than a run with all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FaultMix {
     pub(crate) lost: bool,
@@ -19,13 +19,13 @@ pub(crate) struct FaultMix {
     pub(crate) pauses: bool,
     pub(crate) kills: bool,
     pub(crate) restarts: bool,
-    /// The server cannot tell who listens, for a while.
-    pub(crate) mute: bool,
+    /// The server refuses to publish for some time, and so cannot tell who listens.
+    pub(crate) publish_refused: bool,
     pub(crate) cancels: bool,
     pub(crate) revokes: bool,
-    /// Clients' clocks run at other rates, or jump ahead.
+    /// Clients' clocks run at other rates, or jump forward.
     pub(crate) drift: bool,
-    /// Outside of the model only.
+    /// Outside of the model only, like those below.
     pub(crate) evictions: bool,
     pub(crate) data: bool,
     pub(crate) fail_overs: bool,
@@ -44,7 +44,7 @@ impl FaultMix {
             pauses: flip(),
             kills: flip(),
             restarts: flip(),
-            mute: sim.draw(4) == 3,
+            publish_refused: sim.draw(4) == 3,
             cancels: flip(),
             revokes: sim.draw(4) == 3,
             drift: flip(),
@@ -56,7 +56,7 @@ impl FaultMix {
     }
 }
 
-/// What a key is taken for.
+/// The settings of the lock handles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) kind: Kind,
@@ -65,49 +65,49 @@ pub(crate) struct Terms {
     pub(crate) reentrant: bool,
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
-    /// Without renewal.
+    /// Whether the lease is fixed, without renewals.
     pub(crate) fixed: bool,
-    /// How often an owner may hold.
+    /// The maximum number of holds of an owner.
     pub(crate) holds: u32,
 }
 
-/// Everything that a seed fixes before it starts.
+/// The plan of a run, drawn before it starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) clients: u32,
     pub(crate) rounds: u32,
     pub(crate) keys: u32,
-    /// Every client also asks for a key under which a value of another program lives.
+    /// Whether every client also tries to lock a key that holds another program's value.
     pub(crate) foreign: bool,
     pub(crate) terms: Terms,
     pub(crate) latency: Latency,
-    /// The longest way to the server and back.
+    /// The longest round trip to the server.
     pub(crate) round_trip: Duration,
     pub(crate) out_of_model: bool,
-    /// Pushes overtake replies, and each other.
+    /// Whether pushes overtake replies, and each other.
     pub(crate) unordered: bool,
-    /// Users go on with what they have begun, whatever becomes of their guards meanwhile.
+    /// Whether users finish their work even if they lose the guard meanwhile.
     pub(crate) stubborn: bool,
     pub(crate) fault_mix: FaultMix,
-    /// How often something goes wrong.
+    /// The number of faults.
     pub(crate) incidents: u32,
-    /// Longest time between two incidents, and longest work under the lock.
+    /// The longest time between two faults, and the longest work under the lock.
     pub(crate) pace: Duration,
 }
 
-/// How many keys a client uses at once in a run with many.
+/// The number of keys that a client uses at once in a run with many keys.
 const MANY_KEYS: u32 = 4;
 
-/// How far the server's clock is set at most.
+/// The largest step of the server's clock.
 pub(crate) const LONGEST_STEP: Duration = Duration::from_secs(20);
 
-/// Longest work under the lock, but for what is meant to outlast a lease: others who wait meanwhile
-/// do nothing but poll, each second.
+/// The longest work under the lock, unless it is meant to outlast a lease. Meanwhile the waiters only
+/// poll once a second.
 const LONGEST_WORK: Duration = ms(5_000);
 
-/// One seed of so many takes its time, with the default lease: only then a copy of a message comes
-/// after what the server remembers of its sender. Such a seed costs as much as ten others.
-const PATIENT: u32 = 64;
+/// One in this many seeds is slow, with the default lease. Only then a copy of a message arrives after
+/// the server has forgotten the watermark of its sender. A slow seed costs as much as ten others.
+const SLOW_SEEDS: u32 = 64;
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -117,17 +117,17 @@ impl Plan {
     pub(crate) fn draw(sim: &SimServer, out_of_model: bool) -> Self {
         let clients = 2 + sim.draw(3);
         let rounds = 1 + sim.draw(4);
-        // With many, a client has so much to send at once that it travels together.
+        // With many keys, a client sends several commands at once, which are batched.
         let keys = [1, 2, MANY_KEYS][sim.draw(16).saturating_sub(13) as usize];
         let foreign = keys == MANY_KEYS && sim.draw(2) == 1;
-        let patient = sim.draw(PATIENT) == PATIENT - 1;
-        let terms = terms(sim, patient);
+        let slow = sim.draw(SLOW_SEEDS) == SLOW_SEEDS - 1;
+        let terms = terms(sim, slow);
         let (latency, most) = latency(sim);
         let unordered = sim.draw(4) == 3;
         let fault_mix = FaultMix::draw(sim, out_of_model);
         let incidents = sim.draw(13);
-        // Some work is short, so that hand-overs follow closely; some outlasts its lease.
-        let longest = if patient { Duration::MAX } else { LONGEST_WORK };
+        // Some work is short, so that grants follow closely. Some work outlasts its lease.
+        let longest = if slow { Duration::MAX } else { LONGEST_WORK };
         let pace = match sim.draw(4) {
             0 => ms(3),
             1 => ms(40),
@@ -151,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// So many clients that take one fair mutex so many times.
+    /// Makes `clients` clients take one fair mutex `rounds` times each.
     pub(crate) fn set_size(&mut self, clients: u32, rounds: u32) {
         (self.clients, self.rounds, self.keys) = (clients.clamp(1, 4), rounds, 1);
         self.foreign = false;
@@ -160,7 +160,7 @@ impl Plan {
         self.terms.capacity = 1;
     }
 
-    /// Lets an assumption fail, and nothing else.
+    /// Breaks one assumption, and injects no other faults.
     pub(crate) fn break_assumption(&mut self, assumption: Assumption) {
         let stubborn = assumption == Assumption::UserStops;
         self.stubborn = stubborn;
@@ -174,22 +174,22 @@ impl Plan {
         };
     }
 
-    /// Whether a renewal may take longer than it waits for an answer: a tenth of the lease, and a
-    /// nested hold's may be a third of that.
+    /// Whether a renewal may take longer than it waits for its reply: a tenth of the lease, or of
+    /// the shorter lease of a nested hold.
     pub(crate) fn is_slow(&self) -> bool {
         let shortest = (self.terms.lease / 3).max(ms(100));
         self.round_trip >= shortest / 12
     }
 
-    /// For how long a client must be well for what it renews to be kept; `None` if something else
-    /// may take it, or a renewal may take longer than it has.
+    /// How long a client must have been healthy for its guards to be still valid; `None` if a
+    /// guard may be lost anyway: by a forced release, a fixed lease, or a slow network.
     pub(crate) fn kept(&self) -> Option<Duration> {
         let lease = self.terms.lease;
         (!self.is_slow() && !self.terms.fixed && !self.fault_mix.revokes).then_some(lease / 2)
     }
 
-    /// How long after healing everyone alive has had its turn: what the dead have left behind,
-    /// and the work of each, with its hand-over.
+    /// How soon after recovery every live client has had the lock. The time covers the leases of
+    /// dead clients, and the work of each live one.
     pub(crate) fn wait_limit(&self) -> Duration {
         let Terms {
             lease,
@@ -201,12 +201,12 @@ impl Plan {
         lease * 4 + waiter_lease * 3 + Duration::from_secs(15) + all + self.set_back()
     }
 
-    /// How long the dead may keep what they have.
+    /// How long dead clients keep their holds and waiters.
     pub(crate) fn last_lease(&self) -> Duration {
         self.terms.lease + self.terms.waiter_lease * 2 + self.set_back()
     }
 
-    /// How far the server's clock may have been set back.
+    /// How far the server's clock may have been set back in total.
     fn set_back(&self) -> Duration {
         if self.fault_mix.clock {
             LONGEST_STEP * self.incidents
@@ -216,7 +216,7 @@ impl Plan {
     }
 }
 
-fn terms(sim: &SimServer, patient: bool) -> Terms {
+fn terms(sim: &SimServer, slow: bool) -> Terms {
     let kind = match sim.draw(6) {
         0 => Kind::Mutex,
         5 => Kind::Semaphore,
@@ -234,7 +234,7 @@ fn terms(sim: &SimServer, patient: bool) -> Terms {
         Kind::Mutex | Kind::RwLock => 1,
     };
     let lease = match sim.draw(16) {
-        _ if patient => ms(30_000),
+        _ if slow => ms(30_000),
         0..=2 => ms(100),
         3..=5 => ms(300),
         6..=8 => ms(1_000),
@@ -254,7 +254,7 @@ fn terms(sim: &SimServer, patient: bool) -> Terms {
     }
 }
 
-/// Most seeds live on a coarse grid, where things meet at the same instant.
+/// Draws the latency and its maximum. Most seeds use a coarse grid, so that events coincide.
 fn latency(sim: &SimServer) -> (Latency, Duration) {
     let fine = Duration::from_micros(3_137);
     match sim.draw(8) {

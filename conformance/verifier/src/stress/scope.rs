@@ -1,4 +1,4 @@
-//! Small scopes, completely: a few clients with a few atomic calls each, in every order.
+//! Small scopes: a few clients with a few atomic calls each, in every order.
 
 use std::ops::ControlFlow;
 
@@ -9,8 +9,8 @@ use crate::stress::StressRun;
 use crate::stress::monitor::Monitor;
 use crate::stress::try_only::try_only;
 
-/// So many clients that take and give back one lock without waiting for it
-/// ([`try_only`]), each order of their calls checked like a stress run.
+/// A few clients that try one lock and release it, without waiting ([`try_only`]). Each order of
+/// their calls is checked like a stress run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallScope {
     clients: usize,
@@ -18,7 +18,7 @@ pub struct SmallScope {
 }
 
 impl SmallScope {
-    /// `clients` clients with `calls` calls each.
+    /// A scope of `clients` clients with `calls` calls each.
     pub const fn new(clients: usize, calls: usize) -> Self {
         Self { clients, calls }
     }
@@ -36,7 +36,7 @@ impl SmallScope {
         StressRun::new(report, monitor.as_ref())
     }
 
-    /// Runs every order once, depth first, until `each` breaks; tells how many runs there were.
+    /// Runs every order once, depth first, until `each` breaks. Returns the number of runs.
     pub fn run_all(self, mut each: impl FnMut(StressRun) -> ControlFlow<()>) -> u64 {
         let options = SimOptions::new(0).with_log_limit(0);
         let mut tape = Tape::new(0);
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_order_is_judged_and_keeps_its_promises() {
+    fn every_order_keeps_its_promises() {
         let mut steps = 0;
         let runs = SmallScope::new(3, 2).run_all(|run| {
             assert_eq!(run.violations, []);

@@ -1,4 +1,4 @@
-//! The simplest run that breaks a promise.
+//! Simplifies a run that breaks a promise.
 
 use std::mem::{Discriminant, discriminant};
 
@@ -7,10 +7,10 @@ use leasehold_sim::{Ending, Scheduling, Shrunk, SimOptions, StepsAllowed, Tape, 
 use crate::stress::{STEP_LIMIT, Stress, StressRun};
 
 impl Stress {
-    /// Looks for a simpler run that breaks the same promise first as the run of this tape does, with
-    /// at most `max_runs` runs; `None` if that breaks none.
+    /// Simplifies the run of a tape, in at most `max_runs` runs.
     ///
-    /// The tape that comes of it ends where the promise is broken.
+    /// The result breaks the same promise first, and its tape ends there. Returns `None` if the run
+    /// of `tape` breaks no promise.
     pub fn simplest(&self, tape: Tape, max_runs: u32) -> Option<Shrunk> {
         let stress = self.clone().until_broken();
         let options = SimOptions::new(tape.seed).with_log_limit(0);
@@ -25,8 +25,8 @@ impl Stress {
     }
 }
 
-/// How a run ended in which nothing else is wrong: one that hangs is no simpler form of one that
-/// panics.
+/// Returns how a run ended if its ending is its only violation. A run that hangs is not a simpler
+/// form of a run that panics.
 fn failed_end(run: &StressRun) -> Option<Discriminant<Ending<()>>> {
     let checked = matches!(run.report.ending, Ending::Completed(()) | Ending::Stopped);
     let alone = run.violations.len() == 1 && !checked;

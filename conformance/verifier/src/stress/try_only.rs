@@ -1,4 +1,4 @@
-//! A small scenario without a lock client: each client tries for one lock.
+//! A small scenario without a lock client: each client tries one lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,17 +10,17 @@ use leasehold_api::{
 };
 use leasehold_sim::{SimBackend, SimServer};
 
-/// A scenario for [`Simulation::run_all`](leasehold_sim::Simulation::run_all): each client tries for
-/// one lock and releases it, with `calls` calls in all, and never waits.
+/// A scenario for [`Simulation::run_all`](leasehold_sim::Simulation::run_all): each client tries one
+/// lock and releases it, in turn, until it has made `calls` calls. It never waits.
 ///
-/// With [atomic calls](leasehold_sim::SimOptions::with_atomic_calls) it has
+/// With [atomic calls](leasehold_sim::SimOptions::with_atomic_calls), the scenario has
 /// (clients × calls)! / (calls!)^clients orders at [`Site::Order`](leasehold_sim::Site::Order).
 ///
 /// # Panics
-/// If a call fails, or two hold the lock at once.
+/// Panics if a call fails, or if two clients hold the lock at once.
 ///
 /// # Cancel safety
-/// None is needed: it is a whole scenario, and ends with its simulation.
+/// Not cancel safe. The scenario ends with its simulation.
 pub async fn try_only(sim: SimServer, clients: usize, calls: usize) {
     let key = Key::new("job").expect("a valid name");
     let holders = Arc::new(AtomicU32::new(0));
@@ -66,11 +66,11 @@ async fn try_and_release(
             operation.sequence += 1;
             request.operation = operation;
             request.deliver_before = sim.server_time().saturating_add(DELIVERY_WINDOW);
-            let reply = backend.acquire(&request).await.expect("the server serves");
+            let reply = backend.acquire(&request).await.expect("the server answers");
             held = matches!(reply.reply, AcquireReply::Acquired(_));
             if held {
                 let others = holders.fetch_add(1, Ordering::Relaxed);
-                assert_eq!(others, 0, "two hold the lock");
+                assert_eq!(others, 0, "two clients hold the lock");
             }
         } else {
             if std::mem::take(&mut held) {
@@ -79,7 +79,7 @@ async fn try_and_release(
             let replies = backend
                 .release(&[Release::new(key.clone(), operation)])
                 .await;
-            assert!(replies.iter().all(Result::is_ok), "the server serves");
+            assert!(replies.iter().all(Result::is_ok), "the server answers");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! One user of a lock: takes it in some way, works, writes to what it protects, lets go in some
-//! way.
+//! A user of a lock: acquires it, works, writes to the protected resource, and releases the lock.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -10,13 +9,13 @@ use std::time::Duration;
 use leasehold_api::{Error, Key, Kind, LockBackend as _, LockClient, Loss, Mode, Outcome, Refused};
 use leasehold_sim::SimBackend;
 
-use crate::checker::{GuardId, Holding, Situation, Watched};
-use crate::stress::handle::{AnyGuard, Handle, Pocket, WaitLimit};
+use crate::checker::{GuardId, Holding, Situation, TrackableGuard};
+use crate::stress::handle::{AnyGuard, GuardSlot, Handle, WaitLimit};
 use crate::stress::healed::Healed;
 use crate::stress::monitor::Monitor;
 use crate::stress::plan::Plan;
 
-/// One worker and what it works with.
+/// A worker, with its client and its key.
 pub(crate) struct Worker {
     pub(crate) client: usize,
     pub(crate) backend: SimBackend,
@@ -24,42 +23,42 @@ pub(crate) struct Worker {
     pub(crate) key: Key,
     pub(crate) plan: Plan,
     pub(crate) monitor: Monitor,
-    /// Set when nothing goes wrong any more.
+    /// Set when the faulty phase has ended.
     pub(crate) healed: Arc<Healed>,
 }
 
-/// What a guard's word is worth at the resource.
+/// Whether the resource may refuse a write of a valid guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Valid {
-    /// A valid guard is not refused.
+    /// It may not.
     All,
-    /// Its holder may be in a later epoch than it knows: another hold of it has ended, and with
-    /// that its mode (rule 6).
+    /// It may, because the holder may be in a later epoch than the guard knows. Another hold was
+    /// released, which may have downgraded the holder (rule 6).
     NotInTime,
 }
 
-/// A lock that is held, and watched.
+/// A held lock, whose guard is tracked.
 struct HeldLock {
-    pocket: Arc<Pocket>,
+    slot: Arc<GuardSlot>,
     id: GuardId,
     since: Duration,
 }
 
-/// When a future is dropped that has not ended.
+/// When a pending future is dropped.
 #[derive(Clone, Copy)]
 enum Cancel {
-    /// After so many polls.
+    /// After this many polls.
     Polls(u32),
-    /// When it is woken and the server has granted it what it waits for, or at this many polls.
+    /// When it is woken after the server has granted the lock, or after this many polls.
     Granted(u32),
-    /// At a time, even if it was woken at the same instant.
+    /// After a time, even if the future was woken at the same instant.
     After(Duration),
 }
 
-/// How soon nothing of a client is left that has given up or let go.
+/// How soon a client leaves nothing at the server after it gave up a wait or released a lock.
 const GONE: Duration = Duration::from_secs(2);
 
-/// Longest work once nothing goes wrong any more: what is left to see is that everyone gets its turn.
+/// The longest work during the recovery, which only tests that every client gets the lock.
 const LAST_WORK: Duration = Duration::from_secs(2);
 
 impl Worker {
@@ -67,13 +66,13 @@ impl Worker {
         self.monitor.sim.draw(bound)
     }
 
-    /// A time on the grid, up to about `most`.
+    /// Draws a time on the grid of 1 ms, up to `most`.
     fn span(&self, most: Duration) -> Duration {
         let ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
         Duration::from_millis(self.draw(ms.saturating_add(1)).into())
     }
 
-    /// How long it works at most.
+    /// The longest work under the lock.
     fn pace(&self) -> Duration {
         if self.healed.is() {
             self.plan.pace.min(self.plan.terms.lease).min(LAST_WORK)
@@ -88,7 +87,7 @@ impl Worker {
         }
     }
 
-    /// All rounds, and one more after healing, in which it must get its turn.
+    /// Runs all rounds, and one more after recovery, in which the worker must get the lock.
     pub(crate) async fn run(self) {
         for _ in 0..self.plan.rounds {
             if self.healed.is() {
@@ -116,11 +115,11 @@ impl Worker {
         }
     }
 
-    /// Takes the lock once, works, and lets go.
+    /// Acquires the lock once, works, and releases it.
     async fn round(&self, wait_limit: WaitLimit, may_cancel: bool) {
         let handle = match Handle::new(&self.locks, self.key.as_str(), &self.plan.terms) {
             Ok(handle) => handle,
-            Err(error) => return self.refused("making a handle", &error),
+            Err(error) => return self.check_error("making a handle", &error),
         };
         let owner = self.monitor.next_owner();
         let cancel = match self.draw(8) {
@@ -130,7 +129,7 @@ impl Worker {
             _ => None,
         };
         let Some(held) = self
-            .take(&handle, self.mode(), wait_limit, owner, cancel)
+            .acquire(&handle, self.mode(), wait_limit, owner, cancel)
             .await
         else {
             return self.check_left(6).await;
@@ -142,7 +141,7 @@ impl Worker {
             None
         };
         if self.plan.terms.kind == Kind::RwLock {
-            // There, perhaps back, and there again.
+            // An odd number of conversions changes the mode.
             let times = [0, 0, 0, 1, 1, 3][self.draw(6) as usize];
             for _ in 0..times {
                 self.convert(&held).await;
@@ -150,19 +149,19 @@ impl Worker {
         }
         self.work(&held, Valid::All).await;
         let Some(nested) = nested else {
-            self.let_go(held, may_cancel).await;
+            self.give_back(held, may_cancel).await;
             return self.check_left(1).await;
         };
         let (first, last) = match self.draw(2) {
             0 => (nested, held),
             _ => (held, nested),
         };
-        self.let_go(first, may_cancel).await;
+        self.give_back(first, may_cancel).await;
         self.work(&last, Valid::NotInTime).await;
-        self.let_go(last, may_cancel).await;
+        self.give_back(last, may_cancel).await;
     }
 
-    /// Sometimes, in so many of eight times, waits and looks whether anything was left.
+    /// In `often` of eight cases, waits and then checks that nothing is left at the server.
     async fn check_left(&self, often: u32) {
         if (1..=often).contains(&self.draw(8)) {
             self.sleep(GONE + self.plan.round_trip * 4).await;
@@ -170,7 +169,7 @@ impl Worker {
         }
     }
 
-    /// One more hold of the same owner, perhaps with a shorter lease.
+    /// Takes another hold for the same owner, perhaps with a shorter lease.
     async fn nest(&self, handle: &Handle, owner: u64) -> Option<HeldLock> {
         let lease = if self.draw(2) == 1 {
             (self.plan.terms.lease / 3).max(Duration::from_millis(100))
@@ -180,7 +179,7 @@ impl Worker {
         let handle = handle.clone().with_lease(lease);
         let wait_limit = WaitLimit::Within(Duration::from_secs(3));
         let held = self
-            .take(&handle, self.mode(), wait_limit, owner, None)
+            .acquire(&handle, self.mode(), wait_limit, owner, None)
             .await;
         if let Some(held) = &held {
             self.work(held, Valid::All).await;
@@ -188,8 +187,8 @@ impl Worker {
         held
     }
 
-    /// Takes the lock, or drops the future that would.
-    async fn take(
+    /// Acquires the lock, unless `cancel` drops the future first.
+    async fn acquire(
         &self,
         handle: &Handle,
         mode: Mode,
@@ -197,8 +196,9 @@ impl Worker {
         owner: u64,
         cancel: Option<Cancel>,
     ) -> Option<HeldLock> {
-        let began = self.monitor.watch(self.client);
-        let outcome = self.cancelled(handle.take(mode, wait_limit), cancel).await;
+        let began = self.monitor.start_call(self.client);
+        let acquire = handle.acquire(mode, wait_limit);
+        let outcome = self.run_or_drop(acquire, cancel).await;
         let limit = match wait_limit {
             WaitLimit::Try => Some(Duration::from_secs(1)),
             WaitLimit::Within(time) if time.is_zero() => Some(Duration::from_secs(1)),
@@ -206,7 +206,7 @@ impl Worker {
             WaitLimit::Forever => None,
         };
         self.monitor
-            .took(self.client, began, limit, "taking a lock");
+            .end_call(self.client, began, limit, "an acquire");
         match outcome {
             None => self.monitor.reached(Situation::Cancelled),
             Some(Ok(Outcome::Acquired(guard))) => {
@@ -214,7 +214,7 @@ impl Worker {
             }
             Some(Ok(Outcome::TimedOut(_))) => self.monitor.reached(Situation::TimedOut),
             Some(Ok(Outcome::Held(_))) => {}
-            Some(Err(error)) => self.refused("taking a lock", &error),
+            Some(Err(error)) => self.check_error("an acquire", &error),
         }
         None
     }
@@ -222,7 +222,7 @@ impl Worker {
     fn hold(&self, guard: AnyGuard, mode: Mode, owner: u64) -> HeldLock {
         let token = guard.token();
         self.monitor.excuse(self.client);
-        let pocket = Arc::new(Pocket::new(guard, self.plan.stubborn));
+        let slot = Arc::new(GuardSlot::new(guard, self.plan.stubborn));
         let id = self.monitor.hold(Holding {
             client: self.client,
             key: self.key.clone(),
@@ -230,49 +230,49 @@ impl Worker {
             owner,
             capacity: self.plan.terms.capacity,
             kept: self.plan.kept(),
-            guard: Arc::clone(&pocket) as Arc<dyn Watched>,
+            guard: Arc::clone(&slot) as Arc<dyn TrackableGuard>,
         });
         if self.monitor.notes {
             self.backend.note(format!("holds {mode:?} under {token}"));
         }
         let since = self.monitor.sim.elapsed();
-        HeldLock { pocket, id, since }
+        HeldLock { slot, id, since }
     }
 
-    /// Works for a while, and writes before and after; a careless worker does so even if its
-    /// guard was lost.
+    /// Works for some time, and writes before and after, even if its guard is lost meanwhile.
     async fn work(&self, held: &HeldLock, validity: Valid) {
-        held.pocket.set_in_use(true);
+        held.slot.set_in_use(true);
         self.write(held, validity).await;
         if self.draw(8) == 7
-            && let Some(guard) = held.pocket.guard()
+            && let Some(guard) = held.slot.guard()
         {
-            let began = self.monitor.watch(self.client);
-            let asked = self.monitor.sim.elapsed();
+            let began = self.monitor.start_call(self.client);
+            let sent = self.monitor.sim.elapsed();
             self.monitor.excuse(self.client);
             let renewed = guard.renew().await;
             self.monitor.excuse(self.client);
             let limit = Some(Duration::from_secs(1));
-            self.monitor.took(self.client, began, limit, "renewing");
+            self.monitor
+                .end_call(self.client, began, limit, "a renewal");
             match renewed {
-                Ok(_) => self.monitor.answered(held.since, asked),
-                Err(error) => self.lost(&error),
+                Ok(_) => self.monitor.check_clock_step(held.since, sent),
+                Err(error) => self.note_loss(&error),
             }
         }
         self.sleep(self.span(self.pace())).await;
         if self.draw(16) == 15 {
-            // Longer than a lease that is not renewed.
-            self.monitor.look();
+            // Longer than a fixed lease.
+            self.monitor.check_guards();
             self.sleep(self.plan.terms.lease * 3 / 2).await;
         }
-        self.monitor.look();
+        self.monitor.check_guards();
         self.write(held, validity).await;
-        held.pocket.set_in_use(false);
+        held.slot.set_in_use(false);
     }
 
-    /// Sends a write to the resource; it arrives a little later.
+    /// Sends a write to the resource, which may arrive later.
     async fn write(&self, held: &HeldLock, validity: Valid) {
-        let Some(guard) = held.pocket.guard() else {
+        let Some(guard) = held.slot.guard() else {
             return;
         };
         let (token, sent_valid) = (guard.token(), guard.is_valid());
@@ -282,20 +282,20 @@ impl Worker {
         } else {
             drop(guard);
         }
-        // The holder that was valid when it sent may be too late when the write arrives.
+        // A guard that was valid when the write was sent may be lost when it arrives.
         let valid = validity == Valid::All
             && sent_valid
-            && held.pocket.guard().is_some_and(|guard| guard.is_valid());
+            && held.slot.guard().is_some_and(|guard| guard.is_valid());
         let kind = self.plan.terms.kind;
         let effective = self.monitor.write(&self.key, token, valid, kind);
         if self.monitor.notes {
-            let what = if effective { "writes" } else { "is refused" };
-            self.backend.note(format!("{what} under {token}"));
+            let outcome = if effective { "writes" } else { "is refused" };
+            self.backend.note(format!("{outcome} under {token}"));
         }
     }
 
     async fn convert(&self, held: &HeldLock) {
-        let Some(guard) = held.pocket.take() else {
+        let Some(guard) = held.slot.take() else {
             return;
         };
         self.monitor.set_mode(held.id, Mode::Shared);
@@ -307,58 +307,59 @@ impl Worker {
                         Mode::Exclusive
                     }
                 };
-                held.pocket.put(guard);
+                held.slot.put(guard);
                 self.monitor.set_mode(held.id, mode);
-                self.monitor.look();
+                self.monitor.check_guards();
             }
             Err(error) => {
                 self.monitor.end(held.id);
-                self.lost(&error);
+                self.note_loss(&error);
             }
         }
     }
 
-    /// Releases, drops, or begins to release and does not wait for it.
-    async fn let_go(&self, held: HeldLock, may_cancel: bool) {
-        self.monitor.look();
+    /// Releases the guard, drops it, or drops the release.
+    async fn give_back(&self, held: HeldLock, may_cancel: bool) {
+        self.monitor.check_guards();
         self.monitor.end(held.id);
-        let Some(guard) = held.pocket.guard() else {
+        let Some(guard) = held.slot.guard() else {
             return;
         };
         drop(held);
         match self.draw(4) {
             0 | 1 => {
-                let began = self.monitor.watch(self.client);
+                let began = self.monitor.start_call(self.client);
                 let released = guard.release().await;
                 let limit = Some(Duration::from_secs(3));
-                self.monitor.took(self.client, began, limit, "releasing");
+                self.monitor
+                    .end_call(self.client, began, limit, "a release");
                 if let Err(error) = released {
-                    self.lost(&error);
+                    self.note_loss(&error);
                 }
             }
             2 if may_cancel => {
                 let soon = Some(Cancel::Polls(1 + self.draw(4)));
-                drop(self.cancelled(guard.release(), soon).await);
+                drop(self.run_or_drop(guard.release(), soon).await);
             }
             _ => {}
         }
     }
 
-    /// Notes what a guard was lost to.
-    fn lost(&self, error: &Error) {
+    /// Records why a guard was lost.
+    fn note_loss(&self, error: &Error) {
         match error {
             Error::Lost {
                 reason: Loss::Deadline,
                 ..
             } => self.monitor.reached(Situation::LostByDeadline),
-            Error::Lost { .. } => self.monitor.reached(Situation::LostByWord),
+            Error::Lost { .. } => self.monitor.reached(Situation::LostByReply),
             _ => {}
         }
-        self.refused("holding a lock", error);
+        self.check_error("a guard", error);
     }
 
-    /// Errors that a working system gives nobody.
-    fn refused(&self, doing: &str, error: &Error) {
+    /// Reports an error that no user should get.
+    fn check_error(&self, source: &str, error: &Error) {
         let expected = matches!(
             error,
             Error::Lost { .. }
@@ -370,12 +371,12 @@ impl Worker {
                 }
         );
         if !expected {
-            self.monitor.broken("L4", format!("{doing}: {error}"));
+            self.monitor.broken("L4", format!("{source}: {error}"));
         }
     }
 
-    /// Runs a future until it ends, or is dropped.
-    async fn cancelled<F: Future>(&self, future: F, cancel: Option<Cancel>) -> Option<F::Output> {
+    /// Runs a future until it completes, or drops it.
+    async fn run_or_drop<F: Future>(&self, future: F, cancel: Option<Cancel>) -> Option<F::Output> {
         let mut future = pin!(future);
         let (most, granted, time) = match cancel {
             Some(Cancel::Polls(most)) => (most, false, None),

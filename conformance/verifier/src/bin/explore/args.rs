@@ -7,54 +7,55 @@ use std::str::FromStr;
 use clap::Parser;
 use leasehold_sim::{Scheduling, Tape};
 
-/// Explores runs of lock clients, with everything that can go wrong, and judges each of them.
+/// Runs the production lock client on simulated machines, injects every kind of fault, and checks
+/// each run.
 ///
-/// Exits with 1 if a promise was broken, or if after 20,000 seeds a rare situation was never
-/// reached; with 2 if it could not do what was asked.
+/// The exit status is 1 if a promise was broken, or if a rare situation was not reached in 20,000
+/// seeds or more. It is 2 if explore could not start, or could not write a file.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "explore")]
 pub(crate) struct Args {
-    /// Which seeds, the end not included; or a single one [default: 0..20000]
+    /// The seeds, excluding the end of the range, or a single seed [default: 0..20000]
     #[arg(long, value_parser = seeds, conflicts_with_all = ["scope", "replay"])]
     pub(crate) seeds: Option<Range<u64>>,
 
-    /// How the order of events is chosen: random, pct:DEPTH, or dfs, which tries all of a --scope
-    /// [default: random; dfs with --scope]
+    /// How the order of events is chosen: random, pct:DEPTH, or dfs, which runs every order of a
+    /// --scope [default: random; dfs with --scope]
     #[arg(long, conflicts_with = "replay")]
     pub(crate) scheduling: Option<Choose>,
 
-    /// A small scope instead of the stress runs: CLIENTSxSTEPS, each client as many atomic steps, no
-    /// faults
-    #[arg(long, conflicts_with = "out_of_model")]
+    /// Explores a small scope instead of stress runs: this many clients with this many atomic calls
+    /// each, without faults
+    #[arg(long, value_name = "CLIENTSxCALLS", conflicts_with = "out_of_model")]
     pub(crate) scope: Option<Scope>,
 
-    /// Servers lose data and clocks are stepped; what is promised even then is judged
+    /// Also lets servers lose data and steps their clocks; checks what is promised even then
     #[arg(long)]
     pub(crate) out_of_model: bool,
 
-    /// Plants a fault that must be found (builds with --cfg leasehold_mutants); ends with the
-    /// first seed that finds it
+    /// Activates a mutant, and stops at the first seed that finds it (needs a build with --cfg
+    /// leasehold_mutants)
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
 
-    /// Tries each fault that can be planted this many times, from different seeds, and prints a
-    /// table of how many seeds it takes to find it
+    /// Finds each mutant this many times, from different seeds, and prints a table of the seeds that
+    /// it took
     #[arg(long, value_name = "TRIALS", exclusive = true, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) all_mutants: Option<u32>,
 
-    /// Lists the faults that can be planted, each with the seeds within which it must be found
+    /// Lists the mutants, each with its budget: the number of seeds within which it must be found
     #[arg(long, exclusive = true)]
     pub(crate) list_mutants: bool,
 
-    /// Runs one tape again, as a failed run prints it, under the same other flags
+    /// Repeats the run of a tape that a failed run printed; give the same other options
     #[arg(long, value_name = "TAPE")]
     pub(crate) replay: Option<Tape>,
 
-    /// Writes the first failed run, or the replayed one, as a page to be looked at in a browser
+    /// Writes the first failed run, or the replayed one, as an HTML page
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Writes the same run for <https://ui.perfetto.dev>
+    /// Writes the same run as a trace for <https://ui.perfetto.dev>
     #[arg(long, value_name = "FILE")]
     pub(crate) perfetto: Option<PathBuf>,
 
@@ -68,21 +69,23 @@ impl Args {
         self.seeds.clone().unwrap_or(0..20_000)
     }
 
-    /// Says what makes no sense before hours are spent on it.
+    /// Refuses options that make no sense, before hours are spent on them.
     pub(crate) fn check(&self) -> Result<(), String> {
         match (self.scheduling, self.scope) {
             (Some(Choose::DepthFirst), None) if self.replay.is_none() => {
-                return Err("dfs needs a --scope: the stress has no end".into());
+                return Err("dfs needs a --scope: stress runs have too many orders".into());
             }
             (Some(Choose::Random | Choose::Pct(_)), Some(_)) => {
-                return Err("a --scope is searched completely: --scheduling dfs, or none".into());
+                return Err(
+                    "a --scope runs every order: leave out --scheduling, or use dfs".into(),
+                );
             }
             _ => {}
         }
         if let Some(scope) = self.scope.filter(|scope| scope.orders() > MOST_ORDERS) {
             let Scope { clients, steps } = scope;
             return Err(format!(
-                "{clients}x{steps} has more than {MOST_ORDERS} orders, which would take days: make it smaller"
+                "{clients}x{steps} has more than {MOST_ORDERS} orders, which would take days"
             ));
         }
         for file in [&self.html, &self.perfetto, &self.json]
@@ -91,37 +94,37 @@ impl Args {
         {
             let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
             if file.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
-                return Err(format!("{}: no file can be made there", file.display()));
+                return Err(format!("cannot create the file {}", file.display()));
             }
         }
         Ok(())
     }
 }
 
-/// A larger scope would not be done in a day.
+/// A scope with more orders would take longer than a day.
 const MOST_ORDERS: u64 = 1_000_000_000;
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let number = |text: &str| {
         let number = text.parse::<u64>();
-        number.map_err(|_| "not like 0..20000, or 7".to_owned())
+        number.map_err(|_| "expected a range like 0..20000, or a number".to_owned())
     };
     match text.split_once("..") {
         Some((from, to)) => {
             let (from, to) = (number(from)?, number(to)?);
             if from >= to {
-                return Err("no seed is from the first number on and below the second".into());
+                return Err("the range is empty".into());
             }
             Ok(from..to)
         }
         None => match number(text)? {
-            u64::MAX => Err("too large".to_owned()),
+            u64::MAX => Err("the seed is too large".to_owned()),
             seed => Ok(seed..seed + 1),
         },
     }
 }
 
-/// How choices are made.
+/// A value of `--scheduling`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choose {
     Random,
@@ -129,7 +132,7 @@ pub(crate) enum Choose {
     DepthFirst,
 }
 
-/// About how many turns a stress run has.
+/// The approximate number of turns in a stress run.
 const TURNS: u32 = 1_000;
 
 impl Choose {
@@ -153,16 +156,14 @@ impl FromStr for Choose {
             None if text == "dfs" => Ok(Self::DepthFirst),
             Some(("pct", depth)) => match depth.parse() {
                 Ok(depth) if depth > 0 => Ok(Self::Pct(depth)),
-                _ => Err(format!(
-                    "{depth:?} is no depth, which is a number from 1 on"
-                )),
+                _ => Err(format!("the depth {depth:?} is not a number of at least 1")),
             },
-            _ => Err(format!("{text:?} is none of random, pct:DEPTH, dfs")),
+            _ => Err("expected random, pct:DEPTH or dfs".to_owned()),
         }
     }
 }
 
-/// A small scope.
+/// A value of `--scope`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     pub(crate) clients: u32,
@@ -170,9 +171,9 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// How many orders there are: (clients × steps)! / steps! ^ clients.
+    /// The number of orders: (clients × steps)! / steps! ^ clients.
     pub(crate) fn orders(self) -> u64 {
-        // One client after the other: where its steps go among those before.
+        // For each further client: the number of ways to insert its steps among the earlier ones.
         let choose = |n: u64, k: u64| (1..=k).fold(1, |product, i| product * (n - k + i) / i);
         let steps = u64::from(self.steps);
         (1..=u64::from(self.clients)).fold(1, |product: u64, n| {
@@ -187,10 +188,10 @@ impl FromStr for Scope {
     fn from_str(text: &str) -> Result<Self, String> {
         let (clients, steps) = text
             .split_once('x')
-            .ok_or_else(|| format!("{text:?} is not like 3x4"))?;
+            .ok_or("expected CLIENTSxCALLS, for example 3x4")?;
         let number = |text: &str| match text.parse() {
             Ok(n @ 1..=6) => Ok(n),
-            _ => Err(format!("{text:?} is not 1 to 6")),
+            _ => Err(format!("{text:?} is not a number from 1 to 6")),
         };
         Ok(Self {
             clients: number(clients)?,
@@ -206,25 +207,25 @@ mod tests {
     fn refused(line: &str) -> String {
         let words = std::iter::once("explore").chain(line.split(' '));
         match Args::try_parse_from(words) {
-            Ok(args) => args.check().expect_err("it makes no sense"),
+            Ok(args) => args.check().expect_err("bad options are refused"),
             Err(error) => error.to_string(),
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_does() {
+    fn bad_options_are_refused_with_a_reason() {
         for (line, reason) in [
-            ("--seeds 5..2", "no seed is from the first number on"),
+            ("--seeds 5..2", "the range is empty"),
             ("--seeds 18446744073709551615", "too large"),
-            ("--scheduling pct:0", "a number from 1 on"),
+            ("--scheduling pct:0", "not a number of at least 1"),
             ("--scheduling dfs", "needs a --scope"),
-            ("--scope 2x2 --scheduling random", "searched completely"),
-            ("--scope 0x4", "not 1 to 6"),
+            ("--scope 2x2 --scheduling random", "runs every order"),
+            ("--scope 0x4", "not a number from 1 to 6"),
             ("--scope 6x6", "more than 1000000000 orders"),
-            ("--html /nowhere/page.html", "no file can be made there"),
+            ("--html /nowhere/page.html", "cannot create the file"),
         ] {
-            let told = refused(line);
-            assert!(told.contains(reason), "{line}: {told}");
+            let error = refused(line);
+            assert!(error.contains(reason), "{line}: {error}");
         }
         let args = Args::try_parse_from(["explore", "--scope", "4x4"]).expect("good options");
         assert_eq!(args.check(), Ok(()));

@@ -1,4 +1,4 @@
-//! Explores thousands of runs of lock clients under everything that can go wrong, and judges each.
+//! Runs thousands of stress runs, and checks each of them.
 //!
 //! `cargo run --release -p leasehold-verifier --bin explore -- --help`
 

@@ -1,9 +1,9 @@
-//! What is printed and written.
+//! The report: the summary, the violations of a run, and the progress bar.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "how fast it explores is measured in real time"
+    reason = "the speed is measured in real time"
 )]
 
 use std::fmt::Write as _;
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use leasehold_verifier::{Coverage, Situation, Violation};
 use serde_json::{Map, Value, json};
 
-/// What all runs came to.
+/// The summary of all runs.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) runs: u64,
     pub(crate) took: Duration,
     pub(crate) coverage: Coverage,
-    /// Runs with a broken promise.
+    /// The number of runs with a broken promise.
     pub(crate) failed: u64,
-    /// The first promise that each of them broke, by seed; not of all if they are many.
+    /// The seed and the first violation of each failed run; if there are many, of the first ones.
     pub(crate) violations: Vec<(u64, Violation)>,
     pub(crate) out_of_model: bool,
     pub(crate) mutant: Option<String>,
@@ -33,12 +33,12 @@ impl Summary {
         self.runs as f64 / self.took.as_secs_f64().max(1e-9)
     }
 
-    /// What should have been reached, and was not.
+    /// The rare situations that should have been reached, and were not.
     pub(crate) fn missing(&self) -> impl Iterator<Item = Situation> {
         self.coverage.missing(self.out_of_model)
     }
 
-    /// The lines at the end.
+    /// The summary as it is printed, with or without the coverage.
     pub(crate) fn text(&self, coverage: bool) -> String {
         let mut text = String::new();
         if coverage {
@@ -50,7 +50,7 @@ impl Summary {
         }
         let _ = write!(
             text,
-            "{} runs in {:.1} s, {:.0} a second: {} with a broken promise",
+            "{} runs in {:.1} s ({:.0} per second), {} with a broken promise",
             self.runs,
             self.took.as_secs_f64(),
             self.rate(),
@@ -82,23 +82,23 @@ impl Summary {
     }
 }
 
-/// The promises that a run broke, a line for each.
+/// Describes the violations of a run, one per line.
 pub(crate) fn verdict(violations: &[Violation]) -> String {
     let mut text = String::new();
     for violation in violations {
-        let (promise, at, what) = (violation.promise, violation.at, &violation.text);
-        let _ = writeln!(text, "{promise} at {:.6} s: {what}", at.as_secs_f64());
+        let (promise, at, details) = (violation.promise, violation.at, &violation.text);
+        let _ = writeln!(text, "{promise} at {:.6} s: {details}", at.as_secs_f64());
     }
     text
 }
 
-/// A line that says how far it is, on a terminal.
+/// A progress bar, if stderr is a terminal.
 pub(crate) struct Progress {
     shown: bool,
     began: Instant,
     last: Instant,
-    /// Spent on something else than runs.
-    aside: Duration,
+    /// Time that doesn't count as running.
+    excluded: Duration,
 }
 
 impl Progress {
@@ -108,26 +108,26 @@ impl Progress {
             shown: stderr().is_terminal(),
             began: now,
             last: now,
-            aside: Duration::ZERO,
+            excluded: Duration::ZERO,
         }
     }
 
     /// How long the runs have taken.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.began.elapsed().saturating_sub(self.aside)
+        self.began.elapsed().saturating_sub(self.excluded)
     }
 
-    /// Does something that does not count; how long it took.
-    pub(crate) fn aside<R>(&mut self, act: impl FnOnce() -> R) -> (R, Duration) {
+    /// Runs `act` without counting its time, and returns that time.
+    pub(crate) fn exclude<R>(&mut self, act: impl FnOnce() -> R) -> (R, Duration) {
         let began = Instant::now();
         let result = act();
         let took = began.elapsed();
-        self.aside += took;
+        self.excluded += took;
         (result, took)
     }
 
-    /// Says so a few times a second.
-    pub(crate) fn at(&mut self, done: u64, of: u64) {
+    /// Updates the bar, at most five times per second.
+    pub(crate) fn update(&mut self, done: u64, of: u64) {
         if !self.shown || self.last.elapsed() < Duration::from_millis(200) {
             return;
         }
@@ -135,11 +135,12 @@ impl Progress {
         let percent = done * 100 / of.max(1);
         let rate = done as f64 / self.elapsed().as_secs_f64();
         let bar = "#".repeat((percent / 4) as usize);
-        eprint!("\r[{bar:<25}] {percent:>3} %  {done} of {of}, {rate:.0} a second ");
+        eprint!("\r[{bar:<25}] {percent:>3} %  {done} of {of}, {rate:.0} per second ");
         drop(stderr().flush());
     }
 
-    pub(crate) fn end(&self) {
+    /// Clears the bar.
+    pub(crate) fn clear(&self) {
         if self.shown {
             eprint!("\r\x1b[K");
         }

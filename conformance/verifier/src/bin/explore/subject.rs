@@ -1,11 +1,11 @@
-//! What is explored: the stress runs or a small scope, with or without a fault planted in it.
+//! The subject of an exploration: stress runs or a small scope, with or without a mutant.
 
 use leasehold_sim::{Scheduling, SimOptions};
-use leasehold_verifier::{CARELESS_RESOURCE, Planted, SmallScope, Stress, StressRun};
+use leasehold_verifier::{CARELESS_RESOURCE, MutantInfo, SmallScope, Stress, StressRun};
 
 use crate::args::Args;
 
-/// Something with runs.
+/// A kind of runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
     Stress(Stress),
@@ -13,18 +13,18 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// What was asked for.
-    pub(crate) fn of(args: &Args, planted: Option<Planted>) -> Result<Self, String> {
+    /// The subject that the options choose.
+    pub(crate) fn of(args: &Args, mutant: Option<MutantInfo>) -> Result<Self, String> {
         let Some(scope) = args.scope else {
-            let stress = stress(planted);
+            let stress = stress(mutant);
             return Ok(Self::Stress(if args.out_of_model {
                 stress.out_of_model()
             } else {
                 stress
             }));
         };
-        if planted.is_some_and(|fault| fault.out_of_model || fault.name == CARELESS_RESOURCE) {
-            return Err("a small scope has nothing that this fault could show in".into());
+        if mutant.is_some_and(|mutant| mutant.out_of_model || mutant.name == CARELESS_RESOURCE) {
+            return Err("a small scope cannot find this mutant".into());
         }
         let (clients, calls) = (scope.clients as usize, scope.steps as usize);
         Ok(Self::Scope(SmallScope::new(clients, calls)))
@@ -38,19 +38,19 @@ impl Subject {
     }
 }
 
-/// The stress in which a fault shows.
-pub(crate) fn stress(planted: Option<Planted>) -> Stress {
+/// The stress runs that can find a mutant.
+pub(crate) fn stress(mutant: Option<MutantInfo>) -> Stress {
     let mut stress = Stress::new();
-    if planted.is_some_and(|fault| fault.out_of_model) {
+    if mutant.is_some_and(|mutant| mutant.out_of_model) {
         stress = stress.out_of_model();
     }
-    if planted.is_some_and(|fault| fault.name == CARELESS_RESOURCE) {
+    if mutant.is_some_and(|mutant| mutant.name == CARELESS_RESOURCE) {
         stress = stress.with_careless_resource();
     }
     stress
 }
 
-/// The command that runs a tape of this subject again.
+/// The command that repeats the run of a tape, with the same options.
 pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> String {
     let mut command = String::new();
     let compiled_in = args.mutant.as_deref().filter(|it| *it != CARELESS_RESOURCE);
@@ -75,28 +75,29 @@ pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> Stri
     command
 }
 
-/// Plants a fault for the rest of the process.
-pub(crate) fn plant(name: &str) -> Result<Planted, String> {
-    let fault = Planted::named(name)
-        .ok_or_else(|| format!("there is no fault {name:?}; --list-mutants lists them"))?;
+/// Activates a mutant for the rest of the process.
+pub(crate) fn activate(name: &str) -> Result<MutantInfo, String> {
+    let info = MutantInfo::named(name)
+        .ok_or_else(|| format!("no mutant {name:?}; --list-mutants lists them"))?;
     #[cfg(leasehold_mutants)]
     {
         use leasehold_api::mutants::Mutant;
         if name == CARELESS_RESOURCE {
             Mutant::clear();
-            return Ok(fault);
+            return Ok(info);
         }
-        let mutant = Mutant::from_name(name).ok_or_else(|| format!("{name:?} is not compiled"))?;
+        let mutant = Mutant::from_name(name)
+            .ok_or_else(|| format!("this build does not contain the mutant {name:?}"))?;
         mutant.plant();
-        Ok(fault)
+        Ok(info)
     }
     #[cfg(not(leasehold_mutants))]
     if name == CARELESS_RESOURCE {
-        Ok(fault)
+        Ok(info)
     } else {
         Err(format!(
-            "this build holds no planted faults; build with RUSTFLAGS=\"--cfg leasehold_mutants\" \
-             to plant {name:?}"
+            "this build does not contain the mutant {name:?}; build with \
+             RUSTFLAGS=\"--cfg leasehold_mutants\""
         ))
     }
 }

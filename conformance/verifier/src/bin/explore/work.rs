@@ -1,27 +1,27 @@
-//! The explorations themselves.
+//! Runs the explorations.
 
 use std::fs;
 use std::ops::{ControlFlow, Range};
 
 use leasehold_sim::{Ending, History, SHRINK_RUNS, Scheduling, SimOptions, Tape};
-use leasehold_verifier::{PLANTED, Planted, SmallScope, Stress, StressRun};
+use leasehold_verifier::{MUTANTS, MutantInfo, SmallScope, Stress, StressRun};
 
 use crate::args::{Args, Choose};
 use crate::report::{Progress, Summary, verdict};
-use crate::subject::{Subject, plant, replay_command, stress};
+use crate::subject::{Subject, activate, replay_command, stress};
 
-/// After so many seeds each rare situation must have been reached.
+/// Each rare situation must have been reached after this many seeds.
 const ENOUGH: u64 = 20_000;
-/// Failed runs that are told in full.
-const TOLD: u64 = 3;
-/// And those that are listed at all.
+/// The number of failed runs that are simplified and printed.
+const PRINTED: u64 = 3;
+/// The number of failed runs that the summary lists.
 const LISTED: usize = 1_000;
 
-/// Does what was asked; whether all promises were kept.
+/// Runs what the options choose. Returns whether all promises were kept.
 pub(crate) fn run(args: &Args) -> Result<bool, String> {
     if args.list_mutants {
-        for fault in PLANTED {
-            println!("{} {}", fault.name, fault.budget);
+        for mutant in MUTANTS {
+            println!("{} {}", mutant.name, mutant.budget);
         }
         return Ok(true);
     }
@@ -29,29 +29,30 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
     if let Some(trials) = args.all_mutants {
         return all_mutants(trials);
     }
-    let planted = args.mutant.as_deref().map(plant).transpose()?;
-    let subject = Subject::of(args, planted)?;
+    let mutant = args.mutant.as_deref().map(activate).transpose()?;
+    let subject = Subject::of(args, mutant)?;
     let mut work = Work {
         args,
         subject: &subject,
         summary: Summary {
             mutant: args.mutant.clone(),
-            out_of_model: args.out_of_model || planted.is_some_and(|fault| fault.out_of_model),
+            out_of_model: args.out_of_model || mutant.is_some_and(|mutant| mutant.out_of_model),
             ..Summary::default()
         },
         progress: Progress::new(),
-        told: false,
+        printed: false,
     };
     if let Some(tape) = &args.replay {
         return work.replay(tape);
     }
     match &subject {
-        Subject::Stress(stress) => work.explore(stress, planted.is_some()),
+        Subject::Stress(stress) => work.explore(stress, mutant.is_some()),
         Subject::Scope(scope) => work.every_order(*scope),
     }
 }
 
-fn quick(seed: u64) -> SimOptions {
+/// Options without a log and a tape, which make a run faster.
+fn quick_options(seed: u64) -> SimOptions {
     SimOptions::new(seed)
         .with_log_limit(0)
         .with_recording(false)
@@ -62,23 +63,23 @@ struct Work<'a> {
     subject: &'a Subject,
     summary: Summary,
     progress: Progress,
-    /// Whether a run was told in full, and drawn.
-    told: bool,
+    /// Whether a run was printed.
+    printed: bool,
 }
 
 impl Work<'_> {
-    /// Runs seeds; with a mutant until the first that finds it.
+    /// Runs the seeds, or only until the first failure if `until_found` is set.
     fn explore(&mut self, stress: &Stress, until_found: bool) -> Result<bool, String> {
         let scheduling = self.args.scheduling.unwrap_or(Choose::Random).scheduling();
         let seeds = self.args.seeds();
         let of = seeds.end - seeds.start;
         for seed in seeds {
-            let run = stress.run(quick(seed), scheduling.clone());
+            let run = stress.run(quick_options(seed), scheduling.clone());
             self.count(&run, of);
             let Some(first) = run.violations.into_iter().next() else {
                 continue;
             };
-            if self.summary.failed <= TOLD {
+            if self.summary.failed <= PRINTED {
                 self.simplify(stress, seed, scheduling.clone())?;
             }
             self.list(seed, first);
@@ -90,7 +91,7 @@ impl Work<'_> {
         self.finish(!until_found)
     }
 
-    /// Makes the failed run of a seed simple, and tells it.
+    /// Simplifies the failed run of a seed, and prints it.
     fn simplify(
         &mut self,
         stress: &Stress,
@@ -100,11 +101,11 @@ impl Work<'_> {
         let recorded = SimOptions::new(seed).with_log_limit(0);
         let tape = stress.run(recorded, scheduling).report.tape;
         let shrink = || stress.simplest(tape, SHRINK_RUNS);
-        let (shrunk, took) = self.progress.aside(shrink);
+        let (shrunk, took) = self.progress.exclude(shrink);
         let shrunk = shrunk.ok_or_else(|| format!("seed {seed} does not fail again"))?;
         let ms = took.as_millis();
-        let heading = format!("seed {seed}, shrunk in {} runs, {ms} ms", shrunk.runs);
-        self.tell(&heading, &shrunk.tape)?;
+        let heading = format!("seed {seed}, simplified in {} runs, {ms} ms", shrunk.runs);
+        self.print_run(&heading, &shrunk.tape)?;
         Ok(())
     }
 
@@ -121,7 +122,7 @@ impl Work<'_> {
             ControlFlow::Break(())
         });
         if let Some(run) = failed {
-            self.tell(&format!("order {runs} of {of}"), &run.report.tape)?;
+            self.print_run(&format!("order {runs} of {of}"), &run.report.tape)?;
             for violation in run.violations.into_iter().take(1) {
                 self.list(0, violation);
             }
@@ -130,9 +131,9 @@ impl Work<'_> {
         Ok(self.finish(false)? && runs == of)
     }
 
-    /// Runs one tape again.
+    /// Repeats the run of a tape.
     fn replay(&mut self, tape: &Tape) -> Result<bool, String> {
-        let run = self.tell("replayed", tape)?;
+        let run = self.print_run("replayed", tape)?;
         if let Ending::Diverged(divergence) = &run.report.ending {
             return Err(divergence.to_string());
         }
@@ -148,7 +149,7 @@ impl Work<'_> {
         self.summary.runs += 1;
         self.summary.coverage.add(&run.coverage);
         self.summary.failed += u64::from(!run.violations.is_empty());
-        self.progress.at(self.summary.runs, of);
+        self.progress.update(self.summary.runs, of);
     }
 
     fn list(&mut self, seed: u64, first: leasehold_verifier::Violation) {
@@ -157,36 +158,33 @@ impl Work<'_> {
         }
     }
 
-    /// Prints and writes the summary; whether all is well.
+    /// Prints and writes the summary. Returns whether all promises were kept.
     fn finish(&mut self, with_coverage: bool) -> Result<bool, String> {
-        self.progress.end();
+        self.progress.clear();
         self.summary.took = self.progress.elapsed();
         println!("{}", self.summary.text(with_coverage));
         let files = [&self.args.html, &self.args.perfetto];
-        for path in files.into_iter().flatten().filter(|_| !self.told) {
-            println!(
-                "nothing to be shown in {}, which is as it was",
-                path.display()
-            );
+        for path in files.into_iter().flatten().filter(|_| !self.printed) {
+            println!("no run failed, so {} was not written", path.display());
         }
         if let Some(path) = &self.args.json {
             write(path, self.summary.json())?;
         }
-        let mut good = self.summary.failed == 0;
+        let mut passed = self.summary.failed == 0;
         if self.summary.runs >= ENOUGH && with_coverage {
             for situation in self.summary.missing() {
                 println!("never reached: {}", situation.text());
-                good = false;
+                passed = false;
             }
         }
-        Ok(good)
+        Ok(passed)
     }
 
-    /// Runs a tape with everything written down, and tells the run: what happened, what broke,
-    /// how to run it again; the first of a process as a page and a trace too, if that was asked
-    /// for.
-    fn tell(&mut self, heading: &str, tape: &Tape) -> Result<StressRun, String> {
-        self.progress.end();
+    /// Repeats the run of a tape with a log, and prints its timeline, its violations, and the command
+    /// that repeats it. The first printed run is also written as a page and a trace, if the options
+    /// say so.
+    fn print_run(&mut self, heading: &str, tape: &Tape) -> Result<StressRun, String> {
+        self.progress.clear();
         let options = SimOptions::new(tape.seed);
         let run = self.subject.run(options, Scheduling::Replay(tape.clone()));
         let command = replay_command(self.args, tape);
@@ -199,15 +197,18 @@ impl Work<'_> {
         if !run.violations.is_empty() {
             history = history.with_verdict(&broken);
         }
-        println!("{}\n{heading}\n{broken}again: {command}\n", history.text());
+        println!(
+            "{}\n{heading}\n{broken}to repeat it: {command}\n",
+            history.text()
+        );
         if self.summary.violations.is_empty() {
-            self.draw(&history)?;
+            self.write_history(&history)?;
         }
-        self.told = true;
+        self.printed = true;
         Ok(run)
     }
 
-    fn draw(&self, history: &History) -> Result<(), String> {
+    fn write_history(&self, history: &History) -> Result<(), String> {
         if let Some(path) = &self.args.html {
             write(path, history.html())?;
         }
@@ -222,47 +223,49 @@ fn write(path: &std::path::Path, text: String) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Finds each mutant several times, each time among other seeds.
+/// Finds each mutant `trials` times, from different seeds, and prints a table. Returns whether each
+/// trial stayed within the budget.
 fn all_mutants(trials: u32) -> Result<bool, String> {
-    let mut good = true;
+    let mut all_found = true;
     let mut progress = Progress::new();
-    for (n, fault) in (0_u64..).zip(PLANTED) {
-        plant(fault.name)?;
+    for (n, mutant) in (0_u64..).zip(MUTANTS) {
+        activate(mutant.name)?;
         if n == 0 {
-            println!("| fault | mode | budget | mean | max |\n|---|---|---|---|---|");
+            println!("| mutant | mode | budget | mean | max |\n|---|---|---|---|---|");
         }
         let mut needed = Vec::new();
         for trial in 0..trials {
             let done = n * u64::from(trials) + u64::from(trial);
-            progress.at(done, PLANTED.len() as u64 * u64::from(trials));
-            needed.push(seeds_needed(*fault, trial));
+            progress.update(done, MUTANTS.len() as u64 * u64::from(trials));
+            needed.push(seeds_needed(*mutant, trial));
         }
-        progress.end();
-        println!("{}", row(*fault, &needed));
-        good &= needed.iter().all(Option::is_some);
+        progress.clear();
+        println!("{}", row(*mutant, &needed));
+        all_found &= needed.iter().all(Option::is_some);
     }
-    Ok(good)
+    Ok(all_found)
 }
 
-/// How many seeds one trial needed; `None` if the budget was not enough.
-fn seeds_needed(fault: Planted, trial: u32) -> Option<u64> {
-    let stress = stress(Some(fault)).until_broken();
+/// The number of seeds that a trial took; `None` if it exceeded the budget.
+fn seeds_needed(mutant: MutantInfo, trial: u32) -> Option<u64> {
+    let stress = stress(Some(mutant)).until_broken();
     let from = u64::from(trial) * 1_000_000;
-    let seeds: Range<u64> = from..from + u64::from(fault.budget);
-    let mut tried = seeds.map(|seed| stress.run(quick(seed), Scheduling::Random));
+    let seeds: Range<u64> = from..from + u64::from(mutant.budget);
+    let mut tried = seeds.map(|seed| stress.run(quick_options(seed), Scheduling::Random));
     let found = tried.position(|run| !run.violations.is_empty());
     found.map(|n| n as u64 + 1)
 }
 
-fn row(fault: Planted, needed: &[Option<u64>]) -> String {
+/// A row of the table of mutants.
+fn row(mutant: MutantInfo, needed: &[Option<u64>]) -> String {
     let found: Vec<u64> = needed.iter().flatten().copied().collect();
     let mean = found.iter().sum::<u64>() as f64 / found.len().max(1) as f64;
     let most = found.iter().max().copied().unwrap_or(0);
-    let mode = if fault.out_of_model { "out" } else { "in" };
+    let mode = if mutant.out_of_model { "out" } else { "in" };
     let missed = match needed.len() - found.len() {
         0 => String::new(),
         missed => format!(" (missed {missed} of {})", needed.len()),
     };
-    let (name, budget) = (fault.name, fault.budget);
+    let (name, budget) = (mutant.name, mutant.budget);
     format!("| {name} | {mode} | {budget} | {mean:.1} | {most}{missed} |")
 }

@@ -1,5 +1,5 @@
-//! A user who asks for a key that is no lock, beside others of its client: what travels with its
-//! calls must not notice.
+//! A user that tries to lock a key with another program's value. Its failed calls must not affect
+//! the other calls of their batches.
 
 use leasehold_api::{Error, LockClient};
 
@@ -7,18 +7,19 @@ use crate::checker::Model;
 use crate::stress::monitor::Monitor;
 use crate::stress::plan::Plan;
 
-/// The key under which another program's value lives.
+/// The key that holds another program's value.
 pub(crate) const FOREIGN: &str = "foreign";
 
-/// One such user.
-pub(crate) struct Stranger {
+/// The user of the foreign key in one client.
+pub(crate) struct ForeignUser {
     pub(crate) locks: LockClient,
     pub(crate) plan: Plan,
     pub(crate) monitor: Monitor,
 }
 
-impl Stranger {
-    /// Asks as often as others do, and is told each time what there is.
+impl ForeignUser {
+    /// Tries the key once in each round. Each try must fail with [`Error::ForeignValue`], unless the
+    /// server does not answer.
     pub(crate) async fn run(self) {
         for _ in 0..self.plan.rounds {
             let text = match self.ask().await {
@@ -28,17 +29,17 @@ impl Stranger {
                     | Error::OutcomeUnknown { .. },
                 ) => continue,
                 Err(error) => error.to_string(),
-                // Servers that lose their data lose this too.
+                // A server that loses its data loses this value too.
                 Ok(()) if self.monitor.model() == Model::Outside => continue,
-                Ok(()) => "it was answered as a lock".to_owned(),
+                Ok(()) => "no error".to_owned(),
             };
-            let text = format!("asking for a foreign value: {text}");
+            let text = format!("locking a foreign value: {text}");
             self.monitor.broken("L4", text);
         }
     }
 
     async fn ask(&self) -> Result<(), Error> {
-        // Where the value was lost it is a lock, which must be gone as soon as the others.
+        // If the server lost the value, this takes a lock, which must be gone as soon as the others.
         let mutex = self.locks.mutex(FOREIGN)?.lease(self.plan.terms.lease);
         mutex.try_lock().await.map(drop)
     }
