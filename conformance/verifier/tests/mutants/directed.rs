@@ -1,5 +1,5 @@
-//! Situations made on purpose, each for a fault that few other tests would notice. Every one of
-//! them passes as long as nothing is planted.
+//! Directed scenarios, each for a mutant that few other tests find. All of them pass without a
+//! mutant.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,12 +14,12 @@ use leasehold_api::{EndReason, LockClient, Loss, Mutex, MutexGuard, Outcome, Rel
 use leasehold_sim::{Call, Event, Fault, Latency, SimBackend, SimOptions, SimServer};
 
 const LEASE: Duration = Duration::from_secs(30);
-/// Real time after which a scenario counts as hanging.
+/// The real time after which a scenario counts as hanging.
 const HANGS: Duration = Duration::from_secs(20);
 
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A situation, and what must come of it: it panics otherwise.
+/// A scenario, which panics if it fails.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     body: fn() -> Body,
@@ -35,31 +35,31 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    a_lease_counts_from_its_request
+    lease_counts_from_its_request
     clocks_may_drift_apart
-    a_pause_is_noticed_by_whoever_looks
-    a_step_of_the_servers_clock_is_noticed
-    a_renewal_says_what_is_left
-    a_lost_push_costs_one_poll
+    paused_guard_is_lost_at_its_deadline
+    step_of_the_servers_clock_is_noticed
+    renewal_reports_the_remaining_time
+    lost_push_costs_one_poll
     nested_holds_are_renewed_together
-    a_dead_waiter_is_passed
-    who_goes_unreachable_while_it_is_granted_frees_the_next
-    who_goes_unreachable_with_a_grant_unread_frees_the_next
-    a_gap_makes_everyone_poll
-    a_push_that_comes_twice_changes_nothing
-    a_lost_reply_is_no_refusal
-    nothing_is_renewed_after_its_release
-    one_lost_renewal_is_tried_again
-    who_is_kept_out_is_told_of_the_first_to_end
-    the_first_in_line_is_there_when_a_lease_ends
-    a_release_after_the_lease_says_so
-    who_may_listen_is_not_passed
+    dead_waiter_is_skipped
+    waiter_dropped_during_its_grant_frees_the_next
+    waiter_dropped_with_an_unread_grant_frees_the_next
+    missed_notifications_make_everyone_poll
+    duplicate_push_changes_nothing
+    lost_reply_is_not_a_refusal
+    released_lock_is_not_renewed
+    lost_renewal_is_retried
+    contention_names_the_first_holder_to_expire
+    first_waiter_polls_when_a_lease_expires
+    release_after_the_lease_reports_expired
+    waiter_that_may_listen_is_not_skipped
 }
 
 impl Scenario {
-    /// Whether it came out as it must; a hang counts as a failure, and leaves its thread behind.
+    /// Runs the scenario. Returns whether it passed. A hang counts as a failure, and leaks its thread.
     pub(crate) fn passes(&self) -> bool {
-        let (result, ended) = mpsc::channel();
+        let (sender, result) = mpsc::channel();
         let body = self.body;
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -68,10 +68,10 @@ impl Scenario {
                 .build()
                 .expect("a runtime without I/O starts");
             let passed = catch_unwind(AssertUnwindSafe(|| runtime.block_on(body()))).is_ok();
-            // Nobody waits any more if it took too long.
-            let _ = result.send(passed);
+            // Nobody receives this if the scenario took too long.
+            let _ = sender.send(passed);
         });
-        ended.recv_timeout(HANGS).unwrap_or(false)
+        result.recv_timeout(HANGS).unwrap_or(false)
     }
 }
 
@@ -96,17 +96,14 @@ async fn hold(locks: &LockClient) -> MutexGuard {
     job(locks).lock().await.expect("no failure")
 }
 
-/// How many commands of one sort the server has executed.
-fn executed(server: &SimServer, sort: fn(&Command) -> bool) -> usize {
-    let is = |event: &Event| matches!(event, Event::Executed { command, .. } if sort(command));
-    server.log().iter().filter(|entry| is(&entry.event)).count()
-}
-
+/// The number of renewals that the server has executed.
 fn renewals(server: &SimServer) -> usize {
-    executed(server, |command| matches!(command, Command::Renew(_)))
+    let is_renewal = |event: &Event| matches!(event, Event::Executed { command, .. } if matches!(command, Command::Renew(_)));
+    let log = server.log();
+    log.iter().filter(|entry| is_renewal(&entry.event)).count()
 }
 
-/// A task that takes the lock and tells when, and keeps it.
+/// Spawns a task that acquires the lock, and returns when it was granted and the guard.
 fn waiter(
     server: &SimServer,
     locks: LockClient,
@@ -118,12 +115,12 @@ fn waiter(
     })
 }
 
-async fn a_lease_counts_from_its_request() {
+async fn lease_counts_from_its_request() {
     let server = SimServer::new(1);
     let (process, locks) = client(&server, "a");
     process.inject_into(Call::Acquire, Fault::DelayReply(ms(500)));
     let guard = hold(&locks).await;
-    // The server has it since 3 ms, for 30 s.
+    // The server granted it at 3 ms, for 30 s.
     assert!(server.elapsed() + guard.valid_for() <= ms(3) + LEASE);
 }
 
@@ -134,7 +131,7 @@ async fn clocks_may_drift_apart() {
     assert!(guard.valid_for() <= LEASE.mul_f64(0.99) - ms(10));
 }
 
-async fn a_pause_is_noticed_by_whoever_looks() {
+async fn paused_guard_is_lost_at_its_deadline() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -146,7 +143,7 @@ async fn a_pause_is_noticed_by_whoever_looks() {
     assert!(!old.is_valid());
 }
 
-async fn a_step_of_the_servers_clock_is_noticed() {
+async fn step_of_the_servers_clock_is_noticed() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let guard = hold(&a).await;
@@ -154,7 +151,7 @@ async fn a_step_of_the_servers_clock_is_noticed() {
     assert_eq!(guard.lost().await, Loss::ClockStepped);
 }
 
-async fn a_renewal_says_what_is_left() {
+async fn renewal_reports_the_remaining_time() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -166,7 +163,7 @@ async fn a_renewal_says_what_is_left() {
     assert!(!guard.is_valid());
 }
 
-async fn a_lost_push_costs_one_poll() {
+async fn lost_push_costs_one_poll() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (process, b) = client(&server, "b");
@@ -188,7 +185,7 @@ async fn nested_holds_are_renewed_together() {
     let mut inner = Vec::new();
     for _ in 0..4 {
         server.advance(secs(2)).await;
-        inner.push(mutex.lock().await.expect("its own"));
+        inner.push(mutex.lock().await.expect("re-entered"));
     }
     let before = renewals(&server);
     server.advance(secs(90)).await;
@@ -198,7 +195,7 @@ async fn nested_holds_are_renewed_together() {
     assert!((8..=12).contains(&renewals), "{renewals}");
 }
 
-async fn a_dead_waiter_is_passed() {
+async fn dead_waiter_is_skipped() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (dead, b) = client(&server, "b");
@@ -216,7 +213,7 @@ async fn a_dead_waiter_is_passed() {
     first.abort();
 }
 
-async fn who_goes_unreachable_while_it_is_granted_frees_the_next() {
+async fn waiter_dropped_during_its_grant_frees_the_next() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -226,7 +223,7 @@ async fn who_goes_unreachable_while_it_is_granted_frees_the_next() {
     server.advance(ms(100)).await;
     let second = waiter(&server, c);
     server.advance(ms(100)).await;
-    // Both ends are on their way at once; the release arrives first.
+    // Both releases are in flight at once. The holder's release arrives first.
     drop(guard);
     server.advance(Duration::ZERO).await;
     first.abort();
@@ -235,7 +232,7 @@ async fn who_goes_unreachable_while_it_is_granted_frees_the_next() {
     assert!(got - freed <= ms(10));
 }
 
-async fn who_goes_unreachable_with_a_grant_unread_frees_the_next() {
+async fn waiter_dropped_with_an_unread_grant_frees_the_next() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -246,7 +243,7 @@ async fn who_goes_unreachable_with_a_grant_unread_frees_the_next() {
     while first.as_mut().now_or_never().is_none() && !server.timeline().contains("queued") {
         server.advance(ms(1)).await;
     }
-    // It reads that it is queued, and is not asked again.
+    // The future reads that it is queued, and is not polled again.
     server.advance(ms(2)).await;
     assert!(first.as_mut().now_or_never().is_none());
     let second = waiter(&server, c);
@@ -259,7 +256,7 @@ async fn who_goes_unreachable_with_a_grant_unread_frees_the_next() {
     assert!(got - freed <= ms(20));
 }
 
-async fn a_gap_makes_everyone_poll() {
+async fn missed_notifications_make_everyone_poll() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (process, b) = client(&server, "b");
@@ -274,8 +271,8 @@ async fn a_gap_makes_everyone_poll() {
     assert!(got - freed <= ms(50));
 }
 
-async fn a_push_that_comes_twice_changes_nothing() {
-    // The copies travel apart, and one in many comes when the first has been taken.
+async fn duplicate_push_changes_nothing() {
+    // In some seeds, the second copy arrives after the client has taken the grant.
     for seed in 0..20 {
         let latency = Latency::between(ms(1), ms(20));
         let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
@@ -293,7 +290,7 @@ async fn a_push_that_comes_twice_changes_nothing() {
     }
 }
 
-async fn a_lost_reply_is_no_refusal() {
+async fn lost_reply_is_not_a_refusal() {
     let server = SimServer::new(1);
     let (process, locks) = client(&server, "a");
     process.inject_into(Call::Acquire, Fault::LoseReply);
@@ -303,7 +300,7 @@ async fn a_lost_reply_is_no_refusal() {
     assert_eq!(server.left_behind(), "");
 }
 
-async fn nothing_is_renewed_after_its_release() {
+async fn released_lock_is_not_renewed() {
     let server = SimServer::new(1);
     let (_, locks) = client(&server, "a");
     let guard = hold(&locks).await;
@@ -314,7 +311,7 @@ async fn nothing_is_renewed_after_its_release() {
     assert_eq!(renewals(&server), before);
 }
 
-async fn one_lost_renewal_is_tried_again() {
+async fn lost_renewal_is_retried() {
     let server = SimServer::new(1);
     let (process, locks) = client(&server, "a");
     let guard = hold(&locks).await;
@@ -325,7 +322,7 @@ async fn one_lost_renewal_is_tried_again() {
     assert!(lost.as_mut().now_or_never().is_none());
 }
 
-async fn who_is_kept_out_is_told_of_the_first_to_end() {
+async fn contention_names_the_first_holder_to_expire() {
     let server = SimServer::new(1);
     let mut readers = Vec::new();
     for (name, lease) in [("a", LEASE), ("b", secs(2)), ("c", LEASE)] {
@@ -336,13 +333,13 @@ async fn who_is_kept_out_is_told_of_the_first_to_end() {
     let (_, locks) = client(&server, "d");
     let lock = locks.rw_lock("job").expect("a valid key");
     let Outcome::Held(held) = lock.try_write().await.expect("no failure") else {
-        panic!("a writer beside readers");
+        panic!("a writer was granted next to readers");
     };
-    assert_eq!(held.holder.expect("they are few").as_str(), "b");
+    assert_eq!(held.holder.expect("a label").as_str(), "b");
     assert!(held.retry_after <= secs(2));
 }
 
-async fn the_first_in_line_is_there_when_a_lease_ends() {
+async fn first_waiter_polls_when_a_lease_expires() {
     let server = SimServer::new(1);
     let (holder, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -353,7 +350,7 @@ async fn the_first_in_line_is_there_when_a_lease_ends() {
     assert!(got <= ends + ms(100), "{got:?}, {ends:?}");
 }
 
-async fn a_release_after_the_lease_says_so() {
+async fn release_after_the_lease_reports_expired() {
     let server = SimServer::new(1);
     let (_, locks) = client(&server, "a");
     let mutex = job(&locks).lease(secs(2)).fixed_lease();
@@ -363,7 +360,7 @@ async fn a_release_after_the_lease_says_so() {
     assert_eq!(released, ReleaseOutcome::NotHeld(EndReason::Expired));
 }
 
-async fn who_may_listen_is_not_passed() {
+async fn waiter_that_may_listen_is_not_skipped() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -375,7 +372,7 @@ async fn who_may_listen_is_not_passed() {
     guard.release().await.expect("acknowledged");
     let tried = job(&c).try_lock().await.expect("no failure");
     assert!(matches!(tried, Outcome::Held(_)));
-    // Nobody told it, so it asks.
+    // There was no notification, so the waiter polls.
     let freed = server.elapsed();
     let (got, ..) = next.await.expect("no panic");
     assert!(got - freed <= ms(1_300));

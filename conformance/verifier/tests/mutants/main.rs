@@ -1,7 +1,6 @@
-//! The tests notification each fault that can be planted: they would be worth little if they did not.
-//! The conformance suite is asked first, then what was made for one fault each.
+//! Each mutant fails a test: first a case of the conformance suite, otherwise a directed scenario.
 //!
-//! Needs `--cfg leasehold_mutants`; `./test` builds and runs it in a target folder of its own.
+//! Needs `--cfg leasehold_mutants`. `./test` builds and runs these tests in a separate target folder.
 #![cfg(leasehold_mutants)]
 
 mod directed;
@@ -17,7 +16,7 @@ use leasehold_conformance::{Harness, cases, run_case};
 
 use crate::directed::SCENARIOS;
 
-/// The first case, in the order of the suite, that fails under the mutant that is planted.
+/// Returns the first case of the suite that fails, or else the first directed scenario.
 fn first_failure(harness: &Arc<dyn Harness>) -> Option<String> {
     let case = cases().find(|case| run_case(harness, case).is_err());
     let scenario = || SCENARIOS.iter().find(|scenario| !scenario.passes());
@@ -25,7 +24,7 @@ fn first_failure(harness: &Arc<dyn Harness>) -> Option<String> {
         .or_else(|| scenario().map(|scenario| format!("directed::{}", scenario.name)))
 }
 
-/// Faults of the client, and cases that were made to notice them.
+/// Mutants of the client, and cases that must fail under them.
 const NOTICED_BY: &[(Mutant, &str)] = &[
     (
         Mutant::ResubscribeWithoutRecheck,
@@ -92,7 +91,7 @@ const NOTICED_BY: &[(Mutant, &str)] = &[
     ),
 ];
 
-/// Those of [`NOTICED_BY`] that are not noticed.
+/// Returns the entries of [`NOTICED_BY`] whose case passes under the mutant.
 fn unnoticed(harness: &Arc<dyn Harness>) -> Vec<String> {
     let passes = |(mutant, name): &&(Mutant, &str)| {
         mutant.plant();
@@ -108,13 +107,13 @@ fn unnoticed(harness: &Arc<dyn Harness>) -> Vec<String> {
 #[test]
 fn every_mutant_fails_a_case() {
     let harness: Arc<dyn Harness> = Arc::new(harness::Simulated);
-    // What fails by itself would seem to notice everything.
+    // A case that fails without a mutant would seem to find every mutant.
     let failing = first_failure(&harness);
-    assert_eq!(failing, None, "with nothing planted");
-    // Under a mutant, panics of the code under test are one way to be noticed; their traces
-    // would only hide the table. But the state machine must not notice a mutant by itself.
-    let by_itself = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&by_itself);
+    assert_eq!(failing, None, "without a mutant");
+    // Under a mutant, the code under test may panic. Its backtraces would hide the table. But the
+    // state machine's own consistency check must not fail under a mutant.
+    let own_check_failed = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&own_check_failed);
     panic::set_hook(Box::new(move |panic| {
         let inconsistent = panic.to_string().contains("Inconsistent");
         seen.fetch_or(inconsistent, Ordering::Relaxed);
@@ -127,13 +126,13 @@ fn every_mutant_fails_a_case() {
             Some(case) => println!("{:<50} {:<8} {case}", mutant.name(), mutant.rule()),
             None => missed.push(mutant.name()),
         }
-        if by_itself.swap(false, Ordering::Relaxed) {
+        if own_check_failed.swap(false, Ordering::Relaxed) {
             inconsistent.push(mutant.name());
         }
     }
     let unnoticed = unnoticed(&harness);
     let _ = panic::take_hook();
-    assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
-    assert!(missed.is_empty(), "no case noticed {missed:?}");
+    assert!(unnoticed.is_empty(), "not found: {unnoticed:?}");
+    assert!(missed.is_empty(), "no case found {missed:?}");
     assert!(inconsistent.is_empty(), "inconsistent: {inconsistent:?}");
 }

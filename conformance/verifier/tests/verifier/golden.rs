@@ -1,7 +1,7 @@
-//! The same version and seed give the same run, in every process and every build.
+//! The same version and the same seed give the same run, in every process and every build.
 //!
-//! The hashes of runs without a lock client are kept: they change only with the simulator or the
-//! state machine. After a change that is meant, `cargo insta review`.
+//! A snapshot keeps the hashes of runs without a lock client. They change only with the simulator or
+//! the state machine. After an intended change, run `cargo insta review`.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -21,14 +21,14 @@ fn completed<T>(report: &RunReport<T>) -> bool {
     matches!(report.ending, Ending::Completed(_))
 }
 
-/// Without a lock client: only the simulator and the state machine.
+/// Returns the hash of a run without a lock client.
 fn bare(seed: u64) -> u64 {
     let report = Simulation::new(options(seed)).run(|sim| try_only(sim, 4, 6));
     assert!(completed(&report), "{}", report.timeline());
     report.trace
 }
 
-/// With lock clients and faults.
+/// Returns the hash of a run with lock clients and faults.
 fn locks(seed: u64) -> u64 {
     let report = Simulation::new(options(seed)).run(|sim| async move {
         let tasks: Vec<_> = ["a", "b", "c"]
@@ -57,7 +57,7 @@ async fn worker(sim: SimServer, name: &'static str) {
         if let Ok(Outcome::Acquired(guard)) = outcome {
             let work = Duration::from_millis(u64::from(sim.draw(3_000)));
             sim.sleep(work).await;
-            // Whatever it comes to: the end goes on in the background.
+            // The result doesn't matter: the release continues in the background.
             drop(guard.release().await);
         }
     }
@@ -80,7 +80,7 @@ fn a_seed_gives_the_same_run_100_times() {
     assert_ne!(locks(4), first);
 }
 
-/// In a process of its own, it prints its runs instead.
+/// With this variable, the test is a child process, and prints its hashes.
 const PRINT: &str = "LEASEHOLD_PRINT_TRACES";
 
 fn traces() -> String {
@@ -117,13 +117,13 @@ fn three_processes_give_the_same_runs() {
 
 #[test]
 fn every_order_of_a_small_scope_is_run_once() {
-    // 3 clients of 2 calls and 2 of 4: 6! / 2!^3 and 8! / 4!^2.
+    // 3 clients with 2 calls, and 2 clients with 4 calls: 6! / 2!^3 and 8! / 4!^2.
     for (clients, calls, orders) in [(3, 2, 90), (2, 4, 70)] {
         assert_eq!(run_all(clients, calls), orders);
     }
 }
 
-/// 3 clients of 4 calls: 12! / 4!^3. In a debug build it takes some seconds.
+/// 3 clients with 4 calls: 12! / 4!^3. A debug build takes some seconds.
 #[test]
 fn every_order_of_three_clients_and_four_calls_is_run_once() {
     assert_eq!(run_all(3, 4), 34_650);
@@ -143,6 +143,6 @@ fn run_all(clients: usize, calls: usize) -> u64 {
     );
     traces.sort_unstable();
     traces.dedup();
-    assert_eq!(traces.len() as u64, runs, "each run is another");
+    assert_eq!(traces.len() as u64, runs, "two runs are the same");
     runs
 }

@@ -1,6 +1,6 @@
-//! Tests of the verifier, and the kept hashes of some runs.
+//! Tests of the verifier, and the hashes of some runs.
 //!
-//! Not compiled with mutants: one that is planted would show in all tests of the process.
+//! Not compiled with mutants, because an active mutant would affect all tests of the process.
 #![cfg(not(leasehold_mutants))]
 
 mod golden;

@@ -1,6 +1,8 @@
-//! The stress and its checker: the code keeps its promises, and the checker would notice if not.
+//! The stress runs and their checker: the code keeps its promises, and the checker finds a broken
+//! promise.
 //!
-//! A few seeds here; `./test` runs thousands with the command `explore`, in a release build.
+//! These tests run a few seeds. `./test` runs thousands with the command `explore`, in a release
+//! build.
 
 use leasehold_sim::{Ending, SHRINK_RUNS, Scheduling, SimOptions, Tape};
 use leasehold_verifier::{Assumption, Stress, StressRun};
@@ -9,7 +11,7 @@ fn run(stress: &Stress, seed: u64) -> StressRun {
     stress.run(SimOptions::new(seed).with_log_limit(0), Scheduling::Random)
 }
 
-/// The first of so many seeds that breaks one of these promises.
+/// Returns the first seed below `seeds` whose run breaks one of these promises.
 fn first_broken(stress: &Stress, seeds: u64, promises: &[&str]) -> Option<u64> {
     (0..seeds).find(|seed| {
         let broken = run(stress, *seed).violations;
@@ -30,7 +32,7 @@ fn promises_are_kept_within_the_model() {
 }
 
 #[test]
-fn what_is_promised_outside_of_the_model_is_kept() {
+fn promises_are_kept_outside_of_the_model() {
     assert_kept(&Stress::new().out_of_model());
 }
 
@@ -43,28 +45,31 @@ fn exclusion_fails_without_each_of_its_assumptions() {
     ] {
         let stress = Stress::new().breaking(assumption);
         let broken = first_broken(&stress, 200, &["S1", "S2"]);
-        assert!(broken.is_some(), "{assumption:?} does not matter");
+        assert!(
+            broken.is_some(),
+            "exclusion holds even without {assumption:?}"
+        );
     }
 }
 
-/// Nothing is wrong with any guard here: a user looks at its own, begins to work, and is not done
-/// when its machine has stood still for longer than the lease, and somebody else works.
+/// No guard is wrong here. A user checks its guard and begins to work. Its machine is paused for
+/// longer than the lease, and the user finishes its work while another user works.
 #[test]
 fn exclusion_fails_if_users_do_not_stop() {
     let stress = Stress::new().breaking(Assumption::UserStops);
     let broken = first_broken(&stress, 200, &["S1"]);
-    assert!(broken.is_some(), "A4 does not matter");
+    assert!(broken.is_some(), "exclusion holds even without A4");
 }
 
 #[test]
-fn a_resource_that_takes_older_tokens_is_found() {
+fn resource_that_accepts_older_tokens_is_found() {
     let stress = Stress::new().with_careless_resource();
     let broken = first_broken(&stress, 300, &["S5"]);
     assert!(broken.is_some());
 }
 
 #[test]
-fn a_seed_is_the_same_run_again_and_its_tape_too() {
+fn seed_and_tape_repeat_a_run() {
     let stress = Stress::new();
     for seed in 0..5 {
         let (first, again) = (run(&stress, seed), run(&stress, seed));
@@ -78,20 +83,20 @@ fn a_seed_is_the_same_run_again_and_its_tape_too() {
 }
 
 #[test]
-fn a_run_that_stops_when_a_promise_is_broken_is_the_beginning_of_the_whole_one() {
+fn stopped_run_is_a_prefix_of_the_whole_run() {
     let stress = Stress::new().with_careless_resource();
     let seed = first_broken(&stress, 300, &["S5"]).expect("found");
-    let (whole, begun) = (run(&stress, seed), run(&stress.until_broken(), seed));
-    assert_eq!(begun.report.ending, Ending::Stopped);
-    assert_eq!(begun.violations[0], whole.violations[0]);
-    assert_eq!(begun.report.elapsed, begun.violations[0].at);
-    assert!(begun.report.steps < whole.report.steps);
-    let draws = &begun.report.tape.draws;
+    let (whole, stopped) = (run(&stress, seed), run(&stress.until_broken(), seed));
+    assert_eq!(stopped.report.ending, Ending::Stopped);
+    assert_eq!(stopped.violations[0], whole.violations[0]);
+    assert_eq!(stopped.report.elapsed, stopped.violations[0].at);
+    assert!(stopped.report.steps < whole.report.steps);
+    let draws = &stopped.report.tape.draws;
     assert!(whole.report.tape.draws.starts_with(draws));
 }
 
 #[test]
-fn a_failed_run_becomes_a_simple_one_that_breaks_the_same_promise() {
+fn simplified_run_breaks_the_same_promise() {
     let stress = Stress::new().with_careless_resource();
     let seed = first_broken(&stress, 300, &["S5"]).expect("found");
     let found = run(&stress, seed);
@@ -104,8 +109,8 @@ fn a_failed_run_becomes_a_simple_one_that_breaks_the_same_promise() {
     let again = stress.run(options, Scheduling::Replay(shrunk.tape.clone()));
     assert_eq!(again.violations[0].promise, found.violations[0].promise);
     let steps = run(&stress.clone().until_broken(), seed).report.steps;
-    let begun = stress.clone().until_broken();
-    let again = begun.run(options, Scheduling::Replay(shrunk.tape));
+    let stopping = stress.clone().until_broken();
+    let again = stopping.run(options, Scheduling::Replay(shrunk.tape));
     assert!(again.report.steps <= steps + 50);
     assert_eq!(stress.simplest(Tape::new(0), 1), None);
 }
