@@ -1,5 +1,5 @@
-//! Runs the tour on the simulator and through both client libraries. The tour itself asserts its
-//! checks.
+//! Runs the tour on the simulator and through both client libraries. The tour contains its own
+//! assertions.
 
 #[path = "../examples/tour/connection.rs"]
 mod connection;
@@ -19,18 +19,18 @@ use leasehold_test_servers::RedisServer;
 use server::{Client, OnServer, OnSimulator};
 use tour::{Connect, Tour};
 
-/// A writer that keeps its output in memory.
+/// A writer to memory.
 #[derive(Clone, Debug, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
+struct Output(Arc<Mutex<Vec<u8>>>);
 
-impl Page {
+impl Output {
     fn text(&self) -> String {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
-impl Write for Page {
+impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0
             .lock()
@@ -44,13 +44,13 @@ impl Write for Page {
 }
 
 async fn run(connect: impl Connect + 'static) -> String {
-    let page = Page::default();
-    let mut tour = Tour::new(Box::new(connect), Box::new(page.clone()));
+    let output = Output::default();
+    let mut tour = Tour::new(Box::new(connect), Box::new(output.clone()));
     let finished = sections::run(&mut tour).await;
     if let Err(error) = finished {
-        panic!("the tour ends early: {error}\n{}", page.text());
+        panic!("the tour failed: {error}\n{}", output.text());
     }
-    page.text()
+    output.text()
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ fn links(text: &str) -> Vec<&str> {
     after.filter_map(|rest| rest.split(')').next()).collect()
 }
 
-/// The anchors of a page, as code forges derive them from its headings.
+/// The anchors of a page, as GitHub derives them from its headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |line: &str| {
@@ -44,7 +44,7 @@ fn broken(page: &Path, link: &str) -> bool {
         return false;
     }
     let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-    let folder = page.parent().expect("a page is in a folder");
+    let folder = page.parent().expect("a file in a folder");
     let target = if file.is_empty() {
         page.to_owned()
     } else {
@@ -58,18 +58,22 @@ fn broken(page: &Path, link: &str) -> bool {
 }
 
 #[test]
-fn lead_somewhere() {
+fn links_have_targets() {
     let mut seen = 0;
-    let mut dead = Vec::new();
+    let mut broken_links = Vec::new();
     for page in pages() {
-        let text = fs::read_to_string(&page).expect("text");
+        let text = fs::read_to_string(&page).expect("UTF-8 text");
         for link in links(&text) {
             seen += 1;
             if broken(&page, link) {
-                dead.push(format!("{}: {link}", page.display()));
+                broken_links.push(format!("{}: {link}", page.display()));
             }
         }
     }
-    assert!(seen > 30, "only {seen} links were found");
-    assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
+    assert!(seen > 30, "found only {seen} links");
+    assert!(
+        broken_links.is_empty(),
+        "broken links:\n{}",
+        broken_links.join("\n")
+    );
 }

@@ -1,4 +1,4 @@
-//! The pages, the error messages and the metrics that users see.
+//! Tests of the pages, the error messages and the metrics.
 
 mod links;
 mod messages;

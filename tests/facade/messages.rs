@@ -1,4 +1,4 @@
-//! Snapshots of the text that users read: error messages and a rendered inspection.
+//! Snapshots of error messages and of a formatted inspection.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Checks the metrics of a client with a recorder of the `metrics` facade.
+//! Tests of a client's metrics, with a recorder of the `metrics` facade.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 
-/// Keeps all metrics, by their names and labels.
+/// A recorder that keeps all metrics by name and labels.
 #[derive(Default)]
-struct Kept {
+struct TestRecorder {
     counters: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
     gauges: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
     histograms: Mutex<BTreeMap<String, Arc<Samples>>>,
@@ -29,7 +29,7 @@ impl HistogramFn for Samples {
     }
 }
 
-/// `name{label=value,…}`, the labels in order.
+/// Formats a metric as `name{label=value,…}`, with sorted labels.
 fn series(key: &Key) -> String {
     let mut labels: Vec<_> = key
         .labels()
@@ -44,7 +44,7 @@ fn entry<T: Default>(map: &Mutex<BTreeMap<String, Arc<T>>>, key: &Key) -> Arc<T>
     Arc::clone(map.entry(series(key)).or_default())
 }
 
-impl Recorder for &'static Kept {
+impl Recorder for &'static TestRecorder {
     fn describe_counter(&self, name: KeyName, _: Option<Unit>, _: SharedString) {
         self.describe(&name);
     }
@@ -65,7 +65,7 @@ impl Recorder for &'static Kept {
     }
 }
 
-impl Kept {
+impl TestRecorder {
     fn describe(&self, name: &KeyName) {
         let mut described = self.described.lock().expect("no panic");
         described.push(name.as_str().to_owned());
@@ -104,9 +104,9 @@ impl Kept {
 }
 
 /// Runs `body` in paused time with a new recorder.
-fn recorded(body: impl Future<Output = ()>) -> &'static Kept {
-    let kept: &'static Kept = Box::leak(Box::default());
-    metrics::with_local_recorder(&kept, || {
+fn record(body: impl Future<Output = ()>) -> &'static TestRecorder {
+    let recorder: &'static TestRecorder = Box::leak(Box::default());
+    metrics::with_local_recorder(&recorder, || {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -114,7 +114,7 @@ fn recorded(body: impl Future<Output = ()>) -> &'static Kept {
             .expect("a runtime")
             .block_on(body);
     });
-    kept
+    recorder
 }
 
 const fn secs(secs: u64) -> Duration {
@@ -122,7 +122,7 @@ const fn secs(secs: u64) -> Duration {
 }
 
 /// Two clients contend for a lock. One of them is disconnected while it holds the lock.
-async fn story() {
+async fn scenario() {
     let server = SimServer::new(7);
     let network = server.client("a");
     let (a, b) = (
@@ -161,10 +161,10 @@ async fn story() {
 }
 
 #[test]
-fn what_happens_is_counted_once() {
-    let kept = recorded(story());
+fn each_event_is_counted_once() {
+    let recorder = record(scenario());
     let acquired = |mode: &str, outcome: &str| {
-        kept.count(&format!(
+        recorder.count(&format!(
             "leasehold_acquisitions_total{{mode={mode},outcome={outcome}}}"
         ))
     };
@@ -175,50 +175,50 @@ fn what_happens_is_counted_once() {
     assert_eq!(acquired("permits", "refused"), 1);
     assert_eq!(acquired("permits", "acquired"), 1);
     assert_eq!(acquired("shared", "acquired"), 1);
-    assert_eq!(kept.count("leasehold_queued_total{mode=exclusive}"), 2);
-    assert!(kept.count("leasehold_polls_total{outcome=queued}") >= 2);
-    assert!(kept.count("leasehold_renewals_total{outcome=renewed}") >= 1);
-    assert!(kept.count("leasehold_renewals_total{outcome=failed}") >= 1);
+    assert_eq!(recorder.count("leasehold_queued_total{mode=exclusive}"), 2);
+    assert!(recorder.count("leasehold_polls_total{outcome=queued}") >= 2);
+    assert!(recorder.count("leasehold_renewals_total{outcome=renewed}") >= 1);
+    assert!(recorder.count("leasehold_renewals_total{outcome=failed}") >= 1);
     for (mode, reason) in [("exclusive", "deadline"), ("shared", "clock_stepped")] {
         let series = format!("leasehold_losses_total{{mode={mode},reason={reason}}}");
-        assert_eq!(kept.count(&series), 1, "{series}");
+        assert_eq!(recorder.count(&series), 1, "{series}");
     }
-    // Each client notices the loss by itself.
-    let steps = kept.count("leasehold_clock_steps_total{}");
+    // Each client notices the step separately.
+    let steps = recorder.count("leasehold_clock_steps_total{}");
     assert!((1..=2).contains(&steps), "{steps}");
-    let ended = |by: &str, outcome: &str| {
-        kept.count(&format!(
+    let releases = |by: &str, outcome: &str| {
+        recorder.count(&format!(
             "leasehold_releases_total{{by={by},outcome={outcome}}}"
         ))
     };
-    assert_eq!(ended("release", "released"), 1);
-    assert_eq!(ended("background", "released"), 1);
-    assert_eq!(ended("background", "left"), 1);
-    // The wait that timed out, and the guard that was lost.
-    assert_eq!(ended("background", "not_held"), 2);
-    assert!(kept.count("leasehold_release_retries_total{}") >= 1);
-    // Each guard is gone and was counted once. The last one ended by its loss.
+    assert_eq!(releases("release", "released"), 1);
+    assert_eq!(releases("background", "released"), 1);
+    assert_eq!(releases("background", "left"), 1);
+    // One is the wait that timed out, the other the lost guard.
+    assert_eq!(releases("background", "not_held"), 2);
+    assert!(recorder.count("leasehold_release_retries_total{}") >= 1);
+    // Every guard was dropped or lost, and counted once.
     for mode in ["exclusive", "shared", "permits"] {
-        let guards = kept.gauge(&format!("leasehold_guards{{mode={mode}}}"));
+        let guards = recorder.gauge(&format!("leasehold_guards{{mode={mode}}}"));
         assert!(guards.abs() < f64::EPSILON, "{mode}: {guards}");
     }
 }
 
 #[test]
-fn times_are_measured_in_seconds_on_the_clock_of_the_backend() {
-    let kept = recorded(story());
-    let waits = kept.samples("leasehold_wait_seconds{mode=exclusive,outcome=timed_out}");
+fn times_are_in_seconds_on_the_backends_clock() {
+    let recorder = record(scenario());
+    let waits = recorder.samples("leasehold_wait_seconds{mode=exclusive,outcome=timed_out}");
     assert!(
         matches!(waits[..], [wait] if (2.0..2.1).contains(&wait)),
         "{waits:?}"
     );
-    let held = kept.samples("leasehold_hold_seconds{mode=exclusive,outcome=ended}");
+    let held = recorder.samples("leasehold_hold_seconds{mode=exclusive,outcome=ended}");
     assert!(
         matches!(held[..], [held] if (4.0..4.1).contains(&held)),
         "{held:?}"
     );
-    // The lock is lost at its deadline: the lease less the drift allowance.
-    let lost = kept.samples("leasehold_hold_seconds{mode=exclusive,outcome=lost}");
+    // The deadline is the end of the lease, less the drift allowance.
+    let lost = recorder.samples("leasehold_hold_seconds{mode=exclusive,outcome=lost}");
     assert!(
         matches!(lost[..], [held] if (8.8..9.0).contains(&held)),
         "{lost:?}"
@@ -226,43 +226,43 @@ fn times_are_measured_in_seconds_on_the_clock_of_the_backend() {
 }
 
 #[test]
-fn a_live_guard_shows_in_the_gauge() {
-    let kept = recorded(async {
+fn gauge_counts_live_guards() {
+    let recorder = record(async {
         let locks = LockClient::new(SimServer::new(7).client("a"));
         let lock = locks.rw_lock("k").expect("valid");
         let guards = (lock.read().await, lock.read().await);
         std::mem::forget(guards);
     });
-    let live = kept.gauge("leasehold_guards{mode=shared}");
+    let live = recorder.gauge("leasehold_guards{mode=shared}");
     assert!((live - 2.0).abs() < f64::EPSILON, "{live}");
 }
 
 #[test]
-fn the_gauge_follows_conversions() {
-    let kept = recorded(async {
+fn gauge_follows_conversions() {
+    let recorder = record(async {
         let locks = LockClient::new(SimServer::new(7).client("a"));
         let lock = locks.rw_lock("k").expect("valid");
         let guard = lock.write().await.expect("free");
         let guard = guard.downgrade().await.expect("converted");
         let upgraded = guard.try_upgrade().await.expect("converted");
         let Upgrade::Upgraded(guard) = upgraded else {
-            panic!("nobody else reads")
+            panic!("not upgraded")
         };
         let guard = guard.downgrade().await.expect("converted");
         guard.release().await.expect("released");
         std::mem::forget(lock.write().await.expect("free").downgrade().await);
     });
-    let guards =
-        ["exclusive", "shared"].map(|mode| kept.gauge(&format!("leasehold_guards{{mode={mode}}}")));
+    let guards = ["exclusive", "shared"]
+        .map(|mode| recorder.gauge(&format!("leasehold_guards{{mode={mode}}}")));
     assert!(guards[0].abs() < f64::EPSILON, "{guards:?}");
     assert!((guards[1] - 1.0).abs() < f64::EPSILON, "{guards:?}");
 }
 
 #[test]
-fn all_are_described_and_none_carries_a_key() {
-    let kept = recorded(story());
-    let described = kept.described.lock().expect("no panic");
-    let names = kept.names();
+fn metrics_are_described_and_contain_no_key() {
+    let recorder = record(scenario());
+    let described = recorder.described.lock().expect("no panic");
+    let names = recorder.names();
     assert!(names.len() > 10, "{names:?}");
     for series in names {
         let name = series.split('{').next().expect("a name");
@@ -272,10 +272,10 @@ fn all_are_described_and_none_carries_a_key() {
 }
 
 #[test]
-fn the_table_of_metrics_is_complete() {
+fn docs_list_every_metric() {
     let page = include_str!("../../docs/observability.md");
-    let kept = recorded(story());
-    for name in &*kept.described.lock().expect("no panic") {
+    let recorder = record(scenario());
+    for name in &*recorder.described.lock().expect("no panic") {
         assert!(page.contains(&format!("| `{name}` |")), "{name}");
     }
 }
