@@ -212,7 +212,7 @@ fn times_are_in_seconds_on_the_backends_clock() {
         matches!(waits[..], [wait] if (2.0..2.1).contains(&wait)),
         "{waits:?}"
     );
-    let held = recorder.samples("leasehold_hold_seconds{mode=exclusive,outcome=ended}");
+    let held = recorder.samples("leasehold_hold_seconds{mode=exclusive,outcome=released}");
     assert!(
         matches!(held[..], [held] if (4.0..4.1).contains(&held)),
         "{held:?}"
