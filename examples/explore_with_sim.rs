@@ -132,20 +132,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_missing_token_is_found() {
+    fn missing_token_is_found() {
         let failure = exploration().find(|sim| scenario(sim, false));
         let failure = failure.expect("the bug is found");
         assert!(failure.reason.contains("an addition is lost"), "{failure}");
     }
 
     #[test]
-    fn with_the_token_no_addition_is_lost() {
+    fn token_prevents_lost_additions() {
         exploration().check(|sim| scenario(sim, true));
     }
 
     /// Checks every possible order of a small scenario: two workers that try once.
     #[test]
-    fn exactly_one_of_two_concurrent_tries_succeeds() {
+    fn one_of_two_concurrent_tries_succeeds() {
         let runs = Exploration::new().check_all(|sim| async move {
             let tries = ["ann", "bob"].map(|name| {
                 let locks = LockClient::new(sim.client(name));

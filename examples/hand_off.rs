@@ -1,5 +1,5 @@
 //! A web request takes a lock and answers at once. A worker in another process does the long part
-//! under the same lock, which stays held in between.
+//! under the same lock. Nobody else can take the lock in between.
 
 mod common;
 

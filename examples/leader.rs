@@ -26,8 +26,8 @@ async fn run_for_leader(
         .await;
     match led {
         Ok(Ok(())) => println!("{name} resigns"),
-        // Not an emergency: another process leads now, and commands of this one carry an older
-        // term.
+        // Another process may lead now. Followers ignore late commands of this one, because their
+        // term is lower.
         Err(Error::Lost { reason, .. }) => println!("{name} loses the leadership: {reason}"),
         Ok(Err(other)) | Err(other) => return Err(other.into()),
     }

@@ -68,7 +68,7 @@ mod tests {
     /// The server executes the acquire, but its reply is lost. This is the worst moment for a
     /// failure.
     #[tokio::test(start_paused = true)]
-    async fn a_lost_reply_leaves_no_lock_behind() {
+    async fn lost_reply_leaves_no_lock_behind() {
         let server = SimServer::new(1);
         let backend = server.client("a");
         let locks = LockClient::new(backend.clone());
@@ -83,19 +83,19 @@ mod tests {
 
     /// The first machine hangs while it holds the lock.
     #[tokio::test(start_paused = true)]
-    async fn the_lock_of_a_machine_that_hangs_is_free_after_its_lease() {
+    async fn lock_of_a_hung_machine_is_free_after_its_lease() {
         let server = SimServer::new(1);
         let shop = Shop::default();
         let (hanging, b) = (server.client("a"), LockClient::new(server.client("b")));
         let a = LockClient::new(hanging.clone());
         let _held = a
             .mutex("order:7")
-            .expect("a key")
+            .expect("a valid key")
             .lock()
             .await
             .expect("free");
         hanging.pause();
-        shop.charge(&b, 7).await.expect("in the end");
+        shop.charge(&b, 7).await.expect("charged after the lease");
         let waited = server.elapsed();
         assert!(
             waited >= Duration::from_secs(30) && waited < Duration::from_secs(32),

@@ -39,7 +39,7 @@ fn main() -> Result<()> {
             fence: FencingToken::new(0),
         };
 
-        // `fixed_lease` turns renewal off, as if all of Ann's process were paused.
+        // `fixed_lease` turns renewal off, as if Ann's whole process were paused.
         let lease = Duration::from_secs(1);
         let anns = ann
             .mutex("account:7")?
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
             anns.fencing_token()?
         );
 
-        let bobs = bob.mutex("account:7")?.lock().await?; // waits until Ann's lease is over
+        let bobs = bob.mutex("account:7")?.lock().await?; // waits until Ann's lease expires
         let changed = row.update(row.balance + 50, bobs.fencing_token()?);
         println!(
             "bob adds 50 under token {}: {changed} row changed",

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_worker_that_hangs_sends_nothing_after_it_lost_the_lock() {
+    async fn hung_worker_sends_nothing_after_losing_the_lock() {
         let (server, sent) = (SimServer::new(1), Sent::default());
         let machines = ["ann", "bob"].map(|name| server.client(name));
         let [ann, bob] = machines.clone().map(LockClient::new);

@@ -1,4 +1,4 @@
-//! The frame of the tour: processes, a clock, printed lines, and checks that must pass.
+//! Support for the sections: processes, a clock, printed lines, and checks that must pass.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -76,21 +76,21 @@ impl Tour {
     }
 
     /// Prints what a process does, with the time.
-    pub(crate) fn print(&mut self, process: &Process, what: impl Display) -> Result<()> {
+    pub(crate) fn print(&mut self, process: &Process, text: impl Display) -> Result<()> {
         let at = self.began.elapsed().as_secs_f64();
-        writeln!(self.out, "  {at:4.1} s  {:<5} {what}", process.name)?;
+        writeln!(self.out, "  {at:4.1} s  {:<5} {text}", process.name)?;
         Ok(())
     }
 
     /// Prints what a process does at a time that varies, such as after the next renewal.
-    pub(crate) fn print_untimed(&mut self, process: &Process, what: impl Display) -> Result<()> {
-        writeln!(self.out, "    then    {:<5} {what}", process.name)?;
+    pub(crate) fn print_untimed(&mut self, process: &Process, text: impl Display) -> Result<()> {
+        writeln!(self.out, "    then    {:<5} {text}", process.name)?;
         Ok(())
     }
 
     /// Prints a remark.
-    pub(crate) fn note(&mut self, what: impl Display) -> Result<()> {
-        writeln!(self.out, "          {what}")?;
+    pub(crate) fn note(&mut self, text: impl Display) -> Result<()> {
+        writeln!(self.out, "          {text}")?;
         Ok(())
     }
 
@@ -99,10 +99,10 @@ impl Tour {
     /// # Panics
     /// If the check fails.
     #[track_caller]
-    pub(crate) fn check(&mut self, passed: bool, what: impl Display) -> Result<()> {
-        assert!(passed, "the check failed: {what}");
+    pub(crate) fn check(&mut self, passed: bool, text: impl Display) -> Result<()> {
+        assert!(passed, "the check failed: {text}");
         self.checks += 1;
-        writeln!(self.out, "       ok {what}")?;
+        writeln!(self.out, "       ok {text}")?;
         Ok(())
     }
 

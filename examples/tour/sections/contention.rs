@@ -17,13 +17,19 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
 
     let bobs_mutex = bob.locks.mutex(key)?;
     match bobs_mutex.try_lock().await? {
-        Outcome::Held(held) => {
-            let by = held
+        Outcome::Held(contention) => {
+            let holder = contention
                 .holder
                 .as_ref()
                 .map_or("nobody", |label| label.as_str());
-            tour.print(&bob, format_args!("tries, and learns that {by} holds it"))?;
-            tour.check(by == "ann", "contention is a value, and names the holder")?;
+            tour.print(
+                &bob,
+                format_args!("tries, and learns that {holder} holds it"),
+            )?;
+            tour.check(
+                holder == "ann",
+                "contention is a value, and names the holder",
+            )?;
         }
         other => return Err(format!("bob should learn who holds it, not {other:?}").into()),
     }

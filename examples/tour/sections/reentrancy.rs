@@ -1,4 +1,4 @@
-//! Nested holds of one owner, and an acquire whose reply is lost.
+//! One owner nests holds, and an acquire loses its reply.
 
 use leasehold::{Outcome, ReleaseOutcome};
 
@@ -51,8 +51,8 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     ann.connection.lose_next_reply();
     let guard = mutex.lock().await?;
     tour.print(&ann, "locks it again; the reply is lost, and she retries")?;
-    let held = ann.locks.inspect(key).await?;
-    let holds: Vec<u32> = held.holders().iter().map(|holder| holder.holds).collect();
+    let seen = ann.locks.inspect(key).await?;
+    let holds: Vec<u32> = seen.holders().iter().map(|holder| holder.holds).collect();
     tour.check(
         ann.connection.has_lost_reply() && holds == [1],
         "a command that arrives twice counts once",
