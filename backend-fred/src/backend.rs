@@ -1,24 +1,35 @@
 //! The backend and its constructors.
 
+use std::fmt;
+
 use fred::clients::{Client, Pool};
 use fred::types::Builder;
+use leasehold_api::{LockBackend, forward_lock_backend};
 use leasehold_redis_common::connection::ConnectError;
-use leasehold_redis_common::{Backend, Options, impl_lock_backend};
+use leasehold_redis_common::{Backend, Options};
 
 use crate::connection::{FredConnector, UserClients};
 
-/// A [`LockBackend`](leasehold_api::LockBackend) on a Redis server, through the [`fred`] crate.
+/// A [`LockBackend`] on a Redis server, through the [`fred`] crate.
 ///
-/// A `LockClient` takes it as it is. To use one backend in several clients, share it as an
-/// `Arc<FredBackend>`.
+/// Pass it to `LockClient::new`. To use one backend in several clients, share an `Arc<FredBackend>`.
 pub struct FredBackend(Backend<FredConnector>);
 
-impl_lock_backend!(FredBackend);
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for FredBackend {
+    forward_lock_backend!(|backend| backend.0; all);
+}
+
+impl fmt::Debug for FredBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt_as("FredBackend", f)
+    }
+}
 
 impl FredBackend {
     /// Connects to the server at `url`, with the default [`Options`].
     ///
-    /// Takes 500 ms at most, the default of
+    /// Takes at most 500 ms, the default of
     /// [`with_connect_timeout`](Options::with_connect_timeout).
     ///
     /// # Errors
@@ -49,10 +60,11 @@ impl FredBackend {
 
     /// Connects to the server at `url`.
     ///
-    /// Takes as long as [`with_connect_timeout`](Options::with_connect_timeout) allows, at most.
+    /// [`with_connect_timeout`](Options::with_connect_timeout) limits the time that this takes.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of range.
+    /// The errors of [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of
+    /// range.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
@@ -79,12 +91,13 @@ impl FredBackend {
         Ok(Self(Backend::connect(connector, options).await?))
     }
 
-    /// Opens its connections with your configuration. The first call opens the first one.
+    /// Creates a backend that opens its connections with your configuration. The first call opens
+    /// the first connection.
     ///
-    /// The backend has everything that it has with a URL. The server, user, database and TLS
-    /// settings of the builder apply; the protocol is that of `options`. The backend sends each
-    /// command once and replaces connections itself, so a reconnect policy has no effect. For a
-    /// [`Config`] use [`Builder::from_config`].
+    /// The backend has the same features as with a URL. The server, user, database and TLS settings
+    /// of the builder apply. The protocol version comes from `options`. The backend sends each
+    /// command once and replaces connections itself, so a reconnect policy has no effect. If you
+    /// have a [`Config`], use [`Builder::from_config`].
     ///
     /// [`Config`]: fred::types::config::Config
     ///
@@ -112,11 +125,11 @@ impl FredBackend {
         Ok(Self(Backend::new(connector, options)?))
     }
 
-    /// Uses the connection of your client. Call `init` on the client before.
+    /// Creates a backend on the connection of your client. Call `init` on the client first.
     ///
-    /// The backend can't open others, so it has no push and no independent renewal. See
-    /// [the crate's documentation](crate#bringing-your-own-client) for what that means and for how
-    /// to set up such a client.
+    /// The backend can't open other connections, so it has no push and no independent renewal. See
+    /// [Bringing your own client](crate#bringing-your-own-client) for the consequences, and for the
+    /// requirements on your client.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range.
@@ -145,9 +158,9 @@ impl FredBackend {
         Self::from_user(UserClients::Client(client), options)
     }
 
-    /// Uses the connections of your pool. Call `init` on the pool before.
+    /// Creates a backend on the connections of your pool. Call `init` on the pool first.
     ///
-    /// Otherwise as [`from_client`](Self::from_client).
+    /// Otherwise like [`from_client`](Self::from_client).
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range.

@@ -28,34 +28,34 @@ use tokio::time::timeout;
 
 use crate::error::failure;
 
-/// The number of messages that the library buffers for the task that reads them at once. If more
-/// arrive, some are lost, and the library says so.
+/// The number of messages that the library buffers. If the task that reads them falls behind, some
+/// are lost, and the library reports that.
 const MESSAGE_BUFFER: usize = 1_024;
-/// The library reports a new connection with an event that can be missed.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// The library drops a command on a user's client, if it wasn't sent yet, this long after the
-/// caller's limit. The caller's limit must end first.
+/// How often to ask whether the client is connected: the library's event can be missed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The timeout of a command on a user's client is longer than the caller's by this much, so that the
+/// caller's always fires first. After it, the library discards a command that it has not sent yet.
 const DISCARD_AFTER: Duration = Duration::from_millis(50);
 
 /// Opens connections, or shares the user's.
 pub(crate) enum FredConnector {
     /// Builds a client for each connection.
     Own(Box<Builder>),
-    /// The user's clients, which reconnect by themselves.
+    /// Uses the user's clients, which reconnect by themselves.
     User(UserClients),
 }
 
-/// The clients of a user.
+/// The user's clients.
 #[derive(Clone)]
 pub(crate) enum UserClients {
     /// One connection.
     Client(Client),
-    /// Several.
+    /// Several connections.
     Pool(Pool),
 }
 
 impl FredConnector {
-    /// Connections to the server that `url` names.
+    /// Creates a connector for the server at `url`.
     pub(crate) fn from_url(url: &str, options: &Options) -> Result<Self, ConnectError> {
         check_url(url)?;
         let config =
@@ -63,15 +63,15 @@ impl FredConnector {
         Self::own(&Builder::from_config(config), options)
     }
 
-    /// Connections as `builder` makes them, but with the given protocol and without reconnecting. A
-    /// client that reconnected by itself would send commands again, and hide which server it is
-    /// connected to.
+    /// Creates a connector with the settings of `builder`, but with the protocol version of `options`
+    /// and without reconnects. A client that reconnects by itself sends commands again, and hides
+    /// which server it is connected to.
     pub(crate) fn own(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let Some(config) = builder.get_config() else {
             let error = Error::new(ErrorKind::Config, "it has no client configuration");
             return Err(ConnectError::unusable("builder", &error));
         };
-        // A fresh one, because a reconnect policy cannot be taken away.
+        // A new builder, because a reconnect policy can't be removed.
         let mut own = Builder::from_config(config.clone());
         own.set_connection_config(builder.get_connection_config().clone())
             .set_performance_config(builder.get_performance_config().clone())
@@ -87,7 +87,7 @@ impl FredConnector {
                 config.connection_timeout = options.connect_timeout;
                 config.internal_command_timeout = options.connect_timeout;
             })
-            // The caller has a limit; one of the library would need a timer of the caller's runtime.
+            // The caller has its own time limit. The library's would need the caller's timer.
             .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
         Ok(Self::Own(Box::new(own)))
     }
@@ -130,7 +130,7 @@ impl Connector for FredConnector {
         let messages = client.message_rx();
         let (driver, router) = connect(&client).await.map_err(failure)?;
         if let Some(events) = events {
-            tokio::spawn(pump(messages, router, events));
+            tokio::spawn(forward_messages(messages, router, events));
         }
         Ok(FredConnection::new(
             Clients::Own { client, driver },
@@ -139,12 +139,12 @@ impl Connector for FredConnector {
     }
 }
 
-/// Starts the library's task for a connection, and waits until it is connected.
+/// Starts the library's task for a connection, and waits until the client is connected.
 async fn connect(client: &Client) -> Result<(Driver, ConnectHandle), Error> {
     let mut router = client.connect();
     let driver = Driver(router.abort_handle());
     loop {
-        let connected = pin!(timeout(LOOK_AGAIN, client.wait_for_connect()));
+        let connected = pin!(timeout(CHECK_INTERVAL, client.wait_for_connect()));
         match select(connected, &mut router).await {
             Either::Left((Ok(Ok(())), _)) => return Ok((driver, router)),
             Either::Left((Ok(Err(error)), _)) | Either::Right((Ok(Err(error)), _)) => {
@@ -158,8 +158,8 @@ async fn connect(client: &Client) -> Result<(Driver, ConnectHandle), Error> {
     }
 }
 
-/// Reads messages from the library's bounded buffer, and reports the end of the connection.
-async fn pump(
+/// Forwards messages, and reports the end of their connection.
+async fn forward_messages(
     mut messages: Receiver<Message>,
     mut router: ConnectHandle,
     events: UnboundedSender<ConnectionEvent>,
@@ -178,7 +178,7 @@ async fn pump(
             return;
         }
     }
-    // Fails if nobody listens any more.
+    // Fails if the receiver was dropped.
     let _ = events.send(ConnectionEvent::Closed);
 }
 
@@ -194,16 +194,16 @@ impl Drop for Driver {
 /// One connection. Dropping it closes it, unless it is the user's.
 pub(crate) struct FredConnection {
     clients: Clients,
-    /// Runs the commands of a user's client: an abandoned command must still reach its timeout.
-    /// Otherwise the library would send it later, even over the next connection.
+    /// Runs the commands on a user's client, so that a command reaches its timeout even if the caller
+    /// drops the call. Otherwise the library would send it later, even over the next connection.
     handle: Handle,
     limits: fred::types::config::Options,
     /// The number of answers from each of the user's connections.
-    heard: Vec<Arc<AtomicU64>>,
+    answers: Vec<Arc<AtomicU64>>,
 }
 
 enum Clients {
-    /// Opened here.
+    /// Opened by the backend.
     Own { client: Client, driver: Driver },
     /// The user's.
     User(UserClients),
@@ -217,7 +217,7 @@ impl FredConnection {
             Clients::User(UserClients::Pool(pool)) => (pool.clients().len(), true),
         };
         Self {
-            heard: (0..connections).map(|_| Arc::default()).collect(),
+            answers: (0..connections).map(|_| Arc::default()).collect(),
             clients,
             handle: Handle::current(),
             limits: fred::types::config::Options {
@@ -243,7 +243,7 @@ impl Connection for FredConnection {
     async fn eval(&self, name: &'static str, script: &str, call: &Call) -> Result<Bytes, Failure> {
         let elements = call.elements();
         let pieces = || call.keys().chain(call.args());
-        // All in one buffer, because the library clones each argument.
+        // One buffer for all arguments, because the library clones each of them.
         let mut all = Vec::with_capacity(script.len() + call.bytes());
         all.extend_from_slice(script.as_bytes());
         pieces().for_each(|piece| all.extend_from_slice(piece));
@@ -285,25 +285,25 @@ impl Connection for FredConnection {
         let Clients::Own { client, .. } = &self.clients else {
             return Err(Failure::lost("a shared connection cannot subscribe"));
         };
-        // The library returns once it has sent the command, and drops the answer. It drops a
-        // refusal too, or takes it for the answer to the next command. So ask the server over the
+        // The library returns once it has sent the command, and drops the answer. It also drops an
+        // error reply, or mistakes it for the answer to the next command. So ask the server over the
         // same connection, which answers commands in order.
         client.subscribe(channel).await.map_err(failure)?;
         let subscribed = match client.protocol_version() {
-            RespVersion::RESP3 => self.is_listed_as_subscribed().await?,
-            RespVersion::RESP2 => self.takes_only_subscriptions().await?,
+            RespVersion::RESP3 => self.is_subscribed().await?,
+            RespVersion::RESP2 => self.is_subscribed_resp2().await?,
         };
         if subscribed {
             return Ok(());
         }
         Err(Failure::misconfigured(
-            "SUBSCRIBE was refused: no access to the channel, or not to the command",
+            "SUBSCRIBE was refused: no access to the channel or the command",
         ))
     }
 }
 
 impl FredConnection {
-    async fn is_listed_as_subscribed(&self) -> Result<bool, Failure> {
+    async fn is_subscribed(&self) -> Result<bool, Failure> {
         let arguments = vec![Value::from("INFO")];
         match self.send("CLIENT", ClusterHash::Random, arguments).await? {
             Value::String(text) => Ok(text.contains(" sub=1 ")),
@@ -311,8 +311,8 @@ impl FredConnection {
         }
     }
 
-    /// Over RESP2, a subscribed connection answers a PING with a message.
-    async fn takes_only_subscriptions(&self) -> Result<bool, Failure> {
+    /// With RESP2, a subscribed connection answers PING with an array.
+    async fn is_subscribed_resp2(&self) -> Result<bool, Failure> {
         match self.send("PING", ClusterHash::Random, Vec::new()).await? {
             Value::Array(_) => Ok(true),
             Value::String(_) => Ok(false),
@@ -330,8 +330,8 @@ impl FredConnection {
             Clients::Own { client, .. } | Clients::User(UserClients::Client(client)) => (client, 0),
             Clients::User(UserClients::Pool(pool)) => {
                 let client = pool.next_connected();
-                let is_it = |member: &Client| std::ptr::eq(member, client);
-                let member = pool.clients().iter().position(is_it);
+                let is_same = |member: &Client| std::ptr::eq(member, client);
+                let member = pool.clients().iter().position(is_same);
                 (client, member.unwrap_or_default())
             }
         };
@@ -342,14 +342,14 @@ impl FredConnection {
             ));
         }
         let command = CustomCommand::new_static(name, hash, false);
-        // `custom` is the one way of sending that these limits hold for.
+        // Only `custom` respects these limits.
         let limited = client.with_options(&self.limits);
         match &self.clients {
             Clients::Own { .. } => limited.custom(command, arguments).await.map_err(failure),
             Clients::User(_) => {
-                let heard = Arc::clone(&self.heard[member]);
-                let sent = to_its_end(limited, command, arguments, heard);
-                match self.handle.spawn(sent).await {
+                let answers = Arc::clone(&self.answers[member]);
+                let call = run_to_completion(limited, command, arguments, answers);
+                match self.handle.spawn(call).await {
                     Ok(answer) => answer.map_err(failure),
                     Err(_) => Err(Failure::lost("the runtime is shutting down")),
                 }
@@ -358,33 +358,33 @@ impl FredConnection {
     }
 }
 
-/// Runs a command on a user's client to its end, though its caller may give up before.
-async fn to_its_end(
+/// Runs a command on a user's client to completion, even if the caller gives up.
+async fn run_to_completion(
     limited: WithOptions<Client>,
     command: CustomCommand,
     arguments: Vec<Value>,
-    heard: Arc<AtomicU64>,
+    answers: Arc<AtomicU64>,
 ) -> Result<Value, Error> {
-    let before = heard.load(Ordering::Relaxed);
+    let before = answers.load(Ordering::Relaxed);
     let answer = limited.custom(command, arguments).await;
     match &answer {
         Err(error) if *error.kind() == ErrorKind::Timeout => {
-            revive(&limited, &heard, before).await;
+            reconnect_if_silent(&limited, &answers, before).await;
         }
         _ => {
-            heard.fetch_add(1, Ordering::Relaxed);
+            answers.fetch_add(1, Ordering::Relaxed);
         }
     }
     answer
 }
 
-/// Makes a user's client that didn't answer in time reconnect, which it doesn't do by itself,
-/// unless another answer came from it meanwhile.
-async fn revive(client: &Client, heard: &AtomicU64, before: u64) {
-    let silent = heard.compare_exchange(before, before + 1, Ordering::Relaxed, Ordering::Relaxed);
-    // A client without a policy would never connect again.
+/// Reconnects a user's client that did not answer in time, unless another answer has arrived since.
+/// The client doesn't do that by itself.
+async fn reconnect_if_silent(client: &Client, answers: &AtomicU64, before: u64) {
+    let silent = answers.compare_exchange(before, before + 1, Ordering::Relaxed, Ordering::Relaxed);
+    // A client without a policy would never reconnect.
     if silent.is_ok() && client.has_reconnect_policy() {
-        // If this fails, the next call fails too.
+        // If this fails, so does the next call.
         let _ = client.force_reconnection().await;
     }
 }

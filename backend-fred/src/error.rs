@@ -1,4 +1,4 @@
-//! Classifies the library's errors by what they say about the command.
+//! Classifies the library's errors by how far the command got.
 
 use fred::error::{Error, ErrorKind};
 use leasehold_redis_common::connection::{Failure, FailureKind};
@@ -9,7 +9,7 @@ pub(crate) fn failure(error: Error) -> Failure {
             Failure::lost(error.to_string())
         }
         (ErrorKind::Backpressure, _) => Failure::new(FailureKind::Refused, error.to_string()),
-        // The library has kinds for few of the server's errors, but keeps their words.
+        // The library has few kinds for the server's errors, but keeps their text.
         (_, Some((code, message))) => Failure::answered(code, message),
         (ErrorKind::Config | ErrorKind::Url, None) => Failure::misconfigured(error.to_string()),
         _ => Failure::lost(error.to_string()),
@@ -17,7 +17,7 @@ pub(crate) fn failure(error: Error) -> Failure {
     failure.with_cause(error)
 }
 
-/// The first word of an error reply, and the rest; `None` for the library's own sentences.
+/// The first word of an error reply, and the rest. `None` for the library's own messages.
 fn reply_code(details: &str) -> Option<(&str, &str)> {
     let (code, message) = details.split_once(' ').unwrap_or((details, ""));
     let is_code = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_says_is_told_apart_by_what_it_means_for_the_command() {
+    fn library_errors_are_classified() {
         use ErrorClass::{NoScript, OutcomeUnknown, Rejected, Unavailable};
         use FailureKind::{Answered, Lost, Misconfigured, Refused};
         let server = |text| error(ErrorKind::Unknown, text);

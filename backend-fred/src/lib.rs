@@ -19,19 +19,19 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | prefix of all keys and channels; the same for all clients that share locks |
-//! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | longest single call, connecting included |
-//! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | longest attempt to connect, checks included |
-//! | [`with_resp`](Options::with_resp) | RESP3 | protocol of the connections that the backend opens |
+//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | prefix of all keys and channels; must be the same for clients that share locks |
+//! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | limit of a single call, including the time to connect |
+//! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | limit of an attempt to connect, including checks of the server |
+//! | [`with_resp`](Options::with_resp) | RESP3 | protocol version of the connections that the backend opens |
 //!
 //! # Connections
 //! A backend made from a URL or a `Builder` opens
-//! - a connection for commands, by the first call;
-//! - a connection for renewals, by the first acquired lock. A separate thread drives it, so a
+//! - a connection for commands, at the first call;
+//! - a connection for renewals, when it acquires the first lock. A separate thread drives it, so a
 //!   program that blocks its runtime keeps its locks;
 //! - a connection for each session that listens.
 //!
-//! Each connection is a separate client without a reconnect policy, and speaks RESP3 unless the
+//! Each connection is a separate client without a reconnect policy, and uses RESP3 unless the
 //! options say RESP2. A connection that the server closes is replaced at once. A silent one is
 //! replaced as soon as another one works. The backend never sends a call twice, except with `EVAL`
 //! after the server has said that it doesn't know the script.
@@ -49,31 +49,32 @@
 //! | `Client`, initialised | [`from_client`](FredBackend::from_client) | no | no | restart, cut, silence, if it has a reconnect policy |
 //! | `Pool`, initialised | [`from_pool`](FredBackend::from_pool) | no | no | the same |
 //!
-//! Without push, a waiter learns of its grant by its next poll, at most a second later. Without
+//! Without push, a waiter learns of its grant at its next poll, at most a second later. Without
 //! independent renewal, a program that blocks all threads of its runtime for longer than a lease
 //! loses its locks.
 //!
 //! Requirements on your own client:
-//! - Set a reconnect policy without an end and with short pauses (`new_constant(0, 50)`). It decides
-//!   how soon locks work again after the server does. A client without a policy never recovers.
-//!   The backend calls `force_reconnection` on a connection that is silent for the call timeout.
-//! - Attempts and timeouts need no setting. The backend sends each command with one attempt and a
-//!   separate timeout, and a command fails at once while there is no connection. For your other
-//!   commands `max_command_attempts = 1` is still a good idea.
+//! - Set a reconnect policy with unlimited attempts and short pauses (`new_constant(0, 50)`). It
+//!   decides how soon locks work again after the server does. A client without a policy never
+//!   recovers. The backend calls `force_reconnection` on a connection that is silent for the call
+//!   timeout.
+//! - You don't need to set attempts and timeouts. The backend sends each command with one attempt
+//!   and a separate timeout, and a command fails at once while there is no connection. For your
+//!   other commands `max_command_attempts = 1` is still a good idea.
 //! - Don't block the client with other commands (`BLPOP`, `WAIT`). Renewals use it too.
 //! - Connect it to one server, not to a replica. Clustered clients aren't supported.
 //!
 //! # Errors
 //! | what happened | [`BackendError`](leasehold_api::BackendError) |
 //! |---|---|
-//! | no connection within its time, or refused; `READONLY`, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, `OOM`, `NOREPLICAS`, `MISCONF` | `Unavailable`: not executed |
-//! | connection broken or silent after the command was sent, no answer in time, an answer that makes no sense | `OutcomeUnknown` |
+//! | no connection in time, or refused; `READONLY`, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, `OOM`, `NOREPLICAS`, `MISCONF` | `Unavailable`: not executed |
+//! | connection broken or silent after the command was sent, no answer in time, a malformed answer | `OutcomeUnknown` |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one that is part of a cluster | `Rejected` |
 //! | another program's value under the key | `ForeignValue`: untouched |
 //! | after [`close`](leasehold_api::LockBackend::close), or after the runtime of the backend has shut down | `Closed` |
 //!
 //! # Rights on the server
-//! A user with the rights that a backend needs, and no others:
+//! This user has exactly the rights that a backend needs:
 //!
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~leasehold:* resetchannels &leasehold:*

@@ -1,25 +1,35 @@
 //! The backend and its constructors.
 
+use std::fmt;
 use std::sync::Arc;
 
+use leasehold_api::{LockBackend, forward_lock_backend};
 use leasehold_redis_common::connection::ConnectError;
-use leasehold_redis_common::{Backend, Options, impl_lock_backend};
+use leasehold_redis_common::{Backend, Options};
 use redis::aio::ConnectionLike;
 
 use crate::connection::RedisConnector;
 
-/// A [`LockBackend`](leasehold_api::LockBackend) on a Redis server, through the [`redis`] crate.
+/// A [`LockBackend`] on a Redis server, through the [`redis`] crate.
 ///
-/// A `LockClient` takes it as it is. To use one backend in several clients, share it as an
-/// `Arc<RedisBackend>`.
+/// Pass it to `LockClient::new`. To use one backend in several clients, share an `Arc<RedisBackend>`.
 pub struct RedisBackend(Backend<RedisConnector>);
 
-impl_lock_backend!(RedisBackend);
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for RedisBackend {
+    forward_lock_backend!(|backend| backend.0; all);
+}
+
+impl fmt::Debug for RedisBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt_as("RedisBackend", f)
+    }
+}
 
 impl RedisBackend {
     /// Connects to the server at `url`, with the default [`Options`].
     ///
-    /// Takes 500 ms at most, the default of
+    /// Takes at most 500 ms, the default of
     /// [`with_connect_timeout`](Options::with_connect_timeout).
     ///
     /// # Errors
@@ -50,10 +60,11 @@ impl RedisBackend {
 
     /// Connects to the server at `url`.
     ///
-    /// Takes as long as [`with_connect_timeout`](Options::with_connect_timeout) allows, at most.
+    /// [`with_connect_timeout`](Options::with_connect_timeout) limits the time that this takes.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of range.
+    /// The errors of [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of
+    /// range.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
@@ -80,10 +91,11 @@ impl RedisBackend {
         Ok(Self(Backend::connect(connector, options).await?))
     }
 
-    /// Opens its connections through your client. The first call opens the first one.
+    /// Creates a backend that opens its connections through your client. The first call opens the
+    /// first connection.
     ///
-    /// The backend has everything that it has with a URL. The server, user, database and TLS
-    /// settings of the client apply; the protocol is that of `options`.
+    /// The backend has the same features as with a URL. The server, user, database and TLS settings
+    /// of the client apply. The protocol version comes from `options`.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range, or if the client can't be used.
@@ -106,12 +118,12 @@ impl RedisBackend {
         Ok(Self(Backend::new(connector, options)?))
     }
 
-    /// Uses your connection: a `ConnectionManager`, a `MultiplexedConnection`, or any type whose
-    /// clones are handles of one connection.
+    /// Creates a backend on your connection: a `ConnectionManager`, a `MultiplexedConnection`, or
+    /// any type whose clones are handles of one connection.
     ///
-    /// The backend can't open others, so it has no push and no independent renewal. See
-    /// [the crate's documentation](crate#bringing-your-own-client) for what that means and for how
-    /// to set up such a connection.
+    /// The backend can't open other connections, so it has no push and no independent renewal. See
+    /// [Bringing your own client](crate#bringing-your-own-client) for the consequences, and for the
+    /// requirements on your connection.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range.

@@ -16,13 +16,13 @@ use tokio::task::AbortHandle;
 
 use crate::error::failure;
 
-/// The most digits of a call's number of keys.
+/// The maximum number of digits of a call's number of keys.
 const LONGEST_COUNT: usize = 4;
 
 /// Opens connections, or shares the user's.
 pub(crate) enum RedisConnector {
     /// A client that opens connections.
-    Own(Client, RespVersion),
+    Own(Box<Client>, RespVersion),
     /// The user's connection, which can't be replaced.
     User(Arc<dyn UserConnection>),
 }
@@ -40,15 +40,16 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> UserConnection for C {
 }
 
 impl RedisConnector {
-    /// Connections to the server that `url` names.
+    /// Creates a connector for the server at `url`.
     pub(crate) fn from_url(url: &str, resp: RespVersion) -> Result<Self, ConnectError> {
         check_url(url)?;
         let client = Client::open(url).map_err(|error| ConnectError::unusable("URL", &error))?;
         Self::own(&client, resp)
     }
 
-    /// Connections as `client` opens them, but with the given protocol. Only with RESP3 does the
-    /// library report the end of a connection, and deliver messages over one that takes commands.
+    /// Creates a connector with the settings of `client` and another protocol version. Only with
+    /// RESP3 does the library report the end of a connection, and deliver messages over a
+    /// connection for commands.
     pub(crate) fn own(client: &Client, resp: RespVersion) -> Result<Self, ConnectError> {
         let info = client.get_connection_info().clone();
         let protocol = match resp {
@@ -58,7 +59,7 @@ impl RedisConnector {
         let settings = info.redis_settings().clone().set_protocol(protocol);
         let client = Client::open(info.set_redis_settings(settings))
             .map_err(|error| ConnectError::unusable("client", &error))?;
-        Ok(Self::Own(client, resp))
+        Ok(Self::Own(Box::new(client), resp))
     }
 }
 
@@ -87,7 +88,7 @@ impl Connector for RedisConnector {
         };
         let closed = Arc::new(AtomicBool::new(false));
         let mut config = AsyncConnectionConfig::new()
-            // The caller has a limit; these would be second ones, with other lengths.
+            // The caller has its own time limits.
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let mut subscriber = None;
@@ -96,8 +97,8 @@ impl Connector for RedisConnector {
             config = config.set_push_sender(move |push| report_push(push, &ended, events.as_ref()));
         } else if let Some(events) = events {
             let (sink, messages) = client.get_async_pubsub().await.map_err(failure)?.split();
-            let pump = tokio::spawn(pump(messages, events)).abort_handle();
-            subscriber = Some(Subscriber { sink, pump });
+            let reader = tokio::spawn(forward_messages(messages, events)).abort_handle();
+            subscriber = Some(Subscriber { sink, reader });
         }
         let connection = client
             .get_multiplexed_async_connection_with_config(&config)
@@ -111,15 +112,15 @@ impl Connector for RedisConnector {
     }
 }
 
-/// Passes on messages, and reports the end of their connection.
-async fn pump(mut messages: PubSubStream, events: UnboundedSender<ConnectionEvent>) {
+/// Forwards messages, and reports the end of their connection.
+async fn forward_messages(mut messages: PubSubStream, events: UnboundedSender<ConnectionEvent>) {
     while let Some(message) = messages.next().await {
         let payload = message.get_payload_bytes().to_vec();
         if events.send(ConnectionEvent::Message(payload)).is_err() {
             return;
         }
     }
-    // Fails if nobody listens any more.
+    // Fails if the receiver was dropped.
     let _ = events.send(ConnectionEvent::Closed);
 }
 
@@ -140,7 +141,7 @@ fn report_push(
         _ => return Ok(()),
     };
     if let Some(events) = events {
-        // Fails if nobody listens any more; then the connection is about to be dropped.
+        // Fails if the receiver was dropped. The connection will be dropped soon.
         let _ = events.send(event);
     }
     Ok(())
@@ -148,27 +149,27 @@ fn report_push(
 
 /// One connection. Dropping it closes it, unless it is the user's.
 pub(crate) enum RedisConnection {
-    /// Opened here.
+    /// Opened by the backend.
     Own {
         connection: MultiplexedConnection,
-        /// Set when the connection has ended, if the library reports that.
+        /// Set when the library reports the end of the connection.
         closed: Arc<AtomicBool>,
-        /// The connection on which messages arrive, if that is another one.
+        /// The connection for messages, if it is a separate one.
         subscriber: Option<Subscriber>,
     },
     /// The user's.
     User(Arc<dyn UserConnection>),
 }
 
-/// A connection that takes no commands except those of subscriptions (RESP2).
+/// A connection for subscriptions only (RESP2).
 pub(crate) struct Subscriber {
     sink: PubSubSink,
-    pump: AbortHandle,
+    reader: AbortHandle,
 }
 
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        self.pump.abort();
+        self.reader.abort();
     }
 }
 
@@ -205,7 +206,7 @@ impl Connection for RedisConnection {
         match self.send(redis::cmd("INFO").arg("server")).await? {
             Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Value::VerbatimString { text, .. } => Ok(text),
-            // A connection to a cluster asks every node.
+            // A cluster connection asks every node.
             Value::Map(_) => Err(Failure::misconfigured(
                 "INFO was answered by several servers: clusters are not supported",
             )),
@@ -240,12 +241,8 @@ impl Connection for RedisConnection {
                 subscriber: Some(subscriber),
                 ..
             } => {
-                subscriber
-                    .sink
-                    .clone()
-                    .subscribe(channel)
-                    .await
-                    .map_err(failure)?;
+                let subscribed = subscriber.sink.clone().subscribe(channel).await;
+                subscribed.map_err(failure)?;
                 self.check_subscriber(channel).await
             }
             Self::Own { connection, .. } => {
@@ -258,16 +255,16 @@ impl Connection for RedisConnection {
 }
 
 impl RedisConnection {
-    /// Checks that the subscriber listens to the server that this connection leads to:
+    /// Checks that the subscriber is connected to the same server as this connection, because
     /// notifications are stamped with that server's clock.
     async fn check_subscriber(&self, channel: &str) -> Result<(), Failure> {
-        let nothing = redis::cmd("PUBLISH")
+        let publish = redis::cmd("PUBLISH")
             .arg(channel)
             .arg(&NO_NOTIFICATIONS)
             .clone();
-        match self.send(&nothing).await? {
+        match self.send(&publish).await? {
             Value::Int(1..) => Ok(()),
-            Value::Int(_) => Err(Failure::lost("it is another server that was subscribed to")),
+            Value::Int(_) => Err(Failure::lost("subscribed to another server")),
             other => Err(Failure::garbled("PUBLISH", &other)),
         }
     }

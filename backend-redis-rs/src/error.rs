@@ -1,4 +1,4 @@
-//! Classifies the library's errors by what they say about the command.
+//! Classifies the library's errors by how far the command got.
 
 use leasehold_redis_common::connection::{Failure, FailureKind};
 use redis::{ErrorKind, RedisError};
@@ -6,14 +6,14 @@ use redis::{ErrorKind, RedisError};
 pub(crate) fn failure(error: RedisError) -> Failure {
     let failure = match (error.code(), error.kind()) {
         (Some(code), _) => Failure::answered(code, error.detail().unwrap_or_default()),
-        // The library keeps back what the server said to AUTH or HELLO.
+        // The library hides the server's reply to AUTH or HELLO.
         (None, ErrorKind::AuthenticationFailed) => {
             Failure::misconfigured(format!("WRONGPASS or NOAUTH: {error}"))
         }
         (None, ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported) => {
             Failure::misconfigured(error.to_string())
         }
-        // Before "dropped", which a refusal counts as too.
+        // A refused connection: nothing was sent.
         _ if error.is_connection_refusal() => Failure::new(FailureKind::Refused, error.to_string()),
         _ => Failure::lost(error.to_string()),
     };
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_says_is_told_apart_by_what_it_means_for_the_command() {
+    fn library_errors_are_classified() {
         use ErrorClass::{NoScript, OutcomeUnknown, Rejected, Unavailable};
         use FailureKind::{Answered, Lost, Misconfigured, Refused};
         let table = [

@@ -19,15 +19,15 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | prefix of all keys and channels; the same for all clients that share locks |
-//! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | longest single call, connecting included |
-//! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | longest attempt to connect, checks included |
-//! | [`with_resp`](Options::with_resp) | RESP3 | protocol of the connections that the backend opens |
+//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | prefix of all keys and channels; must be the same for clients that share locks |
+//! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | limit of a single call, including the time to connect |
+//! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | limit of an attempt to connect, including checks of the server |
+//! | [`with_resp`](Options::with_resp) | RESP3 | protocol version of the connections that the backend opens |
 //!
 //! # Connections
 //! A backend made from a URL or a `redis::Client` opens
-//! - a connection for commands, by the first call;
-//! - a connection for renewals, by the first acquired lock. A separate thread drives it, so a
+//! - a connection for commands, at the first call;
+//! - a connection for renewals, when it acquires the first lock. A separate thread drives it, so a
 //!   program that blocks its runtime keeps its locks;
 //! - a connection for each session that listens.
 //!
@@ -40,9 +40,9 @@
 //!
 //! A backend doesn't work in a forked child. Make another one there, on a runtime of the child.
 //!
-//! Connections speak RESP3 unless the options say RESP2. With RESP2 a session that listens takes
-//! two connections, and the library doesn't report the end of a connection: the first call after
-//! the end has an unknown outcome, and the next one uses a new connection.
+//! Connections use RESP3 unless the options say RESP2. With RESP2, a session that listens has two
+//! connections, and the library doesn't report the end of a connection. The first call after the
+//! end then has an unknown outcome, and the next one uses a new connection.
 //!
 //! # Bringing your own client
 //! | what | constructor | push | independent renewal | recovers from |
@@ -50,10 +50,10 @@
 //! | URL | [`connect`](RedisBackend::connect) | yes | yes | restart, cut, silence |
 //! | `redis::Client` | [`from_client`](RedisBackend::from_client) | yes | yes | restart, cut, silence |
 //! | `ConnectionManager` | [`from_connection`](RedisBackend::from_connection) | no | no | restart, cut |
-//! | `MultiplexedConnection` | [`from_connection`](RedisBackend::from_connection) | no | no | nothing: it never reconnects |
-//! | other `ConnectionLike + Clone` | [`from_connection`](RedisBackend::from_connection) | no | no | what it can do itself |
+//! | `MultiplexedConnection` | [`from_connection`](RedisBackend::from_connection) | no | no | nothing, because it never reconnects |
+//! | other `ConnectionLike + Clone` | [`from_connection`](RedisBackend::from_connection) | no | no | what the type itself recovers from |
 //!
-//! Without push, a waiter learns of its grant by its next poll, at most a second later. Without
+//! Without push, a waiter learns of its grant at its next poll, at most a second later. Without
 //! independent renewal, a program that blocks all threads of its runtime for longer than a lease
 //! loses its locks.
 //!
@@ -64,20 +64,20 @@
 //!   call that times out has an unknown outcome.
 //! - Don't block the connection with other commands (`BLPOP`, `WAIT`, `MULTI` over a slow
 //!   network). Renewals use it too.
-//! - Connect it to one server, not to a replica. A library may send a command again: every command
-//!   has one effect, however often it arrives.
+//! - Connect it to one server, not to a replica. The library may retry commands: a command has one
+//!   effect, however often it arrives.
 //!
 //! # Errors
 //! | what happened | [`BackendError`](leasehold_api::BackendError) |
 //! |---|---|
-//! | no connection within its time, or refused; `READONLY`, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, `OOM`, `NOREPLICAS`, `MISCONF` | `Unavailable`: not executed |
-//! | connection broken or silent after the command was sent, no answer in time, an answer that makes no sense | `OutcomeUnknown` |
+//! | no connection in time, or refused; `READONLY`, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, `OOM`, `NOREPLICAS`, `MISCONF` | `Unavailable`: not executed |
+//! | connection broken or silent after the command was sent, no answer in time, a malformed answer | `OutcomeUnknown` |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one that is part of a cluster | `Rejected` |
 //! | another program's value under the key | `ForeignValue`: untouched |
 //! | after [`close`](leasehold_api::LockBackend::close), or after the runtime of the backend has shut down | `Closed` |
 //!
 //! # Rights on the server
-//! A user with the rights that a backend needs, and no others:
+//! This user has exactly the rights that a backend needs:
 //!
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~leasehold:* resetchannels &leasehold:*

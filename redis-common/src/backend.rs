@@ -1,4 +1,4 @@
-//! Requests become script calls, and answers become replies.
+//! A backend that turns requests into script calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::options::Options;
 use crate::script::reply::{self, Answer};
 use crate::script::{Call, Protocol, ScriptSettings};
 
-/// A [`LockBackend`] on the connections that a client library opens.
+/// A [`LockBackend`] on the connections of a client library.
 ///
 /// # Cancel safety
-/// Dropping the future of a method abandons the call; the server may still execute what was sent.
+/// Dropping the future of a method abandons the call. The server may still execute the command.
 pub struct Backend<C: Connector> {
     protocol: Protocol,
     shared: Arc<Shared<C>>,
     commands: Arc<ManagedConnection<C>>,
-    /// A second connection, which the renewal thread drives: a program that blocks its runtime
-    /// doesn't stop renewals. The same as `commands` if a second one can't be opened.
+    /// A second connection, driven by the renewal thread, so that a program that blocks its runtime
+    /// doesn't stop renewals. The same as `commands` if the connection is the user's.
     renewals: Arc<ManagedConnection<C>>,
-    /// Whether the connection for renewals has been prepared for the first one.
+    /// Whether the connection for renewals has been opened ahead of the first renewal.
     warmed: AtomicBool,
     closed: watch::Sender<bool>,
 }
@@ -41,16 +41,16 @@ impl<C: Connector> fmt::Debug for Backend<C> {
 }
 
 impl<C: Connector> Backend<C> {
-    /// Makes a backend; its first call opens the first connection.
+    /// Creates a backend. The first call opens the first connection.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     pub fn new(connector: C, options: Options) -> Result<Self, ConnectError> {
         options.check()?;
-        // Scripts publish in any case: other clients may listen even if this one can't.
+        // Scripts always publish: other clients may listen even if this one can't.
         let protocol = Protocol::new(&options.key_prefix, ScriptSettings::default())?;
         let shared = Arc::new(Shared {
             connector: Arc::new(connector),
@@ -76,48 +76,48 @@ impl<C: Connector> Backend<C> {
         })
     }
 
-    /// Makes a backend and opens its first connection.
+    /// Creates a backend and opens its first connection.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`ConnectError::Backend`] if the server can't be reached or
-    /// doesn't accept this client.
+    /// The errors of [`new`](Self::new), and [`ConnectError::Backend`] if the server can't be
+    /// reached or doesn't accept this client.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future abandons the connection.
+    /// This method is cancel safe. Dropping the future abandons the connection.
     pub async fn connect(connector: C, options: Options) -> Result<Self, ConnectError> {
         let backend = Self::new(connector, options)?;
         backend.commands.warm_up().await?;
         Ok(backend)
     }
 
-    /// Formats the backend under the name of a type that wraps it. Shows neither the URL, which
-    /// may hold a password, nor the user's connection.
+    /// Formats the backend under the name of a wrapper. Doesn't show the URL, because it may
+    /// contain a password.
     ///
     /// # Errors
-    /// As the formatter.
+    /// The errors of the formatter.
     pub fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(name)
             .field("options", &self.shared.options)
             .finish_non_exhaustive()
     }
 
-    /// Whether renewals have a connection that commands don't use.
+    /// Whether renewals have a separate connection.
     fn renews_independently(&self) -> bool {
         !Arc::ptr_eq(&self.commands, &self.renewals)
     }
 
-    /// Opens the connection for renewals and has the server load their script: the first renewal
-    /// of a short lease has time for a single round trip.
+    /// Opens the connection for renewals and loads their script on the server. The first renewal of
+    /// a short lease has time for one round trip only.
     fn warm_renewals(&self) {
         if !self.renews_independently() || self.warmed.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (connection, nothing) = (Arc::clone(&self.renewals), self.protocol.renew(&[]));
-        // If this fails, the first renewal does it.
-        let warm_up = async move { connection.script(&nothing).await.map(drop) };
+        let (connection, empty) = (Arc::clone(&self.renewals), self.protocol.renew(&[]));
+        // If this fails, the first renewal connects and loads the script.
+        let warm_up = async move { connection.script(&empty).await.map(drop) };
         self.renewals.handle().spawn(warm_up);
     }
 
@@ -131,7 +131,7 @@ impl<C: Connector> Backend<C> {
         decode(answer.body(), answer.clock)
     }
 
-    /// Runs a script for a batch. If the call fails, each element gets its error.
+    /// Runs a script for a batch. If the call fails, every element gets the error.
     async fn run_batch<E, T>(
         &self,
         connection: &Arc<ManagedConnection<C>>,
@@ -212,7 +212,8 @@ impl<C: Connector> LockBackend for Backend<C> {
             .await
     }
 
-    /// Falls back to the connection for commands if the server, or a proxy, allows no second one.
+    /// Uses the connection for commands if the connection for renewals fails before it sends: a
+    /// server or proxy may allow only one connection.
     async fn renew(&self, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
         let began = self.shared.runtime.now();
         let replies = self.renew_over(&self.renewals, batch).await;
@@ -262,61 +263,7 @@ fn not_executed<T>(reply: &Result<T, BackendError>) -> bool {
     matches!(reply, Err(BackendError::Unavailable { .. }))
 }
 
-/// Whether a renewal may follow.
+/// Whether a renewal may follow this reply.
 const fn may_be_renewed(reply: &AcquireReply) -> bool {
     matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_))
-}
-
-/// Implements `LockBackend` and `Debug` for a tuple struct around a [`Backend`].
-///
-/// Each method returns the inner backend's own future. An `async fn` would box a second one.
-#[macro_export]
-macro_rules! impl_lock_backend {
-    ($backend:ident) => {
-        impl ::std::fmt::Debug for $backend {
-            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                self.0.fmt_as(stringify!($backend), f)
-            }
-        }
-
-        const _: () = {
-            use ::leasehold_api::*;
-
-            #[deny(clippy::missing_trait_methods)]
-            impl LockBackend for $backend {
-                fn capabilities(&self) -> Capabilities {
-                    self.0.capabilities()
-                }
-                fn runtime(&self) -> ::std::sync::Arc<dyn Runtime> {
-                    self.0.runtime()
-                }
-                $crate::impl_lock_backend! { @
-                    fn hello() -> Result<Stamp, BackendError>;
-                    fn listen(session: [SessionId]) -> Result<Notifications, BackendError>;
-                    fn acquire(request: &'life1 [Acquire]) -> Result<Stamped<AcquireReply>, BackendError>;
-                    fn acquire_all(batch: &'life1 [[Acquire]]) -> Vec<Result<Stamped<AcquireReply>, BackendError>>;
-                    fn poll(batch: &'life1 [[Poll]]) -> Vec<Result<Stamped<PollReply>, BackendError>>;
-                    fn renew(batch: &'life1 [[Renew]]) -> Vec<Result<Stamped<RenewReply>, BackendError>>;
-                    fn release(batch: &'life1 [[Release]]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>>;
-                    fn convert(request: &'life1 [Convert]) -> Result<Stamped<ConvertReply>, BackendError>;
-                    fn inspect(key: &'life1 [Key]) -> Result<Stamped<InspectReply>, BackendError>;
-                    fn force_release(request: &'life1 [ForceRelease]) -> Result<Stamped<ForceReply>, BackendError>;
-                    fn close() -> Result<(), BackendError>;
-                }
-            }
-        };
-    };
-    (@ $(fn $name:ident($($argument:ident: $(&$life:lifetime)? [$type:ty])?) -> $output:ty;)+) => {$(
-        fn $name<'life0, $($($life,)?)? 'async_trait>(
-            &'life0 self,
-            $($argument: $(&$life)? $type,)?
-        ) -> BoxFuture<'async_trait, $output>
-        where
-            'life0: 'async_trait,
-            $($($life: 'async_trait,)?)?
-            Self: 'async_trait,
-        {
-            self.0.$name($($argument)?)
-        }
-    )+};
 }

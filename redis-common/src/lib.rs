@@ -1,12 +1,12 @@
-//! What leasehold's Redis backends share. Users of locks need neither this crate nor its types.
+//! Shared parts of leasehold's Redis backends. If you only use locks, you don't need this crate.
 //!
 //! - [`script`]: the Lua scripts, and the encoding of their arguments and replies. It does no I/O.
-//! - `connection` (feature `connection`): connections that are opened when they are needed,
-//!   bounded in time and replaced when they break; subscriptions; errors.
-//! - `Backend` (feature `connection`): a `LockBackend` on both.
+//! - `connection` (feature `connection`): connections that open on demand, have time limits and
+//!   are replaced when they break; subscriptions; errors.
+//! - `Backend` (feature `connection`): a `LockBackend` on top of both.
 //!
-//! A backend for a client library implements `Connector` and `Connection`, and wraps a `Backend`
-//! in a type with constructors. `leasehold-redis-rs` and `leasehold-fred` do so.
+//! To support a client library, implement `Connector` and `Connection`, and wrap a `Backend` in a
+//! type with constructors. `leasehold-redis-rs` and `leasehold-fred` are such crates.
 
 #[cfg(feature = "connection")]
 mod backend;

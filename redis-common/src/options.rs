@@ -1,15 +1,15 @@
-//! Settings that both Redis backends take.
+//! Settings of both Redis backends.
 
 use std::time::Duration;
 
 use leasehold_api::{InvalidInput, bounds};
 
-/// The version of the protocol that connections speak to the server.
+/// The version of the Redis protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RespVersion {
     /// For servers and proxies without `HELLO 3`.
     Resp2,
-    /// Commands and messages share a connection.
+    /// The default. Commands and messages share one connection.
     #[default]
     Resp3,
 }
@@ -31,15 +31,16 @@ pub enum RespVersion {
 pub struct Options {
     /// The prefix of all keys and channels; see [`with_key_prefix`](Self::with_key_prefix).
     pub key_prefix: String,
-    /// The longest single call; see [`with_call_timeout`](Self::with_call_timeout).
+    /// The time limit of a call; see [`with_call_timeout`](Self::with_call_timeout).
     pub call_timeout: Duration,
-    /// The longest attempt to connect; see [`with_connect_timeout`](Self::with_connect_timeout).
+    /// The time limit of an attempt to connect; see
+    /// [`with_connect_timeout`](Self::with_connect_timeout).
     pub connect_timeout: Duration,
     /// The protocol version; see [`with_resp`](Self::with_resp).
     pub resp: RespVersion,
 }
 
-/// Half a call: a call that finds its connection lost still has time for an answer.
+/// Half of the default call timeout: a call that has to connect first still has time for an answer.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Default for Options {
@@ -54,7 +55,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The default settings.
+    /// Returns the default settings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -63,8 +64,8 @@ impl Options {
     ///
     /// The default is
     /// [`bounds::DEFAULT_KEY_PREFIX`](leasehold_api::bounds::DEFAULT_KEY_PREFIX), `leasehold:`.
-    /// Clients that share locks must use the same prefix. A prefix with braces is refused when the
-    /// backend is made.
+    /// Clients that share locks must use the same prefix. A prefix with braces is refused when you
+    /// create the backend.
     ///
     /// # Examples
     /// ```
@@ -79,11 +80,11 @@ impl Options {
         self
     }
 
-    /// Sets the longest time that a single call may take, connecting included.
+    /// Sets the time limit of a single call. It includes the time to connect, if necessary.
     ///
-    /// The default is [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 1 s. A time
-    /// outside 10 ms to 5 s is refused when the backend is made. The client has a limit for calls
-    /// too; the shorter of the two applies.
+    /// The default is [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 1 s. A limit
+    /// outside 10 ms to 5 s is refused when you create the backend. The client has a call timeout
+    /// too. The shorter of the two applies.
     ///
     /// # Examples
     /// ```
@@ -100,11 +101,11 @@ impl Options {
         self
     }
 
-    /// Sets the longest time that one attempt to connect may take, authentication and the checks
-    /// of the server included.
+    /// Sets the time limit of one attempt to connect. It includes authentication and the checks of
+    /// the server.
     ///
-    /// The default is 500 ms. A time outside 10 ms to 5 s is refused when the backend is made. A
-    /// time longer than [`call_timeout`](Self::call_timeout) is cut to it.
+    /// The default is 500 ms. A limit outside 10 ms to 5 s is refused when you create the backend.
+    /// If [`call_timeout`](Self::call_timeout) is shorter, it applies instead.
     ///
     /// # Examples
     /// ```
@@ -112,7 +113,7 @@ impl Options {
     ///
     /// use leasehold_redis_common::Options;
     ///
-    /// // A server far away, behind TLS.
+    /// // A distant server, behind TLS.
     /// let options = Options::new()
     ///     .with_call_timeout(Duration::from_secs(3))
     ///     .with_connect_timeout(Duration::from_secs(2));
@@ -123,8 +124,8 @@ impl Options {
         self
     }
 
-    /// Sets the protocol version of the connections that the backend opens, whatever the URL or
-    /// your client says.
+    /// Sets the protocol version of the connections that the backend opens. It overrides the
+    /// version that the URL or your client asks for.
     ///
     /// The default is [`RespVersion::Resp3`].
     ///
@@ -141,7 +142,7 @@ impl Options {
         self
     }
 
-    /// Checks the times. [`Protocol::new`](crate::script::Protocol::new) checks the prefix.
+    /// Checks the time limits. [`Protocol::new`](crate::script::Protocol::new) checks the prefix.
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] that names the setting.
@@ -151,16 +152,15 @@ impl Options {
     }
 }
 
-/// Checks that a URL has a scheme, before a client library parses it. The errors of the libraries
-/// say little about this most frequent mistake.
+/// Checks that a URL has a scheme. The client libraries don't name this common mistake.
 ///
 /// # Errors
-/// [`InvalidInput::Setting`] that says what is missing.
+/// [`InvalidInput::Setting`] that shows a URL with a scheme.
 pub fn check_url(url: &str) -> Result<(), InvalidInput> {
     if url.contains("://") {
         return Ok(());
     }
-    // A URL with an at sign may contain a password.
+    // A URL with an `@` may contain a password.
     let example = match url {
         "" => "redis://localhost".into(),
         _ if url.contains('@') => "redis://user:password@host".into(),
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_outside_the_limits_are_named() {
+    fn timeout_out_of_range_is_named() {
         let ms = Duration::from_millis;
         assert_eq!(Options::new().check(), Ok(()));
         for (options, name) in [
@@ -188,20 +188,20 @@ mod tests {
                 "connect timeout",
             ),
         ] {
-            let error = options.check().expect_err("outside");
+            let error = options.check().expect_err("out of range");
             assert!(error.to_string().contains(name), "{error}");
         }
     }
 
     #[test]
-    fn a_url_without_a_scheme_is_told_what_it_should_be_and_shows_no_password() {
-        let told = |url| check_url(url).expect_err("no scheme").to_string();
+    fn missing_scheme_is_named_and_password_is_hidden() {
+        let message = |url| check_url(url).expect_err("no scheme").to_string();
         assert_eq!(
-            told("localhost:6379"),
+            message("localhost:6379"),
             "URL: it has no scheme; write redis://localhost:6379"
         );
-        assert!(told("").ends_with("redis://localhost"));
-        assert!(!told("me:hunter2@localhost").contains("hunter2"));
+        assert!(message("").ends_with("redis://localhost"));
+        assert!(!message("me:hunter2@localhost").contains("hunter2"));
         assert_eq!(check_url("rediss://localhost"), Ok(()));
     }
 }

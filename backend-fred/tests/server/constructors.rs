@@ -35,7 +35,7 @@ pub(crate) const CONSTRUCTORS: [Constructor; 6] = [
         reconnects: true,
         replaces_silent: true,
         push: false,
-        told_of_ends: false,
+        notices_disconnect: false,
     },
     Constructor {
         name: "Pool",
@@ -52,7 +52,7 @@ pub(crate) const CONSTRUCTORS: [Constructor; 6] = [
         reconnects: true,
         replaces_silent: true,
         push: false,
-        told_of_ends: false,
+        notices_disconnect: false,
     },
     Constructor {
         name: "Client without a policy",
@@ -68,11 +68,11 @@ pub(crate) const CONSTRUCTORS: [Constructor; 6] = [
         reconnects: false,
         replaces_silent: false,
         push: false,
-        told_of_ends: false,
+        notices_disconnect: false,
     },
 ];
 
-/// A user's configuration: reconnecting quickly and forever, the rest as the library has it.
+/// A user's configuration that reconnects quickly, without limit. The rest is the default.
 pub(crate) fn reconnecting(url: &str) -> Builder {
     let mut builder = Builder::from_config(Config::from_url(url).expect("a good URL"));
     let mut policy = ReconnectPolicy::new_constant(0, 1);

@@ -1,4 +1,4 @@
-//! What every Redis backend promises on a real server, through the `fred` crate.
+//! The shared tests of Redis backends on a real server, through the `fred` crate.
 
 #[path = "../client/mod.rs"]
 mod client;

@@ -1,4 +1,4 @@
-//! What only a pool can suffer.
+//! A fault that only a pool can have.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::shared::recovery::keep_calling;
 use crate::shared::support::{Backend, RECOVERY};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_dead_member_of_a_pool_is_revived() {
+async fn dead_member_of_a_pool_reconnects() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     let pool = reconnecting(&proxy.url()).build_pool(3).expect("a pool");
@@ -26,6 +26,6 @@ async fn one_dead_member_of_a_pool_is_revived() {
     let results = keep_calling(&backend, RECOVERY * 4).await;
     let (first, later) = results.split_at(results.len() / 2);
     let failed = |results: &[Result<(), BackendError>]| results.iter().any(Result::is_err);
-    assert!(failed(first), "the dead member was not seen");
-    assert!(!failed(later), "the dead member is still in use");
+    assert!(failed(first), "no call used the dead member");
+    assert!(!failed(later), "a later call failed");
 }

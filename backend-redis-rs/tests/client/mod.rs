@@ -1,4 +1,4 @@
-//! How the tests that all Redis backends share make this one.
+//! The constructor that the shared tests of Redis backends use.
 
 use std::sync::Arc;
 

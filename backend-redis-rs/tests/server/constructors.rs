@@ -9,8 +9,8 @@ use crate::shared::support::{Backend, Constructor};
 pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
     Constructor::URL,
     Constructor {
-        // The library tells of a connection's end over RESP3 only.
-        told_of_ends: false,
+        // The library reports the end of a connection only with RESP3.
+        notices_disconnect: false,
         ..Constructor::URL_RESP2
     },
     Constructor {
@@ -38,7 +38,7 @@ pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
         reconnects: true,
         replaces_silent: false,
         push: false,
-        told_of_ends: false,
+        notices_disconnect: false,
     },
     Constructor {
         name: "MultiplexedConnection",
@@ -54,6 +54,6 @@ pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
         reconnects: false,
         replaces_silent: false,
         push: false,
-        told_of_ends: false,
+        notices_disconnect: false,
     },
 ];

@@ -1,15 +1,15 @@
-//! What a user of the server lacks when it is refused.
+//! Missing access rights of a user on the server.
 
-/// Says in the words of an ACL rule what would make the server accept, for a refusal (`NOPERM`,
-/// `NOAUTH`, `WRONGPASS`); `None` for other replies. `prefix` is the key prefix.
+/// Names the ACL rule that a refused user lacks (`NOPERM`, `NOAUTH`, `WRONGPASS`). `None` for other
+/// replies. `prefix` is the key prefix.
 pub(crate) fn missing_access(prefix: &str, reply: &str) -> Option<String> {
     if reply.starts_with("NOAUTH") {
         return Some("the URL or client needs a user name and password".into());
     }
     if reply.starts_with("WRONGPASS") {
-        return Some("the user name or the password is wrong, or the user is switched off".into());
+        return Some("the user name or the password is wrong, or the user is disabled".into());
     }
-    // Inside scripts the server says ERR, but with the same words.
+    // Inside scripts the code is ERR, with the same text.
     if reply.contains("access") && reply.contains("key") {
         return Some(format!("the user lacks the key pattern ~{prefix}*"));
     }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_refusal_names_what_is_missing() {
+    fn refusal_names_the_missing_right() {
         let table = [
             (
                 "NOPERM this user has no permissions to run the 'evalsha' command",
@@ -57,7 +57,7 @@ mod tests {
             ),
             (
                 "WRONGPASS invalid username-password pair or user is disabled.",
-                Some("the user name or the password is wrong, or the user is switched off"),
+                Some("the user name or the password is wrong, or the user is disabled"),
             ),
             (
                 "NOAUTH Authentication required.",

@@ -1,15 +1,15 @@
-//! Whose clock a stamp was read from, where connections are renewed unseen.
+//! Clock ids for a user's connection.
 //!
-//! A client library that reconnects by itself may have reached another server, and says so only
-//! sometimes. Both clocks run at the same rate within the drift allowance, so a stamp that does
-//! not fit the last good one, given how much time has passed here, comes from another clock (or
-//! from one that was stepped, which is the same to whoever compares times).
+//! A client library that reconnects by itself may reach another server without saying so. The
+//! local clock and the server's clock run at the same rate within the drift allowance. So if the
+//! server's time and the local time since the last stamp differ by more, the new stamp comes from
+//! another clock, or the clock was stepped. Both count as a new clock.
 
 use std::time::Duration;
 
 use leasehold_api::{ClockId, Moment, ServerTime, bounds};
 
-/// Names the clock behind a user's connection.
+/// Detects clock changes behind a user's connection.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
     server: ClockId,
@@ -17,7 +17,7 @@ pub(crate) struct ClockWatch {
     reference: Option<Sample>,
 }
 
-/// An exchange: the stamp was read somewhere between the two moments.
+/// One exchange. The server read its clock between the two moments.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     sent: Moment,
@@ -26,7 +26,7 @@ struct Sample {
 }
 
 impl ClockWatch {
-    /// A watch over connections to a server, named by its `run_id`.
+    /// Starts with the id of a server's `run_id`.
     pub(crate) const fn new(server: ClockId) -> Self {
         Self {
             server,
@@ -35,7 +35,7 @@ impl ClockWatch {
         }
     }
 
-    /// The `run_id` was read again.
+    /// Call this after reading the `run_id` again.
     pub(crate) fn connected(&mut self, server: ClockId) {
         if server != self.server {
             self.server = server;
@@ -43,7 +43,7 @@ impl ClockWatch {
         }
     }
 
-    /// The id for a stamp that came with the answer to an exchange.
+    /// Returns the clock id for the stamp of an exchange.
     pub(crate) fn observe(&mut self, sent: Moment, received: Moment, at: ServerTime) -> ClockId {
         let sample = Sample { sent, received, at };
         match self.reference {
@@ -51,7 +51,7 @@ impl ClockWatch {
                 self.steps += 1;
                 self.reference = Some(sample);
             }
-            Some(reference) if !sample.is_sharper_than(&reference) => {}
+            Some(reference) if !sample.is_more_precise_than(&reference) => {}
             _ => self.reference = Some(sample),
         }
         ClockId::new(self.server.get().wrapping_add(self.steps))
@@ -59,7 +59,7 @@ impl ClockWatch {
 }
 
 impl Sample {
-    /// Whether both may be readings of one clock.
+    /// Whether both may come from one clock.
     fn fits(&self, later: &Self) -> bool {
         let between = |from: Moment, to: Moment| micros(to) - micros(from);
         let most = between(self.sent, later.received);
@@ -70,8 +70,8 @@ impl Sample {
         (least - allowance..=most + allowance).contains(&elapsed)
     }
 
-    /// Whether it tells more about the clock now than an older one, whose knowledge wears off.
-    fn is_sharper_than(&self, older: &Self) -> bool {
+    /// Whether this sample is the better reference. Drift makes an older sample less precise.
+    fn is_more_precise_than(&self, older: &Self) -> bool {
         let age = self.received.saturating_since(older.received);
         self.width() <= older.width() + age / bounds::DRIFT_PARTS
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_clock_keeps_its_id() {
+    fn steady_clock_keeps_its_id() {
         let mut watch = ClockWatch::new(SERVER);
         for ms in (0..100_000).step_by(777) {
             // Half a percent fast.
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_exchanges_may_be_answered_in_any_order() {
+    fn overlapping_exchanges_keep_the_id() {
         let mut watch = ClockWatch::new(SERVER);
         assert_eq!(watch.observe(at(10), at(500), stamp(490)), SERVER);
         assert_eq!(watch.observe(at(0), at(505), stamp(2)), SERVER);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_either_way_starts_a_new_id() {
+    fn clock_step_changes_the_id() {
         for step in [-50_i64, 50] {
             let mut watch = ClockWatch::new(SERVER);
             watch.observe(at(0), at(1), stamp(1_000));
@@ -135,16 +135,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_exchange_does_not_blur_what_a_fast_one_told() {
+    fn slow_exchange_does_not_replace_a_precise_reference() {
         let mut watch = ClockWatch::new(SERVER);
         watch.observe(at(0), at(1), stamp(0));
         assert_eq!(watch.observe(at(1), at(900), stamp(450)), SERVER);
-        // 300 ms ahead: within the slow exchange's reach, not within the fast one's.
+        // 300 ms ahead: consistent with the slow exchange, but not with the fast one.
         assert_ne!(watch.observe(at(901), at(902), stamp(1_200)), SERVER);
     }
 
     #[test]
-    fn another_server_has_another_id_even_after_steps() {
+    fn new_server_has_a_new_id_after_steps() {
         let mut watch = ClockWatch::new(SERVER);
         watch.observe(at(0), at(1), stamp(0));
         let stepped = watch.observe(at(2), at(3), stamp(5_000));

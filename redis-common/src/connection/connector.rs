@@ -1,4 +1,4 @@
-//! What a backend asks of a client library.
+//! The traits that a client library's adapter implements.
 
 use std::future::Future;
 
@@ -9,7 +9,7 @@ use super::failure::{Failure, FailureKind};
 use crate::options::Options;
 use crate::script::{Call, ErrorClass};
 
-/// What a connection reports by itself.
+/// An event that a connection reports.
 #[derive(Debug)]
 pub enum ConnectionEvent {
     /// A message on a channel that the connection subscribes to.
@@ -22,18 +22,18 @@ pub enum ConnectionEvent {
 
 /// Opens connections through a client library.
 pub trait Connector: Send + Sync + 'static {
-    /// What it opens.
+    /// The type of its connections.
     type Connection: Connection;
 
-    /// Whether [`open`](Self::open) opens a new connection, which is known to be open or not.
-    /// Otherwise it returns a handle of the user's connection, which can't be replaced.
+    /// Whether [`open`](Self::open) opens a new connection. If not, it returns a handle of the
+    /// user's connection, which can't be replaced.
     fn is_own(&self) -> bool;
 
-    /// The address of the server, without user and password; `None` for the user's connection.
+    /// The address of the server, without user and password. `None` for the user's connection.
     fn address(&self) -> Option<String>;
 
-    /// Opens a connection, without a time limit, or returns a handle of the user's. Runs on the
-    /// runtime that drives the connection. What the connection reports goes to `events`.
+    /// Opens a connection, or returns a handle of the user's. The future has no time limit. It runs
+    /// on the runtime that drives the connection. The connection sends its events to `events`.
     fn open(
         &self,
         options: &Options,
@@ -41,18 +41,19 @@ pub trait Connector: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 }
 
-/// A connection and the few commands that a backend sends over it. Dropping it closes the
-/// connection, unless it is the user's.
+/// A connection, with the few commands that a backend sends. Dropping it closes the connection,
+/// unless the connection is the user's.
 ///
-/// The futures have no time limit: the caller has one, and drops them.
+/// The futures have no time limit. The caller drops them at its own.
 pub trait Connection: Send + Sync + 'static {
     /// The answer of a script, as the library returns it.
     type Reply: AsRef<[u8]> + Send + Sync;
 
-    /// Whether the connection is known to have ended. Then nothing is sent over it.
+    /// Whether the connection is known to have ended. If so, the backend sends nothing over it.
     fn is_closed(&self) -> bool;
 
-    /// Runs a script once, with the command `name`, which takes its hash or its source.
+    /// Sends a script call once. `name` is `EVALSHA` with the script's hash, or `EVAL` with its
+    /// source.
     fn eval(
         &self,
         name: &'static str,
@@ -66,14 +67,14 @@ pub trait Connection: Send + Sync + 'static {
     /// Reads the server's clock.
     fn time(&self) -> impl Future<Output = Result<ServerTime, Failure>> + Send;
 
-    /// Checks that the connection on which messages arrive is alive.
+    /// Checks that the connection for messages is alive.
     fn ping(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Subscribes, and returns once the server has confirmed it.
+    /// Subscribes to a channel. Returns once the server has confirmed it.
     fn subscribe(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// Runs a script: by its hash, and by its source if the server does not know that.
+/// Runs a script by its hash, or by its source if the server doesn't know the hash.
 pub(crate) async fn script<T: Connection>(
     connection: &T,
     call: &Call,

@@ -1,4 +1,4 @@
-//! Errors of an exchange with the server, and what each says about the command.
+//! Failed exchanges with the server, and how far the command got.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use leasehold_api::{BackendError, InvalidInput};
 use super::access::missing_access;
 use crate::script::{ErrorClass, classify, without_arguments};
 
-/// Why a backend could not be made.
+/// The error of a constructor of a Redis backend.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -21,7 +21,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Says that the client library can't use a URL or a client.
+    /// Returns the error for a URL or client that the client library can't use.
     pub fn unusable(what: &'static str, problem: &impl fmt::Display) -> Self {
         Self::Invalid(InvalidInput::Setting {
             what,
@@ -35,7 +35,7 @@ impl ConnectError {
 pub struct Failure {
     kind: FailureKind,
     text: String,
-    /// Whether arguments of a command were cut from the text.
+    /// Whether the arguments of a command were removed from the text.
     is_cut: bool,
     cause: Option<Cause>,
 }
@@ -49,15 +49,15 @@ pub enum FailureKind {
     Answered(ErrorClass),
     /// No connection was made. Nothing was sent.
     Refused,
-    /// The client library refuses the command. Nothing was sent, and trying again doesn't help.
+    /// The client library refuses the command. Nothing was sent, and a retry doesn't help.
     Misconfigured,
-    /// Anything else. A cut before the execution looks the same as one after it.
+    /// Anything else. The command may or may not have been executed.
     Lost,
 }
 
 impl Failure {
-    /// Makes a failure with this text. Cuts the arguments of a command, which some servers repeat:
-    /// whoever knows them may release or renew.
+    /// Creates a failure. Removes the arguments of a command from the text. Some servers repeat
+    /// them, and they authorize releases and renewals.
     pub fn new(kind: FailureKind, text: impl Into<String>) -> Self {
         let text = text.into();
         let shown = without_arguments(&text);
@@ -69,23 +69,23 @@ impl Failure {
         }
     }
 
-    /// The connection ended, or was given up.
+    /// The connection ended or was abandoned.
     pub fn lost(text: impl Into<String>) -> Self {
         Self::new(FailureKind::Lost, text)
     }
 
-    /// What answers isn't a server that can be used.
+    /// The server or the client library can't be used as it is configured.
     pub fn misconfigured(text: impl Into<String>) -> Self {
         Self::new(FailureKind::Misconfigured, text)
     }
 
-    /// The server answered with an error: its first word, and the rest.
+    /// The server answered with an error: its first word is `code`, the rest is `message`.
     pub fn answered(code: &str, message: &str) -> Self {
         let kind = FailureKind::Answered(classify(code, message));
         Self::new(kind, format!("{code} {message}"))
     }
 
-    /// An answer that no server sends to `command`.
+    /// The server sent a malformed answer to `command`.
     pub fn garbled(command: &str, answer: &impl fmt::Debug) -> Self {
         Self::lost(format!("{command} was answered with {answer:?}"))
     }
@@ -93,19 +93,19 @@ impl Failure {
     /// Adds the library's own error as the source of this one.
     #[must_use]
     pub fn with_cause(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
-        // The library's error would show what was cut.
+        // The library's error would show the removed arguments.
         if !self.is_cut {
             self.cause = Some(Box::new(cause));
         }
         self
     }
 
-    /// How far the command got.
+    /// Returns how far the command got.
     pub fn kind(&self) -> FailureKind {
         self.kind
     }
 
-    /// The error for a command that changes nothing, or that was sent before any that does.
+    /// The error for a command that changes nothing: the outcome of a call is never unknown.
     pub(crate) fn at_connect(self, prefix: &str) -> BackendError {
         match self.kind {
             FailureKind::Misconfigured | FailureKind::Answered(ErrorClass::Rejected) => {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn before_a_command_is_sent_nothing_is_unknown() {
+    fn connect_failure_has_a_known_outcome() {
         for kind in [
             FailureKind::Lost,
             FailureKind::Refused,

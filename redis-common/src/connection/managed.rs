@@ -1,19 +1,20 @@
-//! A connection that is opened when it is needed, and replaced when it breaks.
+//! A connection that opens on demand and is replaced when it breaks.
 //!
-//! - Connecting is single-flight. It reads the server's `run_id` each time, so every reply is
-//!   stamped with the clock that it comes from. It continues if the caller that began it gives up:
-//!   the renewal of a short lease may have less time than a distant server needs.
+//! - Connecting is single-flight. Each new connection reads the server's `run_id`, so every reply
+//!   is stamped with the right clock. Connecting continues if the caller that started it gives up: the
+//!   renewal of a short lease may have less time than a distant server needs.
 //! - A connection that is known to have ended is replaced before the next call. Nothing is sent
 //!   over it.
-//! - A dead network shows only as silence. When a call has waited for a quarter of the call timeout
-//!   and nothing has arrived since, a second connection is opened next to the silent one. If the
-//!   second one works and the first is still silent, the second replaces it, and the calls that
-//!   wait on the first end at once with an unknown outcome. A call that its caller gave up counts.
-//! - A server that says that it has become a replica is left, because its name or address may lead
-//!   to the new primary by now. Until it does, there is at most one new connection in each
-//!   [`PAUSE`].
-//! - A user's connection can't be replaced. After an error, and after silence for the whole call
-//!   timeout, the `run_id` is read again, because the library may have connected to another server.
+//! - A dead network looks like silence. If nothing arrives for a quarter of the call timeout while
+//!   a call waits, a second connection is opened next to the silent one. If the second one works
+//!   and the first is still silent, the second replaces it. The calls that wait on the first then
+//!   fail at once with an unknown outcome. Calls that were dropped by their callers count as
+//!   waiting.
+//! - If a server says that it has become a replica, the connection is closed, because the server's
+//!   name may lead to the new primary now. Until it does, a new connection is opened at most once
+//!   in each [`PAUSE`].
+//! - A user's connection can't be replaced. After an error, or silence for the whole call timeout,
+//!   the `run_id` is read again, because the library may have connected to another server.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -34,23 +35,23 @@ use super::server::ServerInfo;
 use crate::options::Options;
 use crate::script::{Call, ErrorClass, reply};
 
-/// A connection is suspect after silence for the call timeout divided by this.
+/// A connection is suspect after silence for the call timeout divided by this number.
 const SILENCE_PARTS: u32 = 4;
-/// How long the silent connection may still answer once another one works: a server that was
-/// merely busy answers on both at about the same time.
+/// How long the silent connection may still answer after the second one works. A server that was
+/// only busy answers on both at about the same time.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// The shortest time between two connections to a server that has become a replica.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What the connections of a backend share: the connector, the limits and the clock.
+/// State that the connections of a backend share.
 pub(crate) struct Shared<C> {
     pub(crate) connector: Arc<C>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
-    /// Drives the connections.
+    /// The runtime that drives the connections.
     pub(crate) handle: Handle,
-    /// Changes when a connection leaves a server that has become a replica.
+    /// Changes when the backend leaves a server that has become a replica.
     pub(crate) moved: Arc<watch::Sender<()>>,
 }
 
@@ -81,7 +82,7 @@ impl<C: Connector> Shared<C> {
 
     /// Opens a connection and checks the server, within the connect timeout.
     ///
-    /// Runs in a task: the connection belongs to the backend's runtime, not to the caller's.
+    /// Runs in a task, so that the backend's runtime drives the connection, not the caller's.
     pub(crate) async fn connect(
         self: &Arc<Self>,
         events: Option<tokio::sync::mpsc::UnboundedSender<ConnectionEvent>>,
@@ -110,12 +111,12 @@ impl<C: Connector> Shared<C> {
     }
 }
 
-/// Checks a server before its connection is used. Checks of its settings belong here.
+/// Checks a server before its connection is used.
 fn check_server(info: &str) -> Result<ServerInfo, BackendError> {
     ServerInfo::parse(info)
 }
 
-/// The answer of a script, and the clock that it read.
+/// The answer of a script, and the id of the clock that the script read.
 pub(crate) struct Answer<C: Connector> {
     body: <C::Connection as Connection>::Reply,
     pub(crate) clock: ClockId,
@@ -132,11 +133,11 @@ pub(crate) struct ManagedConnection<C: Connector> {
     shared: Arc<Shared<C>>,
     closed: AtomicBool,
     current: Mutex<Option<Arc<Live<C::Connection>>>>,
-    /// Locked while connecting; holds the last failure for the callers that waited.
+    /// Locked while connecting. Contains the last failure, for the callers that waited.
     gate: tokio::sync::Mutex<Option<BackendError>>,
-    /// The number of attempts to connect that have ended.
+    /// The number of finished attempts to connect.
     attempts: AtomicU64,
-    /// Names the clock behind a user's connection.
+    /// For a user's connection: detects a change of the server's clock.
     clock: Mutex<Option<ClockWatch>>,
 }
 
@@ -147,18 +148,18 @@ struct Live<T> {
     opened: Moment,
     /// The number of answers that have arrived.
     answers: AtomicU64,
-    /// When the first call was sent since the last answer.
+    /// When the first call after the last answer was sent.
     silent_since: Mutex<Option<Moment>>,
-    /// Whether a second connection is being tried.
+    /// Whether a second connection is being opened.
     doubted: AtomicBool,
-    /// Set when the connection was replaced: calls on it end.
+    /// Set when the connection is replaced. Its calls then fail.
     given_up: watch::Sender<bool>,
 }
 
-/// A connection for one command, and the time that the command may take.
+/// A connection for one command, and the time limit of the command.
 struct Turn<T> {
     live: Arc<Live<T>>,
-    /// When the command is sent.
+    /// When the command was sent.
     sent: Moment,
     left: Duration,
 }
@@ -203,17 +204,17 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// Connects unless a connection is open.
+    /// Opens a connection if none is open.
     pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<(), BackendError> {
         self.live().await.map(drop)
     }
 
-    /// The runtime that drives its connections.
+    /// The runtime that drives the connection.
     pub(crate) fn handle(&self) -> &Handle {
         &self.shared.handle
     }
 
-    /// Closes the connection for good.
+    /// Closes the connection. Later calls fail.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         lock(&self.current).take();
@@ -233,16 +234,16 @@ impl<C: Connector> ManagedConnection<C> {
         };
         let left = limit.saturating_sub(sent.saturating_since(began));
         if left.is_zero() {
-            // Nothing was sent, and no time is left for an answer.
+            // Nothing was sent yet, and no time is left for an answer.
             return Err(no_connection(limit));
         }
-        // A caller that gives up early may never see how long the silence is.
+        // The caller may drop the call before it notices the silence.
         self.suspect(&live);
         lock(&live.silent_since).get_or_insert(sent);
         Ok(Turn { live, sent, left })
     }
 
-    /// Waits for an answer for the time that is left, or until the connection is found dead.
+    /// Waits for an answer until the time limit, or until the connection is replaced.
     async fn wait_for_answer<T>(
         self: &Arc<Self>,
         turn: &Turn<C::Connection>,
@@ -254,8 +255,8 @@ impl<C: Connector> ManagedConnection<C> {
             return self.note_answer(live, result);
         }
         if self.shared.connector.is_own() {
-            // The answer to an earlier call may have arrived after this one was sent; the silence
-            // of this one counts again. (A user's handle may be several connections.)
+            // If an earlier call was answered after this one was sent, this call's silence counts
+            // from its own start. (A user's handle may be several connections.)
             lock(&live.silent_since).get_or_insert(turn.sent);
         }
         self.suspect(live);
@@ -263,7 +264,7 @@ impl<C: Connector> ManagedConnection<C> {
         let rest = select(answer, given_up);
         match self.shared.within(*left - unsuspected, rest).await {
             Some(Either::Left((result, _))) => self.note_answer(live, result),
-            Some(Either::Right(_)) => Err(Failure::lost("the connection was given up")),
+            Some(Either::Right(_)) => Err(Failure::lost("the connection was replaced")),
             None => {
                 self.suspect(live);
                 Err(Failure::lost(format!("no answer within {left:?}")))
@@ -271,7 +272,7 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// Notes that something came back, if only an error.
+    /// Records that an answer or an error has arrived.
     fn note_answer<T>(
         &self,
         live: &Arc<Live<C::Connection>>,
@@ -326,13 +327,14 @@ impl<C: Connector> ManagedConnection<C> {
         });
     }
 
-    /// Gives up a connection. The next call opens another, or reads the `run_id` behind the user's.
+    /// Abandons a connection. The next call opens another one, or reads the `run_id` again if the
+    /// connection is the user's.
     fn retire(&self, live: &Arc<Live<C::Connection>>) {
         self.replace(live, None);
     }
 
-    /// Leaves a server that has become a replica, with its subscriptions. Other calls on the
-    /// connection may still be answered.
+    /// Closes the connections to a server that has become a replica, including subscriptions. Other
+    /// calls on the connection may still be answered.
     fn leave(&self, live: &Arc<Live<C::Connection>>) {
         let age = self.shared.now().saturating_since(live.opened);
         if self.shared.connector.is_own() && age >= PAUSE {
@@ -355,15 +357,15 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// The connection; opens it if there is none.
+    /// Returns the connection. Opens it if there is none.
     async fn live(self: &Arc<Self>) -> Result<Arc<Live<C::Connection>>, BackendError> {
         if let Some(live) = self.current()? {
             return Ok(live);
         }
         let attempts = self.attempts.load(Ordering::Acquire);
         let this = Arc::clone(self);
-        // In a task: a caller with too little time must not make each attempt start over, and a
-        // caller on a blocked runtime must not keep the gate locked.
+        // In a task: the attempt must survive a caller that gives up, and a caller on a blocked
+        // runtime must not keep the gate locked.
         let opening = async move { this.open(attempts).await };
         let opened = self.shared.handle.spawn(opening).await;
         opened.unwrap_or_else(|ended| Err(not_run(&ended)))
@@ -378,7 +380,7 @@ impl<C: Connector> ManagedConnection<C> {
         if self.attempts.load(Ordering::Acquire) != attempts
             && let Some(failure) = &*last
         {
-            // An attempt failed while this caller waited; another one would come too late.
+            // An attempt failed while this caller waited. Another one would take too long.
             return Err(failure.clone());
         }
         let connected = self.shared.connect(None).await;
@@ -398,7 +400,7 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// The connection, unless it is known to have ended.
+    /// Returns the connection, unless it is known to have ended.
     fn current(&self) -> Result<Option<Arc<Live<C::Connection>>>, BackendError> {
         let mut current = lock(&self.current);
         if self.closed.load(Ordering::Acquire) {
@@ -422,7 +424,7 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// The clock that a stamp was read from.
+    /// Returns the id of the clock of a stamp.
     fn clock_of(&self, turn: &Turn<C::Connection>, at: Option<ServerTime>) -> ClockId {
         match (&mut *lock(&self.clock), at) {
             (Some(watch), Some(at)) => watch.observe(turn.sent, self.shared.now(), at),
@@ -445,7 +447,7 @@ impl<T> Live<T> {
     }
 
     async fn until_given_up(&self) {
-        // Never an error: `self` keeps the sender.
+        // The result is never an error: `self` owns the sender.
         let _ = self
             .given_up
             .subscribe()
@@ -454,13 +456,13 @@ impl<T> Live<T> {
     }
 }
 
-/// The error for a task that did not finish connecting. If it was cancelled, the backend's runtime
-/// is gone.
+/// The error if the task that connects did not finish. If it was cancelled, the backend's runtime
+/// has shut down.
 fn not_run(ended: &JoinError) -> BackendError {
     if ended.is_cancelled() {
         BackendError::Closed
     } else {
-        BackendError::unavailable("the task that connects has failed")
+        BackendError::unavailable("the task that connects panicked")
     }
 }
 
@@ -468,7 +470,7 @@ fn no_connection(limit: Duration) -> BackendError {
     BackendError::unavailable(format!("no connection within {limit:?}"))
 }
 
-/// Ignores poisoning: the data behind these locks is valid at every moment.
+/// Ignores poisoning: the data behind these locks is always valid.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! Connections that are opened when they are needed, bounded in time and replaced when they break.
+//! Connections that open on demand, have time limits and are replaced when they break.
 //!
-//! A client library takes part with a [`Connector`], which opens a [`Connection`], and with a
-//! [`Failure`] for each of its errors.
+//! The adapter of a client library is a [`Connector`], which opens [`Connection`]s. It turns each
+//! error of the library into a [`Failure`].
 
 mod access;
 mod clock;
@@ -15,5 +15,5 @@ pub use connector::{Connection, ConnectionEvent, Connector};
 pub use failure::{ConnectError, Failure, FailureKind};
 pub(crate) use managed::{ManagedConnection, Shared};
 pub(crate) use subscription::listen;
-/// Where [`ConnectionEvent`]s go.
+/// The sender of [`ConnectionEvent`]s.
 pub use tokio::sync::mpsc::UnboundedSender;

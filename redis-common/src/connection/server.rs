@@ -1,17 +1,16 @@
-//! What a server says of itself when a connection to it is opened.
+//! The server's identity and version.
 
 use leasehold_api::{BackendError, ClockId};
 
-/// Oldest server version that the scripts run on.
+/// The oldest server version that runs the scripts.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// The parts of `INFO server` that matter here.
+/// The parts of `INFO server` that a backend uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
-    /// Stands for the server's `run_id`: the clock behind everything that arrives over the
-    /// connection.
+    /// The id of the server's clock, derived from its `run_id`.
     pub(crate) clock: ClockId,
-    /// Its version as it states it.
+    /// The server's version as it reports it.
     pub(crate) version: String,
 }
 
@@ -19,11 +18,13 @@ impl ServerInfo {
     /// Reads the answer to `INFO server` and checks that the server can be used.
     ///
     /// # Errors
-    /// [`BackendError::Rejected`] if the answer names no `run_id` or version, as behind some
-    /// proxies, a version older than 6.2, or another mode than `standalone`: a node of a cluster
-    /// has only some of the keys, and a batch would span nodes.
+    /// [`BackendError::Rejected`] if
+    /// - the answer has no `run_id` or version, as with some proxies;
+    /// - the version is older than 6.2;
+    /// - the mode isn't `standalone`. A node of a cluster has only some of the keys, and a batch
+    ///   would span nodes.
     pub(crate) fn parse(info: &str) -> Result<Self, BackendError> {
-        // Some proxies and forks name none.
+        // Some proxies and forks report no mode.
         if let Ok(mode) = field(info, "redis_mode")
             && mode != "standalone"
         {
@@ -57,7 +58,7 @@ fn field<'a>(info: &'a str, name: &str) -> Result<&'a str, BackendError> {
         })
 }
 
-/// A hash, because the only promise about a `run_id` is that it is unique.
+/// Hashes the `run_id`. It is unique, but its format is not specified.
 fn clock_of(run_id: &str) -> ClockId {
     let digest = sha1_smol::Sha1::from(run_id).digest().bytes();
     let mut start = [0; 8];
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_follows_the_run_id_and_nothing_else() {
+    fn clock_depends_only_on_the_run_id() {
         let parse = |version, run_id| ServerInfo::parse(&info(version, run_id)).expect("usable");
         let first = parse("7.0.15", "aa");
         let plain = info("7.0.15", "aa") + "redis_mode:standalone\r\n";
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_servers_are_rejected_with_the_reason() {
+    fn unusable_server_is_rejected_with_a_reason() {
         for (text, reason) in [
             (info("6.0.16", "aa"), "6.2 or newer"),
             (info("unknown", "aa"), "6.2 or newer"),

@@ -1,7 +1,8 @@
-//! Subscriptions: each session that listens has a separate connection and a task.
+//! Subscriptions. Each session that listens has a separate connection and task.
 //!
-//! When the connection ends or goes silent, the task reports that, opens another, subscribes again
-//! and reports that too. Messages wait in memory until the stream is read.
+//! If the connection ends or goes silent, the task reports that notifications may be missing. It
+//! opens another connection, subscribes again and reports this too. Messages are kept in memory
+//! until the stream is read.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use super::connector::{Connection, ConnectionEvent, Connector};
 use super::managed::Shared;
 use crate::script::decode_notification;
 
-/// A silent subscription is pinged this often: a dead network shows in no other way.
+/// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// The pauses between attempts to subscribe again double from the first to the longest.
+/// The pause between attempts to subscribe again doubles from the first to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -27,16 +28,16 @@ struct Subscription<T> {
     connection: T,
     clock: ClockId,
     events: UnboundedReceiver<ConnectionEvent>,
-    /// Changes when a connection leaves the server.
+    /// Changes when the backend leaves a server that has become a replica.
     moved: watch::Receiver<()>,
 }
 
-/// Why a subscription is no longer read.
+/// Why `forward` returned.
 enum Ended {
-    /// Messages may be missing.
+    /// The connection is lost.
     Lost,
     /// The stream was dropped.
-    Unwanted,
+    StreamDropped,
 }
 
 /// Subscribes to `channel` and stays subscribed until the stream is dropped or `closed` is set.
@@ -113,28 +114,28 @@ impl<C: Connector> SubscriptionTask<C> {
         select(closing, keeping).await;
     }
 
-    /// Ends when the stream is dropped.
+    /// Returns when the stream is dropped.
     async fn keep_open(&self, mut subscription: Subscription<C::Connection>) {
         while let Ended::Lost = self.forward(&mut subscription).await {
-            self.tell(Notification::Missed { listening: false });
+            self.notify(Notification::Missed { listening: false });
             let Some(new) = self.open_again().await else {
                 return;
             };
             subscription = new;
-            self.tell(Notification::Missed { listening: true });
+            self.notify(Notification::Missed { listening: true });
         }
     }
 
-    /// Passes messages on until the subscription is lost or the stream dropped.
+    /// Forwards messages until the connection is lost or the stream is dropped.
     async fn forward(&self, subscription: &mut Subscription<C::Connection>) -> Ended {
         let clock = subscription.clock;
         loop {
             let event = pin!(subscription.events.recv());
-            let unwanted = pin!(self.notifications.closed());
+            let dropped = pin!(self.notifications.closed());
             let moved = pin!(subscription.moved.changed());
             match self
                 .shared
-                .within(PING_EVERY, select(select(event, moved), unwanted))
+                .within(PING_EVERY, select(select(event, moved), dropped))
                 .await
             {
                 Some(Either::Left((Either::Left((event, _)), _))) => match event {
@@ -142,9 +143,9 @@ impl<C: Connector> SubscriptionTask<C> {
                     Some(ConnectionEvent::Missed) => self.missed(),
                     Some(ConnectionEvent::Closed) | None => return Ended::Lost,
                 },
-                // Never an error: `self` keeps the sender.
+                // The result is never an error: `self` owns the sender.
                 Some(Either::Left((Either::Right(_), _))) => return Ended::Lost,
-                Some(Either::Right(_)) => return Ended::Unwanted,
+                Some(Either::Right(_)) => return Ended::StreamDropped,
                 None if self.is_alive(&subscription.connection).await => {}
                 None => return Ended::Lost,
             }
@@ -159,7 +160,7 @@ impl<C: Connector> SubscriptionTask<C> {
         )
     }
 
-    /// Tries until it works; `None` if the stream is dropped meanwhile.
+    /// Tries until it succeeds. Returns `None` if the stream is dropped first.
     async fn open_again(&self) -> Option<Subscription<C::Connection>> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -177,19 +178,19 @@ impl<C: Connector> SubscriptionTask<C> {
         match decode_notification(payload, clock) {
             Ok(notifications) => notifications
                 .into_iter()
-                .for_each(|notification| self.tell(notification)),
-            // It may have been a grant, which counts as missed.
+                .for_each(|notification| self.notify(notification)),
+            // The message may have been a grant.
             Err(_) => self.missed(),
         }
     }
 
-    /// The subscription is alive, but a message may be missing.
+    /// Reports that messages may be missing although the connection is alive.
     fn missed(&self) {
-        self.tell(Notification::Missed { listening: true });
+        self.notify(Notification::Missed { listening: true });
     }
 
-    fn tell(&self, notification: Notification) {
-        // Fails if the stream was dropped, which ends this task soon.
+    fn notify(&self, notification: Notification) {
+        // Fails if the stream was dropped. The task then ends soon.
         let _ = self.notifications.send(notification);
     }
 }

@@ -1,4 +1,4 @@
-//! From requests to script calls.
+//! Encoding of requests as script calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use super::encoding::{LENGTH, Pieces, Writer, mode_code};
 use super::names::Names;
 use super::source::{Script, Scripts};
 
-/// The usual size of an argument in bytes: an operation and a little more.
+/// The usual size of an argument in bytes: an operation and a few more fields.
 const USUAL: usize = 48;
-/// The usual size of an acquire, with a label of 32 bytes.
+/// The size of an acquire in bytes, with a label of 32 bytes.
 const ACQUIRE: usize = 129;
 
-/// Numbers and switches that are written into the scripts.
+/// Settings that are compiled into the scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScriptSettings {
-    /// H, the delivery window; the same for all clients of a server.
+    /// W, the delivery window. Must be the same for all clients of a server.
     pub delivery_window: Duration,
-    /// T, how long the server remembers the last token of a key; the same for all clients of a
+    /// How long the server remembers the last token of a key. Must be the same for all clients of a
     /// server.
     pub token_retention: Duration,
-    /// Whether scripts publish notifications. Without them every waiter depends on its polls, and
-    /// none may say that it listens.
+    /// Whether scripts publish notifications. If not, waiters depend on polls, and no request may
+    /// say that its session listens.
     pub push: bool,
 }
 
@@ -42,21 +42,21 @@ impl Default for ScriptSettings {
 }
 
 impl ScriptSettings {
-    /// Sets whether scripts publish.
+    /// Sets whether scripts publish notifications.
     #[must_use]
     pub const fn with_push(mut self, push: bool) -> Self {
         self.push = push;
         self
     }
 
-    /// Sets the delivery window, cut to whole microseconds.
+    /// Sets the delivery window, rounded down to whole microseconds.
     #[must_use]
     pub const fn with_delivery_window(mut self, delivery_window: Duration) -> Self {
         self.delivery_window = delivery_window;
         self
     }
 
-    /// Sets how long tokens are remembered, cut to whole microseconds.
+    /// Sets how long tokens are remembered, rounded down to whole microseconds.
     #[must_use]
     pub const fn with_token_retention(mut self, retention: Duration) -> Self {
         self.token_retention = retention;
@@ -70,12 +70,12 @@ pub struct Call {
     /// The script.
     pub script: Arc<Script>,
     elements: usize,
-    /// The key and the argument of each element, each after its length, in one buffer.
+    /// The key and the argument of each element in one buffer, each preceded by its length.
     packed: Vec<u8>,
 }
 
 impl Call {
-    /// The number of elements: each has a key and an argument.
+    /// The number of elements. Each has a key and an argument.
     pub const fn elements(&self) -> usize {
         self.elements
     }
@@ -98,9 +98,8 @@ impl Call {
 
 /// Turns requests into script calls.
 ///
-/// A batch becomes one call with several keys, which a standalone server accepts. In a cluster all
-/// keys of a call must share a slot: make a call for each element, with a slice of one, and send
-/// the calls pipelined.
+/// A batch becomes one call with several keys. A standalone server accepts it. In a cluster, all
+/// keys of a call must be in one slot: make a separate call for each element and pipeline the calls.
 #[derive(Debug)]
 pub struct Protocol {
     names: Names,
@@ -108,7 +107,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Makes a protocol whose keys and channels start with `prefix`.
+    /// Creates a protocol whose keys and channels start with `prefix`.
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] if the prefix contains braces, which would move the cluster
@@ -120,31 +119,32 @@ impl Protocol {
         })
     }
 
-    /// The Redis key of a lock: `PREFIX{ENCODED}`, where braces, `%` and control characters of
-    /// the name are percent-encoded.
+    /// The Redis key of a lock: `PREFIX{ENCODED}`. Braces, `%` and control characters of the name
+    /// are percent-encoded.
     pub fn key(&self, key: &Key) -> Vec<u8> {
         let mut out = Writer::with_capacity(self.names.usual_length(key));
         self.names.write_key(&mut out, key);
         out.finish()
     }
 
-    /// The channel on which the scripts publish a session's notifications.
+    /// The channel of a session's notifications.
     pub fn channel(&self, session: &SessionId) -> String {
         self.names.channel(session)
     }
 
-    /// Answered by [`reply::acquire`](super::reply::acquire).
+    /// Encodes an acquire. Decode the answer with [`reply::acquire`](super::reply::acquire).
     pub fn acquire(&self, request: &Acquire) -> Call {
         self.acquires(std::slice::from_ref(request))
     }
 
-    /// Answered by [`reply::acquires`](super::reply::acquires).
+    /// Encodes a batch of acquires. Decode the answer with
+    /// [`reply::acquires`](super::reply::acquires).
     pub fn acquires(&self, batch: &[Acquire]) -> Call {
         let elements = batch.iter().map(|request| (&request.key, request));
         self.call(&self.scripts.acquire, ACQUIRE, elements, acquire)
     }
 
-    /// Answered by [`reply::polls`](super::reply::polls).
+    /// Encodes a batch of polls. Decode the answer with [`reply::polls`](super::reply::polls).
     pub fn poll(&self, batch: &[Poll]) -> Call {
         let elements = batch.iter().map(|poll| (&poll.key, poll));
         self.call(&self.scripts.poll, USUAL, elements, |out, poll| {
@@ -152,7 +152,8 @@ impl Protocol {
         })
     }
 
-    /// Answered by [`reply::renewals`](super::reply::renewals).
+    /// Encodes a batch of renewals. Decode the answer with
+    /// [`reply::renewals`](super::reply::renewals).
     pub fn renew(&self, batch: &[Renew]) -> Call {
         let elements = batch.iter().map(|renew| (&renew.key, renew));
         self.call(&self.scripts.renew, USUAL, elements, |out, renew| {
@@ -160,15 +161,15 @@ impl Protocol {
         })
     }
 
-    /// Answered by [`reply::ends`](super::reply::ends).
+    /// Encodes a batch of releases. Decode the answer with [`reply::ends`](super::reply::ends).
     pub fn release(&self, batch: &[Release]) -> Call {
-        let elements = batch.iter().map(|end| (&end.key, end));
-        self.call(&self.scripts.end, USUAL, elements, |out, end| {
-            operation(out, &end.operation);
+        let elements = batch.iter().map(|release| (&release.key, release));
+        self.call(&self.scripts.release, USUAL, elements, |out, release| {
+            operation(out, &release.operation);
         })
     }
 
-    /// Answered by [`reply::convert`](super::reply::convert).
+    /// Encodes a conversion. Decode the answer with [`reply::convert`](super::reply::convert).
     pub fn convert(&self, request: &Convert) -> Call {
         let element = std::iter::once((&request.key, request));
         self.call(&self.scripts.convert, USUAL, element, |out, request| {
@@ -178,13 +179,15 @@ impl Protocol {
         })
     }
 
-    /// Answered by [`reply::inspect`](super::reply::inspect). The script writes nothing.
+    /// Encodes an inspection. Decode the answer with [`reply::inspect`](super::reply::inspect). The
+    /// script writes nothing.
     pub fn inspect(&self, key: &Key) -> Call {
         let element = std::iter::once((key, ()));
         self.call(&self.scripts.inspect, 0, element, |_, ()| {})
     }
 
-    /// Answered by [`reply::force_release`](super::reply::force_release).
+    /// Encodes a forced release. Decode the answer with
+    /// [`reply::force_release`](super::reply::force_release).
     pub fn force_release(&self, request: &ForceRelease) -> Call {
         let element = std::iter::once((&request.key, request));
         self.call(
@@ -203,7 +206,7 @@ impl Protocol {
         )
     }
 
-    /// Packs the elements of a call; `usual` is the usual size of an argument in bytes.
+    /// Packs the elements of a call. `usual` is the usual size of an argument in bytes.
     fn call<'a, T>(
         &self,
         script: &Arc<Script>,
@@ -247,7 +250,7 @@ fn acquire(out: &mut Writer, request: &Acquire) {
         .u32(permits)
         .duration(request.lease)
         .u8(wait)
-        // The largest number for "never": scripts take the minimum with it.
+        // The largest number means "no limit": the scripts take the minimum with it.
         .number(until.map_or(u64::MAX, |until| until.as_micros()))
         .number(request.deliver_before.as_micros())
         .number(request.floor.map_or(0, |floor| floor.get()))

@@ -1,21 +1,21 @@
-//! Packing and unpacking: the counterpart of Lua's `struct` library in little-endian mode.
+//! Packing and unpacking, compatible with Lua's `struct` library in little-endian mode.
 
 use std::time::Duration;
 
 use leasehold_api::{FencingToken, Kind, Label, LockSpec, Mode, Policy, ServerTime, bounds};
 
-/// Bytes that no script of this crate sends.
+/// The server sent bytes that no script of this crate sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed bytes from the server: {what}")]
 pub struct Malformed {
-    /// What was expected.
+    /// The part that could not be decoded.
     pub what: &'static str,
 }
 
-/// Numbers from here on are not exact in Lua.
+/// Lua can't represent all integers from here on.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Bytes of the length before a [piece](Pieces).
+/// The size of the length field before a [piece](Pieces), in bytes.
 pub(crate) const LENGTH: usize = 4;
 
 /// Builds packed arguments.
@@ -31,12 +31,12 @@ impl Writer {
         }
     }
 
-    /// Writes something after its length, so that [`Pieces`] can find it.
+    /// Writes a piece, preceded by its length, for [`Pieces`].
     pub(crate) fn piece(&mut self, write: impl FnOnce(&mut Self)) {
         let start = self.bytes.len() + LENGTH;
         self.raw(&[0; LENGTH]);
         write(self);
-        let length = u32::try_from(self.bytes.len() - start).expect("a piece is no gigabytes");
+        let length = u32::try_from(self.bytes.len() - start).expect("a piece is short");
         self.bytes[start - LENGTH..start].copy_from_slice(&length.to_le_bytes());
     }
 
@@ -49,8 +49,8 @@ impl Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    /// Writes an integer as a double. A larger number is cut to the largest exact integer: no clock
-    /// reaches such a time, and sequences and tokens are below it by contract.
+    /// Writes an integer as a double. A number that is too large becomes the largest exact integer:
+    /// times never get there, and sequences and tokens are smaller by contract.
     pub(crate) fn number(&mut self, value: u64) -> &mut Self {
         let exact = value.min((1 << 53) - 1);
         // Exact by the line above.
@@ -66,14 +66,14 @@ impl Writer {
         self
     }
 
-    /// Writes a length in one byte, then the text.
+    /// Writes the length in one byte, then the text.
     pub(crate) fn label(&mut self, label: &Label) -> &mut Self {
         let text = label.as_str().as_bytes();
         let len = u8::try_from(text.len()).expect("labels are short");
         self.u8(len).raw(text)
     }
 
-    /// Writes a spec. The scripts store and compare these bytes as they are.
+    /// Writes a spec. The scripts store and compare these bytes.
     pub(crate) fn spec(&mut self, spec: &LockSpec) -> &mut Self {
         let kind = match spec.kind() {
             Kind::Mutex => b'M',
@@ -97,7 +97,7 @@ impl Writer {
     }
 }
 
-/// Iterates over what was written piece by piece.
+/// Iterates over the pieces in a buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<'a>(pub(crate) &'a [u8]);
 
@@ -151,8 +151,8 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.array(what)?))
     }
 
-    /// Reads the count of the elements that follow, each of at least `size` bytes. A count that the
-    /// rest has no room for is malformed, so nobody reserves memory for it.
+    /// Reads the number of elements that follow, each of at least `size` bytes. A number that is too
+    /// large for the rest is malformed, so the caller never allocates memory for it.
     pub(crate) fn count(&mut self, size: usize, what: &'static str) -> Result<usize, Malformed> {
         let count = usize::try_from(self.u32(what)?).map_err(|_| Malformed { what })?;
         if count > self.rest.len() / size {
@@ -230,7 +230,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The code of a mode and the number that goes with it.
+/// The code of a mode, and its number of permits.
 pub(crate) const fn mode_code(mode: Mode) -> (u8, u32) {
     match mode {
         Mode::Exclusive => (b'X', 0),

@@ -1,25 +1,25 @@
-//! What an error reply of the server says about the command that caused it.
+//! Classes of error replies.
 
 use leasehold_api::BackendError;
 
-/// What the caller of a script may conclude from an error reply.
+/// The meaning of an error reply to a script call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// Not executed: the server does not know the script. Send its source with `EVAL`.
+    /// Not executed: the server doesn't know the script. Send its source with `EVAL`.
     NoScript,
-    /// Not executed; the same may be tried again later.
+    /// Not executed. A retry may succeed.
     Unavailable,
-    /// Not executed: the server has become a replica. Whoever is the primary now is found by
-    /// connecting anew, where the name or the proxy moves with it.
+    /// Not executed: the server has become a replica. A new connection may reach the new primary,
+    /// if the server's name or a proxy leads to it.
     Demoted,
-    /// Not executed, and it will not be before somebody changes the configuration.
+    /// Not executed. A retry fails until somebody changes the configuration.
     Rejected,
-    /// Nothing is known.
+    /// The command may or may not have been executed.
     OutcomeUnknown,
 }
 
 impl ErrorClass {
-    /// The error that a backend answers with.
+    /// Returns the error that a backend returns.
     pub fn into_error(self, reason: impl Into<String>) -> BackendError {
         match self {
             Self::NoScript | Self::Unavailable | Self::Demoted => BackendError::unavailable(reason),
@@ -31,9 +31,9 @@ impl ErrorClass {
 
 /// Classifies an error reply by its first word (`code`) and the text after it.
 ///
-/// It speaks of replies to this crate's scripts, which raise errors only before their first
-/// write. A word that is not known is taken for "nothing is known": a proxy may have made it up
-/// after it had passed the command on.
+/// Only for replies to this crate's scripts, which raise errors before their first write only. An
+/// unknown word is [`ErrorClass::OutcomeUnknown`]: it may come from a proxy that has forwarded the
+/// command.
 pub fn classify(code: &str, message: &str) -> ErrorClass {
     match code {
         "NOSCRIPT" => ErrorClass::NoScript,
@@ -43,21 +43,21 @@ pub fn classify(code: &str, message: &str) -> ErrorClass {
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "CROSSSLOT" | "WRONGTYPE" | "NOPROTO" | "DENIED" => {
             ErrorClass::Rejected
         }
-        "ERR" if passes_by_itself(message) => ErrorClass::Unavailable,
+        "ERR" if is_transient(message) => ErrorClass::Unavailable,
         "ERR" => ErrorClass::Rejected,
         _ => ErrorClass::OutcomeUnknown,
     }
 }
 
-/// The `ERR` replies that are no fault of the configuration. (A script can be killed only
-/// before its first write.)
-fn passes_by_itself(message: &str) -> bool {
-    const PASSING: [&str; 2] = ["max number of clients reached", "Script killed by user"];
-    PASSING.iter().any(|text| message.contains(text))
+/// Whether an `ERR` reply isn't caused by the configuration. (A script can be killed only before
+/// its first write.)
+fn is_transient(message: &str) -> bool {
+    const TRANSIENT: [&str; 2] = ["max number of clients reached", "Script killed by user"];
+    TRANSIENT.iter().any(|text| message.contains(text))
 }
 
-/// An error reply without the arguments of the command, which a server repeats if it does not know
-/// the command: those of a script's call carry what authorises an end or a renewal.
+/// Removes the arguments of a command from an error reply. A server repeats them if it doesn't know
+/// the command, and the arguments of a script call authorize releases and renewals.
 pub fn without_arguments(reply: &str) -> &str {
     match reply.find(", with args beginning with") {
         Some(end) => &reply[..end],
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_words_are_classified_as_documented() {
+    fn error_codes_are_classified() {
         let table = [
             ("NOSCRIPT", "No matching script.", ErrorClass::NoScript),
             ("READONLY", "You can't write", ErrorClass::Demoted),
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_cut_off() {
-        let told = "ERR unknown command 'EVALSHA'";
+    fn arguments_are_removed() {
+        let kept = "ERR unknown command 'EVALSHA'";
         let replies = [
-            format!("{told}, with args beginning with: '1' 'k' 'secret' "),
-            told.into(),
+            format!("{kept}, with args beginning with: '1' 'k' 'secret' "),
+            kept.into(),
         ];
         for reply in replies {
-            assert_eq!(without_arguments(&reply), told);
+            assert_eq!(without_arguments(&reply), kept);
         }
     }
 }

@@ -6,15 +6,15 @@ use leasehold_api::{InvalidInput, Key, SessionId};
 
 use super::encoding::Writer;
 
-/// The prefix of all names, checked.
+/// The checked prefix of all names.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     prefix: String,
 }
 
 impl Names {
-    /// A brace in the prefix would move the cluster hash tag, and the scripts find the prefix
-    /// as what stands before the first brace of a key.
+    /// Refuses braces in the prefix: they would move the cluster hash tag, and the scripts take the
+    /// part of a key before its first brace as the prefix.
     pub(crate) fn new(prefix: &str) -> Result<Self, InvalidInput> {
         if prefix.contains(['{', '}']) {
             return Err(InvalidInput::Setting {
@@ -27,12 +27,12 @@ impl Names {
         })
     }
 
-    /// Length of a lock's name in which nothing has to be encoded.
+    /// The length of a lock's Redis key if nothing has to be encoded.
     pub(crate) fn usual_length(&self, key: &Key) -> usize {
         self.prefix.len() + key.as_str().len() + 2
     }
 
-    /// `PREFIX{ENCODED}`, so that the whole name of the lock is the cluster hash tag.
+    /// Writes `PREFIX{ENCODED}`. The whole name of the lock is the cluster hash tag.
     pub(crate) fn write_key(&self, out: &mut Writer, key: &Key) {
         out.raw(self.prefix.as_bytes()).u8(b'{');
         let mut rest = key.as_str().as_bytes();
@@ -46,19 +46,19 @@ impl Names {
         out.raw(rest).u8(b'}');
     }
 
-    /// `PREFIXc:HASH`. The session id authorises ending and renewing, and channel names are
-    /// public (`PUBSUB CHANNELS`), hence a hash.
+    /// Returns `PREFIXc:HASH`. Channel names are public (`PUBSUB CHANNELS`), and a session id
+    /// authorizes releases and renewals, so the name contains only a hash of it.
     pub(crate) fn channel(&self, session: &SessionId) -> String {
         let digest = sha1_smol::Sha1::from(session.as_bytes()).digest().bytes();
         let mut out = format!("{}c:", self.prefix);
         for byte in &digest[..8] {
-            write!(out, "{byte:02x}").expect("a String takes everything");
+            write!(out, "{byte:02x}").expect("writing to a String never fails");
         }
         out
     }
 }
 
-/// What would end the hash tag or stand for something else, and what cannot be read.
+/// Whether a byte must be encoded: braces, the escape character and control characters.
 const fn is_encoded(byte: u8) -> bool {
     matches!(byte, b'{' | b'}' | b'%' | 0..=0x1f | 0x7f)
 }
@@ -82,12 +82,12 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_name_stays_readable() {
+    fn plain_name_is_not_encoded() {
         assert_eq!(key("invoice:42"), b"leasehold:{invoice:42}");
     }
 
     #[test]
-    fn hostile_names_are_encoded() {
+    fn special_characters_are_encoded() {
         assert_eq!(
             key("a{b}\r\n%\u{7f}*?"),
             b"leasehold:{a%7Bb%7D%0D%0A%25%7F*?}"
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_is_the_start_of_the_sha1_of_the_session() {
+    fn channel_is_a_prefix_of_the_session_sha1() {
         // printf '\0%.0s' $(seq 16) | sha1sum
         let session = SessionId::from_bytes([0; 16]);
         assert_eq!(names().channel(&session), "leasehold:c:e129f27c5103bc5c");
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_name_is_one_hash_tag_and_reversible(name in "\\PC{1,40}|[{}%\\x00-\\x20]{1,20}") {
+        fn every_name_is_one_hash_tag_and_decodes(name in "\\PC{1,40}|[{}%\\x00-\\x20]{1,20}") {
             let encoded = key(&name);
             let tag = &encoded[b"leasehold:{".len()..encoded.len() - 1];
             let harmful = tag.iter().any(|b| matches!(b, b'{' | b'}' | 0..=0x1f));

@@ -1,8 +1,7 @@
-//! From the one bulk string of a script to typed replies.
+//! Decoding of answers and notifications.
 //!
-//! Every decoder takes what came back and whose clock it came from. Bytes that no script of this
-//! crate sends are [`BackendError::OutcomeUnknown`]: something was executed, and nobody knows
-//! what. Nothing here panics, whatever the bytes are.
+//! Every decoder takes the bytes and the id of the clock behind them. If the bytes come from no
+//! script of this crate, the error is [`BackendError::OutcomeUnknown`]. Decoders never panic.
 
 use leasehold_api::{
     AcquireReply, Acquired, BackendError, ClockId, Contention, ConvertReply, EndReason, ForceReply,
@@ -16,13 +15,13 @@ use super::error_class::classify;
 /// One element of an answer.
 pub type Answer<T> = Result<Stamped<T>, BackendError>;
 
-/// The element was executed; its reply follows.
+/// Status: the element was executed. Its reply follows.
 const DONE: u8 = b'=';
-/// Something else lives under the key; its type or version follows.
+/// Status: the key has a foreign value. Its type or version follows.
 const FOREIGN: u8 = b'F';
-/// The server refused the first write; its error follows.
+/// Status: the server refused the first write. Its error follows.
 const REFUSED: u8 = b'E';
-/// The server failed after the first write; its error follows.
+/// Status: an error after the first write. It follows.
 const BROKEN: u8 = b'U';
 
 /// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire).
@@ -30,8 +29,8 @@ pub fn acquire(bytes: &[u8], clock: ClockId) -> Answer<AcquireReply> {
     only(bytes, clock, acquire_reply)
 }
 
-/// Decodes the answer to [`Protocol::acquires`](super::Protocol::acquires) with `count` elements;
-/// always gives as many.
+/// Decodes the answer to [`Protocol::acquires`](super::Protocol::acquires). Always returns `count`
+/// elements.
 pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<AcquireReply>> {
     elements(bytes, count, clock, acquire_reply)
 }
@@ -40,7 +39,7 @@ fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
     Ok(match from.u8("acquire reply")? {
         b'A' => AcquireReply::Acquired(acquired(from)?),
         b'Q' => AcquireReply::Queued(queued(from)?),
-        b'H' => AcquireReply::Contended(held(from)?),
+        b'H' => AcquireReply::Contended(contention(from)?),
         b'R' => AcquireReply::Refused(refused(from)?),
         _ => {
             return Err(Malformed {
@@ -50,8 +49,8 @@ fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
     })
 }
 
-/// Decodes the answer to [`Protocol::poll`](super::Protocol::poll) with `count` elements;
-/// always gives as many.
+/// Decodes the answer to [`Protocol::poll`](super::Protocol::poll). Always returns `count`
+/// elements.
 pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<PollReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("poll reply")? {
@@ -63,8 +62,8 @@ pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<PollReply
     })
 }
 
-/// Decodes the answer to [`Protocol::renew`](super::Protocol::renew) with `count` elements;
-/// always gives as many.
+/// Decodes the answer to [`Protocol::renew`](super::Protocol::renew). Always returns `count`
+/// elements.
 pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("renew reply")? {
@@ -82,11 +81,11 @@ pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewR
     })
 }
 
-/// Decodes the answer to [`Protocol::release`](super::Protocol::release) with `count` elements; always
-/// gives as many.
+/// Decodes the answer to [`Protocol::release`](super::Protocol::release). Always returns `count`
+/// elements.
 pub fn ends(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<ReleaseReply>> {
     elements(bytes, count, clock, |from| {
-        Ok(match from.u8("end reply")? {
+        Ok(match from.u8("release reply")? {
             b'R' => {
                 let holds_left = from.u32("holds left")?;
                 let holder = if holds_left == 0 {
@@ -98,7 +97,11 @@ pub fn ends(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<ReleaseRep
             }
             b'L' => ReleaseReply::Left,
             b'N' => ReleaseReply::NotHeld(reason(from)?),
-            _ => return Err(Malformed { what: "end reply" }),
+            _ => {
+                return Err(Malformed {
+                    what: "release reply",
+                });
+            }
         })
     })
 }
@@ -168,8 +171,7 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
     })
 }
 
-/// A message for a session's channel that carries nothing: how many received it tells whether
-/// the session is subscribed.
+/// A message without notifications. Publish it to a session's channel to count the subscribers.
 pub const NO_NOTIFICATIONS: [u8; 8] = [0; 8];
 
 /// Decodes a message from a session's channel.
@@ -203,8 +205,7 @@ pub fn decode_notification(payload: &[u8], clock: ClockId) -> Result<Vec<Notific
     Ok(notifications)
 }
 
-/// The server's time in the execution that gave this answer, whichever script it comes from;
-/// `None` if it comes from none.
+/// Returns the server's time in the answer of any script. `None` if the answer is malformed.
 pub fn time(bytes: &[u8]) -> Option<ServerTime> {
     let mut from = Reader::new(bytes);
     from.u8("status").ok()?;
@@ -212,7 +213,7 @@ pub fn time(bytes: &[u8]) -> Option<ServerTime> {
 }
 
 const SURPLUS: Malformed = Malformed {
-    what: "bytes behind the reply",
+    what: "bytes after the reply",
 };
 
 fn only<T>(
@@ -228,7 +229,7 @@ fn only<T>(
     }
 }
 
-/// After the first malformed element nothing behind it can be trusted.
+/// Decodes a batch. After a malformed element, all later ones are errors too.
 fn elements<T>(
     bytes: &[u8],
     count: usize,
@@ -284,12 +285,12 @@ fn garbage(error: &Malformed) -> BackendError {
 }
 
 fn reason(from: &mut Reader<'_>) -> Result<EndReason, Malformed> {
-    match from.u8("why")? {
+    match from.u8("reason")? {
         b'X' => Ok(EndReason::Expired),
         b'F' => Ok(EndReason::Forced),
         b'E' => Ok(EndReason::Released),
         b'U' => Ok(EndReason::Unknown),
-        _ => Err(Malformed { what: "why" }),
+        _ => Err(Malformed { what: "reason" }),
     }
 }
 
@@ -304,13 +305,13 @@ fn acquired(from: &mut Reader<'_>) -> Result<Acquired, Malformed> {
 fn queued(from: &mut Reader<'_>) -> Result<Queued, Malformed> {
     Ok(Queued {
         ahead: from.u32("ahead")?,
-        poll_after: from.duration("check in")?,
+        poll_after: from.duration("poll after")?,
         waiter_remaining: from.duration("waiter remaining")?,
     })
 }
 
-fn held(from: &mut Reader<'_>) -> Result<Contention, Malformed> {
-    let retry_after = from.duration("change in")?;
+fn contention(from: &mut Reader<'_>) -> Result<Contention, Malformed> {
+    let retry_after = from.duration("retry after")?;
     let holder = if from.flag("label flag")? {
         Some(from.label("label")?)
     } else {
@@ -350,7 +351,7 @@ fn list<T>(
     from: &mut Reader<'_>,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
 ) -> Result<Vec<T>, Malformed> {
-    // A waiter, the shorter of the two, takes 15 bytes with an empty label.
+    // The shortest element is a waiter with an empty label: 15 bytes.
     let count = from.count(15, "length of a list")?;
     (0..count).map(|_| read(from)).collect()
 }
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_keeps_its_order_and_its_errors_apart() {
+    fn batch_keeps_order_and_separate_errors() {
         let mut out = done(5);
         out.u8(b'L').u8(b'F');
         out.u8(FOREIGN).number(5).u8(4).raw(b"list");
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_garbage_is_unknown_and_nothing_is_missing() {
+    fn elements_after_garbage_are_unknown() {
         let mut out = done(5);
         out.u8(b'N').u8(b'?').raw(b"=and so on, for long enough");
         let answers = ends(&out.finish(), 3, CLOCK);
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn more_bytes_than_asked_for_are_not_trusted() {
+    fn surplus_bytes_make_the_outcome_unknown() {
         let mut out = done(5);
         out.u8(b'L').raw(b"more");
         let answers = ends(&out.finish(), 1, CLOCK);
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_carries_several_notifications() {
+    fn message_carries_several_notifications() {
         let mut out = Writer::with_capacity(0);
         out.number(11).u8(b'G').number(1).number(2).number(3);
         out.u8(b'H').number(4).u8(b'R').number(5);
@@ -470,7 +471,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_a_decoder_panic(
+        fn decoders_never_panic(
             start in prop::sample::select(vec![&b""[..], b"=", b"E", b"F", b"U"]),
             bytes in prop::collection::vec(any::<u8>(), 0..80),
             count in 0_usize..5,

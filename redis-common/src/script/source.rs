@@ -1,4 +1,4 @@
-//! The scripts: each is put together once from shared parts and the part of its command.
+//! The scripts. Each is assembled once from shared parts and the part of its command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use leasehold_api::bounds;
 
 use super::call::ScriptSettings;
 
-/// A script as it goes to the server.
+/// A script with its source and hash.
 #[derive(Debug)]
 pub struct Script {
     source: String,
@@ -25,19 +25,19 @@ impl Script {
         &self.source
     }
 
-    /// The SHA-1 of the text in 40 lower-case hexadecimal digits, for `EVALSHA`.
+    /// The SHA-1 of the text as 40 lower-case hexadecimal digits, for `EVALSHA`.
     pub fn sha1(&self) -> &str {
         &self.sha1
     }
 }
 
-/// All scripts with one choice of settings.
+/// All scripts for one choice of settings.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: Arc<Script>,
     pub(crate) poll: Arc<Script>,
     pub(crate) renew: Arc<Script>,
-    pub(crate) end: Arc<Script>,
+    pub(crate) release: Arc<Script>,
     pub(crate) convert: Arc<Script>,
     pub(crate) inspect: Arc<Script>,
     pub(crate) force_release: Arc<Script>,
@@ -69,7 +69,7 @@ impl Scripts {
                 include_str!("lua/fast_path/renew.lua"),
                 include_str!("lua/commands/renew.lua"),
             ),
-            end: script(
+            release: script(
                 concat!(
                     include_str!("lua/fast_path/release.lua"),
                     include_str!("lua/fast_path/release_and_grant.lua")
@@ -90,7 +90,7 @@ impl Scripts {
             &self.acquire,
             &self.poll,
             &self.renew,
-            &self.end,
+            &self.release,
             &self.convert,
             &self.inspect,
             &self.force_release,
@@ -99,13 +99,13 @@ impl Scripts {
     }
 }
 
-/// The fast path once more, as a function, and the loop that takes a batch through it.
+/// The fast path as a function, and the loop that runs it for each element of a batch.
 fn batch(fast_path: &str) -> String {
     if fast_path.is_empty() {
         return String::new();
     }
     let each_element = include_str!("lua/fast_path/batch.lua");
-    // Its parameters stand in for the variables that the text is about.
+    // The parameters have the names of the variables that the fast path uses.
     format!(
         "if #KEYS > 1 then
 local function try_fast_path(KEYS, ARGV, first, fast_path)
@@ -115,8 +115,8 @@ local function try_fast_path(KEYS, ARGV, first, fast_path)
     )
 }
 
-/// The general part: the table `S` with the methods that every step needs, and behind it two more
-/// tables of methods. Each of those is created by the first call of a method in it.
+/// The general part: the table `S` with the methods that every step needs, and two more tables of
+/// methods. A metatable creates each of them at the first call of one of its methods.
 fn general() -> String {
     let [core, queue, hash] = [
         include_str!("lua/general/core.lua"),
@@ -142,7 +142,7 @@ end }})
     )
 }
 
-/// Text that several scripts share. Each file says which variables it reads and sets.
+/// Text that several scripts share. It uses variables of the surrounding script.
 const SHARED: [(&str, &str); 3] = [
     (
         "ONE_EXCLUSIVE_HOLD",
@@ -152,8 +152,8 @@ const SHARED: [(&str, &str); 3] = [
     ("POLL_AFTER", include_str!("lua/shared/poll_after.lua")),
 ];
 
-/// Replaces each `@NAME@`. Lua has no constants that cost nothing, and no cheap function calls:
-/// so numbers, and rules that several fast paths share, are written into the text.
+/// Replaces each `@NAME@` by a constant or by shared text. In Lua 5.1, constants and function calls
+/// cost time in every call of a script.
 fn with_constants(settings: &ScriptSettings, text: String) -> String {
     let number = |duration: Duration| duration.as_micros().to_string();
     let constants = [
@@ -162,7 +162,7 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
         ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),
-        // A stored end that has to move moves by this much more, so that it moves seldom.
+        // Added to the stored end whenever it moves, so that it moves rarely.
         ("SLACK", number(settings.token_retention / 8)),
         ("PUSH", settings.push.to_string()),
         ("MAX_FLOOR", bounds::MAX_FLOOR.to_string()),
@@ -178,7 +178,7 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("STAGGER_STEPS", bounds::STAGGER_STEPS.to_string()),
         ("MAX_POLL_INTERVAL", number(bounds::MAX_POLL_INTERVAL)),
         ("INSPECT_LIST", bounds::INSPECT_LIST.to_string()),
-        // First bytes of what `encoding` writes for kinds, policies and modes.
+        // Codes of kinds, policies and modes; see `encoding`.
         ("SEMAPHORE", b'S'.to_string()),
         ("RW_LOCK", b'R'.to_string()),
         ("EXCLUSIVE", b'X'.to_string()),
@@ -190,24 +190,24 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("REVOKED", "1".into()),
         ("UPGRADED", "2".into()),
         ("OWN_TOKEN", "4".into()),
-        // Flags of a place.
+        // Flags of a waiter.
         ("LISTENING", "1".into()),
         ("UNREACHABLE", "2".into()),
-        // The most holders, places and watermarks in one packed string; each count is a byte of it.
+        // The maximum number of records in a packed string. Each count is one byte.
         ("PACKED_RECORDS", "160".into()),
-        // The same for locks that no fast path serves: the general part writes the whole string.
+        // The same for locks without a fast path: the general part rewrites the whole string.
         ("FEW_RECORDS", "64".into()),
-        // The longest gap before the places, in bytes.
+        // The longest gap before the waiters, in bytes.
         ("MAX_SKIP", "768".into()),
-        // No ticket: tickets start at 1.
+        // Means "no ticket": tickets start at 1.
         ("NONE", "0".into()),
         ("FORCE_NOW", b'N'.to_string()),
-        // First bytes of the fields of a hash.
+        // The first bytes of hash fields.
         ("HOLDER", b'h'.to_string()),
         ("WATERMARK", b'm'.to_string()),
-        // The most fields that a command takes at once; Lua's stack bounds it.
+        // The maximum number of fields in one command. Lua's stack limits it.
         ("CHUNK", "500".into()),
-        // Every eighth step on a hash looks at 64 fields and removes watermarks that are over.
+        // Every 8th write of a hash scans 64 fields and removes expired watermarks.
         ("SWEEP_EVERY", "8".into()),
         ("SWEEP_COUNT", "64".into()),
     ];

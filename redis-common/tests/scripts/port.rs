@@ -1,5 +1,5 @@
-//! The scripts against their specification: the same random commands, played to a server and to
-//! the state machine, give the same replies and the same messages.
+//! The scripts against their specification: for the same random commands, a server and the state
+//! machine give the same replies and messages.
 
 mod long_queue;
 
@@ -21,23 +21,24 @@ use proptest::test_runner::{Config, TestRunner};
 use super::support::{Connection, Value};
 
 const CLOCK: ClockId = ClockId::new(1);
-/// Short, so that watermarks and tokens are forgotten within a case.
+/// Short, so that watermarks and tokens expire within a case.
 const DELIVERY_WINDOW: Duration = Duration::from_millis(30);
 const RETENTION: Duration = Duration::from_millis(80);
 
-/// One random action; the numbers choose among what there is.
+/// One random action. The numbers choose keys, sessions, earlier attempts and so on.
 #[derive(Clone, Debug)]
 enum Action {
     Acquire(Attempt),
-    /// The same acquire once more.
-    Again(u8),
+    /// Repeats an acquire.
+    Repeat(u8),
     Poll(u8, bool),
     Renew(u8, u8),
     Release(u8),
-    /// Release of the oldest attempt that has not been ended like this: in a fair queue, the holder's.
-    EndOldest,
-    /// Release, then the acquire that it ends.
-    EndFirst(Attempt),
+    /// Releases the oldest attempt that was not released like this before. In a fair queue, it is the
+    /// holder's.
+    ReleaseOldest,
+    /// Releases an attempt, then sends its acquire.
+    ReleaseFirst(Attempt),
     Convert(u8, bool, bool),
     Inspect(u8),
     Force(u8, bool, bool),
@@ -60,33 +61,33 @@ struct Attempt {
 }
 
 fn attempts() -> impl Strategy<Value = Attempt> {
-    let who = (0..2_u8, 0..4_u8, 0..3_u8);
-    let what = (0..32_u8, any::<u8>(), 0..30_u8);
-    let how = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
-    (who, what, how).prop_map(
-        |((key, session, owner), (spec, mode, lease), how)| Attempt {
+    let ids = (0..2_u8, 0..4_u8, 0..3_u8);
+    let terms = (0..32_u8, any::<u8>(), 0..30_u8);
+    let options = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
+    (ids, terms, options).prop_map(|((key, session, owner), (spec, mode, lease), options)| {
+        Attempt {
             key,
             session,
             owner,
             spec,
             mode,
             lease,
-            wait: how.0,
-            deliver: how.1,
-            floor: how.2,
-            limits: how.3,
-        },
-    )
+            wait: options.0,
+            deliver: options.1,
+            floor: options.2,
+            limits: options.3,
+        }
+    })
 }
 
 fn actions() -> impl Strategy<Value = Action> {
     prop_oneof![
         10 => attempts().prop_map(Action::Acquire),
-        2 => any::<u8>().prop_map(Action::Again),
+        2 => any::<u8>().prop_map(Action::Repeat),
         6 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
         4 => (any::<u8>(), 0..30_u8).prop_map(|(a, b)| Action::Renew(a, b)),
         6 => any::<u8>().prop_map(Action::Release),
-        1 => attempts().prop_map(Action::EndFirst),
+        1 => attempts().prop_map(Action::ReleaseFirst),
         3 => (any::<u8>(), any::<bool>(), any::<bool>())
             .prop_map(|(a, b, c)| Action::Convert(a, b, c)),
         2 => (0..2_u8).prop_map(Action::Inspect),
@@ -100,7 +101,7 @@ fn session(number: u8) -> SessionId {
     SessionId::from_bytes([number.wrapping_mul(77).wrapping_add(1); 16])
 }
 
-/// Owners whose bytes and numbers sort differently.
+/// Owners that sort differently as bytes and as numbers.
 fn owner(number: u8) -> OwnerId {
     OwnerId::from_u64([5, 1 << 32, 0x0100_0000_0000_0001][usize::from(number)])
 }
@@ -109,14 +110,14 @@ fn release(request: &Acquire) -> Command {
     Command::Release(Release::new(request.key.clone(), request.operation))
 }
 
-/// A fair mutex, or a lock mostly for writing, with places and leases that last for the whole case:
-/// queues grow and are handed on.
+/// A fair mutex, or a reader/writer lock with mostly writers. Waiters and leases last for the whole
+/// case, so queues grow and releases grant.
 const CONTENDED: u8 = 32;
 
 fn contenders() -> impl Strategy<Value = Attempt> {
-    let who = (0..4_u8, 0..3_u8);
-    let how = (any::<u8>(), prop::sample::select(vec![3_u8, 30, 250]));
-    (who, how, any::<u8>(), 0..250_u8, any::<u8>()).prop_map(
+    let ids = (0..4_u8, 0..3_u8);
+    let terms = (any::<u8>(), prop::sample::select(vec![3_u8, 30, 250]));
+    (ids, terms, any::<u8>(), 0..250_u8, any::<u8>()).prop_map(
         |((session, owner), (mode, lease), wait, floor, limits)| Attempt {
             key: 0,
             session,
@@ -124,7 +125,7 @@ fn contenders() -> impl Strategy<Value = Attempt> {
             spec: CONTENDED,
             mode,
             lease,
-            // Mostly one that waits and listens.
+            // Most attempts wait and listen.
             wait: if wait < 144 { wait } else { 4 },
             deliver: u8::MAX,
             floor,
@@ -136,8 +137,8 @@ fn contenders() -> impl Strategy<Value = Attempt> {
 fn contention() -> impl Strategy<Value = Action> {
     prop_oneof![
         12 => contenders().prop_map(Action::Acquire),
-        10 => Just(Action::EndOldest),
-        3 => any::<u8>().prop_map(Action::Again),
+        10 => Just(Action::ReleaseOldest),
+        3 => any::<u8>().prop_map(Action::Repeat),
         4 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
         4 => (any::<u8>(), 0..200_u8).prop_map(|(a, b)| Action::Renew(a, b)),
         2 => any::<u8>().prop_map(Action::Release),
@@ -147,7 +148,7 @@ fn contention() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// Both sides, and what has been done so far.
+/// The server, the state machine, and the earlier commands.
 struct World<'a> {
     commands: &'a mut Connection,
     pushes: &'a mut Connection,
@@ -155,8 +156,8 @@ struct World<'a> {
     settings: machine::Settings,
     keys: [Key; 2],
     spec: u8,
-    /// Records up to which a state is one string: 160 as it is in use, with the fast path; fewer
-    /// without it, and so few that the state is a hash.
+    /// The maximum number of records in a string. 160 is the real limit. With a smaller one there is
+    /// no fast path, and the state is mostly a hash.
     packed_records: u8,
     states: BTreeMap<Key, State>,
     listening: BTreeSet<SessionId>,
@@ -168,7 +169,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// `number` tells its keys apart from those of others on the server.
+    /// `number` is part of the keys, which makes them unique on the server.
     fn new(
         (commands, pushes): &'a mut (Connection, Connection),
         protocol: &'a Protocol,
@@ -290,13 +291,13 @@ impl World<'_> {
                 self.queue.push_back(request.clone());
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
-            Action::EndFirst(attempt) => {
+            Action::ReleaseFirst(attempt) => {
                 let request = self.request(attempt);
                 self.both(&request.key, &release(&request))?;
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
             Action::Sleep(ms) => std::thread::sleep(Duration::from_millis(u64::from(*ms))),
-            Action::Listen(who, on) => self.listen(session(*who), *on),
+            Action::Listen(number, on) => self.listen(session(*number), *on),
             Action::Inspect(key) => {
                 let key = self.keys[usize::from(*key)].clone();
                 self.both(&key, &Command::Inspect)?;
@@ -313,18 +314,18 @@ impl World<'_> {
                 let request = ForceRelease::new(key.clone(), tokens).with_how(how);
                 self.both(&key, &Command::ForceRelease(request))?;
             }
-            Action::EndOldest => {
+            Action::ReleaseOldest => {
                 if let Some(request) = self.queue.pop_front() {
                     self.both(&request.key, &release(&request))?;
                 }
             }
-            Action::Again(choice)
+            Action::Repeat(choice)
             | Action::Poll(choice, _)
             | Action::Renew(choice, _)
             | Action::Release(choice)
             | Action::Convert(choice, _, _) => {
                 if let Some(request) = self.recent(*choice) {
-                    let command = self.once_more(action, &request);
+                    let command = self.command(action, &request);
                     self.both(&request.key, &command)?;
                 }
             }
@@ -339,14 +340,14 @@ impl World<'_> {
         self.done.iter().rev().nth(back).cloned()
     }
 
-    /// What an action does with an attempt that was made before.
-    fn once_more(&self, action: &Action, request: &Acquire) -> Command {
+    /// The command of an action on an earlier attempt.
+    fn command(&self, action: &Action, request: &Acquire) -> Command {
         let (key, operation) = (request.key.clone(), request.operation);
         match *action {
-            Action::Again(choice) => {
+            Action::Repeat(choice) => {
                 let mut again = request.clone();
                 if choice >= 128 {
-                    // As a client does that asks again, perhaps when the watermark is gone.
+                    // Like a client's retry. The watermark may have expired.
                     again.deliver_before = self.now.saturating_add(DELIVERY_WINDOW / 2);
                 }
                 Command::Acquire(again)
@@ -365,29 +366,30 @@ impl World<'_> {
                     false => Convert::to_shared(key, operation, token),
                 })
             }
-            _ => unreachable!("{action:?} is about no attempt"),
+            _ => unreachable!("{action:?} has no earlier attempt"),
         }
     }
 
-    fn listen(&mut self, who: SessionId, on: bool) {
-        let verb = if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" };
-        self.pushes.command(&[verb, &self.protocol.channel(&who)]);
+    fn listen(&mut self, session: SessionId, on: bool) {
+        let command = if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" };
+        let channel = self.protocol.channel(&session);
+        self.pushes.command(&[command, &channel]);
         if on {
-            self.listening.insert(who);
+            self.listening.insert(session);
         } else {
-            self.listening.remove(&who);
+            self.listening.remove(&session);
         }
     }
 
-    /// Plays one command to both and compares.
+    /// Runs one command on both sides and compares.
     fn both(&mut self, key: &Key, command: &Command) -> Result<(), TestCaseError> {
-        let (at, from_server) = self.play(key, command)?;
+        let (at, from_server) = self.run_on_server(key, command)?;
         self.now = at;
-        let heard = self.heard()?;
+        let published = self.published()?;
 
         let listening = &self.listening;
-        let reachable = |who: SessionId| {
-            if listening.contains(&who) {
+        let reachable = |session: SessionId| {
+            if listening.contains(&session) {
                 Reach::Listening
             } else {
                 Reach::Nobody
@@ -401,7 +403,7 @@ impl World<'_> {
         let state = self.states.entry(key.clone()).or_default();
         let before = state.clone();
         let (from_machine, messages) = machine::step(state, env, command);
-        let told: Vec<_> = messages
+        let expected: Vec<_> = messages
             .into_iter()
             .filter(|message| listening.contains(&message.to))
             .collect();
@@ -412,7 +414,7 @@ impl World<'_> {
                 let own = all.iter().filter(|message| message.to == *to);
                 own.copied().collect::<Vec<_>>()
             };
-            prop_assert_eq!(of(&heard), of(&told), "{}", context());
+            prop_assert_eq!(of(&published), of(&expected), "{}", context());
         }
         if let Reply::Acquire(leasehold_api::AcquireReply::Acquired(acquired))
         | Reply::Poll(leasehold_api::PollReply::Acquired(acquired)) = &from_server
@@ -425,7 +427,11 @@ impl World<'_> {
         Ok(())
     }
 
-    fn play(&mut self, key: &Key, command: &Command) -> Result<(ServerTime, Reply), TestCaseError> {
+    fn run_on_server(
+        &mut self,
+        key: &Key,
+        command: &Command,
+    ) -> Result<(ServerTime, Reply), TestCaseError> {
         use std::slice::from_ref;
         let protocol = self.protocol;
         let call = match command {
@@ -442,7 +448,7 @@ impl World<'_> {
         if self.packed_records < 160 {
             changes.push(("fast_path = #KEYS == 1", "fast_path = false"));
         }
-        let answer = self.commands.play_changed(&call, &changes);
+        let answer = self.commands.run_changed(&call, &changes);
         let Value::Bulk(bytes) = answer else {
             return Err(TestCaseError::fail(format!("{command:?}: {answer:?}")));
         };
@@ -466,24 +472,24 @@ impl World<'_> {
         }
     }
 
-    /// Everything that was published until now: a subscriber's PING is answered behind it.
-    fn heard(&mut self) -> Result<Vec<Message>, TestCaseError> {
-        let mut heard = Vec::new();
+    /// Returns the messages published since the last call. The answer to PING comes after them.
+    fn published(&mut self) -> Result<Vec<Message>, TestCaseError> {
+        let mut published = Vec::new();
         self.pushes.send(&["PING"]);
         loop {
             let Value::Array(parts) = self.pushes.receive() else {
-                return Ok(heard);
+                return Ok(published);
             };
             if parts[0].bytes() != b"message" {
-                return Ok(heard);
+                return Ok(published);
             }
             let mut listening = self.listening.iter().copied();
             let to = listening
-                .find(|who| self.protocol.channel(who).as_bytes() == parts[1].bytes())
-                .ok_or_else(|| TestCaseError::fail("a message to a stranger"))?;
+                .find(|session| self.protocol.channel(session).as_bytes() == parts[1].bytes())
+                .ok_or_else(|| TestCaseError::fail("a message on an unknown channel"))?;
             let notifications = decode_notification(parts[2].bytes(), CLOCK)
                 .map_err(|error| TestCaseError::fail(error.to_string()))?;
-            heard.extend(notifications.into_iter().map(|notification| Message {
+            published.extend(notifications.into_iter().map(|notification| Message {
                 to,
                 payload: payload(notification),
             }));
@@ -505,7 +511,7 @@ fn payload(notification: Notification) -> Payload {
         },
         Notification::WakeUp { sequence, .. } => Payload::WakeUp { sequence },
         Notification::Revoked { sequence, .. } => Payload::Revoked { sequence },
-        other => panic!("nobody publishes {other:?}"),
+        other => panic!("the scripts never publish {other:?}"),
     }
 }
 
@@ -518,16 +524,16 @@ fn unstamp<T>(
 }
 
 #[test]
-fn scripts_do_what_the_state_machine_does() {
+fn scripts_match_the_state_machine() {
     compare(0..32_u8, actions());
 }
 
 #[test]
-fn a_contended_key_is_handed_on_as_the_state_machine_does() {
+fn scripts_match_the_state_machine_on_a_contended_key() {
     compare(CONTENDED..CONTENDED + 2, contention());
 }
 
-/// Plays random cases of these actions.
+/// Runs random cases of these actions.
 fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Action>) {
     let server = RedisServer::start();
     let settings = ScriptSettings::default()
@@ -535,7 +541,7 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         .with_token_retention(RETENTION);
     let protocol = Protocol::new("t:", settings).expect("a good prefix");
     let connections = (Connection::open(&server), Connection::open(&server));
-    let cells = std::cell::RefCell::new(connections);
+    let connections = std::cell::RefCell::new(connections);
     let case = AtomicU64::new(0);
 
     let cases = std::env::var("PORT_CASES")
@@ -555,16 +561,16 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         prop::collection::vec(actions, 1..120),
     );
     let outcome = runner.run(&script, |(spec, packed_records, actions)| {
-        let mut cells = cells.borrow_mut();
+        let mut connections = connections.borrow_mut();
         let number = case.fetch_add(1, Ordering::Relaxed);
-        let mut world = World::new(&mut cells, &protocol, number);
+        let mut world = World::new(&mut connections, &protocol, number);
         world.settings = machine::Settings::new(DELIVERY_WINDOW, RETENTION);
         (world.spec, world.packed_records) = (spec, packed_records);
-        let done = world.run(&actions);
-        for who in 0..4 {
-            world.listen(session(who), false);
+        let result = world.run(&actions);
+        for number in 0..4 {
+            world.listen(session(number), false);
         }
-        done
+        result
     });
     if let Err(failure) = outcome {
         panic!("{failure}");
@@ -575,8 +581,8 @@ impl World<'_> {
     fn run(&mut self, actions: &[Action]) -> Result<(), TestCaseError> {
         let key = self.keys[0].clone();
         self.both(&key, &Command::Inspect)?;
-        for who in 0..3 {
-            self.listen(session(who), true);
+        for number in 0..3 {
+            self.listen(session(number), true);
         }
         actions.iter().try_for_each(|action| self.act(action))
     }

@@ -1,5 +1,5 @@
-//! What the state machine knows nothing of: foreign values, full memory, read-only servers,
-//! batches, and how a key is stored.
+//! Behavior that the state machine doesn't model: foreign values, full memory, read-only servers,
+//! batches, and the stored form of a key.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use super::support::{Connection, Value};
 const CLOCK: ClockId = ClockId::new(1);
 const LEASE: Duration = Duration::from_secs(30);
 
-struct Bench {
+struct Fixture {
     _server: RedisServer,
     connection: Connection,
     protocol: Protocol,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         Self::on(RedisServer::start())
     }
@@ -55,9 +55,9 @@ impl Bench {
         self.request(name, operation, LockSpec::mutex(), Mode::Exclusive)
     }
 
-    /// The raw answer, a server error included.
+    /// Returns the reply, or the text of the error.
     fn try_acquire(&mut self, request: &Acquire) -> Result<AcquireReply, String> {
-        match self.connection.play(&self.protocol.acquire(request)) {
+        match self.connection.run(&self.protocol.acquire(request)) {
             Value::Error(error) => Err(error),
             answer => reply::acquire(answer.bytes(), CLOCK)
                 .map(|stamped| stamped.reply)
@@ -77,14 +77,14 @@ impl Bench {
 
     fn release(&mut self, name: &str, operation: Operation) -> ReleaseReply {
         let call = self.protocol.release(&[Release::new(key(name), operation)]);
-        let answer = self.connection.play(&call);
+        let answer = self.connection.run(&call);
         let first = reply::ends(answer.bytes(), 1, CLOCK).remove(0);
         first.expect("a reply").reply
     }
 
     fn renew(&mut self, name: &str, operation: Operation) -> RenewReply {
         let renew = Renew::new(key(name), operation, LEASE).expect("a good lease");
-        let answer = self.connection.play(&self.protocol.renew(&[renew]));
+        let answer = self.connection.run(&self.protocol.renew(&[renew]));
         let first = reply::renewals(answer.bytes(), 1, CLOCK).remove(0);
         first.expect("a reply").reply
     }
@@ -112,7 +112,7 @@ fn key(name: &str) -> Key {
     Key::new(name).expect("a good key")
 }
 
-/// The attempt of session `session` with this number, by an owner of its own.
+/// The operation of a session with this sequence, by a separate owner.
 fn attempt(session: u8, sequence: u64) -> Operation {
     Operation {
         session: SessionId::from_bytes([session; 16]),
@@ -122,9 +122,9 @@ fn attempt(session: u8, sequence: u64) -> Operation {
 }
 
 #[test]
-fn a_foreign_value_is_named_and_left_alone() {
-    let mut bench = Bench::new();
-    let at = |name: &str| String::from_utf8(bench.protocol.key(&key(name))).expect("plain");
+fn foreign_value_is_named_and_untouched() {
+    let mut fixture = Fixture::new();
+    let at = |name: &str| String::from_utf8(fixture.protocol.key(&key(name))).expect("plain");
     let (string, list, hash, later) = (at("string"), at("list"), at("hash"), at("later"));
     for command in [
         vec![
@@ -137,10 +137,10 @@ fn a_foreign_value_is_named_and_left_alone() {
         vec![
             "SET",
             &later,
-            "LH\u{9} a format of the future, whatever stands in it, and so on",
+            "LH\u{9} a later format of leasehold, with some more bytes of content",
         ],
     ] {
-        bench.connection.command(&command);
+        fixture.connection.command(&command);
     }
     for (name, found) in [
         ("string", "string"),
@@ -148,34 +148,34 @@ fn a_foreign_value_is_named_and_left_alone() {
         ("hash", "hash"),
         ("later", "leasehold format 9"),
     ] {
-        let before = bench.stored(name);
-        let request = bench.mutex(name, attempt(1, 1));
+        let before = fixture.stored(name);
+        let request = fixture.mutex(name, attempt(1, 1));
         let expected = format!("the key holds a foreign value ({found})");
-        assert_eq!(bench.try_acquire(&request), Err(expected));
-        let call = bench
+        assert_eq!(fixture.try_acquire(&request), Err(expected));
+        let call = fixture
             .protocol
             .release(&[Release::new(key(name), attempt(1, 1))]);
-        let answer = bench.connection.play(&call);
+        let answer = fixture.connection.run(&call);
         assert!(matches!(
             &reply::ends(answer.bytes(), 1, CLOCK)[..],
             [Err(BackendError::ForeignValue { found: it })] if it == found
         ));
-        assert_eq!(bench.stored(name), before, "{name} was touched");
+        assert_eq!(fixture.stored(name), before, "{name} was touched");
     }
 }
 
 #[test]
-fn an_error_in_a_batch_touches_no_other_element() {
-    let mut bench = Bench::new();
-    bench.hold("mine", attempt(1, 1));
-    let list = bench.protocol.key(&key("list"));
-    bench
+fn error_in_a_batch_touches_no_other_element() {
+    let mut fixture = Fixture::new();
+    fixture.hold("mine", attempt(1, 1));
+    let list = fixture.protocol.key(&key("list"));
+    fixture
         .connection
         .command(&[b"RPUSH".to_vec(), list, b"x".to_vec()]);
-    let ends: Vec<_> = [("list", 1), ("mine", 1), ("nothing", 1)]
+    let releases: Vec<_> = [("list", 1), ("mine", 1), ("nothing", 1)]
         .map(|(name, sequence)| Release::new(key(name), attempt(1, sequence)))
         .into();
-    let answer = bench.connection.play(&bench.protocol.release(&ends));
+    let answer = fixture.connection.run(&fixture.protocol.release(&releases));
     let answers = reply::ends(answer.bytes(), 3, CLOCK);
     assert!(matches!(answers[0], Err(BackendError::ForeignValue { .. })));
     let reply = |i: usize| answers[i].as_ref().expect("a reply").reply;
@@ -187,86 +187,91 @@ fn an_error_in_a_batch_touches_no_other_element() {
 }
 
 #[test]
-fn full_memory_stops_acquires_and_nothing_else() {
-    let mut bench = Bench::on(ServerOptions::default().start());
+fn full_memory_stops_only_acquires() {
+    let mut fixture = Fixture::on(ServerOptions::default().start());
     let rw = LockSpec::rw_lock();
     for name in ["renewed", "ended", "waited", "given up"] {
-        bench.hold(name, attempt(1, 1));
+        fixture.hold(name, attempt(1, 1));
     }
-    let write = bench.request("converted", attempt(1, 1), rw, Mode::Exclusive);
-    let AcquireReply::Acquired(held) = bench.acquire(&write) else {
+    let write = fixture.request("converted", attempt(1, 1), rw, Mode::Exclusive);
+    let AcquireReply::Acquired(held) = fixture.acquire(&write) else {
         panic!("the key was free");
     };
     for name in ["waited", "given up"] {
-        let queued = bench.mutex(name, attempt(2, 2)).with_wait(Wait::new(true));
-        assert!(matches!(bench.acquire(&queued), AcquireReply::Queued(_)));
+        let queued = fixture
+            .mutex(name, attempt(2, 2))
+            .with_wait(Wait::new(true));
+        assert!(matches!(fixture.acquire(&queued), AcquireReply::Queued(_)));
     }
-    bench.configure("maxmemory", "1");
-    bench.configure("maxmemory-policy", "noeviction");
+    fixture.configure("maxmemory", "1");
+    fixture.configure("maxmemory-policy", "noeviction");
 
     for (name, waits) in [("new", false), ("ended", false), ("renewed", true)] {
-        let before = bench.stored(name);
-        let mut request = bench.mutex(name, attempt(3, 9));
+        let before = fixture.stored(name);
+        let mut request = fixture.mutex(name, attempt(3, 9));
         request.wait = waits.then(|| Wait::new(true));
-        let error = bench.try_acquire(&request).expect_err("memory is full");
+        let error = fixture.try_acquire(&request).expect_err("memory is full");
         let (code, message) = error.split_once(' ').expect("a code and a text");
         assert_eq!(classify(code, message), ErrorClass::Unavailable, "{error}");
-        assert_eq!(bench.stored(name), before, "{name} was touched");
+        assert_eq!(fixture.stored(name), before, "{name} was touched");
     }
     assert!(matches!(
-        bench.renew("renewed", attempt(1, 1)),
+        fixture.renew("renewed", attempt(1, 1)),
         RenewReply::Renewed { .. }
     ));
-    let released = bench.release("ended", attempt(1, 1));
+    let released = fixture.release("ended", attempt(1, 1));
     assert!(
         matches!(released, ReleaseReply::Released { .. }),
         "{released:?}"
     );
-    let unknown = bench.release("nothing there", attempt(1, 1));
+    let unknown = fixture.release("nothing there", attempt(1, 1));
     assert!(matches!(unknown, ReleaseReply::NotHeld(_)), "{unknown:?}");
-    assert_eq!(bench.release("given up", attempt(2, 2)), ReleaseReply::Left);
-    // Nobody listens, so that the grant asks PUBLISH first and the place is marked unreachable.
-    let released = bench.release("waited", attempt(1, 1));
+    assert_eq!(
+        fixture.release("given up", attempt(2, 2)),
+        ReleaseReply::Left
+    );
+    // Nobody listens, so the release publishes first and marks the waiter as unreachable.
+    let released = fixture.release("waited", attempt(1, 1));
     assert!(
         matches!(released, ReleaseReply::Released { .. }),
         "{released:?}"
     );
     let poll = Poll::new(key("waited"), attempt(2, 2), true);
-    let answer = bench.connection.play(&bench.protocol.poll(&[poll]));
+    let answer = fixture.connection.run(&fixture.protocol.poll(&[poll]));
     let polled = reply::polls(answer.bytes(), 1, CLOCK)
         .remove(0)
         .expect("a reply");
     assert!(matches!(polled.reply, PollReply::Acquired(_)), "{polled:?}");
     let down = Convert::to_shared(key("converted"), attempt(1, 1), held.token);
-    let answer = bench.connection.play(&bench.protocol.convert(&down));
+    let answer = fixture.connection.run(&fixture.protocol.convert(&down));
     let converted = reply::convert(answer.bytes(), CLOCK).expect("a reply");
     assert!(matches!(converted.reply, ConvertReply::Converted { .. }));
 }
 
 #[test]
-fn a_server_that_may_not_write_says_so_itself() {
-    let mut bench = Bench::new();
-    bench.hold("held", attempt(1, 1));
-    let queued = bench
+fn read_only_server_answers_readonly() {
+    let mut fixture = Fixture::new();
+    fixture.hold("held", attempt(1, 1));
+    let queued = fixture
         .mutex("held", attempt(2, 1))
         .with_wait(Wait::new(true));
-    assert!(matches!(bench.acquire(&queued), AcquireReply::Queued(_)));
-    let mut pushes = Connection::open(&bench._server);
-    let channel = bench.protocol.channel(&SessionId::from_bytes([2; 16]));
+    assert!(matches!(fixture.acquire(&queued), AcquireReply::Queued(_)));
+    let mut pushes = Connection::open(&fixture._server);
+    let channel = fixture.protocol.channel(&SessionId::from_bytes([2; 16]));
     pushes.command(&["SUBSCRIBE", &channel]);
-    bench.connection.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    bench.configure("replica-read-only", "yes");
-    let before = bench.stored("held");
+    fixture.connection.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    fixture.configure("replica-read-only", "yes");
+    let before = fixture.stored("held");
 
-    let end = bench
+    let release = fixture
         .protocol
         .release(&[Release::new(key("held"), attempt(1, 1))]);
-    let Value::Error(error) = bench.connection.play(&end) else {
-        panic!("a replica took a write");
+    let Value::Error(error) = fixture.connection.run(&release) else {
+        panic!("a replica accepted a write");
     };
     assert!(error.starts_with("READONLY"), "{error}");
-    assert_eq!(bench.stored("held"), before);
-    // Nor was anybody told of a grant: the answer to PING is the first thing that comes.
+    assert_eq!(fixture.stored("held"), before);
+    // No grant was published: the answer to PING is the first message.
     let Value::Array(parts) = pushes.command(&["PING"]) else {
         panic!("a subscriber's PING is answered with an array");
     };
@@ -274,71 +279,87 @@ fn a_server_that_may_not_write_says_so_itself() {
 }
 
 #[test]
-fn a_waiter_that_has_outlived_its_watermark_is_not_taken_twice() {
-    let mut bench = Bench::new();
+fn waiter_without_watermark_is_not_queued_twice() {
+    let mut fixture = Fixture::new();
     let delivery_window = Duration::from_millis(500);
     let settings = ScriptSettings::default().with_delivery_window(delivery_window);
-    bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
-    let request = |bench: &mut Bench, who| {
-        let mut request = bench.mutex("job", attempt(who, 1));
-        request.deliver_before = bench.now().saturating_add(delivery_window / 2);
+    fixture.protocol = Protocol::new("t:", settings).expect("a good prefix");
+    let request = |fixture: &mut Fixture, session| {
+        let mut request = fixture.mutex("job", attempt(session, 1));
+        request.deliver_before = fixture.now().saturating_add(delivery_window / 2);
         request.wait = Some(Wait::new(false));
         request
     };
-    let holder = request(&mut bench, 1);
-    assert!(matches!(bench.acquire(&holder), AcquireReply::Acquired(_)));
-    let waiter = request(&mut bench, 2);
-    assert!(matches!(bench.acquire(&waiter), AcquireReply::Queued(_)));
+    let holder = request(&mut fixture, 1);
+    assert!(matches!(
+        fixture.acquire(&holder),
+        AcquireReply::Acquired(_)
+    ));
+    let waiter = request(&mut fixture, 2);
+    assert!(matches!(fixture.acquire(&waiter), AcquireReply::Queued(_)));
     std::thread::sleep(3 * delivery_window);
-    let again = request(&mut bench, 2);
-    assert!(matches!(bench.acquire(&again), AcquireReply::Queued(_)));
-    let third = request(&mut bench, 3);
-    let AcquireReply::Queued(queued) = bench.acquire(&third) else {
+    let again = request(&mut fixture, 2);
+    assert!(matches!(fixture.acquire(&again), AcquireReply::Queued(_)));
+    let third = request(&mut fixture, 3);
+    let AcquireReply::Queued(queued) = fixture.acquire(&third) else {
         panic!("the key is held");
     };
     assert_eq!(queued.ahead, 1);
 }
 
 #[test]
-fn a_key_is_a_hash_while_it_has_many_records_and_a_string_otherwise() {
-    let mut bench = Bench::new();
+fn key_with_many_records_is_a_hash() {
+    let mut fixture = Fixture::new();
     let rw = LockSpec::rw_lock();
     for session in 1..=80 {
-        let request = bench.request("shared", attempt(session, 1), rw, Mode::Shared);
-        assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
+        let request = fixture.request("shared", attempt(session, 1), rw, Mode::Shared);
+        assert!(matches!(
+            fixture.acquire(&request),
+            AcquireReply::Acquired(_)
+        ));
         let expected = if session <= 32 { "string" } else { "hash" };
-        assert_eq!(bench.type_of("shared"), expected, "with {session} readers");
+        assert_eq!(
+            fixture.type_of("shared"),
+            expected,
+            "with {session} readers"
+        );
     }
     for session in 1..=80 {
-        let reply = bench.release("shared", attempt(session, 1));
+        let reply = fixture.release("shared", attempt(session, 1));
         assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
     }
-    // A short delivery window forgets the watermarks while the key stays in use.
+    // With a short delivery window, watermarks expire while the key is in use.
     let settings = ScriptSettings::default().with_delivery_window(Duration::from_secs(1));
-    bench.protocol = Protocol::new("t:", settings).expect("a good prefix");
+    fixture.protocol = Protocol::new("t:", settings).expect("a good prefix");
     for session in 1..=170 {
-        let mut request = bench.request("brief", attempt(session, 1), rw, Mode::Shared);
-        request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
-        assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
+        let mut request = fixture.request("brief", attempt(session, 1), rw, Mode::Shared);
+        request.deliver_before = fixture.now().saturating_add(Duration::from_millis(900));
         assert!(matches!(
-            bench.release("brief", attempt(session, 1)),
+            fixture.acquire(&request),
+            AcquireReply::Acquired(_)
+        ));
+        assert!(matches!(
+            fixture.release("brief", attempt(session, 1)),
             ReleaseReply::Released { .. }
         ));
     }
-    assert_eq!(bench.type_of("brief"), "hash");
+    assert_eq!(fixture.type_of("brief"), "hash");
     std::thread::sleep(Duration::from_millis(2_100));
     for sequence in 2..=90 {
-        let mut request = bench.request("brief", attempt(1, sequence), rw, Mode::Shared);
-        request.deliver_before = bench.now().saturating_add(Duration::from_millis(900));
-        assert!(matches!(bench.acquire(&request), AcquireReply::Acquired(_)));
-        let reply = bench.release("brief", attempt(1, sequence));
+        let mut request = fixture.request("brief", attempt(1, sequence), rw, Mode::Shared);
+        request.deliver_before = fixture.now().saturating_add(Duration::from_millis(900));
+        assert!(matches!(
+            fixture.acquire(&request),
+            AcquireReply::Acquired(_)
+        ));
+        let reply = fixture.release("brief", attempt(1, sequence));
         assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
     }
-    assert_eq!(bench.type_of("brief"), "string");
+    assert_eq!(fixture.type_of("brief"), "string");
 }
 
 #[test]
-fn a_hash_that_the_fast_path_does_not_serve_is_left_and_entered_with_many_records() {
+fn locks_without_fast_path_become_hashes_earlier() {
     let semaphore = LockSpec::semaphore(3).expect("a good number");
     let barging = LockSpec::mutex()
         .with_policy(Policy::Barging)
@@ -352,81 +373,81 @@ fn a_hash_that_the_fast_path_does_not_serve_is_left_and_entered_with_many_record
         (barging, Mode::Exclusive, false),
     ];
     for (spec, mode, shared) in specs {
-        let mut bench = Bench::new();
-        // More sessions than a string of this kind has room for, fewer than one of any kind.
+        let mut fixture = Fixture::new();
+        // More records than FEW_RECORDS, and fewer than PACKED_RECORDS.
         for session in 1..=100 {
-            let request = bench.request("many", attempt(session, 1), spec, mode);
-            let reply = bench.acquire(&request);
+            let request = fixture.request("many", attempt(session, 1), spec, mode);
+            let reply = fixture.acquire(&request);
             assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
             if shared {
-                let request = bench.request("many", attempt(session, 2), spec, mode);
-                let reply = bench.acquire(&request);
+                let request = fixture.request("many", attempt(session, 2), spec, mode);
+                let reply = fixture.acquire(&request);
                 assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
-                let reply = bench.release("many", attempt(session, 2));
+                let reply = fixture.release("many", attempt(session, 2));
                 assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
             } else {
-                let waiter = bench.request("many", attempt(101, session.into()), spec, mode);
-                let reply = bench.acquire(&waiter.with_wait(Wait::new(false)));
+                let waiter = fixture.request("many", attempt(101, session.into()), spec, mode);
+                let reply = fixture.acquire(&waiter.with_wait(Wait::new(false)));
                 assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
-                let reply = bench.release("many", attempt(101, session.into()));
+                let reply = fixture.release("many", attempt(101, session.into()));
                 assert_eq!(reply, ReleaseReply::Left);
             }
-            let reply = bench.release("many", attempt(session, 1));
+            let reply = fixture.release("many", attempt(session, 1));
             assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
         }
-        assert_eq!(bench.type_of("many"), "hash", "{spec:?}");
+        assert_eq!(fixture.type_of("many"), "hash", "{spec:?}");
     }
 }
 
 #[test]
-fn a_queue_of_sixty_four_goes_round_in_one_string_and_one_of_ninety_in_a_hash() {
+fn queue_of_64_stays_a_string_and_queue_of_90_a_hash() {
     for (waiters, form) in [(64, "string"), (90, "hash")] {
-        let mut bench = Bench::new();
-        let mut pushes = Connection::open(&bench._server);
+        let mut fixture = Fixture::new();
+        let mut pushes = Connection::open(&fixture._server);
         let mut sequence = [0; 100];
-        let mut ask = |bench: &mut Bench, session: u8| {
+        let mut acquire = |fixture: &mut Fixture, session: u8| {
             sequence[usize::from(session)] += 1;
             let operation = attempt(session, sequence[usize::from(session)]);
-            let request = bench.mutex("busy", operation).with_wait(Wait::new(true));
-            (operation, bench.acquire(&request))
+            let request = fixture.mutex("busy", operation).with_wait(Wait::new(true));
+            (operation, fixture.acquire(&request))
         };
-        let (first, reply) = ask(&mut bench, 0);
+        let (first, reply) = acquire(&mut fixture, 0);
         assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
         let mut queue = std::collections::VecDeque::from([first]);
         for session in 0..=waiters {
-            let channel = bench
+            let channel = fixture
                 .protocol
                 .channel(&SessionId::from_bytes([session; 16]));
             pushes.command(&["SUBSCRIBE", &channel]);
         }
         for session in 1..=waiters {
-            let (operation, reply) = ask(&mut bench, session);
+            let (operation, reply) = acquire(&mut fixture, session);
             let queued =
                 matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(session) - 1);
             assert!(queued, "{session}: {reply:?}");
             queue.push_back(operation);
         }
-        assert_eq!(bench.type_of("busy"), form);
+        assert_eq!(fixture.type_of("busy"), form);
         let mut token = None;
-        // Three times round, so that what is passed over in the string is closed up in between.
+        // Every session holds three times, so that the gap in the string is closed at least once.
         for turn in 0..3 * (usize::from(waiters) + 1) {
             let done = queue.pop_front().expect("a holder");
-            let released = bench.release("busy", done);
+            let released = fixture.release("busy", done);
             assert!(
                 matches!(released, ReleaseReply::Released { .. }),
                 "{turn}: {released:?}"
             );
             if turn % 5 == 0 {
-                let again = bench.release("busy", done);
+                let again = fixture.release("busy", done);
                 assert_eq!(again, ReleaseReply::NotHeld(EndReason::Released), "{turn}");
             }
-            let (again, reply) = ask(&mut bench, done.session.as_bytes()[0]);
+            let (again, reply) = acquire(&mut fixture, done.session.as_bytes()[0]);
             let queued =
                 matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(waiters) - 1);
             assert!(queued, "{turn}: {reply:?}");
             queue.push_back(again);
             let poll = Poll::new(key("busy"), queue[0], true);
-            let answer = bench.connection.play(&bench.protocol.poll(&[poll]));
+            let answer = fixture.connection.run(&fixture.protocol.poll(&[poll]));
             let polled = reply::polls(answer.bytes(), 1, CLOCK)
                 .remove(0)
                 .expect("a reply");
@@ -436,6 +457,6 @@ fn a_queue_of_sixty_four_goes_round_in_one_string_and_one_of_ninety_in_a_hash() 
             assert!(token < Some(next.token), "{turn}");
             token = Some(next.token);
         }
-        assert_eq!(bench.type_of("busy"), form);
+        assert_eq!(fixture.type_of("busy"), form);
     }
 }

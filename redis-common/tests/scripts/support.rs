@@ -1,4 +1,4 @@
-//! The smallest client that can play scripts to a server.
+//! A minimal Redis client for script calls.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_redis_common::script::Call;
 use leasehold_test_servers::RedisServer;
 
-/// What the server sent.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Nil,
@@ -88,8 +88,8 @@ impl Connection {
         self.receive()
     }
 
-    /// Plays a call as a backend does.
-    pub(crate) fn play(&mut self, call: &Call) -> Value {
+    /// Runs a script call like a backend.
+    pub(crate) fn run(&mut self, call: &Call) -> Value {
         match self.evaluate("EVALSHA", call.script.sha1(), call) {
             Value::Error(error) if error.starts_with("NOSCRIPT") => {
                 self.evaluate("EVAL", call.script.source(), call)
@@ -98,19 +98,22 @@ impl Connection {
         }
     }
 
-    /// Plays a call with a changed script: each text is replaced by the one behind it.
-    pub(crate) fn play_changed(&mut self, call: &Call, changes: &[(&str, &str)]) -> Value {
+    /// Runs a call with a changed script. Each change replaces the first text by the second.
+    pub(crate) fn run_changed(&mut self, call: &Call, changes: &[(&str, &str)]) -> Value {
         let mut source = call.script.source().to_owned();
         for (from, to) in changes {
-            assert!(source.contains(from), "the script does not say {from:?}");
+            assert!(
+                source.contains(from),
+                "the script does not contain {from:?}"
+            );
             source = source.replacen(from, to, 1);
         }
         self.evaluate("EVAL", &source, call)
     }
 
-    fn evaluate(&mut self, how: &str, script: &str, call: &Call) -> Value {
+    fn evaluate(&mut self, command: &str, script: &str, call: &Call) -> Value {
         let mut words = vec![
-            how.as_bytes().to_vec(),
+            command.as_bytes().to_vec(),
             script.as_bytes().to_vec(),
             call.elements().to_string().into_bytes(),
         ];

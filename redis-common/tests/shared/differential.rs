@@ -1,4 +1,4 @@
-//! Random command sequences through the backend to a real server, compared with the state machine.
+//! Random command sequences to a real server, compared with the state machine.
 
 use leasehold_api::bounds;
 use leasehold_conformance::differential::{check, commands};
@@ -7,11 +7,11 @@ use leasehold_test_servers::RedisServer;
 
 use crate::client;
 
-/// Plays the commands to a server at the URL that `url` picks.
+/// Runs the commands on a server, at the URL that `url` returns.
 pub(crate) fn run(url: fn(&RedisServer) -> String) {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
-    // The test compares replies, not speed; other tests may keep the machine busy.
+    // Other tests may keep the machine busy.
     let options = Options::new().with_call_timeout(bounds::MAX_CALL_TIMEOUT);
     let backend = runtime
         .block_on(client::connect_with(&url(&server), options))

@@ -1,4 +1,4 @@
-//! A real server, through the backend, as the conformance suite sees it.
+//! The harness of the conformance suite for a real server.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use crate::client;
 
-/// Who the backends are: a user with few rights.
+/// The user of the backends. It has only the documented rights.
 const USER: &str = "locks";
 const FOREIGN: &str = "another program's value";
 
-/// Cases that need virtual time: they would take minutes here.
+/// Cases that need virtual time. They would take minutes here.
 const CANNOT_RUN: &[&str] = &[
     "long_spans::token_is_remembered",
     "long_spans::token_outlives_an_expired_holder",
@@ -25,12 +25,12 @@ const CANNOT_RUN: &[&str] = &[
     "long_spans::no_copy_outlives_its_watermark",
 ];
 
-/// Runs the suite on the backend of that name. Its documentation says which rights it needs.
+/// Runs the suite on the named backend. `documentation` contains the rights that it needs.
 pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
     leasehold_conformance::run(Redis::start(name, documentation), CANNOT_RUN)
 }
 
-/// One server for all cases; each case has a key prefix of its own.
+/// One server for all cases. Each case has a separate key prefix.
 #[derive(Debug)]
 pub(crate) struct Redis {
     name: &'static str,
@@ -38,7 +38,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// For the backend of that name, with the rights that its documentation asks for.
+    /// Starts a server for the named backend, whose user has the documented rights.
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
         let user = [USER, "on", ">secret", "~*", "&*"];
         let rights = user.into_iter().chain(documented_rights(documentation));
@@ -47,7 +47,7 @@ impl Redis {
     }
 }
 
-/// What the connections speak: `LEASEHOLD_RESP`, `2` or `3`.
+/// The protocol version: `LEASEHOLD_RESP`, `2` or `3`.
 fn resp() -> RespVersion {
     match std::env::var("LEASEHOLD_RESP").as_deref() {
         Ok("2") => RespVersion::Resp2,
@@ -56,7 +56,7 @@ fn resp() -> RespVersion {
     }
 }
 
-/// The commands that the crate's documentation gives to a user with no more rights than needed.
+/// The command rights in the crate's documentation.
 fn documented_rights(documentation: &'static str) -> impl Iterator<Item = &'static str> {
     documentation
         .lines()
@@ -81,7 +81,7 @@ impl Harness for Redis {
     }
 
     fn timing(&self) -> Timing {
-        // A machine that is busy with other tests may stall a process for more than 100 ms.
+        // A busy machine may stall a process for more than 100 ms.
         Timing::real().with_unit(Duration::from_millis(300))
     }
 
@@ -94,7 +94,7 @@ impl Harness for Redis {
             options: Options::new()
                 .with_key_prefix(prefix)
                 .with_resp(resp())
-                // A busy machine may take longer than users want to wait.
+                // A busy machine may need longer than the default.
                 .with_connect_timeout(Duration::from_secs(5)),
         }))
     }

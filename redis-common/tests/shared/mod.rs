@@ -1,5 +1,5 @@
-//! Tests on real servers of what all Redis backends do alike. Each backend compiles them into its
-//! own tests, where `crate::client` connects and `crate::constructors` lists the constructors.
+//! Tests of all Redis backends on real servers. Each backend includes them in its own tests, where
+//! `crate::client` connects and `crate::constructors` lists the constructors.
 
 mod faults;
 pub(crate) mod recovery;

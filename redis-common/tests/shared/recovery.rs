@@ -1,6 +1,6 @@
-//! Recovery after a restart, a stopped server, a dead network; and what never comes back.
+//! Recovery after restarts, pauses and network failures, and errors that are permanent.
 //!
-//! Every call is bounded, whatever the server does, and the first success comes within a second
+//! Every call has a time limit, whatever the server does. The first call succeeds within a second
 //! after the server answers again.
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::support::{
 };
 use crate::constructors::CONSTRUCTORS;
 
-/// Calls for so long, each of which must end in its time.
+/// Makes calls for `duration`. Each must end in time.
 pub(crate) async fn keep_calling(
     backend: &Backend,
     duration: Duration,
@@ -29,18 +29,19 @@ pub(crate) async fn keep_calling(
     results
 }
 
-fn failures(constructor: &Constructor, results: &[Result<(), BackendError>]) {
+/// Checks that some calls failed, and that all errors are transient.
+fn expect_transient_errors(constructor: &Constructor, results: &[Result<(), BackendError>]) {
     let failed = results.iter().filter_map(|result| result.as_ref().err());
     let mut count = 0;
     for error in failed {
         count += 1;
         assert!(error.is_transient(), "{}: {error}", constructor.name);
     }
-    assert!(count > 0, "{}: the fault was not seen", constructor.name);
+    assert!(count > 0, "{}: no call failed", constructor.name);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_that_starts_again_is_found_again_and_has_another_clock() {
+async fn restarted_server_is_used_again_with_a_new_clock() {
     for constructor in CONSTRUCTORS
         .iter()
         .filter(|constructor| constructor.reconnects)
@@ -50,7 +51,7 @@ async fn a_killed_server_that_starts_again_is_found_again_and_has_another_clock(
         let before = backend.hello().await.expect("the server answers");
         server.kill();
         let results = keep_calling(&backend, Duration::from_millis(500)).await;
-        failures(constructor, &results);
+        expect_transient_errors(constructor, &results);
         tokio::task::block_in_place(|| server.start_again());
         let took = time_to_success(&backend, RECOVERY * 5).await;
         assert!(took <= RECOVERY, "{}: took {took:?}", constructor.name);
@@ -60,16 +61,16 @@ async fn a_killed_server_that_starts_again_is_found_again_and_has_another_clock(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_that_nobody_called_into_goes_unnoticed() {
+async fn restart_between_calls_fails_no_call() {
     let mut server = RedisServer::start();
     for constructor in CONSTRUCTORS
         .iter()
-        .filter(|constructor| constructor.told_of_ends)
+        .filter(|constructor| constructor.notices_disconnect)
     {
         let backend = constructor.open(&server.url()).await;
         let before = backend.hello().await.expect("the server answers");
         tokio::task::block_in_place(|| server.restart(Data::Lost));
-        // Long enough to see that the connection has ended.
+        // Long enough to notice the end of the connection.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let after = backend.hello().await.expect("a new connection");
         assert_ne!(before.clock, after.clock, "{}", constructor.name);
@@ -77,7 +78,7 @@ async fn a_restart_that_nobody_called_into_goes_unnoticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_server_leaves_every_call_bounded_and_is_used_again_when_it_goes_on() {
+async fn calls_to_a_paused_server_end_in_time() {
     let server = RedisServer::start();
     for constructor in &CONSTRUCTORS {
         let backend = constructor.open(&server.url()).await;
@@ -85,7 +86,7 @@ async fn a_stopped_server_leaves_every_call_bounded_and_is_used_again_when_it_go
         server.pause();
         let results = keep_calling(&backend, Duration::from_millis(2_500)).await;
         server.resume();
-        failures(constructor, &results);
+        expect_transient_errors(constructor, &results);
         assert!(results.iter().all(Result::is_err), "{}", constructor.name);
         let took = time_to_success(&backend, RECOVERY * 5).await;
         assert!(took <= RECOVERY, "{}: took {took:?}", constructor.name);
@@ -93,7 +94,7 @@ async fn a_stopped_server_leaves_every_call_bounded_and_is_used_again_when_it_go
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_black_hole_leaves_every_call_bounded_and_is_left_as_soon_as_it_ends() {
+async fn calls_into_a_black_hole_end_in_time() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in &CONSTRUCTORS {
@@ -102,14 +103,14 @@ async fn a_black_hole_leaves_every_call_bounded_and_is_left_as_soon_as_it_ends()
         proxy.black_hole();
         let results = keep_calling(&backend, Duration::from_millis(2_500)).await;
         proxy.heal();
-        failures(constructor, &results);
+        expect_transient_errors(constructor, &results);
         let took = time_to_success(&backend, RECOVERY * 5).await;
         assert!(took <= RECOVERY, "{}: took {took:?}", constructor.name);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_went_silent_for_ever_is_replaced() {
+async fn silent_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS
@@ -120,7 +121,7 @@ async fn a_connection_that_went_silent_for_ever_is_replaced() {
         time_to_success(&backend, RECOVERY).await;
         proxy.strand_connections();
         let took = time_to_success(&backend, RECOVERY * 10).await;
-        // A user's client is suspected after two calls without an answer.
+        // A user's client is suspect after two calls without an answer.
         let limit = if constructor.push {
             RECOVERY
         } else {
@@ -131,7 +132,7 @@ async fn a_connection_that_went_silent_for_ever_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_connection_is_replaced() {
+async fn cut_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS
@@ -154,21 +155,22 @@ async fn a_cut_connection_is_replaced() {
     }
 }
 
-/// As renewals of a short lease are: they have less time than a distant server needs to connect.
+/// Renewals of a short lease are such callers: connecting to a distant server may take longer than
+/// they can wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_who_give_up_early_get_a_connection_in_the_end() {
+async fn impatient_callers_get_a_connection() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
         let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
-        // A call takes 60 ms; to connect takes that several times.
+        // A call takes 60 ms. Connecting takes several times as long.
         proxy.delay(Duration::from_millis(30));
         proxy.cut_connections();
-        let patience = Duration::from_millis(100);
+        let limit = Duration::from_millis(100);
         let began = Instant::now();
         while !matches!(
-            tokio::time::timeout(patience, backend.hello()).await,
+            tokio::time::timeout(limit, backend.hello()).await,
             Ok(Ok(_))
         ) {
             assert!(
@@ -181,10 +183,9 @@ async fn callers_who_give_up_early_get_a_connection_in_the_end() {
     }
 }
 
-/// A failover behind one name: the old primary is a replica now, and still reachable over the
-/// connections that it has.
+/// A failover behind one name. The old primary becomes a replica and keeps its connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_has_become_a_replica_is_left() {
+async fn failover_moves_to_the_new_primary() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     for (constructor, number) in CONSTRUCTORS
         .iter()
@@ -208,7 +209,7 @@ async fn a_server_that_has_become_a_replica_is_left() {
             }
             assert!(
                 began.elapsed() < RECOVERY * 5,
-                "{}: still there",
+                "{}: still on the old server",
                 constructor.name
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -217,10 +218,10 @@ async fn a_server_that_has_become_a_replica_is_left() {
         assert!(began.elapsed() <= RECOVERY, "{}", constructor.name);
         for listening in [false, true] {
             let notification = tokio::time::timeout(RECOVERY * 5, notifications.next()).await;
-            let gap = Some(Notification::Missed { listening });
+            let missed = Some(Notification::Missed { listening });
             assert_eq!(
-                notification.expect("it is told"),
-                gap,
+                notification.expect("a notification"),
+                missed,
                 "{}",
                 constructor.name
             );
@@ -236,21 +237,21 @@ async fn a_server_that_has_become_a_replica_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_server_is_not_taken_for_a_dead_one() {
+async fn slow_server_is_not_considered_dead() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
         let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
         let connections = proxy.connections();
-        // Longer than the connection may be silent before it is doubted.
+        // Longer than the silence after which a second connection is opened.
         proxy.delay(Duration::from_millis(400));
         for _ in 0..5 {
             hello_in_time(&backend).await.expect("slow, but an answer");
         }
         proxy.delay(Duration::ZERO);
         hello_in_time(&backend).await.expect("an answer");
-        // It may have been doubted, but whoever waited for it got its answer.
+        // Second connections may have been opened, but every call got its answer.
         assert!(
             proxy.connections() <= connections + 5,
             "{}",
@@ -260,16 +261,16 @@ async fn a_slow_server_is_not_taken_for_a_dead_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there_is_unavailable() {
+async fn missing_server_is_unavailable() {
     let mut server = RedisServer::start();
     let url = server.url();
     server.kill();
-    let error = connect(&url).await.expect_err("nobody is there");
+    let error = connect(&url).await.expect_err("no server");
     assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_rejected_and_says_so() {
+async fn wrong_password_is_rejected() {
     let server = ServerOptions::default()
         .with_config("requirepass", ["right"])
         .start();
@@ -286,7 +287,7 @@ async fn a_wrong_password_is_rejected_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_without_the_needed_commands_is_told_which() {
+async fn missing_command_is_named() {
     let server = RedisServer::start();
     let rule = ["ACL", "SETUSER", "locker", "on", ">pw", "~*", "&*"];
     admin(&server.url(), &[&rule[..], &["+@connection"]].concat()).await;
@@ -297,7 +298,7 @@ async fn a_user_without_the_needed_commands_is_told_which() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_closed_backend_says_so_and_has_no_connections() {
+async fn closed_backend_has_no_connections() {
     for constructor in &CONSTRUCTORS {
         let server = RedisServer::start();
         let url = server.url();
@@ -308,7 +309,7 @@ async fn a_closed_backend_says_so_and_has_no_connections() {
         let error = backend.hello().await.expect_err("closed");
         assert!(matches!(error, BackendError::Closed), "{error}");
         if !constructor.push {
-            // The user's connections stay the user's.
+            // The backend doesn't close the user's connections.
             continue;
         }
         super::support::eventually("its connections are closed", async || {

@@ -1,5 +1,5 @@
-//! What the server refuses is said as it is: for now, for good, or because something else lives
-//! there; and nobody is told that nothing happened when that is not certain.
+//! Errors of the server: transient, permanent, or a foreign value. "Not executed" is reported only
+//! if it is certain.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use super::support::{
 use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
 
-/// Keeps the server busy for a good part of a second, or more.
+/// A script that keeps the server busy for half a second or more.
 const BUSY: &str = "for _ = 1, 5e7 do end";
 
 async fn try_acquire(backend: &Backend, key: &Key, sequence: u64) -> Result<(), BackendError> {
@@ -32,8 +32,12 @@ async fn try_acquire(backend: &Backend, key: &Key, sequence: u64) -> Result<(), 
 }
 
 async fn release(backend: &Backend, key: &Key, sequence: u64) {
-    let end = Release::new(key.clone(), operation(session(1), sequence));
-    let answer = backend.release(&[end]).await.remove(0).expect("an answer");
+    let release = Release::new(key.clone(), operation(session(1), sequence));
+    let answer = backend
+        .release(&[release])
+        .await
+        .remove(0)
+        .expect("an answer");
     assert!(
         matches!(answer.reply, ReleaseReply::Released { .. }),
         "{answer:?}"
@@ -41,7 +45,7 @@ async fn release(backend: &Backend, key: &Key, sequence: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_that_the_server_forgot_are_sent_again() {
+async fn flushed_scripts_are_sent_again() {
     let server = RedisServer::start();
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
         let backend = constructor.open(&server.url()).await;
@@ -57,7 +61,7 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_programs_value_is_left_alone() {
+async fn foreign_value_is_untouched() {
     let server = RedisServer::start();
     let url = server.url();
     admin(&url, &["RPUSH", "leasehold:{foreign}", "mine"]).await;
@@ -74,7 +78,7 @@ async fn another_programs_value_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_takes_no_new_holds_but_keeps_and_ends_the_old_ones() {
+async fn full_server_refuses_new_holds_and_serves_old_ones() {
     let server = RedisServer::start();
     let url = server.url();
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
@@ -100,7 +104,7 @@ async fn a_full_server_takes_no_new_holds_but_keeps_and_ends_the_old_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_is_unavailable_until_it_is_promoted() {
+async fn replica_is_unavailable_until_it_is_promoted() {
     let server = RedisServer::start();
     let url = server.url();
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
@@ -119,7 +123,7 @@ async fn a_replica_is_unavailable_until_it_is_promoted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_server_is_unavailable_until_it_is_done() {
+async fn busy_server_is_unavailable() {
     let server = RedisServer::start();
     let url = server.url();
     admin(&url, &["CONFIG", "SET", "lua-time-limit", "20"]).await;
@@ -133,7 +137,7 @@ async fn a_busy_server_is_unavailable_until_it_is_done() {
         let busy = url.clone();
         let busy = tokio::spawn(async move { admin(&busy, &["EVAL", BUSY, "0"]).await });
         let error = loop {
-            // Until it is busy it grants, and says so again.
+            // Until the server is busy, the same request is acquired again.
             match backend.acquire(&request).await {
                 Ok(_) => assert!(!busy.is_finished(), "it was never busy"),
                 Err(error) => break error,
@@ -148,7 +152,7 @@ async fn a_busy_server_is_unavailable_until_it_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_too_few_rights_is_told_which_are_missing() {
+async fn missing_rights_are_named() {
     let server = RedisServer::start();
     let url = format!("redis://locker:pw@{}", server.address());
     for (rights, missing) in [
@@ -175,9 +179,9 @@ async fn a_user_with_too_few_rights_is_told_which_are_missing() {
     }
 }
 
-/// A server that does not know the command repeats its arguments.
+/// A server repeats the arguments of an unknown command.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_authorises_is_in_no_error() {
+async fn secrets_are_in_no_error() {
     const SESSION: &[u8; 16] = b"SecretOfASession";
     let options = ServerOptions::default().with_config("rename-command", ["EVALSHA", ""]);
     let server = options.start();
@@ -185,21 +189,24 @@ async fn what_authorises_is_in_no_error() {
         let backend = constructor.open(&server.url()).await;
         let operation = operation(SessionId::from_bytes(*SESSION), 1);
         let request = mutex(&key("repeated"), operation, soon(&backend).await);
-        let error = backend.acquire(&request).await.expect_err("it is unknown");
-        let mut told = format!("{error} {error:?}");
+        let error = backend
+            .acquire(&request)
+            .await
+            .expect_err("unknown command");
+        let mut text = format!("{error} {error:?}");
         let mut below = std::error::Error::source(&error);
         while let Some(error) = below {
-            told += &format!(" {error} {error:?}");
+            text += &format!(" {error} {error:?}");
             below = error.source();
         }
-        assert!(told.contains("unknown command"), "{told}");
-        assert!(!told.contains("Secret"), "{}: {told}", constructor.name);
+        assert!(text.contains("unknown command"), "{text}");
+        assert!(!text.contains("Secret"), "{}: {text}", constructor.name);
     }
 }
 
-/// A library that queues what it cannot send would acquire here what nobody waits for any more.
+/// A library that queues unsent commands would acquire locks here for calls that were dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_dropped_during_an_outage_is_not_sent_after_it() {
+async fn call_dropped_during_an_outage_is_not_sent_later() {
     let key = key("zombie");
     for constructor in CONSTRUCTORS
         .iter()
@@ -228,7 +235,7 @@ async fn a_call_dropped_during_an_outage_is_not_sent_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_dropped_at_any_moment_leave_nothing_that_their_end_does_not_remove() {
+async fn release_cleans_up_after_dropped_calls() {
     let server = RedisServer::start();
     let key = key("dropped");
     for constructor in &CONSTRUCTORS {
@@ -236,10 +243,14 @@ async fn calls_dropped_at_any_moment_leave_nothing_that_their_end_does_not_remov
         for sequence in 1..=200_u64 {
             let operation = operation(session(1), sequence);
             let request = mutex(&key, operation, soon(&backend).await);
-            let patience = Duration::from_micros(sequence % 50 * 10);
-            let _ = tokio::time::timeout(patience, backend.acquire(&request)).await;
-            let end = Release::new(key.clone(), operation);
-            backend.release(&[end]).await.remove(0).expect("an answer");
+            let limit = Duration::from_micros(sequence % 50 * 10);
+            let _ = tokio::time::timeout(limit, backend.acquire(&request)).await;
+            let release = Release::new(key.clone(), operation);
+            backend
+                .release(&[release])
+                .await
+                .remove(0)
+                .expect("an answer");
         }
         eventually("nothing is left", async || {
             let seen = backend.inspect(&key).await.expect("an answer").reply;
@@ -266,7 +277,7 @@ async fn many_callers_share_one_attempt_to_connect() {
         for call in calls {
             call.await.expect("each succeeds");
         }
-        // Those of the server's start, of the backend, and of the one that asks.
+        // Includes the connections of the server's start, of the backend, and of this query.
         let stats = admin(&url, &["INFO", "stats"]).await;
         let (_, count) = stats
             .split_once("total_connections_received:")
@@ -280,7 +291,7 @@ async fn many_callers_share_one_attempt_to_connect() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failed_connect_names_the_server_and_no_password() {
+async fn connect_error_names_the_server_without_password() {
     let server = RedisServer::start();
     let url = server.url();
     admin(&url, &["CONFIG", "SET", "requirepass", "hunter2"]).await;
@@ -290,20 +301,20 @@ async fn a_failed_connect_names_the_server_and_no_password() {
     drop(server);
     let gone = connect(&wrong).await.expect_err("nobody there");
     for error in [refused, gone] {
-        let told = format!("{error} {error:?}");
-        assert!(told.contains(&address), "{told}");
-        assert!(!told.contains("swordfish"), "{told}");
-        // What a report of the whole chain shows says nothing twice.
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(&address), "{text}");
+        assert!(!text.contains("swordfish"), "{text}");
+        // No source repeats a part of the text.
         let mut below = std::error::Error::source(&error);
         while let Some(error) = below {
-            assert!(!told.contains(&error.to_string()), "{error} in {told}");
+            assert!(!text.contains(&error.to_string()), "{error} in {text}");
             below = error.source();
         }
     }
     for url in ["localhost:6379", "me:swordfish@localhost"] {
         let refused = connect_with(url, Options::new()).await;
-        let told = refused.expect_err("no scheme").to_string();
-        assert!(told.contains("it has no scheme; write redis://"), "{told}");
-        assert!(!told.contains("swordfish"), "{told}");
+        let text = refused.expect_err("no scheme").to_string();
+        assert!(text.contains("it has no scheme; write redis://"), "{text}");
+        assert!(!text.contains("swordfish"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Renewal goes on while the user's program blocks every thread that it has.
+//! Renewals continue while the user's program blocks all threads of its runtime.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use crate::constructors::CONSTRUCTORS;
 const LEASE: Duration = Duration::from_secs(2);
 
 const BLOCKED_LEASE: Duration = Duration::from_secs(3);
-/// A renewal may be this much late, and so may the news of a loss.
+/// How late a renewal or the report of a loss may be.
 const LATE: Duration = Duration::from_millis(200);
 const WORKERS: usize = 2;
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 #[test]
 fn blocked_runtime_keeps_its_locks() {
@@ -48,7 +48,7 @@ fn blocked_runtime_keeps_its_locks() {
             "{name}: {} renewals, {longest:?} apart at most",
             renewals.len()
         );
-        println!("the machine itself was {:?} late", seen.machine_late);
+        println!("the machine stalled for {:?}", seen.machine_late);
         let interval = BLOCKED_LEASE / bounds::RENEWALS_PER_LEASE;
         assert!(
             longest <= interval + LATE + seen.machine_late,
@@ -59,7 +59,7 @@ fn blocked_runtime_keeps_its_locks() {
     }
     wait_for(blocked, &observer);
 
-    // No renewal comes through any more: that is told in time too.
+    // Renewals fail from here on. The loss is reported in time too.
     server.pause();
     let blocked = block(&user, BLOCKED_LEASE + Duration::from_secs(1));
     for LockedClient { name, guard, .. } in &held {
@@ -101,18 +101,18 @@ async fn hold_one_each(server: &RedisServer) -> Vec<LockedClient> {
     all
 }
 
-/// Blocks every worker of a runtime at the same time, as a careless program does.
+/// Blocks all workers of a runtime at the same time.
 fn block(runtime: &Runtime, duration: Duration) -> Vec<JoinHandle<()>> {
-    let begun = Arc::new(Barrier::new(WORKERS + 1));
+    let started = Arc::new(Barrier::new(WORKERS + 1));
     let blockers = (0..WORKERS).map(|_| {
-        let begun = Arc::clone(&begun);
+        let started = Arc::clone(&started);
         runtime.spawn(async move {
-            begun.wait();
+            started.wait();
             std::thread::sleep(duration);
         })
     });
     let blockers = blockers.collect();
-    begun.wait();
+    started.wait();
     blockers
 }
 
@@ -122,15 +122,15 @@ fn wait_for(blocked: Vec<JoinHandle<()>>, observer: &Runtime) {
     }
 }
 
-struct Seen {
-    /// The server's time of each renewal and one lease more, for each guard.
+struct Observations {
+    /// The expiry that each renewal set, in server time, for each guard.
     renewals: Vec<Vec<ServerTime>>,
-    /// By how much a thread that only sleeps was late, at most: the machine is busy.
+    /// The longest delay of a thread that only sleeps, because the machine is busy.
     machine_late: Duration,
 }
 
-/// Reads off the expiry on the server when each hold was renewed.
-async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Seen {
+/// Polls the server and records each change of a hold's expiry.
+async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Observations {
     let mut renewals: Vec<Vec<ServerTime>> = held.iter().map(|_| Vec::new()).collect();
     let mut machine_late = Duration::ZERO;
     let began = Instant::now();
@@ -142,7 +142,7 @@ async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Seen 
                 seen.reply.holders[0].token,
                 guard.fencing_token().expect("tokens")
             );
-            // A renewal moves it to one lease later than itself.
+            // A renewal sets the expiry to its own time plus the lease.
             let end = seen
                 .stamp
                 .at
@@ -152,19 +152,19 @@ async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Seen 
             }
         }
         let asleep = Instant::now();
-        tokio::time::sleep(LOOK_EVERY).await;
-        machine_late = machine_late.max(asleep.elapsed().saturating_sub(LOOK_EVERY));
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        machine_late = machine_late.max(asleep.elapsed().saturating_sub(CHECK_INTERVAL));
     }
-    Seen {
+    Observations {
         renewals,
         machine_late,
     }
 }
 
-/// Each renewal of so short a lease may take less time than it takes to see that the connection
-/// is dead: what they saw together must suffice.
+/// With a short lease, each renewal may have less time than it takes to notice a dead connection.
+/// Several renewals together notice it.
 #[tokio::test]
-async fn a_lock_outlives_the_death_of_the_connection_that_renews_it() {
+async fn lock_survives_a_dead_renewal_connection() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
@@ -182,9 +182,9 @@ async fn a_lock_outlives_the_death_of_the_connection_that_renews_it() {
     }
 }
 
-/// A short lease leaves no time to connect, nor for a second round trip with the script's source.
+/// With a short lease, the first renewal has no time to connect or to send the script's source.
 #[tokio::test]
-async fn the_way_of_the_first_renewal_is_made_ready_when_a_hold_begins() {
+async fn acquire_prepares_the_first_renewal() {
     let server = RedisServer::start();
     let url = server.url();
     let protocol = Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default());
@@ -197,7 +197,7 @@ async fn the_way_of_the_first_renewal_is_made_ready_when_a_hold_begins() {
         let locks = LockClient::new(backend);
         let mutex = locks.mutex("ready").expect("a good key");
         let guard = mutex.lock().await.expect("acquired");
-        eventually("it is connected, and the script is there", async || {
+        eventually("it is connected and the script is loaded", async || {
             let known = admin(&url, &["SCRIPT", "EXISTS", renewal.script.sha1()]).await;
             known.contains('1') && connections(&url).await > before
         })
@@ -208,7 +208,7 @@ async fn the_way_of_the_first_renewal_is_made_ready_when_a_hold_begins() {
 }
 
 #[tokio::test]
-async fn where_no_second_connection_can_be_had_the_first_one_renews() {
+async fn command_connection_renews_if_a_second_one_is_refused() {
     for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
         let server = RedisServer::start();
         let backend = constructor.open(&server.url()).await;
@@ -226,7 +226,7 @@ async fn where_no_second_connection_can_be_had_the_first_one_renews() {
     }
 }
 
-/// Those that take commands.
+/// The number of connections for commands.
 async fn connections(url: &str) -> usize {
     let listed = admin(url, &["CLIENT", "LIST", "TYPE", "normal"]).await;
     listed.matches(" addr=").count()

@@ -1,5 +1,5 @@
-//! Guards that outlive what they came from: dropped without a runtime, in a panic, while their
-//! runtime shuts down, after their client; and releases that race and are given up, on threads.
+//! Guards that outlive their runtime or client or are dropped in a panic, and releases that race or
+//! are cancelled.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,11 +12,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::support::{LEASE, connect};
 
-/// Of locks that nobody is left to release.
+/// The lease of locks that expire because nothing releases them.
 const SHORT_LEASE: Duration = Duration::from_millis(1_500);
-/// A release in the background is done by then, on a machine that is busy.
+/// The time limit of a release in the background on a busy machine.
 const SOON: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread()
@@ -31,20 +31,20 @@ async fn client(server: &RedisServer) -> LockClient {
     LockClient::new(backend.expect("connected"))
 }
 
-/// Holds a key, for as long as the lease if nobody renews.
+/// Acquires a key with this lease.
 async fn hold(locks: &LockClient, key: &str, lease: Duration) -> MutexGuard {
     let mutex = locks.mutex(key).expect("a valid key").lease(lease);
     mutex.lock().await.expect("free")
 }
 
-/// A server, and a client of it whose runtime lasts.
-struct Watch {
+/// A server, and a client whose runtime stays alive.
+struct Observer {
     runtime: Runtime,
     locks: LockClient,
     server: RedisServer,
 }
 
-impl Watch {
+impl Observer {
     fn new() -> Self {
         let server = RedisServer::start();
         let runtime = runtime();
@@ -56,64 +56,63 @@ impl Watch {
         }
     }
 
-    /// Waits until somebody else can have the key; how long that took.
-    fn free_within(&self, key: &str, limit: Duration) -> Duration {
+    /// Waits until the key is free.
+    fn free_within(&self, key: &str, limit: Duration) {
         let mutex = self.locks.mutex(key).expect("a valid key");
         let began = Instant::now();
         self.runtime.block_on(async {
             while !matches!(mutex.try_lock().await, Ok(Outcome::Acquired(_))) {
                 assert!(began.elapsed() < limit, "{key} is held after {limit:?}");
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
             }
         });
-        began.elapsed()
     }
 }
 
 #[test]
-fn a_guard_may_be_dropped_where_no_runtime_is() {
-    let watch = Watch::new();
+fn guard_dropped_outside_a_runtime_releases() {
+    let observer = Observer::new();
     let user = runtime();
     let (locks, guard) = user.block_on(async {
-        let locks = client(&watch.server).await;
+        let locks = client(&observer.server).await;
         let guard = hold(&locks, "job", LEASE).await;
         (locks, guard)
     });
     thread::spawn(move || drop(guard)).join().expect("no panic");
-    watch.free_within("job", SOON);
+    observer.free_within("job", SOON);
     user.block_on(locks.shutdown()).expect("all is released");
 }
 
 #[test]
-fn a_panic_releases() {
-    let watch = Watch::new();
+fn panic_releases() {
+    let observer = Observer::new();
     let user = runtime();
-    let locks = user.block_on(client(&watch.server));
+    let locks = user.block_on(client(&observer.server));
     let guard = user.block_on(hold(&locks, "thread", LEASE));
     let panicked = thread::spawn(move || {
         let _guard = guard;
-        panic!("a thread with a guard panics, as planned");
+        panic!("this thread panics with a guard, as planned");
     });
     assert!(panicked.join().is_err());
     let guard = user.block_on(hold(&locks, "task", LEASE));
     let panicked = user.block_on(user.spawn(async move {
         let _guard = guard;
         tokio::task::yield_now().await;
-        panic!("a task with a guard panics, as planned");
+        panic!("this task panics with a guard, as planned");
     }));
     assert!(panicked.is_err());
-    watch.free_within("thread", SOON);
-    watch.free_within("task", SOON);
+    observer.free_within("thread", SOON);
+    observer.free_within("task", SOON);
 }
 
 #[test]
-fn a_runtime_may_shut_down_around_its_guards() {
-    let watch = Watch::new();
+fn runtime_shuts_down_with_guards() {
+    let observer = Observer::new();
     for (key, background) in [("waits", false), ("background", true)] {
         let user = runtime();
-        let locks = user.block_on(client(&watch.server));
+        let locks = user.block_on(client(&observer.server));
         let guard = user.block_on(hold(&locks, key, SHORT_LEASE));
-        // One task holds and one is in the queue, at the moment of the shutdown.
+        // During the shutdown, one task holds the lock and one waits.
         let mutex = locks.mutex(key).expect("a valid key").lease(SHORT_LEASE);
         user.spawn(async move {
             let _guard = guard;
@@ -127,20 +126,20 @@ fn a_runtime_may_shut_down_around_its_guards() {
         } else {
             drop(user);
         }
-        // The tasks that would have released it went down too.
-        watch.free_within(key, SHORT_LEASE + SOON);
+        // The tasks that would release the lock are gone too, so it expires.
+        observer.free_within(key, SHORT_LEASE + SOON);
     }
 }
 
 #[test]
-fn client_guard_and_runtime_may_go_in_any_order() {
+fn client_guard_and_runtime_drop_in_any_order() {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Goes {
+    enum Part {
         Client,
         Guard,
         Runtime,
     }
-    use Goes::{Client, Guard, Runtime};
+    use Part::{Client, Guard, Runtime};
     let orders = [
         [Client, Guard, Runtime],
         [Client, Runtime, Guard],
@@ -149,42 +148,44 @@ fn client_guard_and_runtime_may_go_in_any_order() {
         [Runtime, Client, Guard],
         [Runtime, Guard, Client],
     ];
-    let watch = Watch::new();
+    let observer = Observer::new();
     for order in orders {
         let key = format!("{order:?}");
         let user = runtime();
-        let locks = user.block_on(client(&watch.server));
+        let locks = user.block_on(client(&observer.server));
         let guard = user.block_on(hold(&locks, &key, SHORT_LEASE));
         let (mut user, mut locks, mut guard) = (Some(user), Some(locks), Some(guard));
-        for goes in order {
-            match goes {
+        for part in order {
+            match part {
                 Client => drop(locks.take()),
                 Guard => drop(guard.take()),
                 Runtime => drop(user.take()),
             }
         }
-        watch.free_within(&key, SHORT_LEASE + SOON);
+        observer.free_within(&key, SHORT_LEASE + SOON);
     }
 }
 
 #[test]
-fn a_guard_may_outlive_the_shutdown_of_its_client() {
-    let watch = Watch::new();
+fn guard_outlives_the_shutdown_of_its_client() {
+    let observer = Observer::new();
     let user = runtime();
-    let locks = user.block_on(client(&watch.server));
+    let locks = user.block_on(client(&observer.server));
     let guard = user.block_on(hold(&locks, "job", SHORT_LEASE));
     user.block_on(locks.shutdown()).expect("all is released");
     assert!(!guard.is_valid());
-    watch.free_within("job", SOON);
-    let next = watch.runtime.block_on(hold(&watch.locks, "job", LEASE));
-    // Whatever becomes of the old guard, the next holder's is not touched.
+    observer.free_within("job", SOON);
+    let next = observer
+        .runtime
+        .block_on(hold(&observer.locks, "job", LEASE));
+    // Releasing and dropping the old guard doesn't touch the next holder.
     drop(locks);
     assert!(user.block_on(guard.release()).is_ok());
     drop(guard);
     drop(user);
     thread::sleep(SHORT_LEASE);
     assert!(next.is_valid());
-    let released = watch.runtime.block_on(next.release());
+    let released = observer.runtime.block_on(next.release());
     assert!(matches!(
         released,
         Ok(ReleaseOutcome::Released { holds_left: 0 })
@@ -192,27 +193,27 @@ fn a_guard_may_outlive_the_shutdown_of_its_client() {
 }
 
 #[test]
-fn whoever_outlives_the_runtime_is_told_so() {
-    let watch = Watch::new();
+fn calls_after_the_runtime_is_gone_fail() {
+    let observer = Observer::new();
     let user = runtime();
-    let locks = user.block_on(client(&watch.server));
+    let locks = user.block_on(client(&observer.server));
     let guard = user.block_on(hold(&locks, "job", SHORT_LEASE));
     let other = locks.mutex("other").expect("a valid key");
     drop(user);
-    watch.runtime.block_on(async {
+    observer.runtime.block_on(async {
         let released = guard.release().await;
         assert!(released.is_err(), "{released:?}");
-        let taken = tokio::time::timeout(SOON, other.lock()).await;
-        assert!(matches!(taken, Ok(Err(Error::Closed))), "{taken:?}");
+        let locked = tokio::time::timeout(SOON, other.lock()).await;
+        assert!(matches!(locked, Ok(Err(Error::Closed))), "{locked:?}");
     });
-    watch.free_within("job", SHORT_LEASE + SOON);
+    observer.free_within("job", SHORT_LEASE + SOON);
 }
 
 #[test]
-fn releases_that_race_come_to_the_same() {
-    let watch = Watch::new();
+fn concurrent_releases_have_the_same_outcome() {
+    let observer = Observer::new();
     let user = runtime();
-    let locks = user.block_on(client(&watch.server));
+    let locks = user.block_on(client(&observer.server));
     for round in 0..100 {
         let guard = Arc::new(user.block_on(hold(&locks, "job", LEASE)));
         let release = |guard: Arc<MutexGuard>| async move { guard.release().await };
@@ -221,36 +222,36 @@ fn releases_that_race_come_to_the_same() {
         let (one, two) = user.block_on(async { (one.await, two.await) });
         for released in [one, two] {
             let released = released.expect("no panic");
-            let is = matches!(released, Ok(ReleaseOutcome::Released { holds_left: 0 }));
-            assert!(is, "round {round}: {released:?}");
+            let expected = matches!(released, Ok(ReleaseOutcome::Released { holds_left: 0 }));
+            assert!(expected, "round {round}: {released:?}");
         }
         assert!(!guard.is_valid());
     }
-    watch.free_within("job", SOON);
+    observer.free_within("job", SOON);
 }
 
 #[test]
-fn a_release_that_is_given_up_goes_on() {
-    let watch = Watch::new();
+fn cancelled_release_continues() {
+    let observer = Observer::new();
     let user = runtime();
-    let locks = user.block_on(client(&watch.server));
-    let mut given_up = 0;
+    let locks = user.block_on(client(&observer.server));
+    let mut cancelled = 0;
     for round in 0..200_u64 {
         let guard = Arc::new(user.block_on(hold(&locks, "job", LEASE)));
         let other = Arc::clone(&guard);
         let aborted = if round % 4 < 2 {
-            // Dropped when it was sent, and cannot have been answered.
+            // Dropped after it was sent and before it can be answered.
             user.block_on(async { other.release().now_or_never().is_none() })
         } else {
-            // Dropped by another thread, from before its first poll until after its end.
+            // Dropped by another thread at various times, from before its first poll to after its end.
             let release = user.spawn(async move { other.release().await });
             thread::sleep(Duration::from_micros(round));
             release.abort();
             user.block_on(release).is_err()
         };
-        given_up += u32::from(aborted);
+        cancelled += u32::from(aborted);
         if round % 2 == 0 {
-            // The next lock waits for the end of this one in the queue.
+            // The next lock waits in the queue for this release.
             drop(guard);
         } else {
             let again = user.block_on(guard.release());
@@ -260,7 +261,7 @@ fn a_release_that_is_given_up_goes_on() {
             ));
         }
     }
-    watch.free_within("job", SOON);
-    println!("{given_up} of 200 releases were given up");
-    assert!(given_up >= 100, "only {given_up}");
+    observer.free_within("job", SOON);
+    println!("{cancelled} of 200 releases were cancelled");
+    assert!(cancelled >= 100, "only {cancelled}");
 }

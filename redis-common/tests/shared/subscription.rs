@@ -1,5 +1,5 @@
-//! Subscriptions: confirmed before they are relied on, kept through faults, ended with their
-//! stream; and nothing lost in between without a word.
+//! Subscriptions: `listen` waits for the confirmation, faults are survived and reported, and
+//! dropping the stream unsubscribes.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::support::{
 };
 use crate::constructors::CONSTRUCTORS;
 
-/// Longest wait for a notification that must come: a silent connection is noticed within seconds.
+/// The longest wait for a notification. It takes seconds to notice a silent connection.
 const WAIT: Duration = Duration::from_secs(8);
 
 fn listeners() -> impl Iterator<Item = &'static Constructor> {
@@ -26,13 +26,13 @@ fn channel(number: u8) -> String {
         .channel(&session(number))
 }
 
-/// How many connections listen for a session; asked of the server itself.
+/// The number of connections that listen for a session, according to the server.
 async fn subscribers(server: &RedisServer, number: u8) -> u32 {
     let answer = admin(&server.url(), &["PUBSUB", "NUMSUB", &channel(number)]).await;
     // Both libraries print the count last.
     let end = answer.rfind(|c: char| c.is_ascii_digit()).expect("a count");
     let start = answer[..end].rfind(|c: char| !c.is_ascii_digit());
-    let start = start.expect("something stands before it") + 1;
+    let start = start.expect("a character before the count") + 1;
     answer[start..=end].parse().expect("a number")
 }
 
@@ -43,7 +43,7 @@ async fn next(stream: &mut Notifications) -> Notification {
         .expect("the stream has not ended")
 }
 
-/// A message as the scripts send it: the server's time, then wake_ups.
+/// A message as the scripts send it: the server's time, then wake-ups.
 fn wake_ups(sequences: &[u32]) -> Vec<u8> {
     let mut bytes = 1_000.0_f64.to_le_bytes().to_vec();
     for &sequence in sequences {
@@ -56,7 +56,7 @@ fn wake_ups(sequences: &[u32]) -> Vec<u8> {
 fn wake_up(notification: Notification) -> (u64, ClockId) {
     match notification {
         Notification::WakeUp { sequence, stamp } => (sequence, stamp.clock),
-        other => panic!("{other:?} instead of a wake_up"),
+        other => panic!("{other:?} instead of a wake-up"),
     }
 }
 
@@ -73,7 +73,7 @@ async fn listen(backend: &Backend, number: u8) -> Notifications {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscription_stands_when_listen_returns_and_ends_with_its_stream() {
+async fn listen_subscribes_and_dropping_the_stream_unsubscribes() {
     let server = RedisServer::start();
     for constructor in listeners() {
         let backend = constructor.open(&server.url()).await;
@@ -102,7 +102,7 @@ async fn a_subscription_stands_when_listen_returns_and_ends_with_its_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unix_socket_serves_as_well() {
+async fn unix_socket_works() {
     let server = RedisServer::start();
     for constructor in listeners() {
         let backend = constructor.open(&server.unix_url()).await;
@@ -119,7 +119,7 @@ async fn a_unix_socket_serves_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_burst_that_nobody_reads_yet_loses_nothing() {
+async fn unread_burst_is_kept() {
     const MESSAGES: u32 = 3_000;
     let server = RedisServer::start();
     for constructor in listeners() {
@@ -128,14 +128,14 @@ async fn a_burst_that_nobody_reads_yet_loses_nothing() {
         let burst = (1..=MESSAGES).map(|sequence| wake_ups(&[sequence]));
         publish(&server.url(), &channel(1), burst.collect()).await;
         for sequence in 1..=MESSAGES {
-            let heard = wake_up(next(&mut stream).await).0;
-            assert_eq!(heard, u64::from(sequence), "{}", constructor.name);
+            let received = wake_up(next(&mut stream).await).0;
+            assert_eq!(received, u64::from(sequence), "{}", constructor.name);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_makes_no_sense_is_a_gap() {
+async fn malformed_message_counts_as_missed() {
     let server = RedisServer::start();
     for constructor in listeners() {
         let backend = constructor.open(&server.url()).await;
@@ -156,7 +156,7 @@ async fn a_message_that_makes_no_sense_is_a_gap() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_subscription_is_a_gap_and_stands_again() {
+async fn killed_subscription_is_reported_and_restored() {
     let server = RedisServer::start();
     for constructor in listeners() {
         let backend = constructor.open(&server.url()).await;
@@ -164,7 +164,7 @@ async fn a_killed_subscription_is_a_gap_and_stands_again() {
         admin(&server.url(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         let began = Instant::now();
         expect_missed(&mut stream).await;
-        // Sooner than silence would have been noticed.
+        // Sooner than the ping of a silent connection.
         assert!(
             began.elapsed() < Duration::from_millis(1_500),
             "{}",
@@ -181,7 +181,7 @@ async fn a_killed_subscription_is_a_gap_and_stands_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restarted_server_is_a_gap_and_another_clock() {
+async fn server_restart_is_reported_and_changes_the_clock() {
     let mut server = RedisServer::start();
     for constructor in listeners() {
         let backend = constructor.open(&server.url()).await;
@@ -199,7 +199,7 @@ async fn a_restarted_server_is_a_gap_and_another_clock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscription_that_went_silent_for_ever_is_a_gap() {
+async fn silent_subscription_is_reported_and_restored() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in listeners() {
@@ -211,7 +211,7 @@ async fn a_subscription_that_went_silent_for_ever_is_a_gap() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_told_that_it_listens_into_a_black_hole() {
+async fn listen_fails_in_a_black_hole() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in listeners() {
@@ -225,7 +225,7 @@ async fn nobody_is_told_that_it_listens_into_a_black_hole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscribe_whose_request_is_lost_is_not_taken_for_done() {
+async fn listen_fails_if_the_request_is_lost() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in listeners() {
@@ -240,7 +240,7 @@ async fn a_subscribe_whose_request_is_lost_is_not_taken_for_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_without_the_channel_pattern_is_told_so() {
+async fn missing_channel_pattern_is_named() {
     let server = RedisServer::start();
     let rule = ["ACL", "SETUSER", "locker", "on", ">pw", "+@all", "~*"];
     admin(
@@ -251,7 +251,7 @@ async fn a_user_without_the_channel_pattern_is_told_so() {
     for constructor in listeners() {
         let url = format!("redis://locker:pw@{}", server.address());
         let backend = constructor.open(&url).await;
-        // Often, because the refusal may come before or after what is sent next.
+        // Often, because the refusal may arrive before or after the next command is sent.
         for _ in 0..30 {
             let error = backend.listen(session(1)).await.err().expect("refused");
             assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
@@ -275,7 +275,7 @@ async fn closing_the_backend_ends_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_cannot_listen_says_so() {
+async fn capabilities_say_whether_listen_works() {
     let server = RedisServer::start();
     for constructor in &CONSTRUCTORS {
         let backend = constructor.open(&server.url()).await;

@@ -1,5 +1,5 @@
-//! What these tests share: how a backend is made, and requests. To the server itself they speak
-//! through the `redis` crate, whichever the backend uses.
+//! Constructors, requests and waiting. Tests send commands of their own to the server through the
+//! `redis` crate, whichever client library the backend uses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,27 +15,27 @@ use crate::client;
 
 pub(crate) type Backend = Arc<dyn LockBackend>;
 
-/// Longer than a test takes on a machine that is busy.
+/// Longer than a test takes on a busy machine.
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
 
-/// A call may end this much after its limit on a busy machine.
+/// How late a call may end on a busy machine.
 pub(crate) const LATE: Duration = Duration::from_millis(500);
-/// The first success comes within this time after the server answers again.
+/// The time limit for the first success after the server answers again.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(1);
 
-/// A constructor of the backend that is tested, and what the backend can do then.
+/// A constructor of the tested backend, and the abilities of the backend that it returns.
 #[derive(Clone, Copy)]
 pub(crate) struct Constructor {
     pub(crate) name: &'static str,
     pub(crate) make: fn(String, Options) -> BoxFuture<'static, Backend>,
     /// Recovers from a broken connection.
     pub(crate) reconnects: bool,
-    /// Recovers from a connection that went silent.
+    /// Recovers from a silent connection.
     pub(crate) replaces_silent: bool,
-    /// Can listen.
+    /// Supports `listen`.
     pub(crate) push: bool,
-    /// Learns that a connection has ended before anything is sent into it.
-    pub(crate) told_of_ends: bool,
+    /// Notices the end of a connection before it sends anything over it.
+    pub(crate) notices_disconnect: bool,
 }
 
 impl Constructor {
@@ -46,7 +46,7 @@ impl Constructor {
         reconnects: true,
         replaces_silent: true,
         push: true,
-        told_of_ends: true,
+        notices_disconnect: true,
     };
     /// Connects to a URL, over RESP2.
     pub(crate) const URL_RESP2: Self = Self {
@@ -69,7 +69,7 @@ async fn connected(url: String, options: Options) -> Backend {
     backend.expect("connected")
 }
 
-/// Makes a backend from a URL and says what came of it.
+/// Connects to a URL.
 pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
     match client::connect_with(url, Options::new()).await {
         Ok(backend) => Ok(backend),
@@ -78,11 +78,11 @@ pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
     }
 }
 
-/// Runs a command on the server and returns the answer as the library prints it.
+/// Runs a command on the server and returns the debug output of the answer.
 pub(crate) async fn admin(url: &str, command: &[&str]) -> String {
     let client = redis::Client::open(url).expect("a good URL");
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    let connection = client.get_multiplexed_async_connection_with_config(&patient);
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
     let mut request = redis::Cmd::new();
     request.arg(command);
     let answer: redis::Value = request
@@ -92,7 +92,7 @@ pub(crate) async fn admin(url: &str, command: &[&str]) -> String {
     format!("{answer:?}")
 }
 
-/// Publishes the messages in their order, over one connection.
+/// Publishes the messages in order, over one connection.
 pub(crate) async fn publish(url: &str, channel: &str, messages: Vec<Vec<u8>>) {
     let client = redis::Client::open(url).expect("a good URL");
     let connection = client.get_multiplexed_async_connection().await;
@@ -100,8 +100,8 @@ pub(crate) async fn publish(url: &str, channel: &str, messages: Vec<Vec<u8>>) {
     for message in messages {
         let mut request = redis::cmd("PUBLISH");
         request.arg(channel).arg(message);
-        let heard: u64 = request.query_async(&mut connection).await.expect("sent");
-        assert_eq!(heard, 1, "one subscriber");
+        let receivers: u64 = request.query_async(&mut connection).await.expect("sent");
+        assert_eq!(receivers, 1, "one subscriber");
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn session(number: u8) -> SessionId {
     SessionId::from_bytes([number; 16])
 }
 
-/// The `sequence`th operation of a session, with an owner of its own.
+/// The `sequence`th operation of a session, with a separate owner.
 pub(crate) fn operation(session: SessionId, sequence: u64) -> Operation {
     Operation {
         session,
@@ -128,14 +128,14 @@ pub(crate) async fn soon(backend: &Backend) -> ServerTime {
     stamp.at.saturating_add(Duration::from_secs(9))
 }
 
-/// An acquire of a mutex for [`LEASE`] that does not wait.
+/// An acquire of a mutex that doesn't wait, with [`LEASE`].
 pub(crate) fn mutex(key: &Key, operation: Operation, before: ServerTime) -> Acquire {
     let spec = LockSpec::mutex();
     Acquire::new(key.clone(), spec, Mode::Exclusive, operation, LEASE, before)
         .expect("a good request")
 }
 
-/// Calls until it works, and returns how long that took. Each call must end in its time.
+/// Calls until a call succeeds, and returns the elapsed time. Each call must end in time.
 pub(crate) async fn time_to_success(backend: &Backend, limit: Duration) -> Duration {
     let began = Instant::now();
     loop {
@@ -143,23 +143,23 @@ pub(crate) async fn time_to_success(backend: &Backend, limit: Duration) -> Durat
             Ok(()) => return began.elapsed(),
             Err(error) => assert!(
                 began.elapsed() < limit,
-                "no success within {limit:?}, at last: {error}"
+                "no success within {limit:?}, last error: {error}"
             ),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// One call, which must end in its time.
+/// Makes one call, which must end in time.
 pub(crate) async fn hello_in_time(backend: &Backend) -> Result<(), BackendError> {
     let limit = leasehold_api::bounds::CALL_TIMEOUT + LATE;
     tokio::time::timeout(limit, backend.hello())
         .await
-        .expect("every call is bounded")
+        .expect("every call has a time limit")
         .map(drop)
 }
 
-/// Waits until `check` holds.
+/// Waits until `check` returns true.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
     let began = Instant::now();
     while !check().await {

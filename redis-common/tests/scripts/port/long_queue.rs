@@ -1,5 +1,4 @@
-//! A queue that grows until its key becomes a hash, shrinks until the key is a string, and grows
-//! again, stays the same queue.
+//! A queue that grows and shrinks while its key changes between a string and a hash.
 
 use std::time::Duration;
 
@@ -14,13 +13,13 @@ use super::{World, release, session};
 use crate::support::{Connection, Value};
 
 #[test]
-fn a_queue_that_outgrows_its_string_and_comes_back_is_the_same_queue() {
+fn queue_survives_changes_between_string_and_hash() {
     let kinds = [
         (LockSpec::mutex(), 200),
         (LockSpec::rw_lock(), 3),
         (LockSpec::semaphore(2).expect("a good number"), 1),
     ];
-    // Long enough for a request to arrive, short enough for its watermarks to be forgotten.
+    // Long enough for a request to arrive, and short enough to wait until its watermarks expire.
     let delivery_window = Duration::from_millis(500);
     let settings = ScriptSettings::default().with_delivery_window(delivery_window);
     let server = RedisServer::start();
@@ -33,12 +32,12 @@ fn a_queue_that_outgrows_its_string_and_comes_back_is_the_same_queue() {
             .with_waiter_lease(Duration::from_secs(60))
             .expect("a good lease");
         world
-            .swell_and_shrink(spec, writers, delivery_window)
+            .grow_and_shrink(spec, writers, delivery_window)
             .unwrap_or_else(|failure| panic!("{spec:?}: {failure}"));
     }
 }
 
-/// Numbers of holders and waiters, and the type of the key then.
+/// Numbers of holders and waiters, and the type of the key with each.
 const LENGTHS: [(u8, &str); 5] = [
     (100, "hash"),
     (70, "hash"),
@@ -48,8 +47,8 @@ const LENGTHS: [(u8, &str); 5] = [
 ];
 
 impl World<'_> {
-    /// Lets a queue reach each of [`LENGTHS`]; every `writers`th request is a writer.
-    fn swell_and_shrink(
+    /// Brings a queue to each of [`LENGTHS`]. Every `writers`th request is a writer.
+    fn grow_and_shrink(
         &mut self,
         spec: LockSpec,
         writers: u8,
@@ -60,10 +59,15 @@ impl World<'_> {
         for (length, form) in LENGTHS {
             self.both(&key, &Command::Inspect)?;
             while self.queue.len() < usize::from(length) {
-                let who = sessions.next().expect("fewer sessions than there are");
-                self.listen(session(who), true);
-                self.enter_queue(spec, who, who.is_multiple_of(writers), delivery_window / 2)?;
-                if who % 8 == 7 {
+                let number = sessions.next().expect("fewer sessions than there are");
+                self.listen(session(number), true);
+                self.enter_queue(
+                    spec,
+                    number,
+                    number.is_multiple_of(writers),
+                    delivery_window / 2,
+                )?;
+                if number % 8 == 7 {
                     self.leave_queue()?;
                 }
             }
@@ -71,11 +75,11 @@ impl World<'_> {
                 self.leave_queue()?;
             }
             if form == "string" {
-                // Later requests remove what earlier sessions left behind.
+                // Later requests remove the watermarks of earlier sessions.
                 std::thread::sleep(delivery_window * 2);
-                let who = sessions.next().expect("fewer sessions than there are");
+                let number = sessions.next().expect("fewer sessions than there are");
                 for _ in 0..80 {
-                    self.enter_queue(spec, who, true, delivery_window / 2)?;
+                    self.enter_queue(spec, number, true, delivery_window / 2)?;
                     self.leave_queue()?;
                 }
             }
@@ -89,22 +93,22 @@ impl World<'_> {
     fn enter_queue(
         &mut self,
         spec: LockSpec,
-        who: u8,
-        all: bool,
+        number: u8,
+        writer: bool,
         ahead: Duration,
     ) -> Result<(), TestCaseError> {
-        let request = self.waiter(spec, who, all, ahead);
+        let request = self.waiter(spec, number, writer, ahead);
         self.queue.push_back(request.clone());
         self.both(&request.key.clone(), &Command::Acquire(request))
     }
 
-    /// Ends a request: mostly the first, which holds; now and then one that still waits.
+    /// Releases a request: usually the first, which holds, and sometimes one that waits.
     fn leave_queue(&mut self) -> Result<(), TestCaseError> {
         let waits = self.queue.len().is_multiple_of(7);
         let index = if waits { self.queue.len() / 2 } else { 0 };
         let request = self.queue.remove(index).expect("it is not empty");
         self.both(&request.key, &release(&request))?;
-        // The watermark of an earlier request is still there, or forgotten.
+        // The watermark of an earlier request may have expired.
         if let Some(gone) = self.done.iter().rev().nth(self.queue.len() % 8).cloned() {
             self.both(&gone.key, &release(&gone))?;
         }
@@ -116,18 +120,18 @@ impl World<'_> {
         self.both(&next.key, &Command::Poll(poll))
     }
 
-    fn waiter(&mut self, spec: LockSpec, who: u8, all: bool, ahead: Duration) -> Acquire {
-        let mode = match (spec.kind(), all) {
+    fn waiter(&mut self, spec: LockSpec, number: u8, writer: bool, ahead: Duration) -> Acquire {
+        let mode = match (spec.kind(), writer) {
             (leasehold_api::Kind::RwLock, false) => Mode::Shared,
-            (leasehold_api::Kind::Semaphore, _) => Mode::Permits(1 + u32::from(who % 2)),
+            (leasehold_api::Kind::Semaphore, _) => Mode::Permits(1 + u32::from(number % 2)),
             _ => Mode::Exclusive,
         };
-        let sequence = self.sequences.entry(session(who)).or_insert(0);
+        let sequence = self.sequences.entry(session(number)).or_insert(0);
         *sequence += 1;
         let operation = Operation {
-            session: session(who),
+            session: session(number),
             sequence: *sequence,
-            owner: OwnerId::from_u64(u64::from(who) << 32 | *sequence),
+            owner: OwnerId::from_u64(u64::from(number) << 32 | *sequence),
         };
         let until = self.now.saturating_add(ahead);
         let minute = Duration::from_secs(60);
