@@ -11,7 +11,7 @@ mod bounds;
 mod cleanup;
 mod handoff;
 mod holding;
-mod looking;
+mod inspection;
 mod losses;
 mod many;
 mod outages;

@@ -138,7 +138,7 @@ fn listen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_life_of_a_lock() {
+async fn life_of_a_lock() {
     listen();
     let server = server();
     let (a, network) = client(&server, "a");
@@ -162,7 +162,7 @@ async fn a_life_of_a_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_did_not_work() {
+async fn failed_operations() {
     listen();
     let server = server();
     let (a, network) = client(&server, "a");
