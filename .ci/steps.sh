@@ -117,12 +117,12 @@ loom_models() {
     export LOOM_MAX_PREEMPTIONS=$1
     program=$(RUSTFLAGS="${RUSTFLAGS:-} --cfg leasehold_loom --cfg leasehold_mutants" \
         cargo test --target-dir "$CARGO_TARGET_DIR/loom" -p leasehold-api --lib --no-run 2>&1 |
-        tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+        tee >(cat >&2) | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
     models=$("$program" --list | sed -n 's/^\(.*::loom_[a-z_]*\): test$/\1/p')
     [ -n "$models" ]
     xargs -P "$(nproc)" -I '{}' "$program" --exact '{}' <<<"$models" | tee "$TMPDIR/loom.log"
     [ "$(grep -c '1 passed' "$TMPDIR/loom.log")" -eq "$(wc -l <<<"$models")" ]
-    passed 1 "$program" --nocapture planted_faults_among_threads_are_found
+    passed 1 "$program" --nocapture mutants_among_threads_are_found
 }
 
 # Checks the facade with each feature alone. No feature may need another one.

@@ -91,7 +91,7 @@ fn run(mutant: Mutant, model: &str) -> io::Result<Option<ExitStatus>> {
 }
 
 #[test]
-fn planted_faults_among_threads_are_found() {
+fn mutants_among_threads_are_found() {
     for mutant in Mutant::ALL.iter().filter(|mutant| mutant.needs_threads()) {
         let found = FOUND_BY.iter().any(|(covered, _)| covered == mutant);
         assert!(found, "no model for {}", mutant.name());
