@@ -202,7 +202,7 @@ fn refusal(asked: &LockSpec, reason: &Refused) -> String {
         Refused::Stale => "a later attempt of this client reached the server first".into(),
         Refused::TooLate => "the attempt reached the server too late".into(),
         Refused::Mismatch { lives_with } => format!(
-            "it was requested as a {}, but it is in use as a {}",
+            "the key was requested as a {}, but is in use as a {}",
             describe(asked),
             describe(lives_with)
         ),

@@ -48,7 +48,7 @@ impl WriteGuard {
     /// is lost.
     ///
     /// # Errors
-    /// - [`Error::Lost`] if the guard was lost.
+    /// - [`Error::Lost`] or [`Error::Released`] if the guard no longer holds the lock.
     /// - [`Error::Unsupported`] if the backend does not support conversions.
     /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`].
     ///
@@ -86,7 +86,7 @@ impl ReadGuard {
     /// guard is lost.
     ///
     /// # Errors
-    /// - [`Error::Lost`] if the guard was lost.
+    /// - [`Error::Lost`] or [`Error::Released`] if the guard no longer holds the lock.
     /// - [`Error::Unsupported`] if the backend does not support conversions.
     /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`].
     ///

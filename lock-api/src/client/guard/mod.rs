@@ -218,7 +218,7 @@ impl<K> Guard<K> {
         self.hold.check().unwrap_or_default()
     }
 
-    /// Waits until the guard is lost, and returns the reason.
+    /// Returns a future that completes with the reason when the guard is lost.
     ///
     /// The future never completes if you release or drop the guard first. It does not borrow the
     /// guard.
@@ -249,10 +249,11 @@ impl<K> Guard<K> {
     /// # Errors
     /// - [`Error::Lost`] if the guard was lost.
     /// - [`Error::Released`] if the guard was released.
-    /// - Any other error is not a loss: the guard stays valid as long as before.
+    /// - Any other error is not a loss: the guard stays valid at least as long as before.
     ///
     /// # Cancel safety
-    /// If you drop the future, the lease may or may not be renewed. The guard stays valid.
+    /// If you drop the future, the lease may or may not be renewed. The guard stays valid at least
+    /// as long as before.
     ///
     /// # Examples
     /// ```no_run
@@ -271,11 +272,13 @@ impl<K> Guard<K> {
 
     /// Releases the lock and waits for the server to acknowledge it.
     ///
-    /// The call takes at most three call timeouts. A repeated call returns the same result.
+    /// The call takes at most three call timeouts. You can repeat it, and you get the same result.
     ///
     /// # Errors
     /// [`Error::OutcomeUnknown`] or [`Error::Unavailable`] if the server did not acknowledge the
-    /// release in time. The release then goes on in the background. Other errors are permanent.
+    /// release in time. The release then goes on in the background, and you can call this method
+    /// again to wait for it. Other errors are permanent.
+    ///
     /// With any error, the lock is free at the latest when its lease expires.
     ///
     /// # Cancel safety

@@ -165,7 +165,7 @@ impl ManyGuard {
         Ok(shortest)
     }
 
-    /// Waits until one of the keys is lost. Returns that key and the reason.
+    /// Returns a future that completes when one of the keys is lost, with that key and the reason.
     ///
     /// The future never completes if you release or drop the guard first. It does not borrow the
     /// guard.
@@ -197,7 +197,8 @@ impl ManyGuard {
     /// - Any other error is not a loss: the guard stays valid at least as long as before.
     ///
     /// # Cancel safety
-    /// If you drop the future, the leases may or may not be renewed. The guard stays valid.
+    /// If you drop the future, the leases may or may not be renewed. The guard stays valid at least
+    /// as long as before.
     ///
     /// # Examples
     /// ```no_run
@@ -219,7 +220,7 @@ impl ManyGuard {
     /// Releases all keys in one batch. Returns the result for each key, in the order of
     /// [`keys`](Self::keys).
     ///
-    /// The call takes at most three call timeouts. A repeated call returns the same results.
+    /// The call takes at most three call timeouts. You can repeat it, and you get the same results.
     ///
     /// # Errors
     /// Each key has its own result, with the same errors as

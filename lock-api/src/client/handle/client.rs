@@ -372,8 +372,8 @@ impl LockClient {
         match select(drained, core.runtime.sleep(SHUTDOWN_TIMEOUT)).await {
             Either::Left(_) => Ok(()),
             Either::Right(_) => {
-                let reason = "the server did not acknowledge all releases; the remaining locks expire \
-                              with their leases";
+                let reason = "the server did not acknowledge all releases; \
+                              the remaining locks expire with their leases";
                 Err(Error::OutcomeUnknown {
                     reason: reason.into(),
                     cause: None,

@@ -233,10 +233,10 @@ fn check_transferable(hold: &Hold) -> Result<LockSpec, Error> {
     let what = match hold.origin {
         Origin::Reentrant if mutant!(ReentrantHandoff) => return Ok(LockSpec::mutex()),
         Origin::Reentrant => "handing off a guard of a reentrant handle",
-        Origin::Adopted => "handing off a guard that was handed off before",
+        Origin::Adopted => "handing off an adopted guard",
         Origin::Plain(_) if !core.capabilities.reentrancy => "handing off a guard",
         Origin::Plain(_) if hold.holder.session.process != core.runtime.process_id() => {
-            "handing off a guard that came through a fork"
+            "handing off a guard that was taken before a fork"
         }
         Origin::Plain(spec) => return Ok(spec),
     };
