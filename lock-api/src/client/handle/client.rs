@@ -117,8 +117,8 @@ impl LockClient {
             .map(Mutex::new)
     }
 
-    /// Makes a handle for a mutex that this handle and its clones can lock again while one of
-    /// them holds it. Does no I/O.
+    /// Makes a reentrant handle for the mutex under `key`. The handle and its clones can lock it
+    /// again while they hold it. Does no I/O.
     ///
     /// # Errors
     /// The same as [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend does not
@@ -161,8 +161,8 @@ impl LockClient {
             .map(RwLock::new)
     }
 
-    /// Makes a handle for a reader/writer lock that this handle and its clones can lock again
-    /// while one of them holds it. Does no I/O.
+    /// Makes a reentrant handle for the reader/writer lock under `key`. The handle and its clones
+    /// can lock it again while they hold it. Does no I/O.
     ///
     /// # Errors
     /// The same as [`rw_lock`](Self::rw_lock), and [`Error::Unsupported`] if the backend does not

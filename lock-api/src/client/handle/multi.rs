@@ -45,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///   released in the background. If a key is lost while the call waits for a later one, all keys
 ///   are released and locked again, within the same deadline.
 /// - **Waiting.** While it waits for a key, a call keeps the keys before it. Keep the sets small,
-///   and name contended keys so that they come last.
+///   and choose names that put contended keys last.
 /// - **Options.** Each option applies to each key. A [`fixed_lease`](Self::fixed_lease) or a
 ///   [`max_hold`](Self::max_hold) of a key counts from the moment when that key is locked. It must
 ///   be longer than the wait for the other keys.
