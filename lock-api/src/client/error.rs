@@ -317,7 +317,7 @@ impl From<EndReason> for Loss {
 pub enum Outcome<G> {
     /// You have the lock.
     Acquired(G),
-    /// Another owner has the lock. Only the `try_…` methods return this.
+    /// Another owner has the lock, or others wait for it. Only the `try_…` methods return this.
     Held(Contention),
     /// The time to wait ran out. Only the `…_within` methods return this.
     TimedOut(TimedOut),

@@ -100,7 +100,8 @@ struct Want {
 pub enum ManyOutcome {
     /// You have all the locks.
     Acquired(ManyGuard),
-    /// Another owner has one of the keys. Only [`Many::try_lock`] returns this.
+    /// Another owner has one of the keys, or others wait for it. Only [`Many::try_lock`] returns
+    /// this.
     Contention {
         /// The first key, in order of the names, that could not be locked.
         key: Key,
