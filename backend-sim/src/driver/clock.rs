@@ -1,4 +1,5 @@
-//! The virtual clock: moved by its driver, or that of a tokio runtime whose clock is paused.
+//! The virtual clock. Its driver moves it, or it is the clock of a tokio runtime with a paused
+//! clock.
 
 #![expect(
     clippy::disallowed_methods,
@@ -17,14 +18,14 @@ the runtime with Builder::new_current_thread().enable_time().start_paused(true).
 const NO_RUNTIME: &str = "\
 leasehold-sim needs a tokio runtime here, and its clock must be paused.
 Write the test as #[tokio::test(start_paused = true)] (feature \"test-util\" of tokio). The scenario of an \
-Exploration or a Simulation needs no runtime: it uses the SimServer that it is given.";
+Exploration or a Simulation needs no runtime: use the SimServer that it gets as its argument.";
 
 /// The virtual clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// Nanoseconds since the start, as of when the driver last looked.
+    /// The nanoseconds since the start, when the driver last updated them.
     nanos: AtomicU64,
-    /// Whether the driver is at work: time stands still then.
+    /// Whether the driver is running, which means that time doesn't advance.
     pub(super) working: AtomicBool,
     pub(super) tokio: Option<TokioClock>,
 }
@@ -36,7 +37,7 @@ pub(super) struct TokioClock {
 }
 
 impl Clock {
-    /// A clock that its driver moves.
+    /// Creates a clock that its driver moves.
     pub(crate) const fn own() -> Self {
         Self {
             nanos: AtomicU64::new(0),
@@ -45,10 +46,10 @@ impl Clock {
         }
     }
 
-    /// The clock of the tokio runtime of the caller.
+    /// Creates a clock that follows the tokio runtime of the caller.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or in one whose clock is not paused.
+    /// Panics outside a tokio runtime, and in one whose clock is not paused.
     #[track_caller]
     pub(crate) fn tokio() -> Self {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
@@ -63,13 +64,13 @@ impl Clock {
         }
     }
 
-    /// Virtual time since the start.
+    /// Returns the virtual time since the start.
     #[inline]
     pub(crate) fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.nanos())
     }
 
-    /// The same in nanoseconds.
+    /// Returns the virtual time since the start, in nanoseconds.
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
         match &self.tokio {
@@ -83,35 +84,35 @@ impl Clock {
         self.nanos.store(nanos, Ordering::Relaxed);
     }
 
-    /// Whether somebody must be told that something is to happen earlier than before: the driver
-    /// sleeps.
+    /// Returns whether the driver may be asleep, and must be woken when the next event becomes
+    /// earlier.
     pub(crate) fn driver_may_sleep(&self) -> bool {
         !self.working.load(Ordering::Relaxed)
     }
 
-    /// Checks that nobody has let the clock run: the simulation would sleep for real.
+    /// Checks that the tokio clock is still paused. Otherwise the simulation would sleep for real.
     ///
     /// # Panics
-    /// If somebody has.
+    /// Panics if it is not.
     #[inline]
     #[track_caller]
     pub(crate) fn assert_paused(&self) {
         if let Some(clock) = self.tokio.as_ref().filter(|_| self.driver_may_sleep()) {
-            let _inside = clock.runtime.enter();
+            let _entered = clock.runtime.enter();
             assert!(is_paused(), "{NOT_PAUSED}");
         }
     }
 }
 
-/// 584 years at most.
+/// Converts a time to nanoseconds, at most about 584 years.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl TokioClock {
     fn elapsed(&self) -> Duration {
-        // Callers may be outside of the runtime: a guard that is dropped after `block_on`.
-        let _inside = self.runtime.enter();
+        // The caller may be outside the runtime, such as a guard that is dropped after `block_on`.
+        let _entered = self.runtime.enter();
         now().saturating_duration_since(self.origin)
     }
 }
@@ -120,12 +121,11 @@ fn now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
-/// Whether tokio's clock stands still: it shows the same before and after a moment in which the
-/// real clock has visibly moved.
+/// Returns whether tokio's clock is paused: it must not move while the real clock moves.
 ///
-/// tokio has no question for it. A running tokio clock is the real clock plus a constant, so it
-/// moves whenever that one does; a paused one is moved only by the runtime's own thread, which is
-/// busy here.
+/// tokio has no function for this. A running tokio clock is the real clock plus a constant, so it
+/// moves with the real clock. A paused clock moves only in the runtime's own thread, which is busy
+/// here.
 pub(super) fn is_paused() -> bool {
     let before = now();
     let real = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! The executor that runs a whole scenario, with its tasks, to its end.
+//! The executor that runs a scenario and its tasks.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,38 +13,38 @@ use crate::driver::tasks::{Panic, Tasks, Turn, message};
 use crate::driver::world::{Course, World};
 use crate::engine::choices::Divergence;
 
-/// How a run ended.
+/// How a run ended. `T` is the output of the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending<T> {
     /// The scenario's future completed.
     Completed(T),
-    /// The scenario waits, nothing can run, and nothing is going to happen.
+    /// Every task waits, and no event is left.
     Deadlock,
-    /// The scenario was not done in its virtual time.
+    /// The scenario exceeded its [time limit](crate::Simulation::with_time_limit).
     TimeLimit,
-    /// The scenario was not done in its number of steps.
+    /// The scenario exceeded its [step limit](crate::Simulation::with_step_limit).
     StepLimit,
-    /// What the rest of the run could bring does not matter any more.
+    /// The flag of [`Simulation::with_stop`](crate::Simulation::with_stop) was set.
     Stopped,
-    /// The scenario or a task of it panicked, with this message.
+    /// The scenario or one of its tasks panicked, with this message.
     Panicked(String),
-    /// The run is not that of the tape that it was to replay.
+    /// The replay diverged from its tape.
     Diverged(Divergence),
 }
 
-/// When a run ends that does not end by itself.
+/// The limits of a run.
 pub(crate) struct Limits {
-    /// Of virtual time.
+    /// The maximum virtual time.
     pub(crate) time: Duration,
     pub(crate) steps: u64,
-    /// Ends the run once it is true.
+    /// Ends the run once this is true.
     pub(crate) stop: Option<Arc<AtomicBool>>,
 }
 
 /// Runs a future and the tasks that it spawns until the future completes.
 ///
-/// `report` gets how it ended, and how many steps it took, while future and tasks still exist: their
-/// destructors are no part of the run.
+/// Calls `report` with the ending and the number of steps while the future and the tasks still
+/// exist, because their destructors are not part of the run.
 pub(crate) fn execute<F: Future, R>(
     world: &World,
     root: F,
@@ -87,7 +87,7 @@ enum Stop {
     Decided,
 }
 
-/// Goes on until it is the turn of the scenario's own future.
+/// Runs tasks and events until it is the turn of the scenario's future.
 fn next_root_turn(
     world: &World,
     tasks: &mut Tasks,

@@ -1,5 +1,5 @@
-//! What makes a simulation go on: its lock and clock, its tasks, and the two drivers, one inside the
-//! user's tokio test, and an executor that runs a whole scenario.
+//! The lock around a simulation, its clock, its tasks, and the two drivers: one inside the user's
+//! tokio test, and an executor that runs a whole scenario.
 
 pub(crate) mod clock;
 pub(crate) mod executor;

@@ -10,24 +10,24 @@ use crate::driver::world::World;
 use crate::engine::event_queue::EventId;
 use crate::network::event::SimEvent;
 
-/// A timer in a simulation's queue, from the first poll on; dropping it takes it out.
+/// A timer. The first poll adds it to the queue, and dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Sleep<W: Deref<Target = World>> {
     world: W,
     at: Duration,
-    /// Whether it ends after all else that is due at the same time.
+    /// Whether it ends after all other events of the same instant.
     last: bool,
     timer: Option<EventId>,
     done: bool,
 }
 
 impl<W: Deref<Target = World>> Sleep<W> {
-    /// Sleeps; among what is due at the same time, it ends in an order drawn from the tape.
+    /// Creates a sleep. The tape decides its order among the events of the same instant.
     pub(crate) fn of(world: W, duration: Duration) -> Self {
         Self::new(world, duration, false)
     }
 
-    /// Sleeps until all else that is due at the same time has happened.
+    /// Creates a sleep that ends after all other events of the same instant.
     pub(crate) fn last(world: W, duration: Duration) -> Self {
         Self::new(world, duration, true)
     }
@@ -70,7 +70,8 @@ impl<W: Deref<Target = World> + Unpin> Future for Sleep<W> {
             Some(SimEvent::Timer(waiter)) => (false, inner.wakers.replace(waiter, waker)),
             _ => (true, None),
         });
-        // It may own the task that is polled here: let it go outside of the lock.
+        // Dropping the waker may drop the task that is being polled, so it must happen outside the
+        // lock.
         drop(before);
         if done {
             (self.timer, self.done) = (None, true);

@@ -1,6 +1,6 @@
-//! The set of tasks of a simulation, and how a driver runs the next one.
+//! The tasks of a simulation.
 //!
-//! Both drivers poll the same set in the same way, so a run depends on its tape alone.
+//! Both drivers poll the tasks in the same way, so a run depends only on its tape.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,31 +19,31 @@ struct Task {
     waker: Waker,
 }
 
-/// What a turn of the driver came to.
+/// The result of a turn of the driver.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// A task ran, or something happened.
+    /// A task ran, or an event happened.
     Done,
     /// It is the turn of the task that the driver polls itself.
     Root,
-    /// Nothing can run or happen before this time, or before somebody outside acts.
+    /// Nothing can run or happen before this time, or before code outside the simulation acts.
     Idle(Option<Duration>),
-    /// It may not go on.
+    /// The step limit is reached.
     OutOfSteps,
 }
 
-/// What a task panicked with.
+/// The payload of a panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
-/// Room from the beginning for the tasks of small runs.
-const ROOM: usize = 16;
+/// The initial capacity, enough for small runs.
+const CAPACITY: usize = 16;
 
-/// The set of tasks.
+/// The tasks of a simulation.
 pub(crate) struct Tasks {
     ready: Arc<ReadyQueue>,
     tasks: Vec<Option<Task>>,
     free: Vec<u32>,
-    /// Whether there are any but the root.
+    /// The number of tasks without the root.
     alive: usize,
 }
 
@@ -51,13 +51,13 @@ impl Tasks {
     pub(crate) fn new(ready: &Arc<ReadyQueue>) -> Self {
         Self {
             ready: Arc::clone(ready),
-            tasks: Vec::with_capacity(ROOM),
-            free: Vec::with_capacity(ROOM),
+            tasks: Vec::with_capacity(CAPACITY),
+            free: Vec::with_capacity(CAPACITY),
             alive: 0,
         }
     }
 
-    /// Adds the task that the driver polls itself, as the first of the set.
+    /// Adds the task that the driver polls itself, as the first task.
     pub(crate) fn add_root(&mut self, world: &World) -> Waker {
         self.add(world, None)
     }
@@ -132,7 +132,7 @@ impl Tasks {
         self.alive -= 1;
         self.ready.leave(task.id);
         self.free.push(id.index);
-        // Its destructors may spawn and wake.
+        // The task's destructors may spawn and wake tasks.
         drop(task);
     }
 
@@ -145,13 +145,13 @@ impl Tasks {
 }
 
 impl Drop for Tasks {
-    /// Tasks keep their world alive, and the world what they spawned.
+    /// Breaks the cycle between the tasks and their world.
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn message(panic: &Panic) -> String {
     let text = panic
         .downcast_ref::<&str>()

@@ -1,6 +1,6 @@
-//! The driver that runs a simulation inside the user's own test on tokio.
+//! The driver that runs a simulation inside the user's tokio test.
 //!
-//! The clock of a tokio runtime that is paused stands still while any task can run, and jumps to the
+//! The paused clock of a tokio runtime doesn't advance while any task can run, and jumps to the
 //! next timer when none can.
 
 #![expect(
@@ -22,12 +22,12 @@ use crate::driver::tasks::{Tasks, Turn, message};
 use crate::driver::world::{Course, World};
 use crate::network::Network;
 
-/// A simulation that runs in the tokio runtime of the caller.
+/// Starts a simulation in the tokio runtime of the caller.
 ///
-/// `on_panic` is called when it is dropped by a thread that panics.
+/// Calls `on_panic` if a panicking thread drops the simulation.
 ///
 /// # Panics
-/// Outside a tokio runtime, or in one whose clock is not paused.
+/// Panics outside a tokio runtime, and in one whose clock is not paused.
 #[track_caller]
 pub(crate) fn start(network: Network, on_panic: fn(&Network)) -> Arc<World> {
     let world = World::new(Clock::tokio(), network, Some(on_panic));
@@ -35,7 +35,7 @@ pub(crate) fn start(network: Network, on_panic: fn(&Network)) -> Arc<World> {
     world
 }
 
-/// Starts the task that runs a simulation in its tokio runtime.
+/// Spawns the task that runs a simulation.
 fn start_pump(world: &Arc<World>) {
     let Some(clock) = &world.clock.tokio else {
         return;
@@ -51,24 +51,25 @@ fn start_pump(world: &Arc<World>) {
     clock.runtime.spawn(pump.run());
 }
 
-/// The clock is looked at before every so many alarms: it takes as long as a step.
+/// The number of alarms between checks that the clock is still paused. A check takes as long as a
+/// step.
 const CHECK_EVERY: u32 = 64;
 
-/// Runs the tasks of a simulation and lets happen what is due, as long as the simulation lives.
+/// Runs the tasks and events of a simulation, as long as the simulation exists.
 struct Pump {
     world: Weak<World>,
-    /// Keeps the world while there are tasks.
+    /// Keeps the world alive while there are tasks.
     busy: Option<Arc<World>>,
     tasks: Tasks,
     alarm: Option<(Duration, Pin<Box<tokio::time::Sleep>>)>,
-    /// How often it has been set.
+    /// How often the alarm has been set.
     alarms: u32,
     origin: tokio::time::Instant,
 }
 
 impl Pump {
     async fn run(mut self) {
-        // Tasks of the set that use tokio's own resources would use up the budget of this one.
+        // Otherwise tasks that use tokio's resources would use up the budget of this one.
         tokio::task::unconstrained(poll_fn(move |cx| self.poll(cx))).await;
     }
 
@@ -85,19 +86,19 @@ impl Pump {
             if self.alarms.is_multiple_of(CHECK_EVERY) && !is_paused() {
                 world.fail(NOT_PAUSED.to_owned());
             }
-            // Asked only now: a thread may have asked for something since the work was done.
+            // Read the next time only now, because another thread may have added an event since.
             if self.wait(world.next_at(), cx).is_pending() {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Does all that can be done at this instant.
+    /// Runs everything that can run at this instant.
     fn work(&mut self, world: &World) {
         let clock = &world.clock;
         clock.set(clock.nanos());
         let _working = Working::new(&clock.working);
-        // tokio moves the clock, and there is no limit to the steps.
+        // tokio moves the clock, and the number of steps is unlimited.
         let mut course = Course {
             steps: 0,
             step_limit: u64::MAX,
@@ -136,7 +137,7 @@ impl Pump {
     }
 }
 
-/// Time stands still while this exists.
+/// Stops the clock while it exists.
 struct Working<'a>(&'a AtomicBool);
 
 impl<'a> Working<'a> {

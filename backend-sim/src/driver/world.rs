@@ -1,8 +1,8 @@
 //! A simulation and its clock, behind one lock.
 //!
-//! Everything that takes time is an event in one queue, and everything that runs is a task in one
-//! set. A driver lets one of them go at a time, chosen by the tape, and moves the clock to the next
-//! event when there is nothing else to do.
+//! Everything that takes time is an event in one queue, and everything that runs is a task. A
+//! driver runs one of them at a time, which the tape chooses. When nothing can run, it moves the
+//! clock to the next event.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,51 +14,51 @@ use crate::engine::tape::Site;
 use crate::network::Network;
 use crate::network::event::SimEvent;
 
-/// A simulation and the clock that it runs on.
+/// A simulation and its clock.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) ready: Arc<ReadyQueue>,
     inner: Mutex<Inner>,
-    /// Whether the run is of no use any more.
+    /// Whether the run has failed, so that its results mean nothing.
     unsound: AtomicBool,
-    /// Called when the simulation is dropped by a thread that panics.
+    /// Called if a panicking thread drops the simulation.
     on_panic: Option<fn(&Network)>,
 }
 
 #[derive(Debug)]
 struct Inner {
     network: Network,
-    /// The latest time at which anything happened, in nanoseconds since the start.
+    /// The latest time of any event, in nanoseconds since the start.
     latest: u64,
-    /// Why the run is of no use any more.
+    /// Why the run has failed.
     failed: Option<String>,
 }
 
-/// How far a driver lets a simulation go on.
+/// The limits of a driver.
 #[derive(Debug)]
 pub(crate) struct Course {
-    /// How many steps were made: a step is a task that runs until it waits, an event, or a
-    /// movement of the clock.
+    /// The number of steps so far. A step is one poll of a task, one event, or one movement of the
+    /// clock.
     pub(crate) steps: u64,
     pub(crate) step_limit: u64,
-    /// Up to when the clock is moved, in nanoseconds.
+    /// The time up to which the clock moves, in nanoseconds.
     pub(crate) until: u64,
 }
 
-/// What the tape chose to come next.
+/// What the tape chose.
 pub(crate) enum Chosen {
     Task(TaskId),
-    /// It has happened.
+    /// An event, which has happened.
     Event,
     Idle(Option<Duration>),
     OutOfSteps,
-    /// Tasks are to be taken into the set first.
+    /// The driver must add spawned tasks first.
     Spawned,
 }
 
 impl World {
-    /// A simulation that its caller drives.
+    /// Creates a simulation that its caller drives.
     pub(crate) fn new(clock: Clock, network: Network, on_panic: Option<fn(&Network)>) -> Arc<Self> {
         Arc::new(Self {
             clock,
@@ -78,14 +78,15 @@ impl World {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to the simulation at the present virtual time.
+    /// Accesses the simulation at the current virtual time.
     pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Network, Duration) -> R) -> R {
         let elapsed = self.clock.nanos();
         let mut inner = self.lock();
         let Inner {
             network, latest, ..
         } = &mut *inner;
-        // Under the lock: a driver that goes to sleep asks under it what comes next.
+        // Read this under the lock, because a driver that goes to sleep reads the next time under
+        // it.
         let outside = self.clock.driver_may_sleep();
         let before = if outside {
             network.queue.next_at()
@@ -110,11 +111,10 @@ impl World {
         result
     }
 
-    /// Lets happen what happens, until a task is to run or the driver is needed.
+    /// Chooses a task or an event. Applies events until a task must run or the driver is needed.
     ///
-    /// The choice is among all tasks that can run and, as one more answer, the events that are
-    /// due: so code runs in any order, and may run before or after what happens at the same
-    /// instant. The clock is moved if there is nothing to choose.
+    /// The choice is among all ready tasks and, as one more value, the due events. So tasks run in
+    /// any order, before or after events of the same instant. Without a choice, the clock moves.
     pub(crate) fn choose(&self, course: &mut Course) -> Chosen {
         let mut guard = self.lock();
         let Inner {
@@ -149,11 +149,11 @@ impl World {
             };
             let now = Duration::from_nanos(now);
             if matches!(event, SimEvent::Timer(_)) {
-                network.happen(now, event);
+                network.apply(now, event);
             } else {
-                // An observer is code of the user and may wake tasks. Timers don't reach it.
+                // An observer is user code and may wake tasks. It doesn't see timers.
                 drop(ready);
-                network.happen(now, event);
+                network.apply(now, event);
                 ready = self.ready.locked();
             }
             if !network.wakes.enqueue(&mut ready) {
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     pub(crate) fn next_at(&self) -> Option<Duration> {
         self.lock()
             .network
@@ -177,16 +177,16 @@ impl World {
             .map(Duration::from_nanos)
     }
 
-    /// Remembers why the run is of no use any more.
+    /// Marks the run as failed. The first reason counts.
     pub(crate) fn fail(&self, reason: String) {
         self.lock().failed.get_or_insert(reason);
         self.unsound.store(true, Ordering::Release);
     }
 
-    /// Checks that nothing has happened that makes the run worthless.
+    /// Checks that the run has not failed.
     ///
     /// # Panics
-    /// If something has, unless the thread panics already.
+    /// Panics if it has, unless the thread panics already.
     #[inline]
     #[track_caller]
     pub(crate) fn assert_sound(&self) {
@@ -210,10 +210,10 @@ impl World {
 }
 
 impl World {
-    /// Checks that a replay that ends now has used all of its tape.
+    /// Checks that a replay has used all of its tape.
     ///
     /// # Panics
-    /// If it has not, unless the thread panics already.
+    /// Panics if it has not, unless the thread panics already.
     pub(crate) fn assert_replayed(&self) {
         let unused = self.lock().network.choices.unused();
         if let Some(unused) = unused.filter(|_| !std::thread::panicking()) {
@@ -231,7 +231,7 @@ impl Drop for World {
     }
 }
 
-/// Picks the task that runs or the event that happens next; neither if there is none.
+/// Picks the task that runs next or the event that happens next, if there is one.
 fn pick(network: &mut Network, ready: &mut ReadyGuard<'_>) -> (Option<TaskId>, Option<SimEvent>) {
     let (tasks, events) = (ready.len(), network.queue.due());
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

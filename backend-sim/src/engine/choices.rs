@@ -5,50 +5,66 @@ use std::fmt;
 
 use crate::engine::tape::{Draw, Site, Tape};
 
-/// How the choices of a run are made.
+/// How a run makes its choices.
+///
+/// # Examples
+/// ```
+/// use leasehold_sim::{Ending, Scheduling, SimOptions, SimServer, Simulation};
+///
+/// async fn scenario(sim: SimServer) -> u32 {
+///     sim.draw(1_000)
+/// }
+///
+/// let simulation = Simulation::new(SimOptions::new(7));
+/// let first = simulation.clone().run(scenario);
+/// let replay = simulation.with_scheduling(Scheduling::Replay(first.tape)).run(scenario);
+/// assert_eq!(first.ending, replay.ending);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scheduling {
-    /// Each by itself, from the seed.
+    /// Draws each choice independently, from the seed.
     #[default]
     Random,
-    /// As [`Random`](Self::Random), but which task runs and which event happens follows priorities
-    /// that are drawn for each of them, and that change at only `depth - 1` points of the run. It
-    /// finds what needs few, but well-placed switches.
+    /// Like [`Random`](Self::Random), except that random priorities decide which task runs and
+    /// which event happens. The priorities change at only `depth - 1` points of the run. This finds
+    /// bugs that need few, but well-placed switches.
     ///
     /// Source: Burckhardt, Kothari, Musuvathi and Nagarakatte, "A randomized scheduler with
     /// probabilistic guarantees of finding bugs" (2010).
     Pct {
-        /// How many ordered events a fault needs; at least 1.
+        /// The number of ordering constraints that a bug needs; at least 1.
         depth: u32,
-        /// About how many such choices a run has; the points are drawn among so many.
+        /// The approximate number of such choices in a run. The points are drawn from this range.
         length: u32,
     },
-    /// As a tape says; its seed replaces that of the options. Where the run asks another question
-    /// than the tape answers, it has diverged, which is a failure.
+    /// Follows a tape exactly. Its seed replaces the seed of the options. If the run needs another
+    /// choice than the tape has next, it [diverges](Divergence), which is a failure.
     Replay(Tape),
-    /// As a tape says as far as it fits: each [site](Site) takes the next answer that the tape has
-    /// for it, so that a choice more or less of one site does not shift those of the others. What
-    /// the scenario draws takes the first of the next 16 answers that has its very bound, if one has:
-    /// it is probably one to the same question. An answer out of bounds becomes the highest that
-    /// there is. For a tape that was changed. What the run recorded is a tape to
-    /// [`Replay`](Self::Replay).
+    /// Follows a changed tape as far as it fits. The run records a tape that
+    /// [`Replay`](Self::Replay) can follow.
+    ///
+    /// Each [site](Site) takes the next value that the tape has for that site, so that an
+    /// additional or a missing choice of one site doesn't shift those of others. [`Site::User`]
+    /// takes the first of its next 16 values that was drawn below the same bound, if there is one,
+    /// because that was probably the same choice. A value that is not below its bound becomes the
+    /// bound minus 1. A site without values left gets 0.
     Guided(Tape),
 }
 
-/// Where a replay asked another question than its tape answers.
+/// The point at which a replay needed another choice than its tape has.
 ///
-/// The code under test, its dependencies or this crate changed since the tape was recorded, or
-/// something in the run does not come from the seed.
+/// Either the code under test, its dependencies or this crate changed since the tape was recorded,
+/// or something in the run does not come from the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// At which draw, from 0.
+    /// Index of the draw, from 0.
     pub draw: usize,
-    /// How many draws the tape has.
+    /// The number of draws on the tape.
     pub of: usize,
-    /// What the tape has there.
+    /// The draw on the tape.
     pub recorded: Draw,
-    /// What was asked, and below which bound; `None` if the run ended before.
+    /// The site and the bound that the run needed; `None` if the run ended first.
     pub asked: Option<(Site, u32)>,
 }
 
@@ -83,24 +99,23 @@ impl fmt::Display for Divergence {
 
 impl std::error::Error for Divergence {}
 
-/// The one source of choices: which latency, which of two events at the same instant goes first,
-/// which task runs.
+/// The only source of choices: latencies, the order of simultaneous events, the order of tasks.
 ///
-/// Each choice is a [`draw`](Self::draw) at a named site, below a bound, with 0 the simplest
-/// answer, so that a run is a list of small numbers that can be recorded, replayed and simplified.
+/// Each choice is a [`draw`](Self::draw) at a site, below a bound, and 0 is the simplest value. So
+/// a run is a list of small numbers, which can be recorded, replayed and simplified.
 #[derive(Debug)]
 pub(crate) struct Choices {
     seed: u64,
     mode: Mode,
-    /// What was drawn, and what is still to be followed.
+    /// The draws so far, followed by those that a replay has still to follow.
     draws: Vec<Draw>,
-    /// How many of `draws` were drawn.
+    /// The number of draws so far.
     position: usize,
-    /// How many a replay is to follow.
+    /// The number of draws that a replay follows.
     given: usize,
     recording: bool,
     divergence: Option<Divergence>,
-    /// Folds all that was drawn and all that happened.
+    /// The hash of all draws and events.
     pub(crate) trace: Trace,
 }
 
@@ -109,31 +124,31 @@ enum Mode {
     Random(SplitMix),
     Pct(Box<Pct>),
     Replay,
-    /// The answers that are left, for each site.
-    Guided(Box<[Answers; Site::ALL.len()]>),
+    /// The remaining values of each site.
+    Guided(Box<[SiteValues; Site::ALL.len()]>),
 }
 
-/// The answers of a tape for one site.
+/// The values of a tape for one site.
 #[derive(Debug)]
-struct Answers {
-    /// Below which bound, and which.
+struct SiteValues {
+    /// Pairs of bound and value.
     left: VecDeque<(u32, u32)>,
-    /// Among how many of the next one that fits is looked for.
-    next: usize,
+    /// How many of the next values are searched for one with the same bound.
+    window: usize,
 }
 
-impl Answers {
+impl SiteValues {
     fn of(tape: &Tape, site: Site) -> Self {
         let draws = tape.draws.iter().filter(|draw| draw.site == site);
         Self {
             left: draws.map(|draw| (draw.bound, draw.value)).collect(),
-            // Elsewhere a bound tells how many there are just now, not what is asked.
-            next: if site == Site::User { 16 } else { 1 },
+            // The bound of any other site is a count, so it doesn't identify the choice.
+            window: if site == Site::User { 16 } else { 1 },
         }
     }
 
     fn take(&mut self, bound: u32) -> u32 {
-        let mut next = self.left.iter().take(self.next);
+        let mut next = self.left.iter().take(self.window);
         let fits = next.position(|(below, _)| *below == bound);
         let answer = self.left.remove(fits.unwrap_or(0));
         answer.map_or(0, |(_, value)| value.min(bound - 1))
@@ -141,7 +156,8 @@ impl Answers {
 }
 
 impl Choices {
-    /// `recording` is whether drawn choices are kept; those of a tape always are.
+    /// Creates the choices of a run. `recording` says whether to keep random choices; choices from
+    /// a tape are always kept.
     pub(crate) fn new(seed: u64, scheduling: Scheduling, recording: bool) -> Self {
         let recording = recording || matches!(scheduling, Scheduling::Guided(_));
         let (seed, mode, draws) = match scheduling {
@@ -153,7 +169,7 @@ impl Choices {
             Scheduling::Replay(tape) => (tape.seed, Mode::Replay, tape.draws),
             Scheduling::Guided(tape) => (
                 tape.seed,
-                Mode::Guided(Box::new(Site::ALL.map(|site| Answers::of(&tape, site)))),
+                Mode::Guided(Box::new(Site::ALL.map(|site| SiteValues::of(&tape, site)))),
                 Vec::new(),
             ),
         };
@@ -169,7 +185,7 @@ impl Choices {
         }
     }
 
-    /// A number below `bound`; 0 without drawing if there is nothing to choose.
+    /// Draws a number below `bound`. Returns 0 without drawing if the bound is 0 or 1.
     #[inline]
     pub(crate) fn draw(&mut self, site: Site, bound: u32) -> u32 {
         if bound <= 1 {
@@ -189,14 +205,15 @@ impl Choices {
                 self.keep(site, bound, value)
             }
             Mode::Replay => self.follow(site, bound),
-            Mode::Guided(answers) => {
-                let value = answers[site as usize].take(bound);
+            Mode::Guided(values) => {
+                let value = values[site as usize].take(bound);
                 self.keep(site, bound, value)
             }
         }
     }
 
-    /// As [`draw`](Self::draw), where the answers are somebody's turn: `actor` tells whose.
+    /// Like [`draw`](Self::draw), for choosing the next actor. `actor` maps a value to its actor,
+    /// which has a priority under [`Scheduling::Pct`].
     #[inline]
     pub(crate) fn pick(&mut self, site: Site, bound: u32, actor: impl Fn(u32) -> u64) -> u32 {
         if bound <= 1 {
@@ -261,7 +278,7 @@ impl Choices {
         self.divergence
     }
 
-    /// How a replay that ends now diverges from its tape, if it does.
+    /// Returns the divergence of a replay that ends now, if there is one.
     pub(crate) fn unused(&self) -> Option<Divergence> {
         let next = self.draws.get(self.position);
         let unused = next.map(|&recorded| Divergence {
@@ -274,7 +291,7 @@ impl Choices {
         self.divergence.or(unused)
     }
 
-    /// What was drawn so far.
+    /// Returns the draws so far.
     pub(crate) fn tape(&self) -> Tape {
         Tape {
             seed: self.seed,
@@ -282,7 +299,7 @@ impl Choices {
         }
     }
 
-    /// The tape of a run that has ended, and how it diverged from the one that it was to follow.
+    /// Returns the tape of a run that has ended, and its divergence from the tape that it followed.
     pub(crate) fn finish(&mut self) -> (Tape, Option<Divergence>) {
         let divergence = self.unused();
         let mut draws = std::mem::take(&mut self.draws);
@@ -291,17 +308,17 @@ impl Choices {
         (Tape { seed, draws }, divergence)
     }
 
-    /// A generator of identities (session ids, owners) for one client.
+    /// Returns a generator of identities (session ids, owners) for one client.
     ///
-    /// They are not draws: a run that is simplified towards zero must not end with two clients
-    /// of the same identity.
+    /// Identities are not draws, because setting draws to 0 must not give two clients the same
+    /// identity.
     pub(crate) fn identities(&self, client: usize) -> Identities {
         Identities(SplitMix(mix(self.seed ^ mix(client as u64 + 1))))
     }
 }
 
-/// Sebastiano Vigna's `SplitMix64`. It is written out here, because the sequence belongs to what a
-/// seed means: another version of a library must not change it.
+/// Sebastiano Vigna's `SplitMix64`. It is implemented here, so that no version of a library changes
+/// the run of a seed.
 #[derive(Debug)]
 struct SplitMix(u64);
 
@@ -317,13 +334,13 @@ impl SplitMix {
         mix(self.0)
     }
 
-    /// Multiply and shift: the bias is below bound / 2^32. The result is below `bound`.
+    /// Returns a number below `bound`, by multiply and shift. The bias is less than `bound` / 2^32.
     fn below(&mut self, bound: u32) -> u32 {
         (((self.next() >> 32) * u64::from(bound)) >> 32) as u32
     }
 }
 
-/// Random bytes of one client.
+/// The random bytes of one client.
 #[derive(Debug)]
 pub(crate) struct Identities(SplitMix);
 
@@ -335,7 +352,7 @@ impl Identities {
     }
 }
 
-/// A hash of a run: all its draws and all that happened, in order.
+/// A hash of all draws and events of a run, in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace(u64);
 
@@ -349,15 +366,17 @@ impl Trace {
     }
 }
 
-/// Priorities of whoever can go next.
+/// Random priorities of actors, which decide who is next.
 #[derive(Debug)]
 struct Pct {
     seed: u64,
     random: SplitMix,
     picks: u32,
-    /// At which picks the first in priority becomes the last; in falling order.
+    /// The picks at which the actor with the highest priority gets the lowest one, in descending
+    /// order.
     changes: Vec<u32>,
-    /// Whom that befell; the earlier, the higher it still is.
+    /// The actors whose priority was lowered. An actor that was lowered earlier has a higher value,
+    /// and goes before one that was lowered later.
     lowered: BTreeMap<u64, usize>,
 }
 
@@ -365,7 +384,7 @@ impl Pct {
     fn new(seed: u64, depth: u32, length: u32) -> Self {
         let mut random = SplitMix(seed);
         let seed = random.next();
-        // More changes than points are no others.
+        // There can be no more changes than points.
         let depth = depth.min(length.saturating_add(1));
         let changes = (1..depth).map(|_| random.below(length.max(1)));
         let mut changes: Vec<u32> = changes.collect();
@@ -390,7 +409,7 @@ impl Pct {
         self.first(bound, &actor)
     }
 
-    /// Whose priority is highest.
+    /// Returns the value whose actor has the highest priority.
     fn first(&self, bound: u32, actor: &impl Fn(u32) -> u64) -> u32 {
         let priority = |value: &u32| {
             let actor = actor(*value);
@@ -399,7 +418,7 @@ impl Pct {
                 None => (true, mix(self.seed ^ mix(actor))),
             }
         };
-        // Of equals the first: `max_by_key` takes the last.
+        // `max_by_key` returns the last of equal elements, so reverse the order to get the first.
         (0..bound).rev().max_by_key(priority).unwrap_or(0)
     }
 }
@@ -431,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_have_identities_of_their_own() {
+    fn clients_have_different_identities() {
         let choices = random(7);
         let (mut a, mut b) = ([0; 16], [0; 16]);
         choices.identities(0).fill(&mut a);
@@ -483,24 +502,24 @@ mod tests {
     }
 
     #[test]
-    fn a_guided_run_finds_the_answer_to_its_question() {
+    fn a_guided_run_finds_values_with_the_same_bound() {
         let answers = [(2, 1), (60, 42), (4, 3), (9, 8)];
         let draws = [Site::User, Site::Order]
             .map(|site| answers.map(|(bound, value)| Draw { site, bound, value }));
         let mut tape = Tape::new(0);
         tape.draws.extend(draws.into_iter().flatten());
         let mut guided = Choices::new(0, Scheduling::Guided(tape), true);
-        // The second question is left out, one is asked that never was, and one too many.
+        // One choice is missing, one is new, and there is one too many.
         let asked = [2, 4, 50, 9, 9].map(|bound| guided.draw(Site::User, bound));
         assert_eq!(asked, [1, 3, 42, 8, 0]);
-        // How many happen at once is no question of its own.
+        // The bound of an order does not identify the choice.
         let asked = [2, 4, 50, 9, 9].map(|bound| guided.draw(Site::Order, bound));
         assert_eq!(asked, [1, 3, 3, 8, 0]);
     }
 
     #[test]
-    fn priorities_hold_but_for_the_waiters_of_change() {
-        // Four actors that can always go: with depth d the sequence has at most d runs.
+    fn priorities_change_only_at_the_drawn_points() {
+        // Four actors are always ready. With depth d, the sequence has at most d runs.
         for seed in 0..50 {
             let scheduling = Scheduling::Pct {
                 depth: 3,

@@ -1,4 +1,4 @@
-//! Stopping and resuming the code of one client.
+//! Pausing and resuming the code of one client.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// A gate that futures go through: while it is shut, none of them is polled.
+/// A gate for futures. While it is shut, none of them is polled.
 ///
-/// This is what a stopped process is: its timers run out, messages reach its sockets, but none of
-/// its code runs, until it is continued and finds all of that at once.
+/// This models a stopped process: its timers expire and messages reach its sockets, but none of its
+/// code runs until it continues.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Changes under the lock of who waits.
+    /// Changes only while `waiting` is locked.
     shut: AtomicBool,
     waiting: Mutex<Waiting>,
 }
@@ -25,7 +25,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Waiting {
     next: u64,
-    /// In the order in which they came: they are woken in that order.
+    /// By ticket, which is the order in which they are woken.
     wakers: BTreeMap<u64, Waker>,
 }
 
@@ -65,7 +65,7 @@ impl Gate {
     }
 }
 
-/// Lets one future or stream through, or keeps its waker until the gate opens.
+/// Lets one future or stream pass, or keeps its waker until the gate opens.
 #[derive(Debug)]
 pub(crate) struct Turnstile<G: Borrow<Gate>> {
     gate: G,
@@ -92,7 +92,8 @@ impl<G: Borrow<Gate>> Turnstile<G> {
         });
         let before = waiting.wakers.insert(ticket, cx.waker().clone());
         drop(waiting);
-        // It may own a task, which may wait at this gate too.
+        // Dropping the waker may drop a task that waits at this gate too, so it must happen outside
+        // the lock.
         drop(before);
         Poll::Pending
     }
@@ -100,7 +101,7 @@ impl<G: Borrow<Gate>> Turnstile<G> {
 
 impl<G: Borrow<Gate>> Drop for Turnstile<G> {
     fn drop(&mut self) {
-        // The waker may own the task that is being dropped: it is let go outside of the lock.
+        // Dropping the waker may drop its task, so it must happen outside the lock.
         let waker = self
             .ticket
             .and_then(|ticket| self.gate.borrow().lock().wakers.remove(&ticket));

@@ -7,24 +7,24 @@ const MILLION: i128 = 1_000_000;
 /// A clock that may run faster or slower than true time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LocalClock {
-    /// True time since which it runs at this rate.
+    /// The true time since which the clock runs at this rate.
     since: Duration,
-    /// What it showed then.
+    /// What the clock showed then.
     shown: Duration,
-    /// How much faster it is, in millionths.
+    /// The rate error in parts per million.
     ppm: i32,
 }
 
 fn scaled(time: Duration, by: i128, of: i128) -> Duration {
-    // Times stay below 2^96 ns, so that the product fits; a clock that stood still would be no
-    // clock, which `set_rate` sees to.
+    // Times stay below 2^96 ns, so the product fits. `of` is not 0, because a rate is more than
+    // -1,000,000 ppm.
     let nanos = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
     let scaled = nanos.saturating_mul(by).div_euclid(of);
     Duration::from_nanos(u64::try_from(scaled).unwrap_or(u64::MAX))
 }
 
 impl LocalClock {
-    /// What it shows at a true time.
+    /// Returns what the clock shows at a true time.
     pub(crate) fn show(&self, elapsed: Duration) -> Duration {
         let running = elapsed.saturating_sub(self.since);
         let running = match self.ppm {
@@ -34,7 +34,7 @@ impl LocalClock {
         self.shown.saturating_add(running)
     }
 
-    /// How much true time passes while it moves by `span`; rounded up.
+    /// Returns the true time in which the clock advances by `span`, rounded up.
     pub(crate) fn true_span(&self, span: Duration) -> Duration {
         if self.ppm == 0 {
             return span;
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_clock_is_ahead_and_its_spans_are_short() {
+    fn a_fast_clock_is_ahead_and_its_sleeps_are_short() {
         let mut clock = LocalClock::default();
         assert_eq!(clock.show(secs(7)), secs(7));
         clock.set_rate(secs(10), 500_000);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sleeps_a_span_sees_it_passed() {
+    fn a_sleep_is_never_too_short() {
         for ppm in [-300_000, -7, 0, 13, 999, 900_000] {
             let mut clock = LocalClock::default();
             clock.set_rate(secs(1), ppm);

@@ -1,5 +1,5 @@
-//! What every deterministic simulation needs: choices from a tape, a queue of events in virtual
-//! time, a ready queue of tasks. It knows nothing of locks.
+//! The parts of any deterministic simulation: choices from a tape, a queue of events in virtual
+//! time, and a ready queue of tasks. Nothing here depends on locks.
 
 pub(crate) mod choices;
 pub(crate) mod event_queue;

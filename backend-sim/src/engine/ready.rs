@@ -1,4 +1,4 @@
-//! The ready queue: which tasks can run, and who is woken when something has happened.
+//! The ready queue: the tasks that can run, and the wakers of those that wait.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,40 +6,40 @@ use std::task::{Wake, Waker};
 
 use leasehold_api::BoxFuture;
 
-/// Names a task of the set.
+/// Identifies a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskId {
     pub(crate) index: u32,
-    /// How many tasks before it had its index.
+    /// The number of earlier tasks with the same index.
     round: u32,
 }
 
-/// Which tasks can run.
+/// The tasks that can run.
 #[derive(Default)]
 pub(crate) struct ReadyQueue(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    line: VecDeque<TaskId>,
-    /// For each index of the set.
+    queue: VecDeque<TaskId>,
+    /// By the index of the task.
     slots: Vec<Slot>,
-    /// Not in the set yet.
+    /// Spawned tasks that the driver has not taken yet.
     spawned: Vec<BoxFuture<'static, ()>>,
-    /// Wakes the driver; there while it sleeps.
+    /// The waker of the driver, while it sleeps.
     driver: Option<Waker>,
-    /// Whether the driver is gone, and takes no more tasks.
+    /// Whether the driver has ended and takes no more tasks.
     closed: bool,
 }
 
-/// What is to be known of the task at an index.
+/// The state of a task index.
 struct Slot {
     round: u32,
-    /// Whether it is in the line.
+    /// Whether the task is in the queue.
     queued: bool,
 }
 
 impl State {
-    /// Puts a task into the line, unless it is there already, or has ended.
+    /// Adds a task to the queue, unless it is queued already or has ended.
     fn enqueue(&mut self, task: TaskId) -> bool {
         let Some(slot) = self.slots.get_mut(task.index as usize) else {
             return false;
@@ -48,7 +48,7 @@ impl State {
             return false;
         }
         slot.queued = true;
-        self.line.push_back(task);
+        self.queue.push_back(task);
         true
     }
 }
@@ -90,7 +90,7 @@ impl ReadyQueue {
         driver.into_iter().for_each(Waker::wake);
     }
 
-    /// Makes room for a task, and puts it into the line.
+    /// Registers a task at an index, and adds it to the queue.
     pub(crate) fn enter(&self, index: u32) -> TaskId {
         let mut state = self.lock();
         if state.slots.len() == index as usize {
@@ -105,44 +105,44 @@ impl ReadyQueue {
         task
     }
 
-    /// A task has ended: whoever gets its index must not be run for it.
+    /// Removes a task that has ended. Its wakers must not run the next task with its index.
     pub(crate) fn leave(&self, task: TaskId) {
         let mut state = self.lock();
         let slot = &mut state.slots[task.index as usize];
         slot.round = slot.round.wrapping_add(1);
         if std::mem::take(&mut slot.queued) {
-            state.line.retain(|&ready| ready != task);
+            state.queue.retain(|&ready| ready != task);
         }
     }
 
-    /// Wakes the driver, because something is to happen earlier than it knows.
+    /// Wakes the driver, because the next event is earlier than it expects.
     pub(crate) fn wake_driver(&self) {
         let driver = self.lock().driver.take();
         driver.into_iter().for_each(Waker::wake);
     }
 
-    /// Lets the driver sleep, unless there is something to run.
+    /// Lets the driver sleep, unless a task can run. Returns whether it may sleep.
     pub(crate) fn sleep(&self, driver: &Waker) -> bool {
         let mut state = self.lock();
-        let idle = state.line.is_empty() && state.spawned.is_empty();
+        let idle = state.queue.is_empty() && state.spawned.is_empty();
         if idle {
             state.driver = Some(driver.clone());
         }
         idle
     }
 
-    /// The waker of a task.
+    /// Returns the waker of a task.
     pub(crate) fn waker(self: &Arc<Self>, task: TaskId) -> Waker {
         let ready = Arc::clone(self);
         Waker::from(Arc::new(TaskWaker { ready, task }))
     }
 
-    /// Takes the tasks that are not in the set yet.
+    /// Takes the spawned tasks.
     pub(crate) fn take_spawned(&self) -> Vec<BoxFuture<'static, ()>> {
         std::mem::take(&mut self.lock().spawned)
     }
 
-    /// The tasks that can run, for as long as a choice takes.
+    /// Locks the queue for a choice.
     pub(crate) fn locked(&self) -> ReadyGuard<'_> {
         ReadyGuard(self.lock())
     }
@@ -155,34 +155,34 @@ impl ReadyQueue {
     }
 }
 
-/// The tasks that can run.
+/// The locked ready queue.
 pub(crate) struct ReadyGuard<'a>(MutexGuard<'a, State>);
 
 impl ReadyGuard<'_> {
-    /// Whether there are tasks that are not in the set yet.
+    /// Returns whether there are spawned tasks that the driver has not taken yet.
     pub(crate) fn has_spawned(&self) -> bool {
         !self.0.spawned.is_empty()
     }
 
-    /// How many can run.
+    /// Returns the number of tasks that can run.
     pub(crate) fn len(&self) -> usize {
-        self.0.line.len()
+        self.0.queue.len()
     }
 
-    /// Whose turn it would be.
+    /// Returns the actor of the task at an index.
     pub(crate) fn actor(&self, index: usize) -> u64 {
-        let task = self.0.line.get(index);
+        let task = self.0.queue.get(index);
         task.map_or(u64::MAX, |task| u64::from(task.index) | 1 << 63)
     }
 
-    /// Takes the task at an index; the first takes its place there.
+    /// Takes the task at an index. The first task takes its position.
     pub(crate) fn take(&mut self, index: usize) -> Option<TaskId> {
-        let task = self.0.line.swap_remove_front(index)?;
+        let task = self.0.queue.swap_remove_front(index)?;
         self.0.slots[task.index as usize].queued = false;
         Some(task)
     }
 
-    /// Wakes a task; the driver is at work.
+    /// Wakes a task while the driver runs.
     pub(crate) fn wake(&mut self, task: TaskId) {
         self.0.enqueue(task);
     }
@@ -204,12 +204,12 @@ impl Wake for TaskWaker {
     }
 }
 
-/// Who goes on when something has happened.
+/// A registered waker.
 #[derive(Debug)]
 pub(crate) enum Wakeup {
-    /// A task of the set: it is lined up without a call of its waker.
+    /// A task of the simulation, which is queued without a call of its waker.
     Task(TaskId),
-    /// Somebody else.
+    /// Any other waker.
     Other(Waker),
 }
 
@@ -222,12 +222,12 @@ impl Wakeup {
     }
 }
 
-/// The wakers of the set's tasks.
+/// The wakers of the simulation's tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Wakers {
-    /// For each index of the set.
+    /// By the index of the task.
     tasks: Vec<(TaskId, Waker)>,
-    /// Which of them was last let run.
+    /// Index of the task that ran last.
     running: u32,
 }
 
@@ -246,7 +246,7 @@ impl Wakers {
         }
     }
 
-    /// Who waits with this waker.
+    /// Returns the wakeup for a waker.
     #[inline]
     pub(crate) fn waiter(&self, waker: &Waker) -> Wakeup {
         match self.tasks.get(self.running as usize) {
@@ -255,8 +255,7 @@ impl Wakers {
         }
     }
 
-    /// Lets somebody wait with this waker; returns who waited before, to be dropped where it does
-    /// no harm.
+    /// Registers a waker. Returns the previous one, which the caller must drop outside the lock.
     pub(crate) fn replace(&self, waiter: &mut Option<Wakeup>, waker: &Waker) -> Option<Wakeup> {
         let known = match waiter {
             Some(Wakeup::Task(task)) => self
@@ -273,7 +272,7 @@ impl Wakers {
     }
 }
 
-/// Whom to wake after the lock is let go: a waker may run other people's code.
+/// The wakeups to make after the lock is released, because a waker may run any code.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
     first: Option<Wakeup>,
@@ -289,8 +288,7 @@ impl Wakes {
         }
     }
 
-    /// Wakes who can be woken at once: nobody, or a single task of the set. False if others are
-    /// left.
+    /// Wakes a single task of the simulation at once. Returns `false` if other wakeups are left.
     pub(crate) fn enqueue(&mut self, ready: &mut ReadyGuard<'_>) -> bool {
         if let (Some(Wakeup::Task(task)), true) = (&self.first, self.more.is_empty()) {
             ready.wake(*task);
@@ -299,7 +297,7 @@ impl Wakes {
         self.first.is_none()
     }
 
-    /// Takes out who is to be woken, if there is anybody.
+    /// Takes the wakeups, if there are any.
     pub(crate) fn take(&mut self) -> Option<Self> {
         self.first.is_some().then(|| std::mem::take(self))
     }

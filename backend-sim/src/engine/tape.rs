@@ -1,29 +1,31 @@
-//! The decision tape: every choice of a run, as a list of small numbers.
+//! The tape: all choices of a run, as a list of small numbers.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-/// What is being chosen.
+/// The kind of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Site {
-    /// How much longer than the shortest latency a message takes, in milliseconds.
+    /// By how many milliseconds a message exceeds the minimum latency.
     Latency,
-    /// Which of several events that are due at the same instant happens first.
+    /// Which of several events at the same instant happens first.
     Order,
     /// Whether a client gets the reply to its command before the pushes that the command caused.
     ReplyFirst,
-    /// Which of several tasks that can run goes first; the last answer lets an event happen
-    /// before any of them.
+    /// Which of several ready tasks runs first. If an event is due, the last value lets the event
+    /// happen before any of the tasks.
     Task,
-    /// What goes wrong.
+    /// Reserved for faults. The simulator draws nothing at this site: a
+    /// [`FaultMix`](crate::FaultMix) draws at [`User`](Self::User).
     Fault,
-    /// What the scenario itself draws, with [`SimServer::draw`](crate::SimServer::draw).
+    /// What a scenario draws with [`SimServer::draw`](crate::SimServer::draw), and the faults of a
+    /// [`FaultMix`](crate::FaultMix).
     User,
 }
 
 impl Site {
-    /// All of them.
+    /// All sites.
     pub const ALL: [Self; 6] = [
         Self::Latency,
         Self::Order,
@@ -33,7 +35,7 @@ impl Site {
         Self::User,
     ];
 
-    /// Its letter in the text form of a tape.
+    /// Returns the site's letter in the text form of a tape.
     const fn letter(self) -> char {
         match self {
             Self::Latency => 'l',
@@ -50,55 +52,73 @@ impl Site {
     }
 }
 
-/// One choice that was made.
+/// One choice of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Draw {
-    /// About what.
+    /// The kind of the choice.
     pub site: Site,
-    /// Among how many answers; at least 2, because a single answer is no choice.
+    /// The number of possible values, at least 2.
     pub bound: u32,
-    /// Which: below the bound, 0 the simplest.
+    /// The chosen value, below the bound. 0 is the simplest.
     pub value: u32,
 }
 
-/// The choices of one run, in the order in which they were made.
+/// The choices of a run, in order.
 ///
-/// A tape is a run: the same scenario with the same tape is the same run, byte for byte. Past its
-/// end every choice is 0, so that a tape can be cut; setting a value to 0 makes the run simpler.
+/// A tape determines a run: the same scenario with the same tape gives the same run, byte for byte.
+/// After the end of the tape every choice is 0, so you can cut a tape. Setting a value to 0 makes
+/// the run simpler. [`SimServer::tape`](crate::SimServer::tape) and
+/// [`RunReport::tape`](crate::RunReport::tape) return a run's tape, and
+/// [`Scheduling::Replay`](crate::Scheduling::Replay) repeats it.
 ///
 /// # Text form
-/// [`Display`](fmt::Display) writes a tape on one line, of letters, digits and `.:-`, for a command
-/// line or an environment variable; [`FromStr`] reads it. It is `SEED.TABLE.DRAWS`: the seed in
-/// hexadecimal; the different draws of the tape as `SITE BOUND : VALUE`, one after the other; and
-/// the draws as letters, `A` for the first of the table, each `-` before it 52 more, a number after
-/// it how often. Zeros at the end are left out.
+/// [`Display`](fmt::Display) writes a tape as one line of letters, digits and `.:-`, for a command
+/// line or an environment variable. [`FromStr`] reads it. The form is `SEED.TABLE.DRAWS`:
+///
+/// - `SEED` is the seed in hexadecimal.
+/// - `TABLE` lists the distinct draws, each as a letter for the site, the bound, `:` and the value.
+/// - `DRAWS` has a letter for each draw: `A` is the first of the table. Each `-` before a letter
+///   adds 52 to its index, and a number after it repeats it.
+///
+/// Zeros at the end are omitted.
+///
+/// # Examples
+/// ```
+/// use leasehold_sim::{Draw, Site, Tape};
+///
+/// let mut tape = Tape::new(0x2a);
+/// tape.draws.push(Draw { site: Site::Order, bound: 3, value: 2 });
+/// assert_eq!(tape.to_string(), "2a.o3:2.A");
+/// assert_eq!("2a.o3:2.A".parse(), Ok(tape));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tape {
-    /// The seed: identities are made from it, and are no choices.
+    /// The seed. It determines identities such as session ids, which are not choices.
     pub seed: u64,
     /// The choices.
     pub draws: Vec<Draw>,
 }
 
 impl Tape {
-    /// A tape without any choice: the simplest run.
+    /// Creates a tape without draws, which is the simplest run.
     pub const fn new(seed: u64) -> Self {
         let draws = Vec::new();
         Self { seed, draws }
     }
 
-    /// Leaves out the zeros at the end, which mean the same there as nothing.
+    /// Removes the zeros at the end, which have no effect on the run.
     pub fn trim(&mut self) {
         let last = self.draws.iter().rposition(|draw| draw.value != 0);
         self.draws.truncate(last.map_or(0, |last| last + 1));
     }
 
-    /// Makes of the complete tape of a run the beginning of the next one, depth first; false if
-    /// it was the last.
+    /// Turns the complete tape of a run into the start of the next one, in a depth-first search.
+    /// Returns `false` after the last run.
     ///
-    /// Only the choices at these `sites` are varied. A search begins with [`Tape::new`] and, while
-    /// this is true, goes on with what the run recorded under
-    /// [`Scheduling::Replay`](crate::Scheduling::Replay); it reaches each sequence of choices once.
+    /// Only choices at `sites` vary. To search, start with [`Tape::new`]. Run it under
+    /// [`Scheduling::Replay`](crate::Scheduling::Replay), call this method on the recorded tape,
+    /// and repeat while it returns `true`. The search reaches each sequence of choices once.
+    /// [`Simulation::run_all`](crate::Simulation::run_all) does this for you.
     pub fn advance(&mut self, sites: &[Site]) -> bool {
         while let Some(draw) = self.draws.last_mut() {
             if draw.value + 1 < draw.bound && sites.contains(&draw.site) {
@@ -111,7 +131,7 @@ impl Tape {
     }
 }
 
-/// How many draws of the table have a letter without a prefix.
+/// The number of draws in the table that have a letter without a prefix.
 const LETTERS: usize = 52;
 
 fn letter(index: usize) -> char {
@@ -153,7 +173,7 @@ impl fmt::Display for Tape {
     }
 }
 
-/// A text that is no tape.
+/// The error for a text that is not a tape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapeError {
     at: usize,
@@ -169,7 +189,7 @@ impl fmt::Display for TapeError {
 
 impl std::error::Error for TapeError {}
 
-/// How many draws a text may stand for: a short text must not ask for all memory.
+/// The maximum number of draws of a text, so that a short text can't exhaust the memory.
 const MAX_DRAWS: usize = 10_000_000;
 
 impl FromStr for Tape {
@@ -306,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tape_is_refused_with_its_waiter() {
+    fn an_invalid_tape_is_refused_with_its_position() {
         let message = |text: &str| match text.parse::<Tape>() {
             Ok(tape) => panic!("{text} was read as {tape:?}"),
             Err(error) => error.to_string(),

@@ -1,4 +1,4 @@
-//! A run that failed, and how it is printed.
+//! A failed run, and its report.
 
 use std::fmt;
 use std::fs;
@@ -9,30 +9,32 @@ use crate::handle::environment::{self, replay_command, test_name};
 use crate::history::History;
 use crate::simulation::{Ending, RunReport};
 
-/// The simplest failing run that was found.
+/// The simplest failing run that an [`Exploration`](crate::Exploration) found.
 ///
-/// [`Display`](fmt::Display) writes all that one needs to understand and repeat it; of a timeline of
-/// more than 300 lines the middle is left out.
+/// [`Display`](fmt::Display) writes the reason, the timeline, and the command that repeats the run.
+/// It leaves out the middle of a timeline of more than 300 lines.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Failure {
-    /// How many runs were made until one failed, that one included.
+    /// The number of runs up to and including the first that failed, without those that simplified
+    /// it.
     pub runs: u64,
-    /// The seed that failed.
+    /// The seed of the run that failed.
     pub seed: u64,
-    /// What failed: the message of a panic and where it was, an error, or why it did not end.
+    /// Why the run failed: the message and location of a panic, an error, or why the run did not
+    /// finish.
     pub reason: String,
-    /// The choices of the run, to be replayed.
+    /// The choices of the simplified run, for [`Scheduling::Replay`](crate::Scheduling::Replay).
     pub tape: Tape,
-    /// What happened in it.
+    /// The history of the simplified run.
     pub history: History,
-    /// How many choices the run had when it was found, and how many runs made it simpler.
+    /// The number of choices before shrinking, and the number of runs that shrinking took.
     shrunk: Option<(usize, u32)>,
-    /// Who held and waited when a run was stopped that was not done; else nothing.
+    /// The open holds and waits of a run that did not finish; empty for any other run.
     unfinished: Vec<String>,
 }
 
-/// How much of a long timeline is printed: so many lines of its beginning, and of its end.
+/// The numbers of lines that are printed from the start and from the end of a long timeline.
 const PRINTED: (usize, usize) = (200, 100);
 
 impl Failure {
@@ -65,34 +67,36 @@ impl Failure {
         }
     }
 
-    /// The same as what came of this tape: a run that diverged from it has another.
+    /// Sets the tape. A run that diverged from its tape has recorded another.
     pub(super) fn of_tape(mut self, tape: Tape) -> Self {
         self.history.replay = Some(replay_command(&tape));
         self.tape = tape;
         self
     }
 
-    /// The line that repeats the run.
+    /// Returns the shell command that repeats the run, with `LEASEHOLD_SIM_REPLAY` set to its tape.
     pub fn replay(&self) -> String {
         replay_command(&self.tape)
     }
 
-    /// Writes the page of the run and fails the test.
+    /// Writes the page of the run, and panics with the report.
     #[track_caller]
     pub(super) fn panic(self) -> ! {
         let page = match self.save() {
-            Ok(page) => format!("as a picture: {}", page.display()),
-            Err(error) => format!("no picture was written: {error}"),
+            Ok(page) => format!("as a page: {}", page.display()),
+            Err(error) => format!("the page could not be written: {error}"),
         };
         panic!("{self}\n{page}\n");
     }
 
-    /// Writes the [page](History::html) of the run, and the [JSON](History::perfetto) beside it, to
-    /// the folder that `LEASEHOLD_SIM_PAGES` names, or `leasehold-sim` in the folder for temporary
-    /// files; returns where the page is. It is named after the test.
+    /// Writes the [page](History::html) of the run, and the [trace](History::perfetto) next to it.
+    /// Returns the path of the page.
+    ///
+    /// The files are named after the test. The folder is the value of the environment variable
+    /// `LEASEHOLD_SIM_PAGES`, or else `leasehold-sim` in the folder for temporary files.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// Returns an error if the folder or a file cannot be written.
     pub fn save(&self) -> std::io::Result<PathBuf> {
         let folder = environment::pages();
         fs::create_dir_all(&folder)?;
@@ -128,7 +132,7 @@ impl fmt::Display for Failure {
             reason.replace('\n', "\n  ")
         )?;
         if !self.unfinished.is_empty() {
-            writeln!(f, "by then:\n  {}\n", self.unfinished.join("\n  "))?;
+            writeln!(f, "at that point:\n  {}\n", self.unfinished.join("\n  "))?;
         }
         if let Some((found, tried @ 1..)) = self.shrunk {
             let (set, left) = (
@@ -137,7 +141,7 @@ impl fmt::Display for Failure {
             );
             writeln!(
                 f,
-                "made simpler in {tried} runs: of {found} choices, {left} are left, {set} of them not the simplest"
+                "simplified in {tried} runs: {left} of {found} choices are left, {set} of them not 0"
             )?;
         }
         write_timeline(f, &self.history.text())?;
@@ -155,7 +159,10 @@ fn write_timeline(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
         writeln!(f, "{line}")?;
     }
     let left_out = count - first - last;
-    writeln!(f, "({left_out} lines are left out; the page has all)")?;
+    writeln!(
+        f,
+        "({left_out} lines are left out; the page has all of them)"
+    )?;
     for line in text.lines().skip(count - last) {
         writeln!(f, "{line}")?;
     }

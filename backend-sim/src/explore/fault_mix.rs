@@ -1,30 +1,43 @@
-//! The mix of faults that an exploration injects by itself.
+//! The mix of faults that an exploration injects.
 
 use std::time::Duration;
 
 use crate::handle::{SimBackend, SimServer};
 use crate::record::{Data, Fault};
 
-/// The kinds of faults that an [`Exploration`](crate::Exploration) makes, to the clients that the
-/// scenario has made by then.
+/// The kinds of faults that an [`Exploration`](crate::Exploration) injects.
 ///
-/// Each run switches a random half of them off, because a run in which everything goes wrong
-/// reaches less than one in which some things do. At most eight things go wrong, in the first
-/// minute or so of virtual time; then everything is in order again, so that a scenario can demand
-/// that everyone gets its turn in the end. All of it stays within the assumptions that
-/// `docs/guarantees.md` names: a lock that is used as documented keeps its promises.
+/// A run has at most eight faults, at random times in its first minute or so of virtual time. They
+/// affect the clients that the scenario has created by then. Each run switches a random half of the
+/// kinds off, because a few kinds of faults often reach further than all of them.
 ///
-/// Nobody is killed: what runs on a killed client never ends, and the scenario must know.
+/// After the faults everything works again, so a scenario may require that every client gets the
+/// lock in the end. All faults stay within the assumptions of `docs/guarantees.md`. No client is
+/// killed, because a future that runs on a killed client never completes.
+///
+/// # Examples
+/// ```
+/// use leasehold_api::LockClient;
+/// use leasehold_sim::{Exploration, FaultMix};
+///
+/// let faults = FaultMix::none().with_messages(true).with_restarts(true);
+/// Exploration::new().with_seeds(0..50).with_fault_mix(faults).check(|sim| async move {
+///     let locks = LockClient::new(sim.client("a"));
+///     let guard = locks.mutex("job")?.lock().await?;
+///     guard.release().await?;
+///     Ok::<(), leasehold_api::Error>(())
+/// });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultMix {
-    /// Requests, replies and pushes are lost, late or doubled.
+    /// Requests, replies and pushes are lost or delayed; requests and pushes are duplicated.
     pub messages: bool,
-    /// Connections break, or let nothing through for up to 3 s.
+    /// Connections break, or lose all messages for up to 3 s.
     pub connections: bool,
-    /// Clients stand still, for up to 40 s: what they run in [`SimBackend::run`] does too.
+    /// Clients are paused for up to 40 s, with everything inside their [`SimBackend::run`].
     pub pauses: bool,
-    /// The server restarts, with its data.
+    /// The server restarts at once, with its data.
     pub restarts: bool,
     /// The server is down for up to 3 s, and then starts with its data.
     pub outages: bool,
@@ -39,11 +52,11 @@ enum FaultKind {
     Outage,
 }
 
-/// How many things go wrong in a run, at most.
-const INCIDENTS: u32 = 8;
+/// The maximum number of faults in a run.
+const MAX_FAULTS: u32 = 8;
 
 impl FaultMix {
-    /// Nothing goes wrong by itself.
+    /// No faults.
     pub const fn none() -> Self {
         Self {
             messages: false,
@@ -54,7 +67,7 @@ impl FaultMix {
         }
     }
 
-    /// Everything.
+    /// All kinds of faults.
     pub const fn all() -> Self {
         Self {
             messages: true,
@@ -65,63 +78,63 @@ impl FaultMix {
         }
     }
 
-    /// The same with this switched.
+    /// Sets [`messages`](Self::messages).
     #[must_use]
     pub const fn with_messages(mut self, messages: bool) -> Self {
         self.messages = messages;
         self
     }
 
-    /// The same with this switched.
+    /// Sets [`connections`](Self::connections).
     #[must_use]
     pub const fn with_connections(mut self, connections: bool) -> Self {
         self.connections = connections;
         self
     }
 
-    /// The same with this switched.
+    /// Sets [`pauses`](Self::pauses).
     #[must_use]
     pub const fn with_pauses(mut self, pauses: bool) -> Self {
         self.pauses = pauses;
         self
     }
 
-    /// The same with this switched.
+    /// Sets [`restarts`](Self::restarts).
     #[must_use]
     pub const fn with_restarts(mut self, restarts: bool) -> Self {
         self.restarts = restarts;
         self
     }
 
-    /// The same with this switched.
+    /// Sets [`outages`](Self::outages).
     #[must_use]
     pub const fn with_outages(mut self, outages: bool) -> Self {
         self.outages = outages;
         self
     }
 
-    /// Starts making them in a run.
-    pub(super) fn begin(self, sim: &SimServer) {
-        let sorts = [
+    /// Spawns the task that injects the faults of a run.
+    pub(super) fn spawn(self, sim: &SimServer) {
+        let kinds = [
             (self.messages, FaultKind::Message),
             (self.connections, FaultKind::Connection),
             (self.pauses, FaultKind::Pause),
             (self.restarts, FaultKind::Restart),
             (self.outages, FaultKind::Outage),
         ];
-        let on = sorts.into_iter().filter(|(on, _)| *on && sim.draw(2) == 1);
-        let on: Vec<FaultKind> = on.map(|(_, fault_kind)| fault_kind).collect();
-        if on.is_empty() {
+        let enabled = kinds.into_iter().filter(|(on, _)| *on && sim.draw(2) == 1);
+        let enabled: Vec<FaultKind> = enabled.map(|(_, kind)| kind).collect();
+        if enabled.is_empty() {
             return;
         }
         let sim = sim.clone();
         drop(sim.clone().spawn(async move {
-            for _ in 0..sim.draw(INCIDENTS + 1) {
-                sim.sleep(span(&sim)).await;
+            for _ in 0..sim.draw(MAX_FAULTS + 1) {
+                sim.sleep(duration(&sim)).await;
                 let clients = sim.clients();
                 if !clients.is_empty() {
                     let victim = &clients[draw(&sim, clients.len())];
-                    happen(&sim, victim, on[draw(&sim, on.len())]);
+                    inject(&sim, victim, enabled[draw(&sim, enabled.len())]);
                 }
             }
         }));
@@ -132,22 +145,23 @@ fn draw(sim: &SimServer, count: usize) -> usize {
     sim.draw(u32::try_from(count).unwrap_or(u32::MAX)) as usize
 }
 
-/// A time on the grid of milliseconds: soon, within a call's time, within a lease's.
-fn span(sim: &SimServer) -> Duration {
+/// Draws a duration in whole milliseconds. Its range is drawn too, from that of a latency to that
+/// of a lease.
+fn duration(sim: &SimServer) -> Duration {
     let most = [5, 60, 1_200, 10_000][draw(sim, 4)];
     Duration::from_millis(sim.draw(most).into())
 }
 
-fn happen(sim: &SimServer, victim: &SimBackend, fault_kind: FaultKind) {
-    match fault_kind {
+fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
+    match kind {
         FaultKind::Message => victim.inject(match draw(sim, 8) {
             0 => Fault::LoseReply,
             1 => Fault::LoseRequest,
-            2 => Fault::DelayReply(span(sim)),
-            3 => Fault::DelayRequest(span(sim)),
-            4 => Fault::DuplicateRequest(span(sim)),
+            2 => Fault::DelayReply(duration(sim)),
+            3 => Fault::DelayRequest(duration(sim)),
+            4 => Fault::DuplicateRequest(duration(sim)),
             5 => Fault::LosePush,
-            6 => Fault::DelayPush(span(sim)),
+            6 => Fault::DelayPush(duration(sim)),
             _ => Fault::DuplicatePush,
         }),
         FaultKind::Connection if sim.draw(2) == 0 => victim.drop_connection(),
@@ -178,10 +192,11 @@ fn happen(sim: &SimServer, victim: &SimBackend, fault_kind: FaultKind) {
     }
 }
 
-fn later(sim: &SimServer, time: Duration, victim: &SimBackend, what: fn(&SimBackend)) {
+/// Runs `action` after `time`.
+fn later(sim: &SimServer, time: Duration, victim: &SimBackend, action: fn(&SimBackend)) {
     let (sim_then, victim) = (sim.clone(), victim.clone());
     drop(sim.spawn(async move {
         sim_then.sleep(time).await;
-        what(&victim);
+        action(&victim);
     }));
 }

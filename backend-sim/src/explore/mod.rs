@@ -1,4 +1,4 @@
-//! Many runs of a scenario, each with choices of its own, until one fails.
+//! Many runs of a scenario, each with other choices, until one fails.
 
 mod failure;
 mod fault_mix;
@@ -19,25 +19,33 @@ use crate::engine::choices::Scheduling;
 use crate::engine::tape::{Site, Tape};
 use crate::explore::shrink::{SHRINK_RUNS, StepsAllowed, shrink};
 use crate::handle::SimServer;
-use crate::handle::environment::{self, Wish};
+use crate::handle::environment::{self, Request};
 use crate::network::options::{Latency, SimOptions};
-use crate::simulation::{Ending, RunReport, Simulation, parting};
+use crate::simulation::{Ending, RunReport, Simulation, first_difference};
 
 pub use failure::Failure;
 pub use fault_mix::FaultMix;
 
-/// Runs a scenario many times, each time with other latencies, another order of what happens at
-/// the same instant, another order of tasks, and other [`FaultMix`]; looks for a run that fails.
+/// Runs a scenario many times and looks for a run that fails.
 ///
-/// The scenario makes clients of the [`SimServer`] that it is given, lets code under test work
-/// with them, and checks what it promises. A run fails if the scenario or a task of it panics (an
-/// `assert!` of yours), if it returns an error, if nothing can go on, or if it takes too long.
+/// Each run has other latencies, another order of simultaneous events, another order of tasks, and
+/// other faults ([`FaultMix`]). A scenario is a function from a [`SimServer`] to a future. It
+/// creates clients, runs the code under test with them, and asserts what must be true. A run fails
+/// if:
 ///
-/// A failing run is made as simple as possible and printed: what failed, the timeline, and the line
-/// that repeats it. See the page `docs/simulation.md` of the repository.
+/// - the scenario or one of its tasks panics;
+/// - the scenario returns an error;
+/// - every task waits and no event is left;
+/// - the run exceeds the [time limit](Self::with_time_limit) or the
+///   [step limit](Self::with_step_limit).
+///
+/// The exploration simplifies the failing run and reports it as a [`Failure`]: the reason, the
+/// timeline, and the command that repeats it. The page `docs/simulation.md` of the repository says
+/// more.
 ///
 /// **Nothing in the scenario may need a tokio runtime**: see [`Simulation`].
 ///
+/// # Examples
 /// ```
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU32, Ordering};
@@ -67,10 +75,10 @@ pub use fault_mix::FaultMix;
 /// ```
 ///
 /// # Environment
-/// - `LEASEHOLD_SIM_REPLAY`: a tape; only the run that it says is made.
-/// - `LEASEHOLD_SIM_SEED`: a number; only this seed is run.
-/// - `LEASEHOLD_SIM_PAGES`: the folder for pages of failed runs, `leasehold-sim` in the folder for
-///   temporary files if it is not set.
+/// - `LEASEHOLD_SIM_REPLAY`: a [`Tape`]. Only its run is made.
+/// - `LEASEHOLD_SIM_SEED`: a number. Only this seed is run.
+/// - `LEASEHOLD_SIM_PAGES`: the folder for pages of failed runs. The default is `leasehold-sim` in
+///   the folder for temporary files.
 #[derive(Clone, Debug)]
 pub struct Exploration {
     seeds: Range<u64>,
@@ -84,11 +92,11 @@ pub struct Exploration {
     shrink_runs: u32,
 }
 
-/// What [`Exploration::check_all`] varies. Not the order of tasks: in which order messages of no
-/// latency arrive is drawn anyway.
-const EVERY: [Site; 3] = [Site::Order, Site::ReplyFirst, Site::User];
+/// The sites that [`Exploration::check_all`] varies. The order of tasks isn't among them, because
+/// the order in which their messages arrive is.
+const ALL_SITES: [Site; 3] = [Site::Order, Site::ReplyFirst, Site::User];
 
-type Judged<F> = Map<F, fn(<F as Future>::Output) -> Option<String>>;
+type WithVerdict<F> = Map<F, fn(<F as Future>::Output) -> Option<String>>;
 
 impl Default for Exploration {
     fn default() -> Self {
@@ -97,8 +105,8 @@ impl Default for Exploration {
 }
 
 impl Exploration {
-    /// 1,000 seeds from 0 under [`Scheduling::Random`], latencies of 0 to 3 ms, no faults; at most
-    /// an hour of virtual time and a million steps for each run.
+    /// Creates an exploration of the seeds 0 to 999, with [`Scheduling::Random`], latencies of 0 to
+    /// 3 ms and no faults. A run may take an hour of virtual time and a million steps.
     pub fn new() -> Self {
         Self {
             seeds: 0..1_000,
@@ -113,86 +121,89 @@ impl Exploration {
         }
     }
 
-    /// The same with other seeds.
+    /// Sets the seeds. Each seed is a run.
     ///
     /// # Panics
-    /// If the range is empty: a check that runs nothing passes whatever the code does.
+    /// Panics if the range is empty, because a check without runs always passes.
     #[must_use]
     #[track_caller]
     pub const fn with_seeds(mut self, seeds: Range<u64>) -> Self {
         assert!(
             seeds.start < seeds.end,
-            "no seed is in this range, so nothing would run"
+            "the range of seeds is empty, so nothing would run"
         );
         self.seeds = seeds;
         self
     }
 
-    /// The same with choices made in another way.
+    /// Sets how the runs make their choices. The default is [`Scheduling::Random`].
     #[must_use]
     pub fn with_scheduling(mut self, scheduling: Scheduling) -> Self {
         self.scheduling = scheduling;
         self
     }
 
-    /// The same with another latency of all messages.
+    /// Sets the latency of all messages. The default is 0 to 3 ms.
     #[must_use]
     pub const fn with_latency(mut self, latency: Latency) -> Self {
         self.latency = latency;
         self
     }
 
-    /// The same with calls that take no time and are one event each, whatever the latency
-    /// ([`SimOptions::with_atomic_calls`]). What can happen between a request and its reply is then
-    /// not explored, and a small scope has far fewer orders.
+    /// Sets whether each call is one event that takes no time
+    /// ([`SimOptions::with_atomic_calls`]). By default, it isn't.
+    ///
+    /// Atomic calls give a small scope far fewer orders. Events between a request and its reply are
+    /// then not explored.
     #[must_use]
     pub const fn with_atomic_calls(mut self, atomic: bool) -> Self {
         self.atomic_calls = atomic;
         self
     }
 
-    /// The same with things that go wrong.
+    /// Sets the faults that the runs inject. The default is [`FaultMix::none`].
     #[must_use]
     pub const fn with_fault_mix(mut self, fault_mix: FaultMix) -> Self {
         self.fault_mix = fault_mix;
         self
     }
 
-    /// The same with another limit to the virtual time of a run.
+    /// Sets the maximum virtual time of a run. The default is one hour.
     #[must_use]
     pub const fn with_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// The same with another limit to the steps of a run.
+    /// Sets the maximum number of steps of a run. The default is a million.
     #[must_use]
     pub const fn with_step_limit(mut self, steps: u64) -> Self {
         self.step_limit = steps;
         self
     }
 
-    /// The same with another limit to the runs of [`check_all`](Self::check_all); 100,000 if
-    /// nothing is said, which takes a minute or two in a debug build.
+    /// Sets the maximum number of runs of [`check_all`](Self::check_all). The default is 100,000,
+    /// which take a minute or two in a debug build.
     #[must_use]
     pub const fn with_run_limit(mut self, runs: u64) -> Self {
         self.run_limit = runs;
         self
     }
 
-    /// The same with another limit to the runs that make a failing one simpler; 0 leaves it as it
-    /// was found.
+    /// Sets the maximum number of runs that simplify a failing run. The default is [`SHRINK_RUNS`];
+    /// 0 leaves the run as it was found.
     #[must_use]
     pub const fn with_shrink_runs(mut self, runs: u32) -> Self {
         self.shrink_runs = runs;
         self
     }
 
-    /// Runs the scenario with each seed.
+    /// Runs the scenario with each seed. It runs the first seed twice, to check that the scenario
+    /// is deterministic.
     ///
     /// # Panics
-    /// At the first run that fails, with all that [`Failure`] prints; and if the first seed, run
-    /// twice, is not the same run.
+    /// Panics at the first run that fails, with the report of a [`Failure`]. Panics if two runs of
+    /// the first seed differ, or if an environment variable is invalid.
     #[track_caller]
     pub fn check<F, S>(&self, scenario: S)
     where
@@ -204,20 +215,36 @@ impl Exploration {
         }
     }
 
-    /// Runs the scenario with each seed, until a run fails.
+    /// Runs the scenario with each seed until a run fails. Returns the simplified failure, or
+    /// `None` if all runs pass.
+    ///
+    /// Like [`check`](Self::check), it runs the first seed twice. It returns a difference as a
+    /// failure.
     ///
     /// # Panics
-    /// If the environment asks for a seed or a tape that is none.
+    /// Panics if an environment variable is invalid, or if a destructor panics after the end of a
+    /// run.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_sim::Exploration;
+    ///
+    /// let failure = Exploration::new()
+    ///     .find(|sim| async move { assert!(sim.draw(100) < 90, "too high") })
+    ///     .expect("a run fails");
+    /// assert!(failure.reason.contains("too high"));
+    /// assert_eq!(failure.tape.draws[0].value, 90); // the simplest number that fails
+    /// ```
     #[track_caller]
     pub fn find<F, S>(&self, scenario: S) -> Option<Failure>
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let seeds = match environment::wish() {
-            Wish::Nothing => self.seeds.start..=self.seeds.end - 1,
-            Wish::Seed(seed) => seed..=seed,
-            Wish::Replay(tape) => return self.replay(tape, &scenario),
+        let seeds = match environment::requested() {
+            Request::Nothing => self.seeds.start..=self.seeds.end - 1,
+            Request::Seed(seed) => seed..=seed,
+            Request::Replay(tape) => return self.replay(tape, &scenario),
         };
         if let Some(failure) = self.determinism_check(*seeds.start(), &scenario) {
             return Some(failure);
@@ -226,7 +253,7 @@ impl Exploration {
             let unlogged = self.options(seed).with_log_limit(0);
             let quick = unlogged.with_recording(false);
             let failed = self.run(quick, self.scheduling.clone(), &scenario).1?;
-            // The same once more, with its tape.
+            // Repeat the run to record its tape.
             let (report, reason) = self.run(unlogged, self.scheduling.clone(), &scenario);
             Some(match reason {
                 Some(reason) => self.simplest(runs, report, &reason, &scenario),
@@ -235,20 +262,39 @@ impl Exploration {
         })
     }
 
-    /// Runs the scenario in every order in which messages can arrive and timers run out, with every
-    /// answer of [`SimServer::draw`]; all with the first of the seeds, and with a latency of
-    /// [`ZERO`](Latency::ZERO). In which order tasks run that could at the same instant is not
-    /// varied: explore seeds for tasks that share memory.
+    /// Runs the scenario in every order in which messages can arrive and timers can fire, with
+    /// every result of [`SimServer::draw`]. Returns the number of runs.
     ///
-    /// Only for a small scope. Two clients that try a lock once are some hundred runs, and two that
-    /// wait for it several 100,000; with [atomic calls](Self::with_atomic_calls) they are 14, and
-    /// 2,500.
+    /// All runs have the first seed and a latency of [`ZERO`](Latency::ZERO). The order of tasks
+    /// that are ready at the same instant does not vary: if your tasks share memory, explore seeds
+    /// instead.
     ///
-    /// Returns how many runs that were.
+    /// The scope must be small. Two clients that try a lock once have some 300 runs, and two
+    /// clients that wait for it several 100,000. With [atomic calls](Self::with_atomic_calls) they
+    /// have 14 and 2,500.
     ///
     /// # Panics
-    /// At the first run that fails; if the first run, made twice, is not the same; if there are more
-    /// runs than the [limit](Self::with_run_limit).
+    /// Panics at the first run that fails, if two runs with the same choices differ, if there are
+    /// more runs than the [limit](Self::with_run_limit), or if an environment variable is invalid.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::Exploration;
+    ///
+    /// let runs = Exploration::new().with_atomic_calls(true).check_all(|sim| async move {
+    ///     let tries = ["a", "b"].map(|name| {
+    ///         let locks = LockClient::new(sim.client(name));
+    ///         sim.spawn(async move { locks.mutex("job").unwrap().try_lock().await.unwrap() })
+    ///     });
+    ///     let mut guards = Vec::new();
+    ///     for attempt in tries {
+    ///         guards.extend(attempt.await.acquired());
+    ///     }
+    ///     assert_eq!(guards.len(), 1);
+    /// });
+    /// assert!(runs > 1);
+    /// ```
     #[track_caller]
     pub fn check_all<F, S>(&self, scenario: S) -> u64
     where
@@ -256,7 +302,7 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let scope = self.clone().with_latency(Latency::ZERO);
-        if let Wish::Replay(tape) = environment::wish() {
+        if let Request::Replay(tape) = environment::requested() {
             if let Some(failure) = scope.replay(tape, &scenario) {
                 failure.panic();
             }
@@ -279,10 +325,10 @@ impl Exploration {
             }
         };
         let all = scope.simulation(options);
-        quietly(|| all.run_all(&EVERY, scope.troubled(&scenario), each))
+        quietly(|| all.run_all(&ALL_SITES, scope.with_faults(&scenario), each))
             .unwrap_or_else(|reason| left_over(options.seed, &reason));
         if let Some((tape, reason)) = failed {
-            // The same once more, for what it took.
+            // Repeat the run for its report.
             let (found, _) = scope.run(options, Scheduling::Replay(tape), &scenario);
             scope.simplest(runs, found, &reason, &scenario).panic();
         }
@@ -300,7 +346,7 @@ impl Exploration {
             .with_atomic_calls(self.atomic_calls)
     }
 
-    /// One run, and why it failed, if it did.
+    /// Makes one run. Returns its report, and why it failed, if it did.
     fn run<F, S>(
         &self,
         options: SimOptions,
@@ -315,7 +361,7 @@ impl Exploration {
             .unwrap_or_else(|reason| left_over(options.seed, &reason))
     }
 
-    /// The same; an error if what it left panicked when it was dropped.
+    /// Makes one run, as [`run`](Self::run). Returns an error if a destructor panics after its end.
     fn try_run<F, S>(
         &self,
         options: SimOptions,
@@ -327,7 +373,7 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let simulation = self.simulation(options).with_scheduling(scheduling);
-        let scenario = self.troubled(scenario);
+        let scenario = self.with_faults(scenario);
         quietly(|| {
             let report = simulation.run(scenario);
             let reason = self.reason(&report);
@@ -341,20 +387,20 @@ impl Exploration {
             .with_step_limit(self.step_limit)
     }
 
-    /// The scenario, with what goes wrong by itself, and what it says is wrong.
-    fn troubled<F, S>(&self, scenario: &S) -> impl Fn(SimServer) -> Judged<F>
+    /// Returns the scenario with its faults, and with its verdict as output.
+    fn with_faults<F, S>(&self, scenario: &S) -> impl Fn(SimServer) -> WithVerdict<F>
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
         let fault_mix = self.fault_mix;
         move |sim| {
-            fault_mix.begin(&sim);
+            fault_mix.spawn(&sim);
             scenario(sim).map(Verdict::failure as fn(F::Output) -> Option<String>)
         }
     }
 
-    /// Why a run failed, if it did.
+    /// Returns why a run failed, if it did.
     fn reason(&self, report: &RunReport<Option<String>>) -> Option<String> {
         let (limit, steps) = (self.time_limit, self.step_limit);
         match &report.ending {
@@ -368,19 +414,20 @@ impl Exploration {
         }
     }
 
-    /// Why a run of a small scope failed: each follows what an earlier one has drawn.
+    /// Returns why a run of a small scope failed. Each of these runs replays choices of an earlier
+    /// one.
     fn why_in_scope(&self, report: &RunReport<Option<String>>) -> Option<String> {
         let reason = self.reason(report)?;
         Some(match report.ending {
             Ending::Diverged(_) => format!(
-                "two runs with the same choices differ: the scenario does something that they do not \
-                 decide\n{reason}"
+                "two runs with the same choices differ: the scenario does something that the choices \
+                 don't determine\n{reason}"
             ),
             _ => reason,
         })
     }
 
-    /// Runs one seed twice: a difference comes from the scenario.
+    /// Runs one seed twice. If the runs differ, the scenario is not deterministic.
     fn determinism_check<F, S>(&self, seed: u64, scenario: &S) -> Option<Failure>
     where
         S: Fn(SimServer) -> F,
@@ -388,25 +435,28 @@ impl Exploration {
     {
         let (first, reason) = self.run(self.options(seed), self.scheduling.clone(), scenario);
         let (second, again) = self.run(self.options(seed), self.scheduling.clone(), scenario);
-        // The hash says when things happened, the log says what did.
+        // The hash covers the times of events, the log covers their content.
         if first.trace == second.trace && reason == again && first.log().eq(second.log()) {
             return None;
         }
         let texts = (first.timeline(), second.timeline());
-        let came_of = |reason: Option<String>| reason.unwrap_or_else(|| "it passes".to_owned());
-        let (a, b) = match parting(&texts.0, &texts.1) {
+        let result = |reason: Option<String>| reason.unwrap_or_else(|| "it passes".to_owned());
+        let (a, b) = match first_difference(&texts.0, &texts.1) {
             Some((a, b)) => (a.to_owned(), b.to_owned()),
-            None if reason != again => (came_of(reason), came_of(again)),
-            None => ("the same events".into(), "they, chosen otherwise".into()),
+            None if reason != again => (result(reason), result(again)),
+            None => (
+                "these events".into(),
+                "the same events, by other choices".into(),
+            ),
         };
         let reason = format!(
-            "two runs of one seed differ: the scenario does something that the seed does not decide \
-             (select! without biased, the order of a HashMap, a real clock, a thread)\n  first: {a}\n  then:  {b}"
+            "two runs of one seed differ: the scenario does something that the seed doesn't determine \
+             (`select!` without `biased;`, the order of a `HashMap`, a real clock, a thread)\n  first:  {a}\n  second: {b}"
         );
         Some(Failure::new(1, seed, reason, &second, None))
     }
 
-    /// A run that failed, and did not when it was run again: that is a failure too.
+    /// Returns the failure for a run that failed once, but not when it was repeated.
     fn unrepeated<F, S>(&self, runs: u64, seed: u64, reason: &str, scenario: &S) -> Failure
     where
         S: Fn(SimServer) -> F,
@@ -414,8 +464,8 @@ impl Exploration {
     {
         let (report, _) = self.run(self.options(seed), self.scheduling.clone(), scenario);
         let reason = format!(
-            "{reason}\n(but not when it was repeated: the scenario does something that the seed does \
-             not decide; below is what happened when it was repeated)"
+            "{reason}\n(but not when it was repeated: the scenario does something that the seed doesn't \
+             determine; the timeline is that of the repeated run)"
         );
         Failure::new(runs, seed, reason, &report, None)
     }
@@ -430,19 +480,19 @@ impl Exploration {
         let mut reason = reason?;
         if let Ending::Diverged(_) = report.ending {
             reason.push_str(
-                "\n(the code, or leasehold, is another than that which recorded the tape: explore anew)",
+                "\n(the code or leasehold has changed since the tape was recorded: explore again)",
             );
         }
         Some(Failure::new(1, seed, reason, &report, None).of_tape(wanted))
     }
 
-    /// The simplest run that fails as this one did.
+    /// Simplifies a failing run. The result fails in the same way.
     fn simplest<F, S>(&self, runs: u64, found: RunReport<()>, reason: &str, scenario: &S) -> Failure
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let wanted = sort(reason);
+        let wanted = signature(reason);
         let mut allowed = StepsAllowed::of(&found, self.step_limit);
         let tape = found.tape;
         let (seed, draws) = (tape.seed, tape.draws.len());
@@ -451,7 +501,7 @@ impl Exploration {
             let limited = self.clone().with_step_limit(allowed.steps());
             let run = limited.try_run(options, Scheduling::Guided(tape), scenario);
             let (report, reason) = run.ok()?;
-            let same = reason.is_some_and(|reason| sort(&reason) == wanted);
+            let same = reason.is_some_and(|reason| signature(&reason) == wanted);
             (same && allowed.suffice(&report)).then_some(report.tape)
         };
         let (tape, tried) = match self.shrink_runs {
@@ -468,7 +518,7 @@ impl Exploration {
     }
 }
 
-/// Runs a simulation whose panics are not printed; an error if it panicked by itself.
+/// Runs simulations without printing their panics. Returns an error if `run` itself panics.
 fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     let _quiet = quiet::panics();
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panicked(&message(&panic)))
@@ -476,14 +526,14 @@ fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 
 fn left_over(seed: u64, reason: &str) -> ! {
     panic!(
-        "with seed {seed}, what was left at the end of the run panicked when it was dropped:\n{reason}"
+        "with seed {seed}, a value that was left at the end of the run panicked when it was dropped:\n{reason}"
     )
 }
 
-const STUCK: &str = "nothing can go on: every task waits for another, or for what is no part of \
+const STUCK: &str = "nothing can go on: every task waits for another task, or for something outside \
     the simulation (a timer of tokio, a thread, a socket)";
 
-/// What a panic said, where it was, and what to do if it is one of the usual.
+/// Describes a panic: its message, its location, and a hint for a common mistake.
 fn panicked(message: &str) -> String {
     let mut reason = message.to_owned();
     if message.contains("Tokio 1.x runtime") {
@@ -501,9 +551,9 @@ fn panicked(message: &str) -> String {
 
 const PANICKED_AT: &str = "\npanicked at ";
 
-/// What sort of failure it is: the words without the numbers, which differ from run to run, and the
-/// location of a panic.
-fn sort(reason: &str) -> (String, Option<&str>) {
+/// Returns what identifies a failure: its first line without numbers, which differ from run to run,
+/// and the location of a panic.
+fn signature(reason: &str) -> (String, Option<&str>) {
     let line = reason.lines().next().unwrap_or_default();
     let words = line.chars().filter(|c| !c.is_ascii_digit()).collect();
     let location = reason
@@ -512,13 +562,13 @@ fn sort(reason: &str) -> (String, Option<&str>) {
     (words, location)
 }
 
-/// What a scenario may return: nothing, or a result.
+/// What a scenario may return: `()`, or a `Result<(), E>` whose error can be displayed.
 #[diagnostic::on_unimplemented(
     message = "a scenario returns `()`, or `Result<(), E>` with an error that can be displayed",
     label = "the future of this scenario has the output `{Self}`"
 )]
 pub trait Verdict {
-    /// What is wrong, if anything is.
+    /// Returns why the scenario failed, if it did.
     fn failure(self) -> Option<String>;
 }
 

@@ -1,4 +1,4 @@
-//! Panics that are expected, and many of them: shrinking makes thousands of failing runs.
+//! Suppresses the output of expected panics. Shrinking makes hundreds of runs that panic.
 
 use std::cell::{Cell, RefCell};
 use std::panic;
@@ -6,13 +6,13 @@ use std::sync::Once;
 
 thread_local! {
     static QUIET: Cell<u32> = const { Cell::new(0) };
-    /// Where the last panic was that was not printed.
+    /// The location of the last suppressed panic.
     static LOCATION: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 static HOOK: Once = Once::new();
 
-/// Until it is dropped, panics of this thread are not printed. Others are, as before.
+/// Suppresses the output of this thread's panics until it is dropped.
 pub(crate) struct Quiet;
 
 pub(crate) fn panics() -> Quiet {
@@ -31,7 +31,7 @@ pub(crate) fn panics() -> Quiet {
     Quiet
 }
 
-/// Where this thread panicked last while it was quiet, `file:line:column`; told once.
+/// Takes the location of this thread's last suppressed panic, as `file:line:column`.
 pub(crate) fn last_location() -> Option<String> {
     LOCATION.take()
 }

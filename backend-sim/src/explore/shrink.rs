@@ -1,11 +1,12 @@
-//! Making a failing run simpler.
+//! Shrinking: finding a simpler run that still fails.
 //!
-//! A run is its tape, and a tape can be changed: a draw set to 0 is the simplest choice, a tape
-//! that is cut goes on with zeros. What is changed is run again, and kept if it still fails and is
-//! simpler than before. There is no randomness in it: the same failure ends in the same run.
+//! Shrinking changes the tape of a failing run: it sets draws to 0, which is the simplest choice,
+//! and cuts the tape, which then continues with zeros. It runs the changed tape, and keeps the
+//! result if that still fails and is simpler. Nothing is random, so the same failure leads to the
+//! same result.
 //!
-//! The order of the attempts is that of Hypothesis and of delta debugging: large changes first. What
-//! was tried is not tried again, and it ends when a round of all of them has found nothing.
+//! Large changes come first, as in Hypothesis and in delta debugging. No change is tried twice.
+//! Shrinking ends when a round of all changes has found nothing simpler.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -13,46 +14,48 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use crate::engine::tape::{Draw, Site, Tape};
 use crate::simulation::{Ending, RunReport};
 
-/// How many runs [`shrink`] makes if nothing else is said.
+/// The default maximum number of runs that simplify a failing run.
 pub const SHRINK_RUNS: u32 = 1_000;
 
-/// The simplest failing run that was found.
+/// The result of [`shrink`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shrunk {
-    /// Its complete tape: to be [replayed](crate::Scheduling::Replay).
+    /// The complete tape of the simplest failing run, for
+    /// [`Scheduling::Replay`](crate::Scheduling::Replay).
     pub tape: Tape,
-    /// How many runs were made to find it.
+    /// The number of runs that shrinking took.
     pub runs: u32,
 }
 
-/// Limits the steps of the runs that [`shrink`] tries: each may take about as many as the shortest
-/// failing run so far.
+/// Limits the steps of the runs that [`shrink`] tries. Each run may take 50 steps more than the
+/// shortest failing run so far.
 ///
-/// A run that doesn't fail would go on to its end, which is often many times as far away.
+/// Without this limit, a run that doesn't fail would run to its end, which often takes many times
+/// as long.
 #[derive(Clone, Copy, Debug)]
 pub struct StepsAllowed {
     limit: u64,
     steps: u64,
 }
 
-/// Something simpler may come a little later.
+/// A simpler run may fail a little later.
 const MORE_STEPS: u64 = 50;
 
 impl StepsAllowed {
-    /// Starts from a failing run, which ran with this [limit](crate::Simulation::with_step_limit).
+    /// Starts from a failing run that had this [limit](crate::Simulation::with_step_limit).
     pub fn of<T>(failed: &RunReport<T>, limit: u64) -> Self {
         let steps = limit.min(failed.steps + MORE_STEPS);
         Self { limit, steps }
     }
 
-    /// The step limit of the next run.
+    /// Returns the step limit of the next run.
     pub const fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Returns whether a run that failed was not cut off by the limit. If so, the limit of the next
-    /// runs falls to about the steps of this one.
+    /// Returns whether a failed run failed by itself, not by this limit. If so, lowers the limit of
+    /// the next runs to 50 steps more than this one took.
     pub fn suffice<T>(&mut self, failed: &RunReport<T>) -> bool {
         if matches!(failed.ending, Ending::StepLimit) {
             return self.steps == self.limit;
@@ -64,12 +67,35 @@ impl StepsAllowed {
 
 /// Looks for a simpler tape that still fails, with at most `max_runs` runs.
 ///
-/// `fails` runs what it is given under [`Scheduling::Guided`](crate::Scheduling::Guided) and returns the
-/// tape that was recorded, if the run failed **in the same way**: a shrunk run that fails for
-/// another reason tells nothing about the first.
+/// `fails` runs a tape under [`Scheduling::Guided`](crate::Scheduling::Guided). If the run fails
+/// **in the same way** as the original, it returns the recorded tape. A run that fails for another
+/// reason doesn't count, because it says nothing about the original failure.
 ///
-/// A tape is simpler if fewer of its choices are other than 0; then if it is shorter; then if its
-/// numbers are smaller.
+/// A tape is simpler if fewer of its choices are other than 0. Then a shorter tape is simpler, then
+/// one with smaller numbers. [`Exploration`](crate::Exploration) calls this function for you.
+///
+/// # Examples
+/// ```
+/// use leasehold_sim::{
+///     Ending, SHRINK_RUNS, Scheduling, SimOptions, SimServer, Simulation, Tape, shrink,
+/// };
+///
+/// async fn scenario(sim: SimServer) -> bool {
+///     sim.draw(100) < 90 // `false` is a failure
+/// }
+///
+/// let fails = |tape: Tape| {
+///     let simulation = Simulation::new(SimOptions::new(tape.seed));
+///     let report = simulation.with_scheduling(Scheduling::Guided(tape)).run(scenario);
+///     (report.ending == Ending::Completed(false)).then_some(report.tape)
+/// };
+/// let failing = (0..).find_map(|seed| {
+///     let report = Simulation::new(SimOptions::new(seed)).run(scenario);
+///     (report.ending == Ending::Completed(false)).then_some(report.tape)
+/// });
+/// let shrunk = shrink(failing.expect("a seed fails"), SHRINK_RUNS, fails);
+/// assert_eq!(shrunk.tape.draws[0].value, 90);
+/// ```
 pub fn shrink(tape: Tape, max_runs: u32, fails: impl FnMut(Tape) -> Option<Tape>) -> Shrunk {
     let mut shrinker = Shrinker {
         weight: weight(&tape),
@@ -93,7 +119,7 @@ pub fn shrink(tape: Tape, max_runs: u32, fails: impl FnMut(Tape) -> Option<Tape>
         if shrinker.is_spent() || shrinker.changes == before {
             break;
         }
-        // Most of what is left is needed: one by one.
+        // Most of the remaining choices are needed, so try them one by one.
         largest = 1;
     }
     Shrunk {
@@ -102,7 +128,7 @@ pub fn shrink(tape: Tape, max_runs: u32, fails: impl FnMut(Tape) -> Option<Tape>
     }
 }
 
-/// Choices other than 0, length without the zeros at the end, sum.
+/// The number of choices other than 0, the length without trailing zeros, and the sum.
 type Weight = (usize, usize, u64);
 
 fn weight(tape: &Tape) -> Weight {
@@ -112,19 +138,19 @@ fn weight(tape: &Tape) -> Weight {
     (set.count(), last.map_or(0, |last| last + 1), sum)
 }
 
-/// The same in every process.
-fn hash_of(what: &impl Hash) -> u64 {
+/// Hashes a value, with the same result in every process.
+fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 
 struct Shrinker<F> {
     best: Tape,
     weight: Weight,
-    /// Hashes of what was tried, which is not tried again.
+    /// Hashes of the changes that were tried.
     tried: BTreeSet<u64>,
-    /// How often something simpler was found.
+    /// How often a simpler tape was found.
     changes: u32,
     runs: u32,
     max_runs: u32,
@@ -132,12 +158,13 @@ struct Shrinker<F> {
 }
 
 impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
-    /// Whether all runs were made: on long tapes it takes its time to see what could be tried.
+    /// Returns whether all runs are used up. Callers check it early, because finding the next
+    /// change takes a while on long tapes.
     const fn is_spent(&self) -> bool {
         self.runs >= self.max_runs
     }
 
-    /// Keeps a changed tape if it fails and is simpler.
+    /// Runs a changed tape, and keeps the result if it fails and is simpler.
     fn attempt(&mut self, change: impl FnOnce(&mut Tape)) -> bool {
         if self.is_spent() {
             return false;
@@ -152,7 +179,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         let Some(recorded) = (self.fails)(changed) else {
             return false;
         };
-        // What the run made of it is what counts: it may have drawn otherwise.
+        // Weigh the recorded tape, because the run may have made other choices.
         let recorded_weight = weight(&recorded);
         let simpler = recorded_weight < self.weight;
         if simpler {
@@ -162,7 +189,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         simpler
     }
 
-    /// The shortest beginning after which zeros do.
+    /// Finds the shortest prefix that still fails when zeros follow.
     fn cut(&mut self) {
         let (mut fits, mut short) = (self.weight.1, 0);
         while short < fits {
@@ -184,8 +211,8 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
-    /// Sets each of the first choices to 0: they tend to decide how much there is at all, of clients, of
-    /// faults, and what is tried later costs less.
+    /// Sets each of the first choices to 0. They often determine the numbers of clients and faults,
+    /// so that later attempts become shorter.
     fn clear_first(&mut self) {
         let mut index = 0;
         while let Some(&at) = self.set().get(index)
@@ -197,7 +224,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
-    /// Sets ever smaller groups of choices to 0.
+    /// Sets smaller and smaller groups of choices to 0.
     fn clear_chunks(&mut self, largest: usize) {
         let mut size = largest;
         while size > 0 {
@@ -213,14 +240,14 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
                 let cleared = self.attempt(|tape| {
                     chunk.iter().for_each(|&at| tape.draws[at].value = 0);
                 });
-                // What was there is gone, and the next group moves up.
+                // A cleared group is no longer in the set, so the next group has moved up.
                 from += if cleared { 0 } else { size };
             }
             size /= 2;
         }
     }
 
-    /// Takes out choices of the same sort before one: that one and what comes after it happen
+    /// Removes earlier choices of the same site, so that a choice and those after it take effect
     /// earlier.
     fn delete_chunks(&mut self) {
         let mut index = 0;
@@ -234,7 +261,8 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
-    /// The earlier answers of which a guided run takes one where it took this one, the latest first.
+    /// Returns the earlier choices that can take the place of this one in a guided run, latest
+    /// first.
     fn before(&self, at: usize) -> Vec<usize> {
         let draws = &self.best.draws;
         let Draw { site, bound, .. } = draws[at];
@@ -243,13 +271,13 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         earlier.filter(|&index| same(&draws[index])).collect()
     }
 
-    /// How many of those before one are worth a try: such as reach over one that is set, or zeros
-    /// alone.
+    /// Returns the numbers of earlier choices that are worth removing: up to and including one
+    /// other than 0, or zeros only.
     fn sizes(&self, before: &[usize]) -> Vec<usize> {
         let is_zero = |at: &&usize| self.best.draws[**at].value == 0;
         let zeros = before.iter().take_while(is_zero).count();
         let over = (zeros + 1..=zeros + 3).rev();
-        let over = over.filter(|&size| size <= before.len().min(TOGETHER));
+        let over = over.filter(|&size| size <= before.len().min(MAX_REMOVED));
         let alone = [zeros, 2, 1].into_iter();
         let alone = alone.filter(|&size| 0 < size && size <= zeros);
         over.chain(alone).collect()
@@ -259,7 +287,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         let draws = &self.best.draws;
         let removed: Vec<Draw> = chunk.iter().map(|&at| draws[at]).collect();
         let later = draws[at..].iter().filter(|draw| draw.value != 0).count();
-        // What did not do once will not do if only other choices have changed.
+        // A removal that failed once fails again if only other choices have changed.
         if !self.tried.insert(hash_of(&(later, draws[at], removed))) {
             return false;
         }
@@ -270,7 +298,8 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         })
     }
 
-    /// The lowest of each choice's answers, as if those above a failing one failed too.
+    /// Lowers each choice by binary search, assuming that every value above a failing one fails
+    /// too.
     fn lower_values(&mut self) {
         for at in self.set() {
             let (mut fits, mut low) = (self.best.draws.get(at).map_or(0, |draw| draw.value), 1);
@@ -290,7 +319,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
-    /// Where the choices other than 0 are.
+    /// Returns the indexes of the choices other than 0.
     fn set(&self) -> Vec<usize> {
         let draws = self.best.draws.iter().enumerate();
         draws
@@ -300,11 +329,11 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
     }
 }
 
-/// How many choices [`Shrinker::clear_first`] looks at.
+/// How many choices [`Shrinker::clear_first`] tries.
 const FIRST: usize = 40;
 
-/// What belongs together, such as the choices of one incident, is a handful.
-const TOGETHER: usize = 12;
+/// The maximum number of choices that are removed at once. A fault takes a handful of choices.
+const MAX_REMOVED: usize = 12;
 
 #[cfg(test)]
 mod tests {
@@ -333,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_is_left() {
+    fn needed_choices_are_left() {
         let mut all = noise();
         (all[100], all[200]) = (700, 950);
         let shrunk = shrink(tape(&all), SHRINK_RUNS, |tape| {
@@ -351,8 +380,8 @@ mod tests {
     }
 
     #[test]
-    fn what_can_happen_earlier_does() {
-        // It fails if a 7 is followed by an 8 at once, anywhere.
+    fn events_move_to_the_start() {
+        // A run fails if an 8 directly follows a 7, anywhere.
         let mut all = noise();
         (all[150], all[151]) = (7, 8);
         let shrunk = shrink(tape(&all), SHRINK_RUNS, |tape| {
@@ -363,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_keeps_what_failed() {
+    fn the_number_of_runs_is_limited() {
         let all = noise();
         let mut runs = 0;
         let shrunk = shrink(tape(&all), 20, |_| {
@@ -375,13 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn the_simplest_run_of_all_is_tried_first() {
+    fn the_empty_tape_is_tried_first() {
         let shrunk = shrink(tape(&noise()), SHRINK_RUNS, Some);
         assert_eq!((values(&shrunk.tape), shrunk.runs), (vec![], 1));
     }
 
     #[test]
-    fn nothing_is_tried_twice() {
+    fn no_tape_is_tried_twice() {
         let mut tried = BTreeSet::new();
         let shrunk = shrink(tape(&noise()), SHRINK_RUNS, |tape| {
             assert!(tried.insert(values(&tape)), "{tape}");
@@ -392,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_failure_ends_in_the_same_run() {
+    fn the_same_failure_gives_the_same_result() {
         let fails = |tape: Tape| {
             let sum: u32 = values(&tape).iter().sum();
             (sum > 5_000).then_some(tape)

@@ -22,20 +22,46 @@ use crate::network::calls::Outcome;
 use crate::network::event::{CallId, ClientIndex, Request, Response};
 use crate::record::{Answer, Call, ClientEvent, Event};
 
-/// One client of a [`SimServer`](crate::SimServer): a process with one connection to it.
+/// A client of a [`SimServer`](crate::SimServer): a process with one connection to the server.
 ///
-/// Clones are the same client: give one to the code under test, and keep one to pause it, to cut
-/// its connection, or to lose its messages.
+/// Clones are the same client. Give one to the code under test, and keep one to pause the client,
+/// to break its connection, or to lose its messages.
+/// [`SimServer::client`](crate::SimServer::client) creates a client.
 ///
 /// # Errors
-/// As the contract of [`LockBackend`] asks: [`BackendError::Unavailable`] if the server was
-/// stopped, [`BackendError::OutcomeUnknown`] if no reply came within
-/// [`CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT) or the connection was lost meanwhile, [`BackendError::ForeignValue`] where
-/// one was planted, [`BackendError::Closed`] after [`close`](LockBackend::close).
+/// The calls return errors as [`LockBackend`] specifies:
+///
+/// - [`BackendError::Unavailable`] if the server is stopped;
+/// - [`BackendError::OutcomeUnknown`] if no reply arrives within
+///   [`CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), or if the connection breaks first;
+/// - [`BackendError::ForeignValue`] for a key with a
+///   [foreign value](crate::SimServer::plant_foreign);
+/// - [`BackendError::Closed`] after [`close`](LockBackend::close).
+///
+/// # Panics
+/// In a tokio test, a call panics if the runtime's clock is no longer paused, if a task of the
+/// simulation panicked, or if a replay diverged from its tape.
 ///
 /// # Cancel safety
-/// A call whose future is dropped before its first poll was not sent; after that its request is on
-/// its way, and is executed.
+/// A call sends its request when its future is first polled. If you drop the future later, the
+/// request is still executed.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::LockBackend;
+/// use leasehold_sim::SimServer;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), leasehold_api::BackendError> {
+/// let server = SimServer::new(1);
+/// let machine = server.client("a");
+/// machine.hello().await?;
+/// assert_eq!(server.elapsed(), Duration::from_millis(2)); // one round trip
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct SimBackend {
     pub(crate) runtime: Arc<SimRuntime>,
@@ -49,9 +75,9 @@ impl fmt::Debug for SimBackend {
     }
 }
 
-/// A call of a client, which sends its request when it is first polled; dropping it forgets whom
-/// to answer.
-struct Calling<'a> {
+/// The future of a call. It sends its request when it is first polled. Dropping it discards the
+/// response.
+struct CallFuture<'a> {
     backend: &'a SimBackend,
     turnstile: Turnstile<&'a Gate>,
     call: Call,
@@ -61,10 +87,10 @@ struct Calling<'a> {
 enum Progress {
     Unsent(Request),
     Sent(CallId),
-    Over,
+    Done,
 }
 
-impl Calling<'_> {
+impl CallFuture<'_> {
     fn send(&self, request: Request, waker: &Waker) -> Result<CallId, BackendError> {
         let client = self.backend.runtime.client;
         let world = self.backend.world();
@@ -74,20 +100,20 @@ impl Calling<'_> {
         world.act(|network, now| network.send(now, client, request, waker))
     }
 
-    fn failed(&self, error: &BackendError) {
+    fn record_failure(&self, error: &BackendError) {
         let (call, error) = (self.call, error.to_string());
         self.backend.record(Event::Failed { call, error });
     }
 }
 
-impl Future for Calling<'_> {
+impl Future for CallFuture<'_> {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         if self.turnstile.poll_open(cx).is_pending() {
             return Poll::Pending;
         }
-        let outcome = match std::mem::replace(&mut self.progress, Progress::Over) {
+        let outcome = match std::mem::replace(&mut self.progress, Progress::Done) {
             Progress::Unsent(request) => match self.send(request, cx.waker()) {
                 Ok(id) => {
                     self.progress = Progress::Sent(id);
@@ -98,7 +124,8 @@ impl Future for Calling<'_> {
             Progress::Sent(id) => {
                 let world = self.backend.world();
                 let (poll, waiter) = world.act(|network, _| network.poll_call(id, cx.waker()));
-                // It may own the task that is polled here: let it go outside of the lock.
+                // Dropping the waker may drop the task that is being polled, so it must happen
+                // outside the lock.
                 drop(waiter);
                 match poll {
                     Poll::Pending => {
@@ -108,20 +135,20 @@ impl Future for Calling<'_> {
                     Poll::Ready(outcome) => outcome,
                 }
             }
-            Progress::Over => return Poll::Pending,
+            Progress::Done => return Poll::Pending,
         };
         if let Err(error) = &outcome {
-            self.failed(error);
+            self.record_failure(error);
         }
         Poll::Ready(outcome)
     }
 }
 
-impl Drop for Calling<'_> {
+impl Drop for CallFuture<'_> {
     fn drop(&mut self) {
         if let Progress::Sent(id) = self.progress {
             let world = self.backend.world();
-            // It may own the task that is being dropped: it is let go outside of the lock.
+            // Dropping the waker may drop its task, so it must happen outside the lock.
             let waiter = world.act(|network, _| network.forget(id));
             drop(waiter);
         }
@@ -140,7 +167,8 @@ impl SimBackend {
         &self.runtime.world
     }
 
-    /// Its number, in the order in which the clients of its server were made, from 0.
+    /// Returns the index of the client. Clients are numbered from 0, in the order in which they
+    /// were created.
     pub fn index(&self) -> usize {
         self.runtime.client
     }
@@ -149,9 +177,9 @@ impl SimBackend {
         &self.runtime.gate
     }
 
-    /// Sends a request and waits for its response, at most for the call time-out.
-    fn call(&self, call: Call, request: Request) -> Calling<'_> {
-        Calling {
+    /// Sends a request and waits for its response, at most until the call times out.
+    fn call(&self, call: Call, request: Request) -> CallFuture<'_> {
+        CallFuture {
             backend: self,
             turnstile: Turnstile::new(self.gate()),
             call,
@@ -159,7 +187,7 @@ impl SimBackend {
         }
     }
 
-    /// One command, one answer.
+    /// Sends one command.
     async fn one<T>(
         &self,
         call: Call,
@@ -170,30 +198,30 @@ impl SimBackend {
         let steps = vec![(key.clone(), command)];
         let mut response = self.call(call, Request::Steps(steps)).await?;
         let answer = response.answers.pop();
-        take_apart(
+        unwrap_answer(
             response.stamp,
             answer.expect("one command has one answer"),
             read,
         )
     }
 
-    /// A batch of commands, an answer for each.
+    /// Sends a batch of commands. The result has an element for each.
     async fn steps<T>(
         &self,
         call: Call,
         steps: Vec<(Key, Command)>,
         read: fn(Reply) -> Option<T>,
     ) -> Vec<Result<Stamped<T>, BackendError>> {
-        let asked = steps.len();
-        let mut results = Vec::with_capacity(asked);
-        if asked == 0 {
+        let count = steps.len();
+        let mut results = Vec::with_capacity(count);
+        if count == 0 {
             return results;
         }
         match self.call(call, Request::Steps(steps)).await {
-            Err(error) => results.resize_with(asked, || Err(error.clone())),
+            Err(error) => results.resize_with(count, || Err(error.clone())),
             Ok(Response { stamp, answers }) => {
                 let answers = answers.into_iter();
-                results.extend(answers.map(|answer| take_apart(stamp, answer, read)));
+                results.extend(answers.map(|answer| unwrap_answer(stamp, answer, read)));
             }
         }
         results
@@ -206,7 +234,7 @@ impl SimBackend {
     }
 }
 
-fn take_apart<T>(
+fn unwrap_answer<T>(
     stamp: Stamp,
     answer: Answer,
     read: fn(Reply) -> Option<T>,
@@ -220,7 +248,7 @@ fn take_apart<T>(
     }
 }
 
-/// A function that takes a reply apart, for the variant of that name.
+/// A function that returns the content of a reply if it is this variant.
 macro_rules! of {
     ($variant:ident) => {
         |reply| match reply {
@@ -251,14 +279,14 @@ impl LockBackend for SimBackend {
         let number = self
             .world()
             .act(|network, _| network.add_subscription(client, session));
-        let listener = Listener {
+        let stream = NotificationStream {
             world: Arc::clone(self.world()),
             client,
             number,
             turnstile: Turnstile::new(self.gate().clone()),
         };
         self.call(Call::Listen, Request::Listen(number)).await?;
-        Ok(Box::pin(listener))
+        Ok(Box::pin(stream))
     }
 
     async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
@@ -331,15 +359,15 @@ impl LockBackend for SimBackend {
     }
 }
 
-/// The notifications of one subscription; dropping it ends the subscription.
-struct Listener {
+/// The notifications of a subscription. Dropping the stream unsubscribes.
+struct NotificationStream {
     world: Arc<World>,
     client: ClientIndex,
     number: u64,
     turnstile: Turnstile<Gate>,
 }
 
-impl Stream for Listener {
+impl Stream for NotificationStream {
     type Item = Notification;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Notification>> {
@@ -365,12 +393,12 @@ impl Stream for Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for NotificationStream {
     fn drop(&mut self) {
         let subscription = self
             .world
             .act(|network, now| network.drop_subscription(now, self.client, self.number));
-        // Its waker may own the task that is being dropped: it is let go outside of the lock.
+        // Dropping the waker may drop its task, so it must happen outside the lock.
         drop(subscription);
     }
 }

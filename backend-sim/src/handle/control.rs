@@ -1,4 +1,4 @@
-//! The methods by which a test pauses, kills, cuts off and disturbs a client.
+//! The methods by which a test pauses, kills and isolates a client, and injects faults.
 
 use std::future::Future;
 use std::sync::atomic::Ordering;
@@ -10,22 +10,48 @@ use crate::network::options::Latency;
 use crate::record::{Call, ClientEvent, Event, Fault};
 
 impl SimBackend {
-    /// The name that the client was made with.
+    /// Returns the name that the client was created with.
     pub fn name(&self) -> String {
         let client = self.runtime.client;
         self.world()
             .act(|network, _| network.clients[client].name.to_string())
     }
 
-    /// Stops the client as SIGSTOP, a long garbage collection or a suspended laptop does: its
-    /// timers run out and messages reach it, but none of its code runs.
+    /// Pauses the client, as SIGSTOP, a long garbage collection or a suspended laptop does. Does
+    /// nothing if it is paused already.
     ///
-    /// That code is: the calls of this backend, its streams of notifications, whatever is spawned or
-    /// slept through its runtime, which is all that a lock client does in the background, and the
-    /// futures given to [`run`](Self::run). The clock counts on, so that a guard which is asked
-    /// meanwhile knows that it has run out.
+    /// The client's clock runs on, its timers expire and messages reach it, but none of its code
+    /// runs until [`resume`](Self::resume):
     ///
-    /// Who awaits a call of a paused client waits until [`resume`](Self::resume).
+    /// - the calls of this backend and its streams of notifications;
+    /// - tasks and sleeps of its [`Runtime`](leasehold_api::Runtime), which include the background
+    ///   work of a lock client;
+    /// - futures inside [`run`](Self::run).
+    ///
+    /// Code outside of `run` is not paused. A call that it makes on the paused client waits for
+    /// `resume`. A guard still knows when it becomes invalid, because the clock runs on.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::SimServer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold_api::Error> {
+    /// let server = SimServer::new(1);
+    /// let machine = server.client("a");
+    /// let locks = LockClient::new(machine.clone());
+    ///
+    /// let guard = locks.mutex("job")?.lock().await?; // the lease is 30 s
+    /// machine.pause();
+    /// server.advance(Duration::from_secs(60)).await;
+    /// machine.resume();
+    /// assert!(!guard.is_valid());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pause(&self) {
         if !self.gate().is_shut() {
             self.gate().shut();
@@ -33,10 +59,11 @@ impl SimBackend {
         }
     }
 
-    /// Lets a paused client go on: it finds at once all that has happened meanwhile.
+    /// Resumes a paused client. It handles the messages and timers of the pause at once. Does
+    /// nothing if the client isn't paused.
     ///
     /// # Panics
-    /// If it was killed.
+    /// Panics if the client was killed.
     #[track_caller]
     pub fn resume(&self) {
         let client = self.runtime.client;
@@ -49,7 +76,7 @@ impl SimBackend {
         }
     }
 
-    /// Whether the client is paused or killed.
+    /// Returns whether the client is paused or killed.
     pub fn is_paused(&self) -> bool {
         self.gate().is_shut()
     }
@@ -60,8 +87,28 @@ impl SimBackend {
             .act(|network, _| network.clients[client].killed)
     }
 
-    /// Ends the client as SIGKILL does: its connection is lost, and none of its code ever runs
-    /// again. Whoever awaits its calls waits for ever. What it held ends with its lease.
+    /// Kills the client, as SIGKILL does. Its connection breaks, and none of its code runs again.
+    ///
+    /// Its holds expire with their leases. A future that awaits one of its calls never completes.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::SimServer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold_api::Error> {
+    /// let server = SimServer::new(1);
+    /// let machine = server.client("a");
+    /// let (a, b) = (LockClient::new(machine.clone()), LockClient::new(server.client("b")));
+    ///
+    /// let _dead = a.mutex("job")?.lock().await?;
+    /// machine.kill();
+    /// let _guard = b.mutex("job")?.lock().await?; // when the lease has expired
+    /// assert!(server.elapsed().as_secs() >= 30);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn kill(&self) {
         let client = self.runtime.client;
         self.gate().shut();
@@ -73,26 +120,50 @@ impl SimBackend {
         });
     }
 
-    /// Runs a future as code of this client: while the client is paused, it stands still.
-    ///
-    /// Use it for the body of a worker that is to be paused as a whole.
+    /// Runs a future as code of this client. It is not polled while the client is
+    /// [paused](Self::pause), and never again once the client is [killed](Self::kill).
     ///
     /// # Cancel safety
-    /// As cancel safe as the future.
+    /// This method is cancel safe if `future` is.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_sim::SimServer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let server = SimServer::new(1);
+    /// let machine = server.client("a");
+    /// let work = machine.run(tokio::time::sleep(Duration::from_secs(1)));
+    /// let pause = async {
+    ///     machine.pause();
+    ///     server.advance(Duration::from_secs(60)).await;
+    ///     machine.resume();
+    /// };
+    /// tokio::join!(work, pause);
+    /// assert_eq!(server.elapsed(), Duration::from_secs(60));
+    /// # }
+    /// ```
     pub async fn run<F: Future>(&self, future: F) -> F::Output {
         self.gate().through(future).await
     }
 
-    /// Writes a line of the test's or the code's own into the log: what it does, what it saw.
+    /// Adds a note to the log, in the client's column. Use it for what your code reads, writes or
+    /// decides.
     pub fn note(&self, text: impl Into<String>) {
         let text = text.into();
         self.record(Event::Note { text });
     }
 
-    /// Breaks the connection. Calls that wait for a reply end with
-    /// [`OutcomeUnknown`](leasehold_api::BackendError::OutcomeUnknown) though their requests, if
-    /// they have left, still arrive; streams of notifications get a
-    /// [`Gap`](leasehold_api::Notification::Missed), and another when the client has subscribed again.
+    /// Breaks the connection. The next call uses a new one.
+    ///
+    /// Calls that wait for a reply return
+    /// [`OutcomeUnknown`](leasehold_api::BackendError::OutcomeUnknown). Requests that were sent
+    /// still arrive. Streams of notifications yield
+    /// [`Missed`](leasehold_api::Notification::Missed), and a second one when the client is
+    /// subscribed again.
     pub fn drop_connection(&self) {
         let client = self.runtime.client;
         self.world().act(|network, now| {
@@ -106,13 +177,13 @@ impl SimBackend {
         });
     }
 
-    /// Puts the client behind a black hole: from now on nothing gets through in either direction,
-    /// and nothing tells it so but its time-outs. Ends with [`rejoin`](Self::rejoin).
+    /// Drops all messages from and to the client until [`rejoin`](Self::rejoin). Nothing reports
+    /// the loss: the client's calls time out.
     pub fn isolate(&self) {
         self.set_isolated(true, ClientEvent::Isolated);
     }
 
-    /// Ends an isolation; what was sent meanwhile stays lost.
+    /// Ends the isolation. Messages that were sent during it stay lost.
     pub fn rejoin(&self) {
         self.set_isolated(false, ClientEvent::Reachable);
     }
@@ -125,22 +196,42 @@ impl SimBackend {
         });
     }
 
-    /// Makes a fault befall the next call or push that it fits.
+    /// Injects a fault into the next call or push that it fits.
     ///
-    /// Faults wait in the order in which they were injected, and a call meets at most one. A lock
-    /// client also calls in the background: to lose the reply to a certain command, use
-    /// [`inject_into`](Self::inject_into).
+    /// Faults take effect in the order in which you inject them, at most one for each call. A lock
+    /// client also makes calls in the background: use [`inject_into`](Self::inject_into) to choose
+    /// the call.
     pub fn inject(&self, fault: Fault) {
         self.add_fault(None, fault);
     }
 
-    /// Makes a fault befall the next call of this sort.
+    /// Injects a fault into the next call of this kind.
     ///
     /// # Panics
-    /// If it is a fault of a push.
+    /// Panics if the fault [affects pushes](Fault::is_for_push).
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::{Call, Fault, SimServer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold_api::Error> {
+    /// let server = SimServer::new(1);
+    /// let machine = server.client("a");
+    /// let locks = LockClient::new(machine.clone());
+    ///
+    /// machine.inject_into(Call::Acquire, Fault::LoseReply);
+    /// let guard = locks.mutex("job")?.lock().await?; // the client repeats the request
+    /// assert_eq!(machine.pending_faults(), 0);
+    /// guard.release().await?;
+    /// server.assert_idle(); // one hold, not two
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     pub fn inject_into(&self, call: Call, fault: Fault) {
-        assert!(!fault.is_for_push(), "{fault:?} is no fault of a call");
+        assert!(!fault.is_for_push(), "{fault:?} affects pushes, not calls");
         self.add_fault(Some(call), fault);
     }
 
@@ -150,36 +241,38 @@ impl SimBackend {
             .act(|network, _| network.clients[client].faults.inject(call, fault));
     }
 
-    /// How many injected faults have not befallen anything yet; a test asserts 0 to be sure that
-    /// what it prepared has happened.
+    /// Returns how many injected faults have not happened yet. Assert that it is 0, so that your
+    /// test doesn't pass without its fault.
     pub fn pending_faults(&self) -> usize {
         let client = self.runtime.client;
         self.world()
             .act(|network, _| network.clients[client].faults.pending())
     }
 
-    /// Takes back the injected faults that have not befallen anything yet.
+    /// Removes the injected faults that have not happened yet.
     pub fn clear_faults(&self) {
         let client = self.runtime.client;
         self.world()
             .act(|network, _| network.clients[client].faults.clear());
     }
 
-    /// Changes the latency of this client's messages.
+    /// Sets the latency of this client's messages, in both directions. Messages in flight keep
+    /// theirs.
     pub fn set_latency(&self, latency: Latency) {
         let client = self.runtime.client;
         self.world()
             .act(|network, _| network.clients[client].latency = latency);
     }
 
-    /// Lets the client's clock run faster than true time by so many millionths, or slower if it is
-    /// negative; 0 is right. The clock goes on from what it shows.
+    /// Sets the rate error of the client's clock, in parts per million: positive is fast, negative
+    /// is slow, 0 is correct. The clock continues from its current time. Sleeps that have begun
+    /// don't change.
     ///
-    /// Promises hold while clocks agree within the drift allowance, 1 % of a lease and 10 ms. What
-    /// already sleeps is not changed.
+    /// The guarantees hold while clocks agree within the drift allowance, which is 1 % of the lease
+    /// and 10 ms.
     ///
     /// # Panics
-    /// If `ppm` is -1,000,000 or less: the clock would not run forward.
+    /// Panics if `ppm` is -1,000,000 or less, because the clock would not run forward.
     #[track_caller]
     pub fn set_clock_rate(&self, ppm: i32) {
         assert!(ppm > -1_000_000, "a clock cannot run at {ppm} ppm");
@@ -187,8 +280,8 @@ impl SimBackend {
         self.change_clock(event, |clock, now| clock.set_rate(now, ppm));
     }
 
-    /// Sets the client's clock forward against all others, which a lock client takes for a step of
-    /// the server's clock. For a suspend [`pause`](Self::pause) it: the clock counts on.
+    /// Moves the client's clock forward by `by`. To the lock client, this looks like a step of the
+    /// server's clock. To simulate a suspend, use [`pause`](Self::pause) instead.
     pub fn jump_clock(&self, by: Duration) {
         let event = ClientEvent::ClockJumped { by };
         self.change_clock(event, |clock, now| clock.jump(now, by));
@@ -203,9 +296,8 @@ impl SimBackend {
         self.runtime.drifts.store(true, Ordering::Relaxed);
     }
 
-    /// Whether pushes to this client arrive in any order, before or after the replies that were
-    /// sent with them, as over a connection of their own. By default everything that the server
-    /// sends to a client arrives in the order in which it was sent.
+    /// Sets whether pushes to this client may overtake each other and the replies, as on a separate
+    /// connection. By default, everything that the server sends to a client arrives in order.
     pub fn set_unordered_pushes(&self, unordered: bool) {
         let client = self.runtime.client;
         self.world()

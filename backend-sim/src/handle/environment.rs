@@ -9,46 +9,48 @@ const REPLAY: &str = "LEASEHOLD_SIM_REPLAY";
 const SEED: &str = "LEASEHOLD_SIM_SEED";
 const PAGES: &str = "LEASEHOLD_SIM_PAGES";
 
-/// Which run is wanted.
+/// The run that the environment asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Request {
     Nothing,
     Seed(u64),
     Replay(Tape),
 }
 
+/// Reads the environment.
+///
 /// # Panics
-/// If what is asked for cannot be read: a run of something else would mislead.
+/// Panics if a variable has an invalid value, because another run would mislead.
 #[track_caller]
-pub(crate) fn wish() -> Wish {
+pub(crate) fn requested() -> Request {
     let read = |name| env::var(name).ok().filter(|text| !text.is_empty());
     match parse(read(REPLAY).as_deref(), read(SEED).as_deref()) {
-        Ok(wish) => wish,
+        Ok(request) => request,
         Err(message) => panic!("{message}"),
     }
 }
 
-fn parse(replay: Option<&str>, seed: Option<&str>) -> Result<Wish, String> {
+fn parse(replay: Option<&str>, seed: Option<&str>) -> Result<Request, String> {
     if let Some(text) = replay {
         let tape = text.trim().parse();
         return tape
-            .map(Wish::Replay)
+            .map(Request::Replay)
             .map_err(|error| format!("{REPLAY}: {error}"));
     }
     let Some(text) = seed else {
-        return Ok(Wish::Nothing);
+        return Ok(Request::Nothing);
     };
     let seed = text.trim().parse();
-    seed.map(Wish::Seed)
-        .map_err(|_| format!("{SEED}: {text:?} is no seed, which is a number below 2^64"))
+    seed.map(Request::Seed)
+        .map_err(|_| format!("{SEED}: {text:?} is no seed: a seed is a number below 2^64"))
 }
 
-/// Where pages of failed runs go.
+/// Returns the folder for pages of failed runs.
 pub(crate) fn pages() -> PathBuf {
     env::var_os(PAGES).map_or_else(|| env::temp_dir().join("leasehold-sim"), PathBuf::from)
 }
 
-/// The name of the test that runs: libtest gives it to the test's thread.
+/// Returns the name of the running test, which libtest gives to the test's thread.
 pub(crate) fn test_name() -> Option<String> {
     let thread = std::thread::current();
     thread
@@ -57,12 +59,12 @@ pub(crate) fn test_name() -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The line that repeats a test with its tape.
+/// Returns the command that repeats a test with a tape.
 pub(crate) fn replay_command(tape: &Tape) -> String {
     format!("{REPLAY}={tape} {}", this_program())
 }
 
-/// The line that repeats a test with its seed.
+/// Returns the command that repeats a test with a seed.
 pub(crate) fn command_with_seed(seed: u64) -> String {
     format!("{SEED}={seed} {}", this_program())
 }
@@ -79,11 +81,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wished_is_read_or_refused() {
-        assert_eq!(parse(None, None), Ok(Wish::Nothing));
-        assert_eq!(parse(None, Some(" 7 ")), Ok(Wish::Seed(7)));
+    fn invalid_variables_are_refused() {
+        assert_eq!(parse(None, None), Ok(Request::Nothing));
+        assert_eq!(parse(None, Some(" 7 ")), Ok(Request::Seed(7)));
         let tape = Tape::new(0x2a);
-        assert_eq!(parse(Some("2a.."), Some("7")), Ok(Wish::Replay(tape)));
+        assert_eq!(parse(Some("2a.."), Some("7")), Ok(Request::Replay(tape)));
         let refused = |replay, seed| parse(replay, seed).expect_err("refused");
         assert!(refused(None, Some("x")).contains("LEASEHOLD_SIM_SEED: \"x\""));
         assert!(refused(Some("2a"), None).contains("LEASEHOLD_SIM_REPLAY: not a tape: at byte 2"));

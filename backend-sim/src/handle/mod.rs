@@ -1,4 +1,5 @@
-//! What users hold: the server, its clients, tasks, and the environment variables that choose a run.
+//! The public handles (the server, its clients, tasks), and the environment variables that choose a
+//! run.
 
 mod backend;
 mod control;

@@ -18,15 +18,15 @@ use crate::network::event::ClientIndex;
 
 /// The [`Runtime`] of one simulated client.
 ///
-/// Its clock is virtual, and like the clock of a real machine it counts on while the client is
-/// paused. What it spawns, and its timers, stand still meanwhile.
+/// The clock is virtual. Like the clock of a real machine, it runs on while the client is paused,
+/// but the client's tasks and timers stop.
 pub(crate) struct SimRuntime {
     pub(crate) world: Arc<World>,
     pub(crate) client: ClientIndex,
     pub(crate) gate: Gate,
-    /// What its clock showed at the start.
+    /// What the clock showed at the start.
     booted: Duration,
-    /// Whether its clock was ever touched; one that was not shows true time.
+    /// Whether the clock's rate or time was ever changed. Otherwise it shows true time.
     pub(crate) drifts: AtomicBool,
 }
 
@@ -38,8 +38,8 @@ impl fmt::Debug for SimRuntime {
     }
 }
 
-/// Each client's machine was booted at another time: points of two clients' clocks have nothing
-/// to do with each other, and code that compares them should show.
+/// The time since boot differs by this much from client to client. Code that compares the clocks of
+/// two clients is wrong, and this makes it fail.
 const BOOTED_AGO: Duration = Duration::from_secs(1_000);
 
 impl SimRuntime {

@@ -1,4 +1,4 @@
-//! The handle on a simulation.
+//! The handle to a simulation.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,43 +11,58 @@ use crate::driver::sleep::Sleep;
 use crate::driver::world::World;
 use crate::engine::choices::Scheduling;
 use crate::handle::SimBackend;
-use crate::handle::environment::{self, Wish, command_with_seed};
+use crate::handle::environment::{self, Request, command_with_seed};
 use crate::history::{History, words};
 use crate::network::Network;
 use crate::network::observer::Observer;
 use crate::network::options::SimOptions;
 use crate::record::{Data, Entry, Message, ServerEvent, Tail};
 
-/// A lock server in memory and in virtual time, with any number of clients.
-///
-/// Clones are the same server.
+/// A simulated lock server in virtual time, with any number of clients. Clones are the same server.
 ///
 /// # Determinism
 /// The same version of this crate, the same seed and the same test give the same log, byte for
-/// byte. What can break that is in the test itself: `tokio::select!` without `biased;` (it
-/// polls in a random order of tokio's own), the iteration order of std's `HashMap`, real clocks,
-/// other threads.
+/// byte. Only the test itself can break this: `tokio::select!` without `biased;`, which polls in a
+/// random order; the iteration order of a `HashMap`; real clocks; other threads.
+/// [`assert_deterministic`](crate::assert_deterministic) detects it.
 ///
 /// # Time
-/// Time passes only while every task waits, as in any tokio runtime with a paused clock. Timers
-/// of that clock have a grain of 1 ms: a shorter latency or sleep is rounded up to it.
+/// Virtual time advances only while every task waits, as in any tokio runtime with a paused clock.
+/// Timers have a resolution of 1 ms: latencies and sleeps are rounded up.
+///
+/// # Examples
+/// ```
+/// use leasehold_api::LockClient;
+/// use leasehold_sim::SimServer;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), leasehold_api::Error> {
+/// let server = SimServer::new(1);
+/// let (a, b) = (LockClient::new(server.client("a")), LockClient::new(server.client("b")));
+///
+/// let guard = a.mutex("job")?.lock().await?;
+/// assert!(b.mutex("job")?.try_lock().await?.acquired().is_none());
+/// guard.release().await?;
+/// server.assert_idle();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SimServer {
     world: Arc<World>,
-    /// Of those that a test on tokio has made.
+    /// Set for handles of a tokio test.
     _test: Option<Arc<Test>>,
 }
 
-/// Ends with the last handle that a test has on its server.
+/// Dropped with the last handle of a tokio test.
 #[derive(Debug)]
 struct Test(Arc<World>);
 
 impl Drop for Test {
-    /// A replay that passes because it ended early must not pass, nor a test whose last act is that
-    /// a task of it panics.
+    /// Fails a replay that ended before its tape, and a test whose task panicked last.
     ///
     /// # Panics
-    /// If not all of the tape was used, or a task panicked, unless the thread panics already.
+    /// Panics if the tape was not used up or a task panicked, unless the thread panics already.
     fn drop(&mut self) {
         self.0.assert_sound();
         self.0.assert_replayed();
@@ -55,44 +70,62 @@ impl Drop for Test {
 }
 
 impl SimServer {
-    /// A running server, with no clients, and the default [`SimOptions`].
+    /// Starts a server without clients, with the default [`SimOptions`].
     ///
-    /// Two environment variables change which run it is: `LEASEHOLD_SIM_SEED`, a number, replaces
-    /// the seed; `LEASEHOLD_SIM_REPLAY`, a [`Tape`](crate::Tape), makes the choices. A test that
-    /// panics prints its timeline and the line that repeats it.
+    /// A test that panics prints its timeline and the command that repeats it.
+    ///
+    /// # Environment
+    /// - `LEASEHOLD_SIM_SEED`: a number that replaces the seed.
+    /// - `LEASEHOLD_SIM_REPLAY`: a [`Tape`](crate::Tape) to replay.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or in one whose clock is not paused: write the test as
-    /// `#[tokio::test(start_paused = true)]`.
+    /// Panics outside a tokio runtime, and in one whose clock is not paused: write the test as
+    /// `#[tokio::test(start_paused = true)]`. Panics if one of the variables is invalid.
     #[track_caller]
     pub fn new(seed: u64) -> Self {
         Self::with_options(SimOptions::new(seed))
     }
 
-    /// A running server with other options.
+    /// Starts a server with these options. Like [`new`](Self::new), it obeys the environment
+    /// variables.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// Panics as [`new`](Self::new) does.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_sim::{Latency, SimOptions, SimServer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let latency = Latency::between(Duration::ZERO, Duration::from_millis(3));
+    /// let server = SimServer::with_options(SimOptions::new(7).with_latency(latency));
+    /// # drop(server);
+    /// # }
+    /// ```
     #[track_caller]
     pub fn with_options(options: SimOptions) -> Self {
-        match environment::wish() {
-            Wish::Nothing => Self::with_scheduling(options, Scheduling::Random),
-            Wish::Seed(seed) => {
+        match environment::requested() {
+            Request::Nothing => Self::with_scheduling(options, Scheduling::Random),
+            Request::Seed(seed) => {
                 Self::with_scheduling(SimOptions { seed, ..options }, Scheduling::Random)
             }
-            Wish::Replay(tape) => Self::with_scheduling(options, Scheduling::Replay(tape)),
+            Request::Replay(tape) => Self::with_scheduling(options, Scheduling::Replay(tape)),
         }
     }
 
-    /// A running server whose choices are made in another way: to replay a run, for example.
+    /// Starts a server whose choices follow `scheduling`, for example to replay a run. It ignores
+    /// the environment variables.
     ///
-    /// A replay that diverges from its tape panics in the next call or sleep of the test; one that
-    /// ends before its tape does panics when the last handle on the server is dropped, so keep one
-    /// until the end of the test, and none in a task that goes on after it: tokio swallows what a
-    /// task panics with while it is dropped.
+    /// A replay that diverges from its tape panics in the next call or sleep of the test. A replay
+    /// that ends before its tape panics when the last handle to the server is dropped. So keep a
+    /// handle until the end of the test, and none in a task that outlives it, because tokio catches
+    /// panics of tasks that it drops.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// Panics outside a tokio runtime, and in one whose clock is not paused.
     #[track_caller]
     pub fn with_scheduling(options: SimOptions, scheduling: Scheduling) -> Self {
         let world = driver::tokio::start(Network::new(options, scheduling), print);
@@ -109,7 +142,7 @@ impl SimServer {
         &self.world
     }
 
-    /// Lets somebody watch from now on, instead of who did before.
+    /// Sets the observer, which replaces the previous one.
     pub fn observe(&self, observer: impl Observer + 'static) {
         let observer: Box<dyn Observer> = Box::new(observer);
         let before = self
@@ -118,8 +151,11 @@ impl SimServer {
         drop(before);
     }
 
-    /// A new client. The name is for the timeline and what lock clients call themselves to others:
-    /// clients of the same name share a column, which then says little, so give each its own.
+    /// Adds a client: a process with one connection to the server.
+    ///
+    /// The name heads the client's column in the timeline and is the default
+    /// [label](leasehold_api::Runtime::default_label) of its lock client. Give each client its own
+    /// name, because clients with the same name share a column.
     pub fn client(&self, name: &str) -> SimBackend {
         let (index, gate) = self.world.act(|network, _| {
             let index = network.add_client(name);
@@ -128,7 +164,7 @@ impl SimServer {
         SimBackend::new(&self.world, index, gate)
     }
 
-    /// The clients that were made so far.
+    /// Returns the clients that were created so far.
     pub(crate) fn clients(&self) -> Vec<SimBackend> {
         let gates = |network: &mut Network, _| -> Vec<_> {
             let clients = network.clients.iter();
@@ -140,33 +176,76 @@ impl SimServer {
             .collect()
     }
 
-    /// Virtual time since the simulation began.
+    /// Returns the virtual time since the start of the simulation.
     pub fn elapsed(&self) -> Duration {
         self.world.clock.elapsed()
     }
 
-    /// Lets time pass, and everything happen that it brings.
+    /// Lets `by` of virtual time pass. Everything that is due until then happens, at its own time
+    /// and in its order. In contrast, `tokio::time::advance` jumps.
     ///
-    /// Unlike `tokio::time::advance` it does not jump: what is due on the way happens at its time
-    /// and in its order.
+    /// The duration is rounded up to whole milliseconds.
     ///
     /// # Cancel safety
-    /// Dropping it stops waiting; time that has passed has passed.
+    /// This method is cancel safe. If you drop the future, the time that has passed stays passed.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::SimServer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold_api::Error> {
+    /// let server = SimServer::new(1);
+    /// let locks = LockClient::new(server.client("a"));
+    /// drop(locks.mutex("job")?.lock().await?); // released in the background
+    /// server.advance(Duration::from_secs(1)).await;
+    /// server.assert_idle();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn advance(&self, by: Duration) {
         Sleep::last(&*self.world, by).await;
     }
 
-    /// Stops the server: its connections break, and calls are refused until
-    /// [`start`](Self::start).
+    /// Stops the server. Its connections break, and until [`start`](Self::start) calls return
+    /// [`Unavailable`](leasehold_api::BackendError::Unavailable). Does nothing if it is stopped
+    /// already.
     pub fn stop(&self) {
         self.world.act(Network::stop_server);
     }
 
-    /// Starts a stopped server, with another clock id, and without any subscription until its
+    /// Starts a stopped server. Does nothing if it runs.
+    ///
+    /// The server has a new [`ClockId`](leasehold_api::ClockId), and no subscriptions until its
     /// clients subscribe again.
     ///
     /// # Panics
-    /// With [`Data::AllBut`] if the options keep no [journal](SimOptions::with_journal).
+    /// Panics for [`Data::AllBut`] if the options have no [journal](SimOptions::with_journal).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_api::{Error, LockClient};
+    /// use leasehold_sim::{Data, SimServer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Error> {
+    /// let server = SimServer::new(1);
+    /// let mutex = LockClient::new(server.client("a")).mutex("job")?;
+    /// let guard = mutex.lock().await?;
+    ///
+    /// server.stop();
+    /// assert!(matches!(mutex.try_lock().await, Err(Error::Unavailable { .. })));
+    /// server.start(Data::Kept);
+    /// server.advance(Duration::from_secs(60)).await;
+    /// assert!(guard.is_valid()); // renewed as soon as the server was back
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     pub fn start(&self, data: Data) {
         if matches!(data, Data::AllBut(_)) {
@@ -176,7 +255,7 @@ impl SimServer {
             .act(|network, now| network.start_server(now, data));
     }
 
-    /// Whether the server runs.
+    /// Returns whether the server runs.
     pub fn is_up(&self) -> bool {
         self.world.act(|network, _| network.servers.primary.up)
     }
@@ -184,7 +263,7 @@ impl SimServer {
     /// Stops the server and starts it at once.
     ///
     /// # Panics
-    /// As [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     #[track_caller]
     pub fn restart(&self, data: Data) {
         if matches!(data, Data::AllBut(_)) {
@@ -196,32 +275,49 @@ impl SimServer {
         });
     }
 
-    /// The server is gone, and a replica that does not have all its writes takes over at once,
-    /// with another clock id.
+    /// Fails over to a replica that lacks the latest writes. The old primary is gone. The replica
+    /// serves at once, with a new [`ClockId`](leasehold_api::ClockId).
     ///
     /// # Panics
-    /// If the options keep no [journal](SimOptions::with_journal).
+    /// Panics if the options have no [journal](SimOptions::with_journal).
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::{SimOptions, SimServer, Tail};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold_api::Error> {
+    /// let server = SimServer::with_options(SimOptions::new(1).with_journal(100));
+    /// let locks = LockClient::new(server.client("a"));
+    /// let _guard = locks.mutex("job")?.lock().await?;
+    /// server.fail_over(Tail::Commands(1)); // the replica lacks the acquire
+    /// server.assert_idle();
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     pub fn fail_over(&self, lost: Tail) {
         self.assert_journal();
         self.world.act(|network, now| network.fail_over(now, lost));
     }
 
-    /// A replica that does not have all writes becomes primary, and the old primary does not
-    /// notification: it goes on serving the clients that stay. All others, and those made from now on,
-    /// lose their connection and use the new one. Ends with [`heal`](Self::heal). What this handle
-    /// does and tells concerns the new primary.
+    /// Makes a replica that lacks the latest writes a second primary, until [`heal`](Self::heal).
+    ///
+    /// The old primary doesn't notice, and still serves the clients in `staying`. All other clients
+    /// lose their connection and use the new primary, and so do clients that you create later. The
+    /// methods of this handle refer to the new primary.
     ///
     /// # Panics
-    /// If there are two primaries already, the server is stopped, the options keep no
-    /// [journal](SimOptions::with_journal), or a client is one of another simulation.
+    /// Panics if there are two primaries already, if the server is stopped, if the options have no
+    /// [journal](SimOptions::with_journal), or if a client belongs to another simulation.
     #[track_caller]
     pub fn split(&self, lost: Tail, staying: &[SimBackend]) {
         self.assert_journal();
         let mine = |client: &SimBackend| Arc::ptr_eq(client.world(), &self.world);
         assert!(
             staying.iter().all(mine),
-            "a client that is to stay belongs to another simulation"
+            "a client in `staying` belongs to another simulation"
         );
         let staying: Vec<_> = staying.iter().map(SimBackend::index).collect();
         let possible = self.world.act(|network, now| {
@@ -231,11 +327,12 @@ impl SimServer {
             }
             possible
         });
-        assert!(possible, "a split needs one primary, which runs");
+        assert!(possible, "a split needs a single primary that runs");
     }
 
-    /// The old of two primaries gives up, with all that was written there since the split; its
-    /// clients lose their connection, and use the new one.
+    /// Ends a [`split`](Self::split): removes the old primary, with everything that was written to
+    /// it since the split. Its clients lose their connection and use the new primary. Does nothing
+    /// if there is only one primary.
     pub fn heal(&self) {
         self.world.act(Network::heal);
     }
@@ -245,14 +342,14 @@ impl SimServer {
         let journal = self.world.act(|network, _| network.options.journal);
         assert!(
             journal > 0,
-            "nothing can be lost of what is not remembered: SimOptions::with_journal"
+            "to lose commands, the server needs a journal: use SimOptions::with_journal"
         );
     }
 
     /// Steps the server's clock forward, as an administrator or a bad NTP source does.
     ///
     /// # Panics
-    /// If it is by more than 36,500 days: times would leave their range.
+    /// Panics if `by` is more than 36,500 days, because times would leave their range.
     #[track_caller]
     pub fn step_clock_forward(&self, by: Duration) {
         assert_step(by);
@@ -262,15 +359,16 @@ impl SimServer {
     /// Steps the server's clock back.
     ///
     /// # Panics
-    /// If it is by more than 36,500 days.
+    /// Panics if `by` is more than 36,500 days.
     #[track_caller]
     pub fn step_clock_back(&self, by: Duration) {
         assert_step(by);
         self.change(ServerEvent::ClockStepped { forward: false, by });
     }
 
-    /// Puts a value of another program under a key. `found` is what it is called in
-    /// [`ForeignValue`](leasehold_api::BackendError::ForeignValue).
+    /// Replaces a key with a value of another program. Calls on the key then return
+    /// [`ForeignValue`](leasehold_api::BackendError::ForeignValue), which reports `found` as its
+    /// type.
     pub fn plant_foreign(&self, key: &Key, found: &str) {
         self.change(ServerEvent::ForeignPlanted {
             key: key.clone(),
@@ -278,26 +376,25 @@ impl SimServer {
         });
     }
 
-    /// The foreign value under a key, if there is one.
+    /// Returns the type of the foreign value under a key, if there is one.
     pub fn foreign(&self, key: &Key) -> Option<String> {
         self.world
             .act(|network, _| network.servers.primary.store.foreign(key))
     }
 
-    /// The server publishes nothing from now on, as one does that gives its clients no right to:
-    /// no push is sent, and it cannot tell who listens
-    /// ([`Reach::Unknown`](leasehold_api::machine::Reach::Unknown)). Ends with
-    /// [`allow_publish`](Self::allow_publish).
+    /// Makes the server publish nothing until [`allow_publish`](Self::allow_publish), like a server
+    /// that denies its clients the right to publish. It sends no pushes, and doesn't know which
+    /// sessions listen ([`Reach::Unknown`](leasehold_api::machine::Reach::Unknown)).
     pub fn refuse_publish(&self) {
         self.change(ServerEvent::PublishRefused);
     }
 
-    /// The server publishes again.
+    /// Lets the server publish again.
     pub fn allow_publish(&self) {
         self.change(ServerEvent::PublishAllowed);
     }
 
-    /// Deletes a key with all that is known of it, as an eviction does.
+    /// Deletes a key with its holders, waiters and watermarks, as an eviction does.
     pub fn remove_key(&self, key: &Key) {
         self.change(ServerEvent::KeyRemoved { key: key.clone() });
     }
@@ -307,46 +404,65 @@ impl SimServer {
             .act(|network, now| network.change_server(now, event));
     }
 
-    /// Returns what the server's clock shows.
+    /// Returns the time of the server's clock.
     pub fn server_time(&self) -> ServerTime {
         self.world
             .act(|network, now| network.servers.primary.store.stamp(now).at)
     }
 
-    /// How many subscriptions to the channel of a session the server counts.
+    /// Returns how many subscriptions to a session's channel the server has.
     pub fn listeners(&self, session: SessionId) -> u32 {
         self.world
             .act(|network, _| network.servers.primary.store.listeners(session))
     }
 
-    /// What happened so far, oldest first. It can be executed again with
-    /// [`replay`](crate::replay), as long as [`SimOptions::with_log_limit`] dropped nothing.
+    /// Returns the events so far, oldest first. [`replay`](crate::replay) can execute them again if
+    /// the log is complete ([`SimOptions::with_log_limit`]).
     pub fn log(&self) -> Vec<Entry> {
         self.world
             .act(|network, _| network.log.entries().cloned().collect())
     }
 
-    /// The messages so far, in the order in which they were sent; as many of the latest as the log
-    /// keeps entries.
+    /// Returns the messages so far, in the order in which they were sent. The
+    /// [log limit](SimOptions::with_log_limit) applies to them too.
     pub fn messages(&self) -> Vec<Message> {
         self.world
             .act(|network, _| network.log.messages().cloned().collect())
     }
 
-    /// What happened so far, to be looked at.
+    /// Returns the history of the run so far.
     pub fn history(&self) -> History {
         self.world
             .act(|network, _| History::of(&network.log, network.client_names()))
     }
 
-    /// What happened so far as text, as [`History::text`] writes it. For people, and for snapshot
-    /// tests.
+    /// Returns the run so far as text, as [`History::text`] does. Print it when a test fails, or
+    /// use it as a snapshot.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::SimServer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold_api::Error> {
+    /// let server = SimServer::new(1);
+    /// let locks = LockClient::new(server.client("a"));
+    /// locks.mutex("job")?.try_lock().await?;
+    /// assert_eq!(
+    ///     server.timeline().lines().next(),
+    ///     Some("         s  a   server"),
+    /// );
+    /// assert!(server.timeline().contains("acquire \"job\" #1 exclusive, lease 30s -> acquired"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn timeline(&self) -> String {
         self.history().text()
     }
 
-    /// What is held or waited for, as text, a line for each holder and waiter; empty if nothing
-    /// is.
+    /// Returns a line of text for each holder and each waiter, or an empty string if there are
+    /// none.
     pub fn left_behind(&self) -> String {
         let busy = self
             .world
@@ -359,13 +475,13 @@ impl SimServer {
         text
     }
 
-    /// Asserts that nobody holds or waits for anything.
+    /// Asserts that no key has a holder or a waiter.
     ///
-    /// A guard that was dropped is released by its client's own task: let time pass
-    /// ([`advance`](Self::advance)), or shut the client down, before asking.
+    /// A dropped guard is released in the background. So let some time pass first, with
+    /// [`advance`](Self::advance), or shut the client down.
     ///
     /// # Panics
-    /// If something is left; the message lists it.
+    /// Panics if there are holders or waiters. The message lists them.
     #[track_caller]
     pub fn assert_idle(&self) {
         let left = self.left_behind();
@@ -381,29 +497,29 @@ impl SimServer {
     }
 }
 
-/// A hundred years.
+/// About a hundred years.
 const LONGEST_STEP: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
 #[track_caller]
 fn assert_step(by: Duration) {
     assert!(
         by <= LONGEST_STEP,
-        "a clock is stepped by at most 36,500 days, not by {by:?}"
+        "a clock can be stepped by at most 36,500 days, not by {by:?}"
     );
 }
 
-/// How many lines of its timeline a test prints that panics.
+/// The maximum number of timeline lines that a panicking test prints.
 const PRINTED: usize = 300;
 
-/// Prints what helps to find out why a test failed.
+/// Prints the timeline of a failed test, and the command that repeats it.
 fn print(network: &Network) {
     let seed = network.choices.tape().seed;
     let text = History::of(&network.log, network.client_names()).text();
     let lines: Vec<&str> = text.lines().collect();
     let hidden = lines.len().saturating_sub(PRINTED);
-    eprintln!("\nwhat happened in the simulation with seed {seed}:");
+    eprintln!("\ntimeline of the simulation with seed {seed}:");
     if hidden > 0 {
-        eprintln!("({hidden} lines before these)");
+        eprintln!("({hidden} earlier lines are left out)");
     }
     for line in &lines[hidden..] {
         eprintln!("{line}");

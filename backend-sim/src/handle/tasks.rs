@@ -1,4 +1,4 @@
-//! Tasks of a simulation: starting and awaiting them, sleeping, drawing numbers.
+//! Tasks of a simulation: spawning and joining them, sleeping, drawing numbers.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -12,13 +12,17 @@ use crate::driver::sleep::Sleep;
 use crate::engine::tape::{Site, Tape};
 use crate::handle::SimServer;
 
-/// A task that was started with [`SimServer::spawn`]; awaits its result.
+/// A handle to a task that [`SimServer::spawn`] started. Await it for the task's result.
 ///
-/// Dropping it lets the task go on.
+/// Dropping the handle detaches the task, which runs on.
 ///
 /// # Panics
-/// Awaiting it panics if the task did. A task that nobody awaits fails its run all the same: in a tokio
-/// test the next call or sleep panics, or the last handle on the server when it is dropped.
+/// Awaiting the handle panics if the task panicked. A panic in a detached task fails the run too:
+/// in a tokio test, the next call or sleep panics, or else dropping the last handle to the server.
+///
+/// # Cancel safety
+/// This future is cancel safe: if you poll `&mut handle` and drop that future, the task runs on,
+/// and you can await the handle again.
 #[derive(Debug)]
 pub struct JoinHandle<T>(oneshot::Receiver<T>);
 
@@ -28,38 +32,73 @@ impl<T> Future for JoinHandle<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         Pin::new(&mut self.0)
             .poll(cx)
-            .map(|result| result.unwrap_or_else(|_| panic!("the task that is awaited panicked")))
+            .map(|result| result.unwrap_or_else(|_| panic!("the task panicked")))
     }
 }
 
-/// What code uses in slot of tokio's functions, so that the tape decides about it. It works under
-/// both drivers.
+/// Replacements for tokio's functions, which work under both drivers. The tape decides the order.
 impl SimServer {
-    /// Starts a task. Which of the tasks that can run does is a choice of the tape.
+    /// Spawns a task. If several tasks are ready, the tape decides which runs.
+    ///
+    /// A task on the simulator's own executor is dropped when the scenario's future completes.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_sim::{Ending, SimOptions, Simulation};
+    ///
+    /// let report = Simulation::new(SimOptions::new(1)).run(|sim| async move {
+    ///     let task = sim.spawn({
+    ///         let sim = sim.clone();
+    ///         async move {
+    ///             sim.sleep(Duration::from_secs(60)).await;
+    ///             42
+    ///         }
+    ///     });
+    ///     task.await
+    /// });
+    /// assert_eq!(report.ending, Ending::Completed(42));
+    /// assert_eq!(report.elapsed, Duration::from_secs(60));
+    /// ```
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send,
     {
         let (sender, receiver) = oneshot::channel();
-        // Whoever dropped the handle does not want to know.
-        let told = future.map(|output| drop(sender.send(output)));
-        self.world().ready.spawn(Box::pin(told));
+        // The send fails if the handle was dropped.
+        let task = future.map(|output| drop(sender.send(output)));
+        self.world().ready.spawn(Box::pin(task));
         JoinHandle(receiver)
     }
 
-    /// Sleeps. Among what is due at the same time, it ends in an order chosen by the tape.
+    /// Sleeps for `duration` of virtual time. If several sleeps end at the same instant, the tape
+    /// decides their order. The duration is rounded up to whole milliseconds.
     ///
     /// # Cancel safety
-    /// Dropping it ends the sleep.
+    /// This method is cancel safe: dropping the future cancels the sleep.
     pub async fn sleep(&self, duration: Duration) {
         Sleep::of(&**self.world(), duration).await;
     }
 
-    /// Awaits a future for a time; `None` if it was not done by then.
+    /// Awaits a future for at most `duration` of virtual time. Returns `None` if it doesn't
+    /// complete in time, and drops it.
     ///
     /// # Cancel safety
-    /// As cancel safe as the future, which is dropped when the time is over.
+    /// This method is cancel safe if `future` is.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::future::pending;
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_sim::{Ending, SimOptions, Simulation};
+    ///
+    /// let report = Simulation::new(SimOptions::new(1))
+    ///     .run(|sim| async move { sim.timeout(Duration::from_secs(5), pending::<()>()).await });
+    /// assert_eq!(report.ending, Ending::Completed(None));
+    /// ```
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut sleep = Sleep::of(&**self.world(), duration);
@@ -72,10 +111,10 @@ impl SimServer {
         .await
     }
 
-    /// Lets other tasks run, and what is due happen, if the tape says so.
+    /// Yields once. The tape decides whether other tasks and events that are due run first.
     ///
     /// # Cancel safety
-    /// Dropping it changes nothing.
+    /// This method is cancel safe.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|cx| {
@@ -88,19 +127,35 @@ impl SimServer {
         .await;
     }
 
-    /// A number below `bound`, from the tape: for what the scenario itself leaves open. 0 should
-    /// be the simplest; with a bound of 0 or 1 nothing is drawn.
+    /// Draws a number below `bound` from the tape, for a choice of the scenario's own.
+    ///
+    /// Let 0 be the simplest choice, because shrinking sets choices to 0. With a bound of 0 or 1,
+    /// the result is 0 and nothing is drawn.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_sim::Exploration;
+    ///
+    /// Exploration::new().with_seeds(0..20).check(|sim| async move {
+    ///     let work = Duration::from_millis(sim.draw(1_000).into());
+    ///     sim.sleep(work).await;
+    ///     assert!(sim.elapsed() < Duration::from_secs(1));
+    /// });
+    /// ```
     pub fn draw(&self, bound: u32) -> u32 {
         self.world()
             .act(|network, _| network.choices.draw(Site::User, bound))
     }
 
-    /// The choices so far.
+    /// Returns the choices so far. The tape has no draws if they are not
+    /// [recorded](crate::SimOptions::with_recording).
     pub fn tape(&self) -> Tape {
         self.world().act(|network, _| network.choices.tape())
     }
 
-    /// A hash of the run so far, as in [`RunReport::trace`](crate::RunReport::trace).
+    /// Returns a hash of the run so far, as in [`RunReport::trace`](crate::RunReport::trace).
     pub fn trace(&self) -> u64 {
         self.world().act(|network, _| network.choices.trace.value())
     }

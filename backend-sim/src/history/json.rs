@@ -1,8 +1,8 @@
-//! Strings of JSON.
+//! JSON strings.
 
 use std::fmt::{self, Display, Write as _};
 
-/// A string as JSON writes it, quotes included.
+/// Displays a string as JSON, with its quotes.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl Display for Quoted<'_> {

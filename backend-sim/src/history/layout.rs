@@ -1,30 +1,30 @@
-//! Where everything is on the page.
+//! The positions of all elements on the page.
 //!
-//! The picture is a list of rows, one for each entry of the log, so that each has room for its
-//! words. Time goes downwards but is not to scale: an hour in which nothing happens takes little
-//! more than a second. The overview above it is to scale.
+//! The picture has one row for each entry of the log, with room for its text. Time runs downwards,
+//! not to scale: an hour without events is hardly higher than a second. The overview above the
+//! picture is to scale.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::history::History;
-use crate::history::spans::{Absence, Span, absences, met, spans};
+use crate::history::spans::{Absence, Span, absences, ended_at, spans};
 use crate::record::{Content, Event, Fate, Message};
 
-/// All in CSS pixels.
+/// The height of a row. All lengths are in CSS pixels.
 pub(crate) const ROW: i32 = 18;
-/// Height of an instant at which something was sent or arrived, but nothing was logged.
+/// The height of an instant that has messages but no log entries.
 const SMALL_ROW: i32 = 10;
 const TOP: i32 = 14;
 pub(crate) const TIME_WIDTH: i32 = 84;
 const COLUMN: i32 = 118;
-/// Between bars of one client that overlap in time.
+/// The distance between bars of one client that overlap in time.
 const BAR_STEP: i32 = 11;
-/// The longest that a pause between two instants may look.
+/// The maximum distance between two instants.
 const LONGEST_GAP: i32 = 40;
 
-/// An instant: its time, and the heights of its first and last row.
+/// An instant, and the positions of its first and last row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instant {
     pub(crate) at: Duration,
@@ -33,14 +33,14 @@ pub(crate) struct Instant {
     pub(crate) rows: usize,
 }
 
-/// A message's two ends.
+/// The two ends of a message's arrow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrow {
     pub(crate) from: (i32, i32),
     pub(crate) to: (i32, i32),
 }
 
-/// A span with its position beside others of its client.
+/// A span and its position.
 #[derive(Debug)]
 pub(crate) struct Bar {
     pub(crate) span: Span,
@@ -53,11 +53,11 @@ pub(crate) struct Bar {
 pub(crate) struct Layout {
     pub(crate) columns: Vec<Arc<str>>,
     pub(crate) instants: Vec<Instant>,
-    /// The height of each entry's row.
+    /// The vertical position of each entry's row.
     pub(crate) rows: Vec<i32>,
-    /// Which entry a message brought first.
+    /// The first entry that each message caused.
     brought: BTreeMap<u64, usize>,
-    /// Which entries say what befell a message.
+    /// The entries about faults of each message.
     faults: BTreeMap<u64, Vec<usize>>,
     pub(crate) spans: Vec<Span>,
     pub(crate) absences: Vec<Absence>,
@@ -89,12 +89,12 @@ impl Layout {
         layout
     }
 
-    /// Gives each instant and entry its height.
+    /// Sets the vertical positions of instants and entries.
     fn position(&mut self, history: &History) {
         let mut instants: BTreeMap<Duration, usize> = BTreeMap::new();
         for message in &history.messages {
             instants.entry(message.sent).or_default();
-            met(message.fate).map(|at| *instants.entry(at).or_default());
+            ended_at(message.fate).map(|at| *instants.entry(at).or_default());
         }
         for span in &self.spans {
             instants.entry(span.from).or_default();
@@ -128,7 +128,8 @@ impl Layout {
         self.height = y + TOP;
     }
 
-    /// The clients' columns are on both sides of the server's, so that arrows are short.
+    /// Returns the horizontal position of a client's column, or of the server's. The server is in
+    /// the middle, so that arrows are short.
     pub(crate) fn x(&self, client: Option<&str>) -> i32 {
         let middle = self.columns.len().div_ceil(2);
         let position = match client.and_then(|name| self.columns.iter().position(|c| **c == *name))
@@ -140,8 +141,8 @@ impl Layout {
         TIME_WIDTH + COLUMN / 2 + COLUMN * i32::try_from(position).unwrap_or(0)
     }
 
-    /// Where the words begin.
-    pub(crate) fn words(&self) -> i32 {
+    /// Returns the horizontal position of the descriptions.
+    pub(crate) fn text_x(&self) -> i32 {
         TIME_WIDTH + COLUMN * i32::try_from(self.columns.len() + 1).unwrap_or(1) + 12
     }
 
@@ -159,7 +160,7 @@ impl Layout {
             })
     }
 
-    /// The entries that say what befell a message.
+    /// Returns the entries about faults of a message.
     pub(crate) fn faults(&self, message: u64) -> &[usize] {
         self.faults.get(&message).map_or(&[], Vec::as_slice)
     }
@@ -171,7 +172,7 @@ impl Layout {
     pub(crate) fn arrow(&self, message: &Message) -> Arrow {
         let (client, server) = (self.x(Some(&message.client)), self.x(None));
         let sent = self.instant(message.sent);
-        let met = met(message.fate).map(|at| self.instant(at));
+        let met = ended_at(message.fate).map(|at| self.instant(at));
         let below =
             |y: i32| met.map_or(y + ROW, |met| if met.at > sent.at { met.first } else { y });
         let (from_y, to_y) = match message.content {
@@ -204,7 +205,7 @@ impl Layout {
         }
     }
 
-    /// The spans as bars: those of one client that overlap stand beside each other.
+    /// Returns the spans as bars. Overlapping bars of one client are side by side.
     pub(crate) fn bars(&self) -> Vec<Bar> {
         let mut ends: BTreeMap<Arc<str>, Vec<Duration>> = BTreeMap::new();
         let mut bars = Vec::new();
@@ -216,7 +217,8 @@ impl Layout {
                 lanes.len() - 1
             });
             lanes[lane] = span.to;
-            // Right, left, further right, further left of the client's line.
+            // Alternates between the left and the right of the client's line, further out each
+            // time.
             let side = i32::try_from(lane.div_ceil(2)).unwrap_or(0) * BAR_STEP;
             let side = if lane % 2 == 0 { -side } else { side };
             let row = |row: Option<usize>| row.map(|row| self.rows[row]);
@@ -235,12 +237,12 @@ impl Layout {
     }
 }
 
-/// Whether something went wrong with a message.
+/// Returns whether an event is a fault of a message.
 pub(crate) const fn is_fault(event: &Event) -> bool {
     matches!(event, Event::Fault { .. } | Event::Undelivered { .. })
 }
 
-/// How much a time in which nothing happens looks like: its logarithm.
+/// Returns the height of an interval without events, which grows with its logarithm.
 fn gap(time: Duration) -> i32 {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let bits = 64 - ms.leading_zeros();

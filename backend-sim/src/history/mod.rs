@@ -1,4 +1,4 @@
-//! A run, and the ways to look at it.
+//! The history of a run, as text, as a page and as a trace.
 
 mod json;
 mod layout;
@@ -16,24 +16,52 @@ use std::time::Duration;
 use crate::history::spans::SpanEnd;
 use crate::record::{Entry, Log, Message};
 
-/// What happened in a run, to be looked at as [text](Self::text), as a [page](Self::html) or in a
-/// [trace viewer](Self::perfetto).
+/// The history of a run: its events and messages.
+///
+/// You can read it as [text](Self::text), as a [page](Self::html) in a browser, or in a
+/// [trace viewer](Self::perfetto). [`SimServer::history`](crate::SimServer::history),
+/// [`RunReport::history`](crate::RunReport::history) and a [`Failure`](crate::Failure) contain one.
+/// All times are virtual and count from the start of the simulation.
+///
+/// # Examples
+/// ```
+/// use leasehold_api::LockClient;
+/// use leasehold_sim::SimServer;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = SimServer::new(1);
+/// let locks = LockClient::new(server.client("a"));
+/// locks.mutex("job")?.lock().await?.release().await?;
+///
+/// let history = server.history().with_title("lock and release");
+/// assert!(history.text().contains("release \"job\" #1 -> released"));
+/// # let folder = std::env::temp_dir().join("leasehold-sim-doc");
+/// # std::fs::create_dir_all(&folder)?;
+/// # let page = folder.join("run.html");
+/// history.save(&page)?; // open it in a browser
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct History {
     /// The heading.
     pub title: String,
-    /// What was found wrong with it, if anything.
+    /// Why the run failed, if it did.
     pub verdict: Option<String>,
-    /// The command that repeats it, if there is one.
+    /// The command that repeats the run, if there is one.
     pub replay: Option<String>,
-    /// Names of the clients, in the order in which they were made; equal names share a column.
+    /// Names of the clients, in the order in which they were created. Clients with the same name
+    /// share a column.
     pub clients: Vec<Arc<str>>,
-    /// What happened, oldest first.
+    /// The events, oldest first.
     pub entries: Vec<Entry>,
-    /// What was sent, in that order.
+    /// The messages, in the order in which they were sent.
     pub messages: Vec<Message>,
-    /// How many older entries the log did not keep.
+    /// The number of older events that the log has dropped
+    /// ([`SimOptions::with_log_limit`](crate::SimOptions::with_log_limit)).
     pub dropped: u64,
 }
 
@@ -49,84 +77,95 @@ impl History {
         }
     }
 
-    /// The same with another heading.
+    /// Sets the heading. By default it is "leasehold simulation".
     #[must_use]
     pub fn with_title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
     }
 
-    /// The same with what was found wrong with it.
+    /// Sets the reason why the run failed, which the page shows.
     #[must_use]
     pub fn with_verdict(mut self, verdict: impl Into<String>) -> Self {
         self.verdict = Some(verdict.into());
         self
     }
 
-    /// The same with the command that repeats it.
+    /// Sets the command that repeats the run, which the page shows.
     #[must_use]
     pub fn with_replay(mut self, command: impl Into<String>) -> Self {
         self.replay = Some(command.into());
         self
     }
 
-    /// A line for each entry: when it happened; a column for each client that shows how it stood
-    /// then, and one for the server; what it was.
+    /// Returns the history as text, with a line for each event.
     ///
-    /// `*` shows whose line it is. A client's column shows `#` while it holds something
-    /// exclusively, `=` while it holds with others, `?` while it waits, `z` while it is paused,
-    /// `x` once it was killed.
+    /// A line has the time in seconds, a column for each client and for the server, and the event.
+    /// A `*` marks the client, or the server, that the event belongs to. The other symbols in a
+    /// client's column are:
+    ///
+    /// | symbol | the client |
+    /// |---|---|
+    /// | `#` | holds a lock exclusively |
+    /// | `=` | shares a lock with others |
+    /// | `?` | waits |
+    /// | `z` | is paused |
+    /// | `x` | was killed |
+    /// | `.` | does none of these |
     pub fn text(&self) -> String {
         text::render(self)
     }
 
-    /// A page that shows the run as a picture: time downwards, a column for each client and the
-    /// server, who waited and who held as bars, messages as arrows, faults in red.
+    /// Returns the history as an HTML page with a picture of the run.
     ///
-    /// It is complete in itself: it opens from disk and loads nothing.
+    /// Time runs downwards, and each client and the server have a column. Bars are waits and holds,
+    /// arrows are messages, and faults are red. The page loads nothing, so it opens from disk and
+    /// without a network.
     pub fn html(&self) -> String {
         page::render(self)
     }
 
-    /// The run in the JSON trace event format, which <https://ui.perfetto.dev> and
-    /// `chrome://tracing` open: a process for each client and the server, slices for waits, holds
-    /// and calls, arrows for messages. Times are microseconds of virtual time.
+    /// Returns the history in the JSON trace event format, for <https://ui.perfetto.dev> and
+    /// `chrome://tracing`.
+    ///
+    /// Each client and the server are a process. Slices are waits, holds and calls; arrows are
+    /// messages. Times are microseconds of virtual time.
     pub fn perfetto(&self) -> String {
         perfetto::render(self)
     }
 
-    /// Writes the [page](Self::html) to a file, and the [JSON](Self::perfetto) beside it, with the
-    /// extension `json`.
+    /// Writes the [page](Self::html) to the file `page`, and the [trace](Self::perfetto) to a file
+    /// next to it with the extension `json`. Replaces files that exist.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// Returns an error if a file cannot be written.
     pub fn save(&self, page: &Path) -> io::Result<()> {
         std::fs::write(page, self.html())?;
         std::fs::write(page.with_extension("json"), self.perfetto())
     }
 
-    /// Who held, and who waited, at its end, a line for each.
+    /// Returns a line for each hold and each wait that is open at the end of the run.
     pub(crate) fn unfinished(&self) -> Vec<String> {
         let spans = spans::spans(self);
         let open = spans.iter().filter(|span| span.end == SpanEnd::Open);
         open.map(|span| {
-            let does = if span.is_hold() { "holds" } else { "waits for" };
+            let verb = if span.is_hold() { "holds" } else { "waits for" };
             let (client, key, number) = (&span.client, &span.key, span.sequence);
             let since = span.from.as_secs_f64();
-            format!("{client} {does} {key:?} (#{number}) since {since:.3} s")
+            format!("{client} {verb} {key:?} (#{number}) since {since:.3} s")
         })
         .collect()
     }
 
-    /// The last time of which it tells.
+    /// Returns the time of the last event or message.
     fn end(&self) -> Duration {
         let entries = self.entries.iter().map(|entry| entry.at);
         let arrivals = self.messages.iter();
-        let arrivals = arrivals.filter_map(|message| spans::met(message.fate));
+        let arrivals = arrivals.filter_map(|message| spans::ended_at(message.fate));
         entries.chain(arrivals).max().unwrap_or_default()
     }
 
-    /// The clients, each name once.
+    /// Returns the names of the clients, each once.
     fn columns(&self) -> Vec<Arc<str>> {
         let mut columns: Vec<Arc<str>> = Vec::new();
         let in_entries = self.entries.iter().filter_map(|entry| entry.client.clone());

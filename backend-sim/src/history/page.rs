@@ -1,4 +1,4 @@
-//! The run as a page of HTML with an SVG picture, complete in itself.
+//! The run as a self-contained HTML page with an SVG picture.
 
 use std::fmt::{self, Display, Write as _};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::history::spans::{Absence, Span, SpanEnd};
 use crate::history::words::{describe, describe_notification, name, seconds};
 use crate::record::{Content, Entry, Event, Fate, Message};
 
-/// Nothing may be loaded: what the page needs is in it.
+/// The page contains everything that it needs, so it may load nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 /// Half the width of a bar, in CSS pixels.
 const HALF_BAR: i32 = 5;
-/// About the width of a character of the words.
+/// About the width of a character of the descriptions.
 const CHARACTER: i32 = 8;
-/// Left of the overview's lanes, and their length.
+/// Left edge and length of the overview's lanes.
 const OVERVIEW: (i32, i32) = (96, 800);
 
 pub(crate) fn render(history: &History) -> String {
@@ -28,7 +28,7 @@ pub(crate) fn render(history: &History) -> String {
     page
 }
 
-/// Text as it stands in HTML, in or outside of quotes. Control characters get their pictures.
+/// Escapes text for HTML, inside or outside of quotes. Control characters become their symbols.
 struct Escaped<T>(T);
 
 impl<T: Display> Display for Escaped<T> {
@@ -46,7 +46,7 @@ impl<T: Display> Display for Escaped<T> {
                     f.write_char(picture.unwrap_or('?'))?;
                 }
                 '\u{7f}'..='\u{9f}' => f.write_char('\u{2421}')?,
-                // They would turn the rest of the line around.
+                // These characters would reverse the rest of the line.
                 '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => f.write_char('\u{fffd}')?,
                 c => f.write_char(c)?,
             }
@@ -70,11 +70,11 @@ fn write_page(out: &mut String, history: &History, layout: &Layout) -> fmt::Resu
     let longest = history
         .entries
         .iter()
-        .map(|entry| words(entry).chars().count())
+        .map(|entry| entry_text(entry).chars().count())
         .max();
     let longest = i32::try_from(longest.unwrap_or(0) + widest_name(layout) + 4).unwrap_or(i32::MAX);
     let width = layout
-        .words()
+        .text_x()
         .saturating_add(longest.saturating_mul(CHARACTER));
     writeln!(out, "<div class=\"scroll\" style=\"min-width:{width}px\">")?;
     write_headings(out, layout)?;
@@ -130,13 +130,14 @@ fn write_head(out: &mut String, history: &History, layout: &Layout) -> fmt::Resu
         let replay = Escaped(replay);
         writeln!(
             out,
-            "<div class=\"replay\">Again: <code>{replay}</code></div>"
+            "<div class=\"replay\">To repeat it: <code>{replay}</code></div>"
         )?;
     }
     writeln!(out, "{}", include_str!("legend.html"))
 }
 
-/// All of the time to scale, a lane for each client; faults are ticks.
+/// Writes the overview: the whole run to scale, with a lane for each client and a tick for each
+/// fault.
 fn write_overview(out: &mut String, history: &History, layout: &Layout) -> fmt::Result {
     let (left, width) = OVERVIEW;
     let end = history.end().max(Duration::from_millis(1)).as_secs_f64();
@@ -216,11 +217,11 @@ fn write_headings(out: &mut String, layout: &Layout) -> fmt::Result {
     writeln!(
         out,
         "<b style=\"left:{x}px\">server</b><i style=\"left:{}px\">what happened</i></div>",
-        layout.words()
+        layout.text_x()
     )
 }
 
-/// The clients' and the server's lines, and the times beside them.
+/// Writes the lifelines of the clients and the server, and the times next to them.
 fn write_lines(out: &mut String, layout: &Layout) -> fmt::Result {
     let height = layout.height;
     for name in &layout.columns {
@@ -250,17 +251,17 @@ fn write_lines(out: &mut String, layout: &Layout) -> fmt::Result {
 }
 
 fn write_absence(out: &mut String, layout: &Layout, absence: &Absence) -> fmt::Result {
-    let who = absence.client.as_deref();
-    let x = layout.x(who) - 18;
-    let over = absence.rows.1.map(|row| layout.rows[row]);
-    let bottom = over.unwrap_or(layout.instant(absence.to).first);
+    let client = absence.client.as_deref();
+    let x = layout.x(client) - 18;
+    let end = absence.rows.1.map(|row| layout.rows[row]);
+    let bottom = end.unwrap_or(layout.instant(absence.to).first);
     let top = layout.rows[absence.rows.0];
     let (height, name) = ((bottom - top).max(4), absence.kind.name());
-    let who = Escaped(who.unwrap_or("the server"));
+    let subject = Escaped(client.unwrap_or("the server"));
     let (from, to) = (seconds(absence.from), seconds(absence.to));
     writeln!(
         out,
-        "<g class=\"gone\" data-t=\"{who} is {name} from {from} to {to}\">\
+        "<g class=\"gone\" data-t=\"{subject} is {name} from {from} to {to}\">\
          <rect x=\"{x}\" y=\"{top}\" width=\"36\" height=\"{height}\"/>\
          <text x=\"{}\" y=\"{}\">{name}</text></g>",
         x - 3,
@@ -276,7 +277,7 @@ fn class(span: &Span) -> &'static str {
     }
 }
 
-/// Each key has a colour, as long as there are enough.
+/// Returns the colour class of a key. The colours repeat after six keys.
 fn color(history: &History, span: &Span) -> &'static str {
     let mut keys = Vec::new();
     for entry in &history.entries {
@@ -304,7 +305,7 @@ fn write_bar(out: &mut String, history: &History, bar: &Bar) -> fmt::Result {
     write!(
         out,
         "<g class=\"bar {color}\" data-t=\"{}\">",
-        Escaped(bar_words(span))
+        Escaped(bar_text(span))
     )?;
     write!(
         out,
@@ -326,7 +327,7 @@ fn write_bar(out: &mut String, history: &History, bar: &Bar) -> fmt::Result {
     writeln!(out, "</g>")
 }
 
-fn bar_words(span: &Span) -> String {
+fn bar_text(span: &Span) -> String {
     let (client, key, number) = (&span.client, &span.key, span.sequence);
     let how = match (span.token, span.mode) {
         (None, _) => "waits for",
@@ -334,40 +335,40 @@ fn bar_words(span: &Span) -> String {
         (Some(_), _) => "holds with others:",
     };
     let end = match span.end {
-        SpanEnd::Open => "still does at the end of the log",
+        SpanEnd::Open => "still open at the end of the log",
         SpanEnd::Became if span.token.is_none() => "until it was granted",
         SpanEnd::Became => "until it was converted",
-        SpanEnd::Ended => "until the client ended it",
+        SpanEnd::Released => "until the client released it",
         SpanEnd::Expired => "until it expired",
-        SpanEnd::Forced => "until somebody ended it by force",
-        SpanEnd::Forgotten => "until the server did not know it any more",
+        SpanEnd::Forced => "until a forced release",
+        SpanEnd::Forgotten => "until the server no longer knew it",
     };
     let (from, to, long) = (
         seconds(span.from),
         seconds(span.to),
         seconds(span.to - span.from),
     );
-    let mut words =
+    let mut text =
         format!("{client} {how} {key:?}, attempt #{number}\n{from} to {to} ({long}), {end}");
     if let Some(token) = span.token {
-        let _ = write!(words, "\ntoken {token}");
+        let _ = write!(text, "\ntoken {token}");
     }
-    words
+    text
 }
 
-/// What sort of row an event is.
+/// Returns the CSS class of an event's row.
 fn kind(event: &Event) -> &'static str {
     match event {
         event if is_fault(event) => "fault",
         Event::Failed { .. } => "failed",
-        Event::Client(_) | Event::Server(_) => "away",
+        Event::Client(_) | Event::Server(_) => "action",
         Event::Note { .. } => "note",
         Event::Notified { .. } => "push",
         _ => "step",
     }
 }
 
-fn words(entry: &Entry) -> String {
+fn entry_text(entry: &Entry) -> String {
     describe(&entry.event).to_string()
 }
 
@@ -382,18 +383,18 @@ fn write_row(
     let client = entry.client.as_deref();
     let x = layout.x(if at_server { None } else { client });
     let (kind, at) = (kind(&entry.event), entry.at.as_secs_f64());
-    let (who, what) = (client.unwrap_or("server"), words(entry));
-    let told = match entry.message.and_then(|number| message(history, number)) {
+    let (subject, event) = (client.unwrap_or("server"), entry_text(entry));
+    let details = match entry.message.and_then(|number| message(history, number)) {
         Some(message) => format!(
-            "{at:.6} s  {who}: {what}\n{}",
-            message_words(history, layout, message)
+            "{at:.6} s  {subject}: {event}\n{}",
+            message_text(history, layout, message)
         ),
-        None => format!("{at:.6} s  {who}: {what}"),
+        None => format!("{at:.6} s  {subject}: {event}"),
     };
     write!(
         out,
         "<g class=\"row {kind}\" data-at=\"{at:.6}\" data-t=\"{}\"",
-        Escaped(told)
+        Escaped(details)
     )?;
     if let Some(number) = entry
         .message
@@ -402,20 +403,20 @@ fn write_row(
     {
         write!(out, " data-m=\"{number}\"")?;
     }
-    let (top, words) = (y - ROW / 2, layout.words());
+    let (top, text_x) = (y - ROW / 2, layout.text_x());
     let name = i32::try_from(widest_name(layout)).unwrap_or(0) * CHARACTER;
     writeln!(
         out,
         "><rect class=\"hit\" x=\"0\" y=\"{top}\" width=\"100%\" height=\"{ROW}\"/>\
          <path class=\"rule\" d=\"M{x} {y}H{}\"/><circle class=\"dot\" cx=\"{x}\" cy=\"{y}\" r=\"3\"/>\
-         <text class=\"who\" x=\"{words}\" y=\"{}\">{}</text>\
+         <text class=\"who\" x=\"{text_x}\" y=\"{}\">{}</text>\
          <text class=\"what\" x=\"{}\" y=\"{}\">{}</text></g>",
-        words - 6,
+        text_x - 6,
         y + 4,
-        Escaped(who),
-        words + name + 8,
+        Escaped(subject),
+        text_x + name + 8,
         y + 4,
-        Escaped(what)
+        Escaped(event)
     )
 }
 
@@ -425,7 +426,7 @@ fn message(history: &History, number: u64) -> Option<&Message> {
     history.messages.get(index)
 }
 
-/// What is shown together: a request with its reply.
+/// Returns the group of messages that are highlighted together: a request and its reply.
 fn group(message: &Message) -> u64 {
     match message.content {
         Content::Reply { to, .. } => to,
@@ -433,9 +434,9 @@ fn group(message: &Message) -> u64 {
     }
 }
 
-fn message_words(history: &History, layout: &Layout, message: &Message) -> String {
+fn message_text(history: &History, layout: &Layout, message: &Message) -> String {
     let (client, sent) = (&message.client, seconds(message.sent));
-    let what = match message.content {
+    let subject = match message.content {
         Content::Request { call, again: false } => format!("{} of {client}", name(call)),
         Content::Request { call, again: true } => format!("{} of {client}, sent again", name(call)),
         Content::Reply { call, .. } => format!("reply to {} of {client}", name(call)),
@@ -447,13 +448,13 @@ fn message_words(history: &History, layout: &Layout, message: &Message) -> Strin
     let fate = match message.fate {
         Fate::Arrived(at) => format!("arrived at {} ({:?})", seconds(at), at - message.sent),
         Fate::Lost(at) => format!("lost at {}", seconds(at)),
-        Fate::UnderWay => "still under way".to_owned(),
+        Fate::UnderWay => "still in flight".to_owned(),
     };
-    let mut words = format!("{what}\nsent at {sent}, {fate}");
+    let mut text = format!("{subject}\nsent at {sent}, {fate}");
     for &fault in layout.faults(message.number) {
-        let _ = write!(words, "\n{}", describe(&history.entries[fault].event));
+        let _ = write!(text, "\n{}", describe(&history.entries[fault].event));
     }
-    words
+    text
 }
 
 fn write_message(
@@ -462,7 +463,7 @@ fn write_message(
     layout: &Layout,
     message: &Message,
 ) -> fmt::Result {
-    let sort = match message.content {
+    let direction = match message.content {
         Content::Reply { .. } => "reply",
         Content::Push { .. } => "push",
         _ => "request",
@@ -473,18 +474,18 @@ fn write_message(
         from: (x0, y0),
         to: (x1, y1),
     } = layout.arrow(message);
-    // What does not arrive ends on its way.
+    // The arrow of a message that did not arrive ends halfway.
     let (x1, y1) = match message.fate {
         Fate::Arrived(_) => (x1, y1),
         _ => (x0 + (x1 - x0) * 3 / 5, y0 + (y1 - y0) * 3 / 5),
     };
-    let (told, number) = (
-        Escaped(message_words(history, layout, message)),
+    let (details, number) = (
+        Escaped(message_text(history, layout, message)),
         group(message),
     );
     write!(
         out,
-        "<g class=\"msg {sort}{fault}\" data-m=\"{number}\" data-t=\"{told}\">\
+        "<g class=\"msg {direction}{fault}\" data-m=\"{number}\" data-t=\"{details}\">\
          <path class=\"wide\" d=\"M{x0} {y0}L{x1} {y1}\"/><path d=\"M{x0} {y0}L{x1} {y1}\"/>"
     )?;
     match message.fate {
@@ -501,7 +502,7 @@ fn write_message(
     writeln!(out, "</g>")
 }
 
-/// The head of an arrow.
+/// Writes the head of an arrow.
 fn write_tip(out: &mut String, from: (i32, i32), to: (i32, i32)) -> fmt::Result {
     let (dx, dy) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
     let length = dx.hypot(dy).max(1.0);

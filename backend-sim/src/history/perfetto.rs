@@ -1,8 +1,8 @@
 //! The run in the JSON trace event format, for Perfetto and chrome://tracing.
 //!
-//! The format is that of "History Event Format" by Nat Duca and Dan Sinclair: `M` names processes and
-//! threads, `X` is a slice, `i` an instant, `s` and `f` the two ends of an arrow, which bind to the
-//! slices around their times.
+//! The format is described in "Trace Event Format" by Nat Duca and Dan Sinclair. `M` names
+//! processes and threads, `X` is a slice, `i` is an instant, and `s` and `f` are the two ends of an
+//! arrow. An end binds to the slice around its time.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -19,7 +19,8 @@ use crate::record::{Content, Entry, Event, Fate, Message};
 
 const SERVER: usize = 1;
 
-/// Threads of a process: what cannot be on one track goes to the next with the same name.
+/// The first thread of each kind in a process. Slices that overlap go to the next thread, which has
+/// the same name.
 const EVENTS: usize = 1;
 const LOCKS: usize = 10;
 const CALLS: usize = 100;
@@ -46,10 +47,10 @@ pub(crate) fn render(history: &History) -> String {
     for entry in &history.entries {
         out.entry(entry);
     }
-    let (ends, told) = (call_ends(history), told(history));
+    let (ends, texts) = (call_ends(history), message_texts(history));
     for message in &history.messages {
-        let what = told.get(&message.number).map_or("", String::as_str);
-        out.message(message, what, &ends);
+        let text = texts.get(&message.number).map_or("", String::as_str);
+        out.message(message, text, &ends);
     }
     out.json.push_str("\n]}\n");
     out.json
@@ -59,7 +60,7 @@ const fn pid(column: usize) -> usize {
     SERVER + 1 + column
 }
 
-/// When each call was over for its caller, by the number of its request.
+/// Returns when each call ended for its caller, by the number of its request.
 fn call_ends(history: &History) -> BTreeMap<u64, Duration> {
     let mut ends = BTreeMap::new();
     let end = history.end();
@@ -80,15 +81,16 @@ fn call_ends(history: &History) -> BTreeMap<u64, Duration> {
 
 struct Output {
     json: String,
-    /// A process for each.
+    /// The clients. Each is a process.
     columns: Vec<Arc<str>>,
-    /// The slices' ends on each track of a process and name: none may overlap another.
+    /// The end of the last slice on each thread, by process and kind. Slices on a thread must not
+    /// overlap.
     lanes: BTreeMap<(usize, usize), Vec<Duration>>,
     first: bool,
 }
 
 impl Output {
-    /// Adds an event; `rest` are its other members, each with a comma before it.
+    /// Adds an event. `rest` has its other members, each with a comma before it.
     fn event(&mut self, phase: &str, (pid, tid): (usize, usize), rest: impl Display) {
         let comma = if std::mem::take(&mut self.first) {
             ""
@@ -102,7 +104,7 @@ impl Output {
         );
     }
 
-    /// The process of a client, or of the server.
+    /// Returns the process of a client, or of the server.
     fn pid_of(&self, client: Option<&str>) -> usize {
         let Some(client) = client else {
             return SERVER;
@@ -123,7 +125,7 @@ impl Output {
         );
     }
 
-    /// A slice on the first track of that name that is free; returns the track's number.
+    /// Adds a slice to the first free thread of its kind, and returns the thread.
     fn slice(
         &mut self,
         (pid, base, track): (usize, usize, &str),
@@ -199,13 +201,13 @@ impl Output {
     fn entry(&mut self, entry: &Entry) {
         let pid = self.pid_of(entry.client.as_deref());
         match &entry.event {
-            // Their messages have slices.
+            // The messages of these events have slices.
             Event::Executed { .. } | Event::Hello { .. } | Event::Notified { .. } => {}
             event => self.instant(pid, entry.at, &describe(event).to_string()),
         }
     }
 
-    /// What a message was is told by the slices at its ends.
+    /// Adds a message as slices at its ends, with an arrow between them.
     fn message(&mut self, message: &Message, what: &str, ends: &BTreeMap<u64, Duration>) {
         let client = self.pid_of(Some(&message.client));
         match message.content {
@@ -236,16 +238,16 @@ impl Output {
     }
 }
 
-/// What the log says that each message brought.
-fn told(history: &History) -> BTreeMap<u64, String> {
-    let mut told: BTreeMap<u64, String> = BTreeMap::new();
+/// Returns the text of the log entries that each message caused.
+fn message_texts(history: &History) -> BTreeMap<u64, String> {
+    let mut texts: BTreeMap<u64, String> = BTreeMap::new();
     for entry in &history.entries {
         if let Some(message) = entry.message {
-            let words = told.entry(message).or_default();
-            let and = if words.is_empty() { "" } else { "; " };
+            let text = texts.entry(message).or_default();
+            let separator = if text.is_empty() { "" } else { "; " };
             // Writing to a string cannot fail.
-            let _ = write!(words, "{and}{}", describe(&entry.event));
+            let _ = write!(text, "{separator}{}", describe(&entry.event));
         }
     }
-    told
+    texts
 }

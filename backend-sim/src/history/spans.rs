@@ -1,4 +1,5 @@
-//! Who waited and who held, from when to when, as the server's answers tell it.
+//! The times of waits and holds, taken from the server's replies, and the times when a client or
+//! the server was out of service.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,33 +16,33 @@ use crate::record::{
     Answer, ClientEvent, Content, Data, Entry, Event, Fate, Message, ServerEvent, Tail,
 };
 
-/// A stretch of time in which one operation waited, or held.
+/// An interval in which one operation waited or held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) client: Arc<str>,
     pub(crate) key: Key,
     pub(crate) sequence: u64,
     pub(crate) mode: Mode,
-    /// Of a hold; `None` of a wait.
+    /// The token of a hold; `None` for a wait.
     pub(crate) token: Option<FencingToken>,
     pub(crate) from: Duration,
     pub(crate) to: Duration,
     pub(crate) end: SpanEnd,
-    /// The entry with which it began, and the one with which it ended, if it was one.
+    /// Indexes of the entries at which the span began and ended, if they are in the log.
     pub(crate) rows: (Option<usize>, Option<usize>),
 }
 
 /// How a span ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpanEnd {
-    /// It had not when the log was read.
+    /// The span was still open when the log was read.
     Open,
-    /// A wait, by a grant; a hold, by its conversion.
+    /// The wait was granted, or the hold was converted.
     Became,
-    Ended,
+    Released,
     Expired,
     Forced,
-    /// The server forgot it.
+    /// The server no longer knows the operation.
     Forgotten,
 }
 
@@ -54,7 +55,7 @@ impl Span {
         self.mode == Mode::Exclusive
     }
 
-    /// Whether it goes on when an entry, of this time, has happened.
+    /// Returns whether the span is open after the entry `row`, which happened at `at`.
     pub(crate) fn covers(&self, row: usize, at: Duration) -> bool {
         let begun = match self.rows.0 {
             Some(first) => first <= row,
@@ -68,20 +69,20 @@ impl Span {
     }
 }
 
-/// Names an operation: a client may have several sessions.
+/// Identifies an operation. A client may have several sessions.
 type Id = (Arc<str>, SessionId, u64);
 
 #[derive(Default)]
 struct Spans {
     open: BTreeMap<Id, Span>,
     done: Vec<Span>,
-    /// The entry that is looked at.
+    /// Index of the current entry.
     row: Option<usize>,
-    /// When commands were executed.
+    /// The execution times of all commands so far.
     executed: Vec<Duration>,
 }
 
-/// All spans, by their beginnings.
+/// Returns all spans, in the order in which they began.
 pub(crate) fn spans(history: &History) -> Vec<Span> {
     let mut spans = Spans::default();
     let mut pushes: BTreeMap<u64, Vec<&Message>> = BTreeMap::new();
@@ -115,7 +116,8 @@ pub(crate) fn spans(history: &History) -> Vec<Span> {
 }
 
 impl Spans {
-    /// A pushed grant holds from when the server sent it, whether or not it arrives.
+    /// Starts the hold of a pushed grant. It begins when the server sends the push, even if the
+    /// push never arrives.
     fn pushed(&mut self, message: &Message) {
         let Content::Push {
             notification:
@@ -208,7 +210,7 @@ impl Spans {
             }
             (Command::Release(request), Reply::Release(reply)) => {
                 let reason = match reply {
-                    ReleaseReply::Released { .. } | ReleaseReply::Left => SpanEnd::Ended,
+                    ReleaseReply::Released { .. } | ReleaseReply::Left => SpanEnd::Released,
                     ReleaseReply::NotHeld(reason) => end_of(*reason),
                 };
                 self.close(at, &id(&request.operation), reason);
@@ -245,7 +247,7 @@ impl Spans {
         self.open.entry(id.clone()).or_insert(span);
     }
 
-    /// It holds from now on, or still does.
+    /// Starts or extends a hold.
     fn hold(&mut self, at: Duration, id: Id, token: FencingToken, remaining: Duration) {
         let Some(mut span) = self.open.remove(&id) else {
             return;
@@ -256,7 +258,7 @@ impl Spans {
                 rows: (self.row, None),
                 ..span.clone()
             };
-            // It may have waited for no time, but through other events.
+            // A wait of zero length still shows if other events happened during it.
             if span.rows.0 != self.row {
                 (span.to, span.end) = (at, SpanEnd::Became);
                 span.rows.1 = self.row;
@@ -321,7 +323,7 @@ impl Spans {
             ServerEvent::KeyRemoved { key } | ServerEvent::ForeignPlanted { key, .. } => {
                 self.close_all(at, SpanEnd::Forgotten, |span| span.key == *key);
             }
-            // Ends are points of the server's clock.
+            // Leases end at times of the server's clock.
             ServerEvent::ClockStepped { forward, by } => {
                 for span in self.open.values_mut() {
                     span.to = match forward {
@@ -354,7 +356,7 @@ impl Spans {
         }
     }
 
-    /// Closes what has run out by a time.
+    /// Closes the spans that expired by `now`.
     fn expire(&mut self, now: Duration) {
         let over: Vec<(Id, Duration)> = self
             .open
@@ -372,20 +374,20 @@ const fn end_of(reason: EndReason) -> SpanEnd {
     match reason {
         EndReason::Expired => SpanEnd::Expired,
         EndReason::Forced => SpanEnd::Forced,
-        EndReason::Released => SpanEnd::Ended,
+        EndReason::Released => SpanEnd::Released,
         EndReason::Unknown => SpanEnd::Forgotten,
     }
 }
 
-/// A stretch of time in which somebody was not there.
+/// An interval in which a client or the server was out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Absence {
-    /// `None`: the server.
+    /// `None` for the server.
     pub(crate) client: Option<Arc<str>>,
     pub(crate) kind: AbsenceKind,
     pub(crate) from: Duration,
     pub(crate) to: Duration,
-    /// The entries with which it began, and ended.
+    /// Indexes of the entries at which the absence began and ended.
     pub(crate) rows: (usize, Option<usize>),
 }
 
@@ -401,12 +403,12 @@ impl AbsenceKind {
         match self {
             Self::Paused => "paused",
             Self::Dead => "stopped",
-            Self::Isolated => "cut off",
+            Self::Isolated => "isolated",
         }
     }
 }
 
-/// When clients and the server were not there.
+/// Returns the absences of all clients and of the server.
 pub(crate) fn absences(history: &History) -> Vec<Absence> {
     let mut open: Vec<Absence> = Vec::new();
     let mut done = Vec::new();
@@ -445,8 +447,8 @@ pub(crate) fn absences(history: &History) -> Vec<Absence> {
     done
 }
 
-/// When a message arrived, or else was lost; `None` while it is under way.
-pub(crate) const fn met(fate: Fate) -> Option<Duration> {
+/// Returns when a message arrived or was lost; `None` while it is in flight.
+pub(crate) const fn ended_at(fate: Fate) -> Option<Duration> {
     match fate {
         Fate::Arrived(at) | Fate::Lost(at) => Some(at),
         Fate::UnderWay => None,

@@ -49,7 +49,7 @@ pub(crate) fn render(history: &History) -> String {
     text
 }
 
-/// A heading of 2 to [`WIDEST`] characters, without any that would break the line.
+/// Returns a heading of 2 to [`WIDEST`] characters, without control characters.
 fn shorten(name: &str) -> String {
     let mut heading: String = name
         .chars()
@@ -62,19 +62,19 @@ fn shorten(name: &str) -> String {
     heading
 }
 
-/// How a client stands at a time.
+/// Returns the symbol for a client's state at a time.
 fn state(
     name: &Arc<str>,
     (row, at): (usize, Duration),
     spans: &[Span],
     absences: &[Absence],
 ) -> char {
-    let away = absences
+    let kinds = absences
         .iter()
         .filter(|absence| absence.client.as_ref() == Some(name))
         .filter(|absence| absence.from <= at && at < absence.to)
         .map(|absence| absence.kind);
-    for kind in away {
+    for kind in kinds {
         match kind {
             AbsenceKind::Paused => return 'z',
             AbsenceKind::Dead => return 'x',

@@ -1,4 +1,4 @@
-//! Events in words.
+//! Texts for events, answers and states.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use leasehold_api::{
 
 use crate::record::{Answer, Call, ClientEvent, Data, Event, Fault, ServerEvent};
 
-/// Seconds with as many decimals as tell all milliseconds.
+/// Formats a time in seconds, with three decimals.
 pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// Something that is written by a function.
+/// Displays what a function writes.
 struct Written<F>(F);
 
 impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Written<F> {
@@ -25,7 +25,7 @@ impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Written<F> 
     }
 }
 
-/// A text that may have several lines, on one.
+/// Escapes control characters, so that the text stays on one line.
 fn one_line(text: &str) -> String {
     let escaped = |c: char| -> String {
         match c.is_control() {
@@ -36,12 +36,12 @@ fn one_line(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// An event in words.
+/// Returns the text of an event.
 pub(crate) fn describe(event: &Event) -> impl fmt::Display {
     Written(move |f: &mut fmt::Formatter<'_>| write_event(f, event))
 }
 
-/// A notification in words.
+/// Returns the text of a notification.
 pub(crate) fn describe_notification(notification: &Notification) -> impl fmt::Display {
     Written(move |f: &mut fmt::Formatter<'_>| write_notification(f, notification))
 }
@@ -64,7 +64,7 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
             write_answer(f, answer)
         }
         Event::Subscribed { .. } => write!(f, "listens"),
-        Event::Unsubscribed { .. } => write!(f, "listens no more"),
+        Event::Unsubscribed { .. } => write!(f, "stops listening"),
         Event::Notified { notification } => write_notification(f, notification),
         Event::Fault { fault, call, key } => write_fault(f, *fault, *call, key.as_ref()),
         Event::Failed { call, error } => write!(f, "{} failed: {}", name(*call), one_line(error)),
@@ -102,7 +102,7 @@ fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result 
             write!(f, "~ a replica became a second primary, without {lost}; ")?;
             write!(f, "the old one serves {}", staying.join(", "))
         }
-        ServerEvent::Healed => write!(f, "~ the old primary gave up"),
+        ServerEvent::Healed => write!(f, "~ the old primary stepped down"),
         ServerEvent::ClockStepped { forward, by } => {
             let way = if *forward { "forward" } else { "back" };
             write!(f, "~ clock stepped {way} by {by:?}")
@@ -122,18 +122,18 @@ fn write_fault(
     call: Option<Call>,
     key: Option<&Key>,
 ) -> fmt::Result {
-    let what = call.map_or("push", name);
+    let call = call.map_or("push", name);
     match fault {
-        Fault::LoseRequest => write!(f, "! request lost: {what}")?,
-        Fault::LoseReply => write!(f, "! reply lost: {what}")?,
-        Fault::DelayRequest(by) => write!(f, "! request late by {by:?}: {what}")?,
-        Fault::DelayReply(by) => write!(f, "! reply late by {by:?}: {what}")?,
+        Fault::LoseRequest => write!(f, "! request lost: {call}")?,
+        Fault::LoseReply => write!(f, "! reply lost: {call}")?,
+        Fault::DelayRequest(by) => write!(f, "! request delayed by {by:?}: {call}")?,
+        Fault::DelayReply(by) => write!(f, "! reply delayed by {by:?}: {call}")?,
         Fault::DuplicateRequest(after) => {
-            write!(f, "! request comes again after {after:?}: {what}")?;
+            write!(f, "! request duplicated after {after:?}: {call}")?;
         }
         Fault::LosePush => write!(f, "! push lost")?,
-        Fault::DuplicatePush => write!(f, "! push doubled")?,
-        Fault::DelayPush(by) => write!(f, "! push late by {by:?}")?,
+        Fault::DuplicatePush => write!(f, "! push duplicated")?,
+        Fault::DelayPush(by) => write!(f, "! push delayed by {by:?}")?,
     }
     key.map_or(Ok(()), |key| write!(f, " {key:?}"))
 }
@@ -145,7 +145,7 @@ pub(crate) const fn name(call: Call) -> &'static str {
         Call::Acquire => "acquire",
         Call::Poll => "poll",
         Call::Renew => "renew",
-        Call::Release => "end",
+        Call::Release => "release",
         Call::Convert => "convert",
         Call::Inspect => "inspect",
         Call::ForceRelease => "force_release",
@@ -160,7 +160,7 @@ fn write_command(f: &mut fmt::Formatter<'_>, key: &Key, command: &Command) -> fm
             let sequence = request.operation.sequence;
             write!(f, "renew {key:?} #{sequence} for {:?}", request.lease)
         }
-        Command::Release(request) => write!(f, "end {key:?} #{}", request.operation.sequence),
+        Command::Release(request) => write!(f, "release {key:?} #{}", request.operation.sequence),
         Command::Convert(request) => {
             let sequence = request.operation.sequence;
             write!(f, "convert {key:?} #{sequence} to {}", mode(request.to))
@@ -169,7 +169,7 @@ fn write_command(f: &mut fmt::Formatter<'_>, key: &Key, command: &Command) -> fm
         Command::ForceRelease(request) => {
             let how = match request.how {
                 ForceHow::Revoke => "revoke",
-                ForceHow::Now => "end now",
+                ForceHow::Now => "now",
             };
             write!(f, "force_release {key:?} ({how})")
         }
@@ -224,10 +224,10 @@ fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
                 waiter_count,
                 ..
             } = reply;
-            write!(f, "{holder_count} hold, {waiter_count} wait")
+            write!(f, "holders: {holder_count}, waiters: {waiter_count}")
         }
         Answer::Reply(Reply::ForceRelease(reply)) => match reply {
-            ForceReply::Forced { holders } => write!(f, "forced {holders}"),
+            ForceReply::Forced { holders } => write!(f, "forced, holders: {holders}"),
             ForceReply::WrongEpoch => write!(f, "wrong epoch"),
         },
     }
@@ -253,12 +253,12 @@ fn write_acquire_reply(f: &mut fmt::Formatter<'_>, reply: &AcquireReply) -> fmt:
                 queued.ahead, queued.poll_after
             )
         }
-        AcquireReply::Contended(held) => {
-            write!(f, "held")?;
-            if let Some(by) = &held.holder {
-                write!(f, " by {by:?}")?;
+        AcquireReply::Contended(contention) => {
+            write!(f, "contended")?;
+            if let Some(holder) = &contention.holder {
+                write!(f, ", held by {holder:?}")?;
             }
-            write!(f, " for {:?}", held.retry_after)
+            write!(f, ", retry after {:?}", contention.retry_after)
         }
         AcquireReply::Refused(refused) => write!(f, "refused: {}", refusal(*refused)),
     }
@@ -268,7 +268,7 @@ const fn refusal(refused: Refused) -> &'static str {
     match refused {
         Refused::Stale => "stale",
         Refused::TooLate => "too late",
-        Refused::Mismatch { .. } => "in use as something else",
+        Refused::Mismatch { .. } => "in use with another spec",
         Refused::QueueFull => "queue full",
         Refused::HoldersFull => "holders full",
         Refused::HoldLimit => "hold limit",
@@ -288,9 +288,9 @@ fn write_notification(f: &mut fmt::Formatter<'_>, notification: &Notification) -
             f,
             "< granted #{sequence}, token {token}, {remaining:?} left"
         ),
-        Notification::WakeUp { sequence, .. } => write!(f, "< hint for #{sequence}"),
+        Notification::WakeUp { sequence, .. } => write!(f, "< wake-up for #{sequence}"),
         Notification::Revoked { sequence, .. } => write!(f, "< revoked #{sequence}"),
-        Notification::Missed { listening: false } => write!(f, "< gap"),
+        Notification::Missed { listening: false } => write!(f, "< notifications may be missed"),
         Notification::Missed { listening: true } => write!(f, "< listening again"),
         other => write!(f, "< {other:?}"),
     }
@@ -300,7 +300,7 @@ const fn reason(cause: EndReason) -> &'static str {
     match cause {
         EndReason::Expired => "expired",
         EndReason::Forced => "forced",
-        EndReason::Released => "ended",
+        EndReason::Released => "released",
         EndReason::Unknown => "unknown",
     }
 }
@@ -313,7 +313,7 @@ fn mode(mode: Mode) -> String {
     }
 }
 
-/// Who holds a key and who waits for it, a line each.
+/// Writes a line for each holder and each waiter of a key.
 pub(crate) fn write_state(text: &mut String, key: &Key, state: &InspectReply) -> fmt::Result {
     let kind = match state.spec.map(|spec| spec.kind()) {
         Some(Kind::Mutex) => "mutex",
@@ -334,7 +334,7 @@ pub(crate) fn write_state(text: &mut String, key: &Key, state: &InspectReply) ->
         let mode = mode(waiter.mode);
         writeln!(
             text,
-            "  {kind} {key:?}: {label:?} waits for it ({mode}), waiter for {left:?}"
+            "  {kind} {key:?}: {label:?} waits for it ({mode}), {left:?} left"
         )?;
     }
     Ok(())

@@ -9,14 +9,14 @@ use crate::engine::event_queue::EventId;
 use crate::engine::ready::{Wakers, Wakeup};
 use crate::network::event::{CallId, ClientIndex, Response};
 
-/// The result of a call, on its way to the future that waits for it.
+/// The result of a call.
 pub(crate) type Outcome = Result<Response, BackendError>;
 
 #[derive(Debug)]
 struct Pending {
     number: u64,
     client: ClientIndex,
-    /// Runs out when the call does.
+    /// The timer that ends the call.
     timeout: Option<EventId>,
     outcome: Option<Outcome>,
     timed_out: bool,
@@ -61,8 +61,8 @@ impl Calls {
         }
     }
 
-    /// The outcome, if there is one; otherwise it is this waker that is woken when there is.
-    /// Returns too whom it was before, to be dropped where it does no harm.
+    /// Returns the outcome of a call, or registers `waker`. Also returns the previous waker, which
+    /// the caller must drop outside the lock.
     pub(crate) fn poll(
         &mut self,
         id: CallId,
@@ -85,7 +85,7 @@ impl Calls {
         (Poll::Pending, wakers.replace(&mut pending.waiter, waker))
     }
 
-    /// Gives a call its outcome; false if nobody waits for it any more.
+    /// Sets the outcome of a call. Returns `false` if the call was dropped or has an outcome.
     pub(crate) fn finish(&mut self, id: CallId, outcome: Outcome) -> (bool, Option<Wakeup>) {
         match self.get(id) {
             Some(pending) if pending.outcome.is_none() => {
@@ -96,7 +96,7 @@ impl Calls {
         }
     }
 
-    /// Its time has run out; a reply that is there when the caller looks is still taken.
+    /// Marks a call as timed out. A reply that arrives before the caller polls still counts.
     pub(crate) fn time_out(&mut self, id: CallId) -> Option<Wakeup> {
         let pending = self.get(id)?;
         pending.timed_out = true;
@@ -104,7 +104,8 @@ impl Calls {
         pending.waiter.take()
     }
 
-    /// Whoever waited does not any more; the timer and the waiter are the caller's to let go.
+    /// Removes a call. Returns its timer, which the caller must cancel, and its waker, which the
+    /// caller must drop outside the lock.
     pub(crate) fn forget(&mut self, id: CallId) -> (Option<EventId>, Option<Wakeup>) {
         if self.get(id).is_none() {
             return (None, None);
@@ -114,7 +115,7 @@ impl Calls {
         pending.map_or((None, None), |pending| (pending.timeout, pending.waiter))
     }
 
-    /// The calls of a client that have no outcome yet.
+    /// Returns the calls of a client that have no outcome yet.
     pub(crate) fn waiting(&self, client: ClientIndex) -> Vec<CallId> {
         let pending = self.pending.iter().enumerate();
         pending

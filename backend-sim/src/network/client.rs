@@ -14,35 +14,35 @@ use crate::network::event::{ToClient, ToServer};
 use crate::network::faults::Faults;
 use crate::network::options::Latency;
 
-/// One direction of a connection, which keeps the order of what is sent over it.
+/// One direction of a connection. It keeps messages in order.
 #[derive(Debug)]
 pub(crate) struct Link<M> {
     last: Duration,
-    /// Messages that are under way; for each there is an event in the queue.
-    under_way: VecDeque<M>,
+    /// The messages in flight. The queue has an event for each.
+    in_flight: VecDeque<M>,
 }
 
 impl<M> Default for Link<M> {
     fn default() -> Self {
         Self {
             last: Duration::ZERO,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
         }
     }
 }
 
 impl<M> Link<M> {
-    /// Sends a message that would arrive at `wanted`; tells when it does: not before the one sent
-    /// before it.
+    /// Sends a message that should arrive at `wanted`. Returns when it does, which is not before
+    /// the previous message.
     pub(crate) fn send(&mut self, wanted: Duration, message: M) -> Duration {
         self.last = self.last.max(wanted);
-        self.under_way.push_back(message);
+        self.in_flight.push_back(message);
         self.last
     }
 
-    /// The message that arrives next.
+    /// Takes the next message that arrives.
     pub(crate) fn arrive(&mut self) -> Option<M> {
-        self.under_way.pop_front()
+        self.in_flight.pop_front()
     }
 }
 
@@ -50,13 +50,13 @@ impl<M> Link<M> {
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) session: SessionId,
-    /// What has reached the client, and it has not read.
+    /// The notifications that arrived and have not been read.
     pub(crate) notifications: VecDeque<Notification>,
-    /// Who reads.
+    /// The task that waits for the next notification.
     pub(crate) waiter: Option<Wakeup>,
-    /// Whether the server counts it.
+    /// Whether the server has the subscription.
     pub(crate) at_server: bool,
-    /// Whether no more notifications will come.
+    /// Whether no more notifications follow.
     pub(crate) ended: bool,
 }
 
@@ -72,7 +72,7 @@ impl Subscription {
     }
 }
 
-/// One client: its connection, what it waits for, and what is to befall it.
+/// The state of one client: its connection, its subscriptions and its pending faults.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) name: Arc<str>,
@@ -80,11 +80,11 @@ pub(crate) struct Client {
     pub(crate) identities: Identities,
     pub(crate) latency: Latency,
     pub(crate) clock: LocalClock,
-    /// Whether pushes to it keep no order, neither with replies nor among themselves.
+    /// Whether pushes may overtake replies and each other.
     pub(crate) unordered_pushes: bool,
-    /// Whether it is served by the old primary, while there are two.
+    /// Whether the old primary serves the client, while there are two.
     pub(crate) on_old: bool,
-    /// Number of its connection; a message of an earlier one is void.
+    /// Number of the connection. Messages of earlier ones are void.
     pub(crate) connection: u64,
     pub(crate) to_server: Link<ToServer>,
     pub(crate) from_server: Link<ToClient>,

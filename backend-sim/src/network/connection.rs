@@ -9,7 +9,7 @@ use crate::network::client::{Client, Subscription};
 use crate::network::event::{ClientIndex, SimEvent, ToClient, ToServer};
 use crate::record::{Content, Data, Event, ServerEvent, Tail};
 
-/// How long a client's library waits before it tries again to subscribe.
+/// The interval at which a client tries to subscribe again.
 const RECONNECT_EVERY: Duration = Duration::from_millis(100);
 
 impl Network {
@@ -21,7 +21,7 @@ impl Network {
         number
     }
 
-    /// The client does not want a subscription any more.
+    /// Removes a subscription of a client, and tells the server.
     pub(crate) fn drop_subscription(
         &mut self,
         now: Duration,
@@ -43,7 +43,7 @@ impl Network {
         Some(subscription)
     }
 
-    /// Counts a subscription at the server; false if the client has dropped it meanwhile.
+    /// Adds a subscription at the server. Returns `false` if the client has dropped it.
     pub(crate) fn subscribe(&mut self, now: Duration, client: ClientIndex, number: u64) -> bool {
         let subscription = self.clients[client].subscriptions.get_mut(&number);
         let Some(subscription) = subscription.filter(|wanted| !wanted.ended) else {
@@ -69,7 +69,7 @@ impl Network {
     ) {
         let state = &self.clients[client];
         if state.connection != connection || state.gate.is_shut() {
-            // A stopped process does not reconnect; it does when it is resumed.
+            // A paused client subscribes again when it is resumed.
             return;
         }
         let isolated = state.isolated;
@@ -95,7 +95,7 @@ impl Network {
         }
     }
 
-    /// Tries to subscribe what the server does not count.
+    /// Schedules the subscriptions that the server doesn't have.
     pub(crate) fn try_subscribe(&mut self, now: Duration, client: ClientIndex) {
         let missing: Vec<u64> = self.clients[client]
             .subscriptions
@@ -111,7 +111,7 @@ impl Network {
     fn schedule_resubscribe(&mut self, from: Duration, client: ClientIndex, subscription: u64) {
         let state = &mut self.clients[client];
         let connection = state.connection;
-        // Not in the order of the link: it belongs to a connection that is still to be made.
+        // The order of the link doesn't matter, because the connection is a new one.
         let at = from + state.latency.draw(&mut self.choices);
         let again = SimEvent::Resubscribe {
             client,
@@ -121,8 +121,8 @@ impl Network {
         self.queue.insert(at, again);
     }
 
-    /// The connection of a client breaks: replies and pushes that are on their way are lost;
-    /// requests that are on their way still arrive.
+    /// Breaks the connection of a client. Replies and pushes in flight are lost; requests in flight
+    /// still arrive.
     pub(crate) fn lose_connection(&mut self, now: Duration, client: ClientIndex) {
         for id in self.calls.waiting(client) {
             let lost = BackendError::outcome_unknown("the connection was lost");
@@ -149,13 +149,13 @@ impl Network {
         }
     }
 
-    /// The client closes its connection for good; false if it had.
+    /// Closes a client. Returns `false` if it is closed already.
     pub(crate) fn close(&mut self, now: Duration, client: ClientIndex) -> bool {
         if std::mem::replace(&mut self.clients[client].closed, true) {
             return false;
         }
         self.lose_connection(now, client);
-        // The streams of notifications end when they have been read.
+        // The streams end when all their notifications have been read.
         for subscription in self.clients[client].subscriptions.values_mut() {
             subscription.ended = true;
             self.wakes.add(subscription.waiter.take());
@@ -205,8 +205,8 @@ impl Network {
         }
     }
 
-    /// Breaks the connections of these clients, which then try to subscribe again, at the server
-    /// that there is after the event.
+    /// Breaks the connections of the clients that `whose` selects, and applies the event. The
+    /// clients then try to subscribe at their new server.
     fn leave_server(&mut self, now: Duration, event: ServerEvent, whose: fn(&Client) -> bool) {
         let leaving = self.clients.iter().enumerate();
         let leaving = leaving.filter(|(_, client)| whose(client));

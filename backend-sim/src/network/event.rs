@@ -1,4 +1,4 @@
-//! Requests, responses, and the events of the network that are still to happen.
+//! Requests, responses, and the events of the network.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use crate::engine::event_queue::EventQueue;
 use crate::engine::ready::Wakeup;
 use crate::record::{Answer, Call, Fault};
 
-/// Index of a client in its world.
+/// Index of a client in its simulation.
 pub(crate) type ClientIndex = usize;
 
-/// What a client sends.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     Hello,
-    /// Subscribes; names the client's subscription.
+    /// Subscribes. The number is that of the client's subscription.
     Listen(u64),
     /// One command, or a batch of them.
     Steps(Vec<(Key, Command)>),
 }
 
-/// What the server sends back: one answer for each command.
+/// The server's response, with an answer for each command.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
     pub(crate) stamp: Stamp,
     pub(crate) answers: Vec<Answer>,
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub(crate) client: ClientIndex,
@@ -37,30 +37,30 @@ pub(crate) struct Arrival {
     pub(crate) id: CallId,
     pub(crate) call: Call,
     pub(crate) request: Request,
-    /// The server's process that it was sent to.
+    /// The server process that the request was sent to.
     pub(crate) process: u64,
-    /// What befalls the call.
+    /// The fault of the call, if it has one.
     pub(crate) fault: Option<Fault>,
     /// Whether this is a second delivery.
     pub(crate) again: bool,
-    /// Number of its message in the log.
+    /// Number of the message in the log.
     pub(crate) message: u64,
     /// When the client sent it.
     pub(crate) sent: Duration,
 }
 
-/// Names a call that is under way.
+/// Identifies a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallId {
     pub(crate) index: u32,
     pub(crate) number: u64,
 }
 
-/// What goes from a client to the server.
+/// A message from a client to the server.
 #[derive(Debug)]
 pub(crate) enum ToServer {
     Request(Box<Arrival>),
-    /// The end of a subscription.
+    /// Unsubscribes.
     Unlisten {
         session: SessionId,
         process: u64,
@@ -68,7 +68,7 @@ pub(crate) enum ToServer {
     },
 }
 
-/// What goes from the server to a client.
+/// A message from the server to a client.
 #[derive(Debug)]
 pub(crate) enum ToClient {
     Reply {
@@ -76,7 +76,7 @@ pub(crate) enum ToClient {
         result: Result<Response, BackendError>,
         message: u64,
     },
-    /// Over the connection that it was sent over.
+    /// A push. It is lost if the connection has changed when it arrives.
     Push {
         connection: u64,
         subscription: u64,
@@ -85,22 +85,22 @@ pub(crate) enum ToClient {
     },
 }
 
-/// Something that is going to happen.
+/// An event in the queue.
 #[derive(Debug)]
 pub(crate) enum SimEvent {
-    /// A timer runs out; who waits for it.
+    /// A timer expires, and wakes the task that waits for it.
     Timer(Option<Wakeup>),
-    /// The time of a call has run out.
+    /// A call times out.
     Timeout(CallId),
-    /// The first message that is under way from a client arrives.
+    /// The next message from a client arrives.
     ToServer(ClientIndex),
-    /// The first message that is under way to a client arrives.
+    /// The next message to a client arrives.
     ToClient(ClientIndex),
-    /// A message that keeps no order with others arrives.
+    /// A message to the server arrives that is not ordered with others.
     LateToServer(ClientIndex, Box<ToServer>),
-    /// As the one before, to a client.
+    /// A message to a client arrives that is not ordered with others.
     LateToClient(ClientIndex, Box<ToClient>),
-    /// The client's library tries to subscribe again.
+    /// A client tries to subscribe again.
     Resubscribe {
         client: ClientIndex,
         connection: u64,
@@ -109,10 +109,9 @@ pub(crate) enum SimEvent {
 }
 
 impl EventQueue<SimEvent> {
-    /// Identifies the actor of the event at an index of the line.
+    /// Returns the actor of the due event at an index.
     ///
-    /// Events of one direction of one connection have the same actor, so that priorities stay with
-    /// it.
+    /// Events of one direction of a connection have the same actor, and so the same priority.
     pub(crate) fn actor(&self, index: usize) -> u64 {
         match self.peek(index) {
             (_, Some(SimEvent::ToServer(client))) => *client as u64 * 2,

@@ -1,10 +1,10 @@
-//! The injected faults of one client that still wait for their message.
+//! The pending faults of one client.
 
 use std::collections::VecDeque;
 
 use crate::record::{Call, Fault};
 
-/// Faults of one client that wait for their message, in the order in which they were injected.
+/// The pending faults of one client, in the order in which they were injected.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(VecDeque<(Option<Call>, Fault)>);
 

@@ -1,7 +1,7 @@
-//! The clients, the servers, and what is on its way between them, at one moment of virtual time.
+//! The clients, the servers, and the messages between them, at one moment of virtual time.
 //!
-//! A [`Network`] changes only when its driver makes the next [`SimEvent`] happen or when a handle
-//! of the user acts on it. It never waits and has no clock.
+//! A [`Network`] changes only when its driver applies the next [`SimEvent`] or when a public handle
+//! acts on it. It never waits and has no clock.
 
 pub(crate) mod calls;
 pub(crate) mod client;
@@ -30,7 +30,7 @@ use crate::network::options::SimOptions;
 use crate::record::{Content, Entry, Event, Log};
 use crate::server::primaries::Servers;
 
-/// All that changes in a simulation.
+/// The state of a simulation.
 pub(crate) struct Network {
     pub(crate) options: SimOptions,
     pub(crate) choices: Choices,
@@ -40,7 +40,7 @@ pub(crate) struct Network {
     pub(crate) clients: Vec<Client>,
     pub(crate) calls: Calls,
     pub(crate) queue: EventQueue<SimEvent>,
-    /// Who subscribes to a session's channel.
+    /// The subscriptions at the server.
     pub(crate) channels: BTreeSet<(SessionId, ClientIndex, u64)>,
     pub(crate) wakers: Wakers,
     pub(crate) wakes: Wakes,
@@ -88,7 +88,7 @@ impl Network {
         self.record_of(None, at, client, event);
     }
 
-    /// Records what a message brought.
+    /// Records an event that a message caused.
     pub(crate) fn record_of(
         &mut self,
         message: Option<u64>,
@@ -102,7 +102,7 @@ impl Network {
         self.keep(message, at, client, || event);
     }
 
-    /// Writes into the log, if one is kept.
+    /// Adds an event to the log, if there is one.
     pub(crate) fn keep(
         &mut self,
         message: Option<u64>,
@@ -122,7 +122,7 @@ impl Network {
         });
     }
 
-    /// Notes in the log that a message sets out; returns its number.
+    /// Logs that a message is sent, and returns its number.
     pub(crate) fn note_sent(&mut self, at: Duration, client: ClientIndex, content: Content) -> u64 {
         if !self.log.is_kept() {
             return 0;

@@ -1,4 +1,4 @@
-//! Watching a run from outside of it, on the true timeline.
+//! The observer of a run.
 
 use std::time::Duration;
 
@@ -7,13 +7,41 @@ use leasehold_api::{Key, Stamp};
 
 use crate::record::{Answer, Event};
 
-/// Sees all that happens in a simulation, at the moment when it happens, and for less than a log
-/// costs.
+/// Observes all events of a simulation as they happen. It costs less than a log.
 ///
-/// It is called while the simulation is locked: it must not use the server or its clients.
+/// [`SimServer::observe`](crate::SimServer::observe) sets it. Its methods are called while the
+/// simulation is locked, so they must not use the server or its clients: that deadlocks.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+///
+/// use leasehold_api::LockClient;
+/// use leasehold_sim::{Execution, Observer, SimServer};
+///
+/// /// Counts the commands that the server executes.
+/// struct Counter(Arc<AtomicUsize>);
+///
+/// impl Observer for Counter {
+///     fn executed(&mut self, _: &Execution<'_>) {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), leasehold_api::Error> {
+/// let (server, commands) = (SimServer::new(1), Arc::default());
+/// server.observe(Counter(Arc::clone(&commands)));
+/// let locks = LockClient::new(server.client("a"));
+/// locks.mutex("job")?.lock().await?.release().await?;
+/// assert_eq!(commands.load(Ordering::Relaxed), 2); // an acquire and a release
+/// # Ok(())
+/// # }
+/// ```
 pub trait Observer: Send {
-    /// The server is about to execute a command; this is under its key: `None` if nothing is, or a
-    /// foreign value. [`executed`](Self::executed) follows.
+    /// The server is about to execute a command on `key`; [`executed`](Self::executed) follows.
+    /// `state` is `None` if the key doesn't exist or has a foreign value. The default does nothing.
     fn executes(&mut self, key: &Key, state: Option<&State>) {
         let _ = (key, state);
     }
@@ -21,8 +49,9 @@ pub trait Observer: Send {
     /// The server executed a command.
     fn executed(&mut self, execution: &Execution<'_>);
 
-    /// Anything else happened; to the client of this index, if to one. Clients are numbered in the
-    /// order in which they were made.
+    /// Any other event happened, at virtual time `at` since the start of the simulation. `client`
+    /// is the [index](crate::SimBackend::index) of the client that the event belongs to. The
+    /// default does nothing.
     fn event(&mut self, at: Duration, client: Option<usize>, event: &Event) {
         let _ = (at, client, event);
     }
@@ -32,26 +61,27 @@ pub trait Observer: Send {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Execution<'a> {
-    /// When the client sent it, since the start of the simulation.
+    /// When the client sent the request, in virtual time since the start of the simulation.
     pub sent: Duration,
-    /// When it was executed.
+    /// When the server executed the command, in virtual time since the start of the simulation.
     pub at: Duration,
-    /// Whose command it was: clients are numbered in the order in which they were made.
+    /// The [index](crate::SimBackend::index) of the client.
     pub client: usize,
-    /// On which key.
+    /// The key.
     pub key: &'a Key,
-    /// What was asked.
+    /// The command.
     pub command: &'a Command,
-    /// When, and on which server's clock.
+    /// The time of the server's clock.
     pub stamp: Stamp,
-    /// What was answered.
+    /// The server's answer.
     pub answer: &'a Answer,
-    /// Who was told what.
+    /// The messages to sessions that the command caused.
     pub messages: &'a [Message],
-    /// How many commands the call carried, this one included.
+    /// The number of commands in the call, including this one.
     pub together: usize,
     /// Whether this was the second delivery of a duplicated request.
     pub again: bool,
-    /// What is left under the key; `None` if nothing is, or a foreign value.
+    /// The state of the key after the command; `None` if the key doesn't exist or has a foreign
+    /// value.
     pub state: Option<&'a State>,
 }

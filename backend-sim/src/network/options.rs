@@ -1,4 +1,4 @@
-//! How a simulation is set up.
+//! The options of a simulation.
 
 use std::time::Duration;
 
@@ -7,7 +7,9 @@ use leasehold_api::machine::Settings;
 use crate::engine::choices::Choices;
 use crate::engine::tape::Site;
 
-/// How long a message takes from a client to the server, or back.
+/// The latency of a message, in one direction between a client and the server.
+///
+/// Timers have a resolution of 1 ms, so arrival times are rounded up to whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     min: Duration,
@@ -16,10 +18,10 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Messages take no time; several at the same instant are still ordered by the seed.
+    /// Messages take no time. The seed still decides the order of messages at the same instant.
     pub const ZERO: Self = Self::fixed(Duration::ZERO);
 
-    /// Every message takes this long.
+    /// Returns a latency that is the same for every message.
     pub const fn fixed(latency: Duration) -> Self {
         Self {
             min: latency,
@@ -27,17 +29,30 @@ impl Latency {
         }
     }
 
-    /// Each message takes `min` plus a whole number of milliseconds drawn from the seed, at most
-    /// up to `max`. The coarse grid lets events of different clients meet at the same instant,
-    /// where the interesting orders are.
+    /// Returns a latency from `min` to `max`. Each message takes `min` plus a random number of
+    /// whole milliseconds.
+    ///
+    /// On this coarse grid, events of different clients often happen at the same instant, so that
+    /// their order varies.
     ///
     /// # Panics
-    /// If `max` is less than `min`, or more than 49 days more.
+    /// Panics if `max` is less than `min`, or if they differ by more than 49 days.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_sim::{Latency, SimOptions};
+    ///
+    /// let latency = Latency::between(Duration::from_millis(1), Duration::from_millis(4));
+    /// let options = SimOptions::new(7).with_latency(latency);
+    /// # let _ = options;
+    /// ```
     #[track_caller]
     pub fn between(min: Duration, max: Duration) -> Self {
         assert!(
             min <= max,
-            "the shortest latency, {min:?}, is longer than the longest, {max:?}"
+            "the minimum latency, {min:?}, is greater than the maximum, {max:?}"
         );
         match u32::try_from((max - min).as_millis()) {
             Ok(spread_ms) => Self { min, spread_ms },
@@ -51,7 +66,7 @@ impl Latency {
     }
 }
 
-/// Settings of a [`SimServer`](crate::SimServer).
+/// The options of a [`SimServer`](crate::SimServer) or a [`Simulation`](crate::Simulation).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SimOptions {
@@ -65,8 +80,8 @@ pub struct SimOptions {
 }
 
 impl SimOptions {
-    /// Defaults: 1 ms in each direction, the product's own spans, the last 100,000 entries of the
-    /// log kept, choices recorded.
+    /// Creates the default options with this seed: a latency of 1 ms in each direction, the default
+    /// [`Settings`], a log of the last 100,000 entries, recorded choices, and no journal.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -79,53 +94,57 @@ impl SimOptions {
         }
     }
 
-    /// The same with another latency for all clients.
+    /// Sets the latency of all clients. [`SimBackend::set_latency`](crate::SimBackend::set_latency)
+    /// changes it for one.
     #[must_use]
     pub const fn with_latency(mut self, latency: Latency) -> Self {
         self.latency = latency;
         self
     }
 
-    /// The same with other spans of the state machine.
+    /// Sets the durations of the state machine, such as the delivery window.
     #[must_use]
     pub const fn with_settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// The same with another number of log entries kept; the oldest are dropped first. With 0 the
-    /// log costs nothing.
+    /// Sets the maximum number of log entries, and of messages. The oldest are dropped first. With
+    /// 0, nothing is logged, which makes runs faster.
     #[must_use]
     pub const fn with_log_limit(mut self, entries: usize) -> Self {
         self.log_limit = entries;
         self
     }
 
-    /// How many log entries are kept at most; 0 if no log is kept.
+    /// Returns the maximum number of log entries.
     pub const fn log_limit(&self) -> usize {
         self.log_limit
     }
 
-    /// The same with the choices of the run kept, or not, as a [`Tape`](crate::Tape); they are by
-    /// default, 12 bytes for each.
+    /// Sets whether the choices of the run are recorded as a [`Tape`](crate::Tape). By default,
+    /// they are; each takes 12 bytes.
     #[must_use]
     pub const fn with_recording(mut self, recording: bool) -> Self {
         self.recording = recording;
         self
     }
 
-    /// The same with so many of the latest commands remembered, so that a restart or a fail-over
-    /// can lose them ([`Data::AllBut`](crate::Data::AllBut)); none by default, because it costs a
-    /// copy of the key's state for each command.
+    /// Sets the size of the journal: how many of the latest commands a restart or a failover can
+    /// lose ([`Data::AllBut`](crate::Data::AllBut),
+    /// [`SimServer::fail_over`](crate::SimServer::fail_over)). The default is 0, because the
+    /// journal copies the key's state for each command.
     #[must_use]
     pub const fn with_journal(mut self, commands: usize) -> Self {
         self.journal = commands;
         self
     }
 
-    /// The same with calls that take no time and are one event each: the request arrives, is
-    /// executed, and the reply and all pushes are there, unless a fault is injected. For
-    /// [exhaustive](crate::Simulation::run_all) searches; latencies do not matter then.
+    /// Sets whether each call is one event that takes no time. By default, it isn't.
+    ///
+    /// The request arrives and is executed, and the reply and all pushes arrive, in one event.
+    /// Latencies have no effect. An injected fault makes a call take time again. Use this option
+    /// for [exhaustive searches](crate::Simulation::run_all).
     #[must_use]
     pub const fn with_atomic_calls(mut self, atomic: bool) -> Self {
         self.atomic_calls = atomic;

@@ -19,7 +19,7 @@ use crate::record::{Answer, Call, Content, Event, Fate, Fault};
 use crate::server::primaries::Server;
 
 impl Network {
-    pub(crate) fn happen(&mut self, now: Duration, event: SimEvent) {
+    pub(crate) fn apply(&mut self, now: Duration, event: SimEvent) {
         let (kind, client) = match event {
             SimEvent::Timer(waiter) => {
                 self.wakes.add(waiter);
@@ -117,7 +117,7 @@ impl Network {
         self.clients[client].latency.draw(&mut self.choices)
     }
 
-    /// Sends to the server; a message that is held up by `late` is overtaken by those after it.
+    /// Sends a message to the server. Later messages overtake one that is delayed by `late`.
     pub(crate) fn send_to_server(
         &mut self,
         now: Duration,
@@ -143,7 +143,7 @@ impl Network {
         }
     }
 
-    /// Sends to a client; a message that is held up by `late` is overtaken by those after it.
+    /// Sends a message to a client. Later messages overtake one that is delayed by `late`.
     pub(crate) fn send_to_client(
         &mut self,
         now: Duration,
@@ -168,8 +168,8 @@ impl Network {
         }
     }
 
-    /// Sends a request, and lets somebody wait for the reply. The returned name of the call is good
-    /// until it is [forgotten](Self::forget).
+    /// Sends a request and registers a waker for the reply. The returned id is valid until
+    /// [`forget`](Self::forget).
     pub(crate) fn send(
         &mut self,
         now: Duration,
@@ -227,8 +227,8 @@ impl Network {
         self.record_of(Some(arrival.message), now, Some(arrival.client), event);
     }
 
-    /// The outcome of a call, which is then [forgotten](Self::forget). Returns too who is to be
-    /// dropped where it does no harm.
+    /// Returns the outcome of a call and [forgets](Self::forget) the call, or registers the waker.
+    /// Also returns the previous waker, which the caller must drop outside the lock.
     pub(crate) fn poll_call(
         &mut self,
         id: CallId,
@@ -243,7 +243,7 @@ impl Network {
         (poll, waiter)
     }
 
-    /// Nobody waits for this call any more.
+    /// Removes a call. Returns its waker, which the caller must drop outside the lock.
     pub(crate) fn forget(&mut self, id: CallId) -> Option<Wakeup> {
         let (timeout, waiter) = self.calls.forget(id);
         if let Some(timeout) = timeout {
@@ -274,7 +274,7 @@ impl Network {
     fn arrive(&mut self, now: Duration, mut arrival: Box<Arrival>) {
         let client = arrival.client;
         if arrival.again {
-            // A second delivery is the client library's own: it goes to whatever server there is.
+            // The client's library sends the second delivery, to its current server.
             arrival.process = self.server_of(client).process;
         }
         let isolated = self.clients[client].isolated;
@@ -303,7 +303,7 @@ impl Network {
         }
     }
 
-    /// Sends the reply, and the pushes that the commands caused.
+    /// Sends the reply and the pushes of a request.
     fn respond(
         &mut self,
         now: Duration,
@@ -370,7 +370,7 @@ impl Network {
                 self.record_of(Some(arrival.message), now, client, Event::Hello { stamp });
             }
             Request::Listen(subscription) => {
-                // Unless the client has gone over to another server meanwhile.
+                // The client may have moved to another server.
                 if on_old == self.clients[arrival.client].on_old {
                     self.subscribe(now, arrival.client, *subscription);
                 }
@@ -527,7 +527,7 @@ fn notification(payload: Payload, stamp: Stamp) -> Notification {
     }
 }
 
-/// What matters of an answer, for the hash of a run.
+/// Returns what the hash of a run covers of an answer.
 fn summary(answer: &Answer) -> u64 {
     let Answer::Reply(reply) = answer else {
         return 1;
@@ -541,7 +541,7 @@ fn summary(answer: &Answer) -> u64 {
         Reply::Acquire(AcquireReply::Queued(queued)) | Reply::Poll(PollReply::Queued(queued)) => {
             3 ^ u64::from(queued.ahead) << 32 ^ time(queued.poll_after)
         }
-        Reply::Acquire(AcquireReply::Contended(held)) => 4 ^ time(held.retry_after),
+        Reply::Acquire(AcquireReply::Contended(contention)) => 4 ^ time(contention.retry_after),
         Reply::Acquire(AcquireReply::Refused(_)) => 5,
         Reply::Poll(PollReply::Gone(reason)) => 6 ^ (*reason as u64) << 8,
         Reply::Renew(RenewReply::Renewed { token, remaining }) => {

@@ -1,26 +1,28 @@
-//! The data that a server has or lacks after a restart or a failover.
+//! The data that a server keeps or loses in a restart or a failover.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a server has after a restart.
+/// What a server keeps in a [restart](crate::SimServer::restart).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// All that it had.
+    /// All data.
     Kept,
-    /// Nothing.
+    /// No data.
     Lost,
-    /// All but what was written last, as with a log that is flushed now and then.
+    /// All data except the latest writes, as with a log that is flushed at intervals. Needs a
+    /// [journal](crate::SimOptions::with_journal).
     AllBut(Tail),
 }
 
-/// What was written last.
+/// The latest writes of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// By so many commands, as far back as the
-    /// [journal](crate::SimOptions::with_journal) goes.
+    /// The writes of the last commands, at most as many as the
+    /// [journal](crate::SimOptions::with_journal) has.
     Commands(usize),
-    /// In so much time, as far back as the journal goes.
+    /// The writes of the last commands in this much virtual time, at most as many as the journal
+    /// has.
     Last(Duration),
 }
 

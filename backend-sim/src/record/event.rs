@@ -8,19 +8,19 @@ use leasehold_api::{ClockId, Key, Notification, SessionId, Stamp};
 
 use crate::record::{Data, Fault, Tail};
 
-/// What the server answered to a command.
+/// The server's answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What the state machine said.
+    /// The reply of the state machine.
     Reply(machine::Reply),
-    /// Something else lives under the key: its type.
+    /// The key has a foreign value of this type.
     Foreign(String),
 }
 
-/// What a call to the server was.
+/// The kind of a call to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "each is the backend method of its name")]
+#[expect(missing_docs, reason = "each is named after a backend method")]
 pub enum Call {
     Hello,
     Listen,
@@ -33,49 +33,49 @@ pub enum Call {
     ForceRelease,
 }
 
-/// One thing that happened.
+/// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When, since the start of the simulation.
+    /// Virtual time since the start of the simulation.
     pub at: Duration,
-    /// To which client, if to one.
+    /// The name of the client that the event belongs to; `None` for the server.
     pub client: Option<Arc<str>>,
-    /// Number of the [`Message`](crate::Message) that brought it, if one did.
+    /// Number of the [`Message`](crate::Message) that caused the event, if one did.
     pub message: Option<u64>,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// What happened.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The server read its clock for the client.
+    /// The server answered a hello.
     Hello {
-        /// What it showed.
+        /// The time of the server's clock.
         stamp: Stamp,
     },
     /// The server executed a command of the client.
     Executed {
-        /// On which key.
+        /// The key.
         key: Key,
-        /// What was asked.
+        /// The command.
         command: Box<Command>,
-        /// When, on the server's clock.
+        /// The time of the server's clock.
         stamp: Stamp,
-        /// What was answered.
+        /// The server's answer.
         answer: Answer,
         /// Whether this was the second delivery of a duplicated request.
         again: bool,
     },
-    /// A subscription to a session's channel stands at the server.
+    /// The server added a subscription to a session's channel.
     Subscribed {
         /// Whose channel.
         session: SessionId,
         /// At which server: whose clock.
         clock: ClockId,
     },
-    /// One is gone.
+    /// The server removed a subscription.
     Unsubscribed {
         /// Whose channel.
         session: SessionId,
@@ -84,45 +84,46 @@ pub enum Event {
     },
     /// The client received a notification.
     Notified {
-        /// Which.
+        /// The notification.
         notification: Notification,
     },
-    /// A fault that was injected came to pass.
+    /// An injected fault happened.
     Fault {
-        /// Which.
+        /// The fault.
         fault: Fault,
-        /// In which call; `None` for one of a push.
+        /// The call that it affected; `None` for a push.
         call: Option<Call>,
-        /// On which key.
+        /// The first key of the call, if it has one.
         key: Option<Key>,
     },
-    /// A call ended without an answer of the state machine.
+    /// A call returned an error.
     Failed {
-        /// Which.
+        /// The call.
         call: Call,
-        /// The error.
+        /// The message of the error.
         error: String,
     },
-    /// A request reached no server: it was stopped, or not the one that the request was sent to.
+    /// A request reached no server, because the client was isolated or the server that it was sent
+    /// to had stopped.
     Undelivered {
-        /// Which.
+        /// The call.
         call: Call,
     },
-    /// What the code under test said about itself.
+    /// A note of the code under test ([`SimBackend::note`](crate::SimBackend::note)).
     Note {
-        /// Its words.
+        /// The text.
         text: String,
     },
-    /// Something was done to the client.
+    /// The test, or a fault mix, acted on the client.
     Client(ClientEvent),
-    /// Something was done to the server.
+    /// The test, or a fault mix, acted on the server.
     Server(ServerEvent),
 }
 
-/// What a test does to a client.
+/// An action on a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "each is the method of its name")]
+#[expect(missing_docs, reason = "each is named after its method")]
 pub enum ClientEvent {
     Paused,
     Resumed,
@@ -135,52 +136,52 @@ pub enum ClientEvent {
     ClockJumped { by: Duration },
 }
 
-/// What a test does to the server.
+/// An action on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerEvent {
-    /// Its process ended.
+    /// The server stopped.
     Stopped,
-    /// Another process started.
+    /// The server started.
     Started {
-        /// With what data.
+        /// The data that it kept.
         data: Data,
     },
-    /// Its clock was set.
+    /// The server's clock was stepped.
     ClockStepped {
-        /// Which way.
+        /// Whether it was stepped forward or back.
         forward: bool,
-        /// How far.
+        /// The size of the step.
         by: Duration,
     },
-    /// A value of another program was written under a key.
+    /// A foreign value replaced a key.
     ForeignPlanted {
-        /// Where.
+        /// The key.
         key: Key,
-        /// Its type.
+        /// The type of the value.
         found: String,
     },
-    /// A replica took its place.
+    /// The server failed over to a replica.
     FailedOver {
-        /// What the replica did not have.
+        /// The writes that the replica lacked.
         lost: Tail,
     },
-    /// A replica became a primary beside it.
+    /// A replica became a second primary.
     Split {
-        /// What the replica did not have.
+        /// The writes that the replica lacked.
         lost: Tail,
-        /// Clients that the old primary goes on serving.
+        /// Names of the clients that the old primary still serves.
         staying: Vec<String>,
     },
-    /// The old of two primaries gave up.
+    /// The old primary was removed.
     Healed,
-    /// It publishes nothing any more, and cannot tell who listens.
+    /// The server stopped publishing, and no longer knows which sessions listen.
     PublishRefused,
-    /// It publishes again.
+    /// The server publishes again.
     PublishAllowed,
-    /// Somebody deleted a key.
+    /// A key was deleted.
     KeyRemoved {
-        /// Which.
+        /// The key.
         key: Key,
     },
 }

@@ -13,7 +13,7 @@ pub(crate) struct Log {
     messages: VecDeque<Message>,
     limit: usize,
     dropped: u64,
-    /// How many messages there have been.
+    /// The number of messages so far.
     sent: u64,
 }
 
@@ -40,7 +40,7 @@ impl Log {
         }
     }
 
-    /// Keeps a message that was just sent; returns its number.
+    /// Adds a message that was just sent, and returns its number.
     pub(crate) fn sent(&mut self, sent: Duration, client: Arc<str>, content: Content) -> u64 {
         let number = self.sent;
         self.sent += 1;
@@ -57,7 +57,7 @@ impl Log {
         number
     }
 
-    /// Notes what became of a message.
+    /// Sets the fate of a message.
     pub(crate) fn ended(&mut self, number: u64, fate: Fate) {
         let first = self.messages.front().map_or(self.sent, |m| m.number);
         let index = number
@@ -76,7 +76,7 @@ impl Log {
         self.entries.iter()
     }
 
-    /// How many entries were dropped for the limit.
+    /// Returns the number of entries that were dropped because of the limit.
     pub(crate) const fn dropped(&self) -> u64 {
         self.dropped
     }

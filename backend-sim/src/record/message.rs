@@ -1,4 +1,4 @@
-//! Messages between clients and the server, as they are recorded.
+//! The recorded messages between clients and the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,44 +7,45 @@ use leasehold_api::Notification;
 
 use crate::record::Call;
 
-/// Something that was sent between a client and the server.
+/// A message between a client and the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Which: messages are numbered from 0, in the order in which they were sent.
+    /// Messages are numbered from 0, in the order in which they were sent.
     pub number: u64,
-    /// From or to which client.
+    /// The name of the client that sent or received it.
     pub client: Arc<str>,
-    /// What it was.
+    /// The content.
     pub content: Content,
-    /// When it was sent, since the start of the simulation.
+    /// When the message was sent, in virtual time since the start of the simulation.
     pub sent: Duration,
-    /// What became of it.
+    /// What happened to the message.
     pub fate: Fate,
 }
 
-/// What a message was.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Content {
     /// A request of a client.
     Request {
-        /// For what.
+        /// The call.
         call: Call,
-        /// Whether the client's library sent it a second time by itself.
+        /// Whether this is the second delivery of a [duplicated](crate::Fault::DuplicateRequest)
+        /// request.
         again: bool,
     },
     /// The server's reply to a request.
     Reply {
-        /// For what.
+        /// The call.
         call: Call,
         /// Number of the request's message.
         to: u64,
     },
-    /// What the server pushed to a client that listens.
+    /// A push to a client that listens.
     Push {
-        /// What it says.
+        /// The notification.
         notification: Notification,
-        /// Number of the request's message that caused it, if one did.
+        /// Number of the request's message that caused the push, if one did.
         cause: Option<u64>,
     },
     /// A client unsubscribes.
@@ -52,19 +53,19 @@ pub enum Content {
 }
 
 impl Content {
-    /// Whether it goes from the client to the server.
+    /// Returns whether the message goes from the client to the server.
     pub const fn is_to_server(&self) -> bool {
         matches!(self, Self::Request { .. } | Self::Unlisten)
     }
 }
 
-/// What became of a message.
+/// What happened to a message. The times are virtual, since the start of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It had not arrived when the log was read.
+    /// The message was still in flight when the log was read.
     UnderWay,
-    /// It arrived.
+    /// The message arrived at this time.
     Arrived(Duration),
-    /// It was lost, or reached nobody who wanted it.
+    /// The message was lost at this time, or its receiver no longer waited for it.
     Lost(Duration),
 }

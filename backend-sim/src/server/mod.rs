@@ -1,4 +1,5 @@
-//! The simulated lock server: pure and synchronous, driven from outside with the virtual time.
+//! The simulated lock server. It is pure and synchronous, and gets the virtual time from its
+//! caller.
 
 pub(crate) mod primaries;
 mod replay;

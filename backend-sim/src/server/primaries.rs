@@ -8,11 +8,11 @@ use leasehold_api::machine::Settings;
 use crate::record::{Data, ServerEvent, Tail};
 use crate::server::store::Store;
 
-/// A server's process, or none while it is down.
+/// A server, whose process runs unless it is down.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) store: Store,
-    /// Its number: what was sent to one process does not reach the next.
+    /// Number of the process. Messages to one process don't reach the next.
     pub(crate) process: u64,
     pub(crate) up: bool,
 }
@@ -21,9 +21,9 @@ pub(crate) struct Server {
 #[derive(Debug)]
 pub(crate) struct Servers {
     pub(crate) primary: Server,
-    /// A primary that has not noticed that it was replaced.
+    /// The old primary, during a split.
     pub(crate) old: Option<Box<Server>>,
-    /// How many clocks there have been.
+    /// The number of clocks so far.
     clocks: u64,
     processes: u64,
 }
@@ -42,7 +42,7 @@ impl Servers {
         }
     }
 
-    /// The server of clients that stayed with the old one, or that of all others.
+    /// Returns the old primary for a client that stayed with it, or else the primary.
     pub(crate) fn of(&mut self, on_old: bool) -> &mut Server {
         match &mut self.old {
             Some(old) if on_old => old,
@@ -50,7 +50,7 @@ impl Servers {
         }
     }
 
-    /// The server that a process is, unless it has ended.
+    /// Returns the server of a process that has not ended.
     pub(crate) fn at(&mut self, process: u64) -> Option<&mut Server> {
         let servers = std::iter::once(&mut self.primary).chain(self.old.as_deref_mut());
         servers.into_iter().find(|server| server.process == process)
@@ -60,7 +60,7 @@ impl Servers {
         self.old.as_ref().is_some_and(|old| old.process == process)
     }
 
-    /// The data of the server with this clock, or else of the primary.
+    /// Returns the data of the server with this clock, or else of the primary.
     pub(crate) fn by_clock(&mut self, clock: ClockId) -> &mut Store {
         match &mut self.old {
             Some(old) if old.store.clock() == clock => &mut old.store,
@@ -68,12 +68,12 @@ impl Servers {
         }
     }
 
-    /// How many commands that is at this time.
+    /// Converts a tail to a number of commands.
     pub(crate) fn resolve(&self, now: Duration, tail: Tail) -> Tail {
         Tail::Commands(self.primary.store.tail(now, tail))
     }
 
-    /// Does what happened.
+    /// Applies an event.
     pub(crate) fn apply(&mut self, event: &ServerEvent) {
         match event {
             ServerEvent::Stopped => {

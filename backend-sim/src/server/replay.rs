@@ -1,14 +1,34 @@
-//! Executing a log again.
+//! The replay of a log.
 
 use leasehold_api::machine::Settings;
 
 use crate::record::{Answer, Entry, Event};
 use crate::server::primaries::Servers;
 
-/// Executes the commands of a complete log on fresh servers, and compares the answers.
+/// Executes the commands of a complete log again, on new servers, and compares the answers.
+///
+/// `settings` must be those of the run
+/// ([`SimOptions::with_settings`](crate::SimOptions::with_settings)).
 ///
 /// # Errors
-/// The first entry whose replay answered otherwise, and that answer.
+/// Returns the first entry that has another answer or stamp in the replay, and the answer of the
+/// replay.
+///
+/// # Examples
+/// ```
+/// use leasehold_api::LockClient;
+/// use leasehold_api::machine::Settings;
+/// use leasehold_sim::{SimServer, replay};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), leasehold_api::Error> {
+/// let server = SimServer::new(1);
+/// let locks = LockClient::new(server.client("a"));
+/// locks.mutex("job")?.lock().await?.release().await?;
+/// assert!(replay(Settings::default(), &server.log()).is_ok());
+/// # Ok(())
+/// # }
+/// ```
 pub fn replay(settings: Settings, entries: &[Entry]) -> Result<(), Box<(Entry, Answer)>> {
     let mut servers = Servers::new(settings, usize::MAX);
     for entry in entries {

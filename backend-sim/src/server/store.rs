@@ -1,4 +1,4 @@
-//! The data of one simulated lock server. It is pure and synchronous and has no clock.
+//! The data of one simulated lock server. It is pure and synchronous, and has no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use leasehold_api::{ClockId, InspectReply, Key, ServerTime, SessionId, Stamp};
 
 use crate::record::{Answer, ServerEvent, Tail};
 
-/// The server's clock at the start of a simulation: a round number of microseconds, so that the
-/// time of a grant can be read off its token (1000000002500000 is 2.5 s after the start).
+/// The server's clock at the start of a simulation. It is a round number of microseconds, so that a
+/// token shows the time of its grant: 1000000002500000 is 2.5 s after the start.
 const EPOCH: ServerTime = ServerTime::from_micros(1_000_000_000_000_000);
 
-/// What lives under a key.
+/// The value of a key.
 #[derive(Clone, Debug)]
 enum Slot {
     Lock(Box<State>),
@@ -25,26 +25,26 @@ enum Slot {
 
 /// One lock server, in memory.
 ///
-/// It is driven from outside: every change of it is a call with the virtual time, in an order
-/// that the log keeps, so that the log replayed gives the same answers.
+/// Every change is a call with the virtual time, in the order of the log. So a replay of the log
+/// gives the same answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     settings: Settings,
     clock: ClockId,
-    /// How far its clock has been stepped, forward and back.
+    /// The total steps of the clock, forward and back.
     stepped: (Duration, Duration),
     slots: BTreeMap<Key, Slot>,
-    /// How many subscriptions there are to each session's channel.
+    /// The number of subscriptions to each session's channel.
     listeners: BTreeMap<SessionId, u32>,
-    /// Whether it refuses to publish, and so cannot tell who listens.
+    /// Whether the server publishes nothing, and doesn't know which sessions listen.
     mute: bool,
-    /// What the latest commands found, oldest first.
+    /// What the latest commands replaced, oldest first.
     journal: VecDeque<Undo>,
-    /// How many of them are remembered.
+    /// The maximum length of the journal.
     journal_limit: usize,
 }
 
-/// What was under a key before a command.
+/// The value of a key before a command.
 #[derive(Clone, Debug)]
 struct Undo {
     at: Duration,
@@ -52,7 +52,7 @@ struct Undo {
     before: Option<Slot>,
 }
 
-/// What a step of the store answered, and whom it told what.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Executed {
     pub(crate) stamp: Stamp,
@@ -78,7 +78,7 @@ impl Store {
         self.clock
     }
 
-    /// What the server's clock shows.
+    /// Returns the time of the server's clock.
     pub(crate) fn stamp(&self, elapsed: Duration) -> Stamp {
         let (forward, back) = self.stepped;
         let shown = (Duration::from_micros(EPOCH.as_micros()) + elapsed + forward)
@@ -147,7 +147,7 @@ impl Store {
         }
     }
 
-    /// How many commands a tail has at this time.
+    /// Returns the number of commands of a tail.
     pub(crate) fn tail(&self, now: Duration, tail: Tail) -> usize {
         match tail {
             Tail::Commands(n) => n.min(self.journal.len()),
@@ -159,7 +159,7 @@ impl Store {
         }
     }
 
-    /// Takes back the latest commands.
+    /// Undoes the latest commands.
     pub(crate) fn lose(&mut self, tail: Tail) {
         let now = self.journal.back().map_or(Duration::ZERO, |undo| undo.at);
         for _ in 0..self.tail(now, tail) {
@@ -173,7 +173,7 @@ impl Store {
         }
     }
 
-    /// Another process goes on with the data, with another clock, and nobody subscribes yet.
+    /// Starts a new process on the data, with another clock and without subscriptions.
     pub(crate) fn start(&mut self, clock: ClockId) {
         self.clock = clock;
         self.listeners.clear();
@@ -201,7 +201,7 @@ impl Store {
         }
     }
 
-    /// Whether nobody hears what it tells.
+    /// Returns whether the server publishes nothing.
     pub(crate) const fn is_mute(&self) -> bool {
         self.mute
     }
@@ -210,7 +210,7 @@ impl Store {
         self.listeners.get(&session).copied().unwrap_or(0)
     }
 
-    /// Does what happened to the data or the clock.
+    /// Applies an event to the data or the clock.
     pub(crate) fn apply(&mut self, event: &ServerEvent) {
         match event {
             ServerEvent::ClockStepped { forward: true, by } => self.stepped.0 += *by,
@@ -227,11 +227,11 @@ impl Store {
             | ServerEvent::Started { .. }
             | ServerEvent::FailedOver { .. }
             | ServerEvent::Split { .. }
-            | ServerEvent::Healed => unreachable!("this is done to processes, not to data"),
+            | ServerEvent::Healed => unreachable!("these events affect processes, not data"),
         }
     }
 
-    /// What is left under a key.
+    /// Returns the state of a key that is a lock.
     pub(crate) fn state(&self, key: &Key) -> Option<&State> {
         match self.slots.get(key)? {
             Slot::Lock(state) => Some(state),
@@ -239,7 +239,7 @@ impl Store {
         }
     }
 
-    /// What was planted under a key, if it is still there.
+    /// Returns the type of a foreign value.
     pub(crate) fn foreign(&self, key: &Key) -> Option<String> {
         match self.slots.get(key) {
             Some(Slot::Foreign(found)) => Some(found.clone()),
@@ -247,7 +247,7 @@ impl Store {
         }
     }
 
-    /// The keys at which somebody holds or waits, and how they stand.
+    /// Returns the keys that have holders or waiters, with their states.
     pub(crate) fn busy(&self, elapsed: Duration) -> Vec<(Key, InspectReply)> {
         let now = self.stamp(elapsed).at;
         self.slots

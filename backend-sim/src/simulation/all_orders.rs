@@ -1,4 +1,4 @@
-//! Every run of a small scenario, depth first.
+//! All runs of a small scenario, depth first.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -9,14 +9,41 @@ use crate::handle::SimServer;
 use crate::simulation::{RunReport, Simulation};
 
 impl Simulation {
-    /// Runs a scenario once for each sequence of choices at these `sites`, depth first, with 0 at
-    /// all others, until `each` breaks; tells how many runs there were.
+    /// Runs a scenario once for each sequence of choices at `sites`, depth first. Returns the
+    /// number of runs.
     ///
-    /// The number grows with the factorial of what can happen at once: keep the scenario small, and
-    /// use [`SimOptions::with_atomic_calls`](crate::SimOptions::with_atomic_calls). Where tasks
-    /// meet at the server only, their order between two calls does not matter, and
-    /// [`Site::Order`] alone gives every order of their calls; tasks that share memory need
-    /// [`Site::Task`] too. The scheduling is not used.
+    /// Choices at all other sites are 0. `each` gets the report of every run, and ends the search
+    /// when it returns [`ControlFlow::Break`]. This method ignores the scheduling.
+    ///
+    /// The number of runs grows with the factorial of the number of simultaneous events. So keep
+    /// the scenario small, and use
+    /// [`SimOptions::with_atomic_calls`](crate::SimOptions::with_atomic_calls). If tasks interact
+    /// only through the server, [`Site::Order`] alone covers every order of their calls. If they
+    /// share memory, add [`Site::Task`].
+    ///
+    /// # Panics
+    /// Panics if a destructor panics after the end of a run.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::ops::ControlFlow;
+    ///
+    /// use leasehold_sim::{Ending, SimOptions, Simulation, Site};
+    ///
+    /// let mut sums = Vec::new();
+    /// let runs = Simulation::new(SimOptions::new(1)).run_all(
+    ///     &[Site::User],
+    ///     |sim| async move { sim.draw(2) + 2 * sim.draw(2) },
+    ///     |report| {
+    ///         if let Ending::Completed(sum) = report.ending {
+    ///             sums.push(sum);
+    ///         }
+    ///         ControlFlow::Continue(())
+    ///     },
+    /// );
+    /// sums.sort();
+    /// assert_eq!((runs, sums), (4, vec![0, 1, 2, 3]));
+    /// ```
     pub fn run_all<F, S>(
         self,
         sites: &[Site],

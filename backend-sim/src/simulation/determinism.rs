@@ -1,4 +1,4 @@
-//! The determinism check: a run must depend on its seed alone.
+//! The determinism check: a run must depend only on its seed.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -6,11 +6,13 @@ use std::future::Future;
 use crate::handle::SimServer;
 use crate::simulation::{RunReport, Simulation};
 
-/// Does a run twice and compares them: what happened, and what came of it. For tests in a tokio
-/// runtime; one of the simulation's own has [`Simulation::assert_deterministic`].
+/// Runs a tokio test twice and asserts that the events and the results are equal.
 ///
-/// `run` makes a runtime and a server, runs the test in it, and returns the server and its verdict.
+/// `run` creates a runtime and a server, runs the test, and returns the server and a result to
+/// compare. For a scenario on the simulation's own executor, use
+/// [`Simulation::assert_deterministic`].
 ///
+/// # Examples
 /// ```
 /// use leasehold_api::LockClient;
 /// use leasehold_sim::{SimServer, assert_deterministic};
@@ -31,26 +33,26 @@ use crate::simulation::{RunReport, Simulation};
 /// ```
 ///
 /// # Panics
-/// If the runs differ; the message shows the first difference.
+/// Panics if the runs differ. The message shows the first difference.
 #[track_caller]
 pub fn assert_deterministic<T: PartialEq + Debug>(mut run: impl FnMut() -> (SimServer, T)) {
     let mut record = || {
-        let (server, verdict) = run();
-        (server.trace(), server.timeline(), verdict)
+        let (server, result) = run();
+        (server.trace(), server.timeline(), result)
     };
     let (first, second) = (record(), record());
     compare(&first, &second);
 }
 
 impl Simulation {
-    /// Runs a scenario twice and compares the runs: what happened, and how they ended. Returns the
-    /// first.
+    /// Runs a scenario twice and asserts that the events and the endings are equal. Returns the
+    /// report of the first run.
     ///
-    /// What makes them differ is something that does not come from the tape: the order of a
-    /// `HashMap`, `tokio::select!` without `biased;`, a real clock, another thread.
+    /// Two runs differ if something in them does not come from the tape: the order of a `HashMap`,
+    /// `tokio::select!` without `biased;`, a real clock, another thread.
     ///
     /// # Panics
-    /// If the runs differ; the message shows the first difference.
+    /// Panics if the runs differ. The message shows the first difference.
     #[track_caller]
     pub fn assert_deterministic<F>(self, scenario: impl Fn(SimServer) -> F) -> RunReport<F::Output>
     where
@@ -67,8 +69,8 @@ impl Simulation {
     }
 }
 
-/// The first lines in which two timelines differ.
-pub(crate) fn parting<'a>(first: &'a str, second: &'a str) -> Option<(&'a str, &'a str)> {
+/// Returns the first lines that differ between two timelines.
+pub(crate) fn first_difference<'a>(first: &'a str, second: &'a str) -> Option<(&'a str, &'a str)> {
     let (mut left, mut right) = (first.lines(), second.lines());
     let end = "(the end)";
     loop {
@@ -82,12 +84,12 @@ pub(crate) fn parting<'a>(first: &'a str, second: &'a str) -> Option<(&'a str, &
 
 #[track_caller]
 fn compare<T: PartialEq + Debug>(first: &(u64, String, T), second: &(u64, String, T)) {
-    if let Some((one, other)) = parting(&first.1, &second.1) {
-        panic!("the same seed gave two different runs; they part at\n{one}\n{other}");
+    if let Some((one, other)) = first_difference(&first.1, &second.1) {
+        panic!("the same seed gave two different runs; the first difference is\n{one}\n{other}");
     }
     assert!(
         first.2 == second.2,
-        "the same seed gave two different verdicts\n{:?}\n{:?}",
+        "the same seed gave two different results\n{:?}\n{:?}",
         first.2,
         second.2,
     );

@@ -1,4 +1,4 @@
-//! A run of one scenario on the simulation's own executor, and what is done with such runs.
+//! One run of a scenario on the simulation's own executor, and what builds on it.
 
 mod all_orders;
 mod determinism;
@@ -22,17 +22,22 @@ pub use crate::driver::executor::Ending;
 pub use determinism::assert_deterministic;
 pub use report::RunReport;
 
-pub(crate) use determinism::parting;
+pub(crate) use determinism::first_difference;
 
-/// A scenario to be run on an executor of the simulation's own: many times faster than in a tokio
-/// runtime, under any [`Scheduling`], and with every task of it under that scheduling.
+/// Runs a scenario once, on the simulation's own executor.
 ///
-/// The scenario gets a [`SimServer`], makes clients, and starts tasks with
-/// [`SimServer::spawn`]; it sleeps with [`SimServer::sleep`] or the
-/// [`Runtime`](leasehold_api::Runtime) of a client. **Nothing in it may need a tokio runtime**:
-/// `tokio::time` and `tokio::spawn` panic there. Code that does runs in a tokio test, with
+/// This is several times faster than a tokio test. The [`Scheduling`] decides the order of all
+/// tasks and events, and the result is a report instead of a panic.
+///
+/// A scenario is a function from a [`SimServer`] to a future. It creates clients, spawns tasks with
+/// [`SimServer::spawn`], and sleeps with [`SimServer::sleep`] or the
+/// [`Runtime`](leasehold_api::Runtime) of a client.
+///
+/// **Nothing in a scenario may need a tokio runtime.** `tokio::time` and `tokio::spawn` panic
+/// there; `tokio::select!` and `tokio::sync` work. Code that needs tokio runs in a tokio test, with
 /// [`SimServer::new`].
 ///
+/// # Examples
 /// ```
 /// use std::time::Duration;
 ///
@@ -68,7 +73,8 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// A run under [`Scheduling::Random`], of at most a day of virtual time and 10 million steps.
+    /// Creates a simulation with [`Scheduling::Random`]. It may take a day of virtual time and 10
+    /// million steps.
     pub const fn new(options: SimOptions) -> Self {
         Self {
             options,
@@ -83,22 +89,25 @@ impl Simulation {
         self.options.seed
     }
 
-    /// The same with its choices made in another way.
+    /// Sets how the run makes its choices. The default is [`Scheduling::Random`].
     #[must_use]
     pub fn with_scheduling(mut self, scheduling: Scheduling) -> Self {
         self.scheduling = scheduling;
         self
     }
 
-    /// The same with another limit to its virtual time.
+    /// Sets the maximum virtual time. The default is one day. A run that exceeds it ends with
+    /// [`Ending::TimeLimit`].
     #[must_use]
     pub const fn with_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// The same with another limit to its steps: a step is a task that runs until it waits, or an
-    /// event.
+    /// Sets the maximum number of steps. The default is 10 million. A run that exceeds it ends with
+    /// [`Ending::StepLimit`].
+    ///
+    /// A step is one poll of a task, one event, or one movement of the clock.
     #[must_use]
     pub const fn with_step_limit(mut self, steps: u64) -> Self {
         self.step_limit = steps;
@@ -107,17 +116,29 @@ impl Simulation {
 
     /// Ends the run with [`Ending::Stopped`] before the next step once `decided` is true.
     ///
-    /// Set it when the rest of the run no longer matters, for example at the first broken promise.
+    /// Set it when the rest of the run no longer matters, for example in an
+    /// [`Observer`](crate::Observer) that has found an error.
     #[must_use]
     pub fn with_stop(mut self, decided: Arc<AtomicBool>) -> Self {
         self.decided = Some(decided);
         self
     }
 
-    /// Runs a scenario until its future completes; tasks that it left running are dropped then.
+    /// Runs a scenario until its future completes. Tasks that still run are then dropped.
+    ///
+    /// A panic of the scenario or of a task is reported as [`Ending::Panicked`].
     ///
     /// # Panics
-    /// Not when the scenario does: that is an [`Ending`].
+    /// Panics if a destructor panics after the end of the run.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_sim::{Ending, SimOptions, Simulation};
+    ///
+    /// let report = Simulation::new(SimOptions::new(1))
+    ///     .run(|_| async { std::future::pending::<()>().await });
+    /// assert_eq!(report.ending, Ending::Deadlock);
+    /// ```
     pub fn run<F, S>(self, scenario: S) -> RunReport<F::Output>
     where
         S: FnOnce(SimServer) -> F,
@@ -132,7 +153,7 @@ impl Simulation {
             stop: self.decided,
         };
         let root = async move { scenario(server).await };
-        // Reported before the destructors, which are no part of the run.
+        // The report comes before the destructors, which are not part of the run.
         execute(&world, root, &limits, |ending, steps| {
             report(&world, ending, steps)
         })

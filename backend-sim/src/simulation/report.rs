@@ -10,26 +10,38 @@ use crate::engine::tape::Tape;
 use crate::history::History;
 use crate::record::{Entry, Log, Message};
 
-/// What became of a run.
+/// The report of a run on the simulation's own executor.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_sim::{Ending, SimOptions, Simulation};
+///
+/// let report = Simulation::new(SimOptions::new(1))
+///     .run(|sim| async move { sim.sleep(Duration::from_secs(60)).await });
+/// assert_eq!(report.ending, Ending::Completed(()));
+/// assert_eq!(report.elapsed, Duration::from_secs(60));
+/// ```
 pub struct RunReport<T> {
-    /// How it ended.
+    /// How the run ended.
     pub ending: Ending<T>,
-    /// A hash of the run: of all its choices, and of all that happened when. Equal runs have equal
+    /// A hash of the run's choices, and of the kinds and times of its events. Equal runs have equal
     /// hashes, in any process and any build of the same version.
     pub trace: u64,
-    /// Its choices, unless they were [not recorded](crate::SimOptions::with_recording): to be
-    /// [replayed](crate::Scheduling::Replay).
+    /// The choices of the run, for [`Scheduling::Replay`](crate::Scheduling::Replay). It has no
+    /// draws if they were not [recorded](crate::SimOptions::with_recording).
     pub tape: Tape,
-    /// How much virtual time it took.
+    /// The virtual time that the run took.
     pub elapsed: Duration,
-    /// How many steps it took.
+    /// The number of [steps](crate::Simulation::with_step_limit) that the run took.
     pub steps: u64,
     clients: Vec<Arc<str>>,
     log: Log,
 }
 
 impl<T> RunReport<T> {
-    /// The same, whatever its scenario returned.
+    /// Drops the output of the scenario.
     pub(crate) fn without_output(self) -> RunReport<()> {
         RunReport {
             ending: match self.ending {
@@ -50,23 +62,24 @@ impl<T> RunReport<T> {
         }
     }
 
-    /// What happened, oldest first; as much of it as
-    /// [`SimOptions::with_log_limit`](crate::SimOptions::with_log_limit) lets be kept.
+    /// Returns the events, oldest first. The
+    /// [log limit](crate::SimOptions::with_log_limit) applies.
     pub fn log(&self) -> impl ExactSizeIterator<Item = &Entry> {
         self.log.entries()
     }
 
-    /// The messages, in the order in which they were sent.
+    /// Returns the messages, in the order in which they were sent. The
+    /// [log limit](crate::SimOptions::with_log_limit) applies.
     pub fn messages(&self) -> impl ExactSizeIterator<Item = &Message> {
         self.log.messages()
     }
 
-    /// What happened, to be looked at.
+    /// Returns the history of the run.
     pub fn history(&self) -> History {
         History::of(&self.log, self.clients.clone())
     }
 
-    /// What happened as text, as [`History::text`] writes it.
+    /// Returns the run as text, as [`History::text`] does.
     pub fn timeline(&self) -> String {
         self.history().text()
     }
