@@ -140,7 +140,7 @@ impl ProxyBackend {
         poll_fn(|cx| self.ready(cx, |state| (!state.holds_replies).then_some(()))).await;
     }
 
-    /// Returns what `find` finds, or registers to be woken at the next change.
+    /// Returns the result of `find`, or registers the task to be woken at the next change.
     fn ready<T>(&self, cx: &Context<'_>, find: impl FnOnce(&mut State) -> Option<T>) -> Ready<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match find(&mut state) {

@@ -54,8 +54,8 @@ impl RecordingBackend {
         }
     }
 
-    /// Also delays replies and notifications by a random time up to `longest`, so that a future can be
-    /// dropped between the grant and its arrival.
+    /// Also delays replies and notifications by a random time up to `longest`, so that a future can
+    /// be dropped between the grant and its arrival.
     #[must_use]
     pub const fn holding_back(mut self, longest: Duration) -> Self {
         self.hold_back = longest;

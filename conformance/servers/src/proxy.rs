@@ -199,8 +199,8 @@ impl FaultProxy {
         self.shared.faults.send_modify(|w| w.delay = delay);
     }
 
-    /// Forwards nothing until [`heal`](Self::heal). Connections stay open and new ones are accepted.
-    /// Messages sent in the meantime are forwarded after `heal`.
+    /// Forwards nothing until [`heal`](Self::heal). Connections stay open, and new ones are
+    /// accepted. Messages sent in the meantime are forwarded after `heal`.
     pub fn black_hole(&self) {
         self.shared.faults.send_modify(|w| w.black_hole = true);
     }
@@ -376,7 +376,7 @@ impl Half {
     }
 }
 
-/// Returns the length of the complete messages that may pass, and whether the connection stays open.
+/// Returns the length of the complete messages that may pass, and whether to keep the connection.
 fn whole_messages(bytes: &[u8], passes: &mut impl FnMut(Frame, &[u8]) -> bool) -> (usize, bool) {
     let mut done = 0;
     loop {

@@ -2,8 +2,8 @@
 //!
 //! `redis-test` has a server type too, but it always asks the `redis-server` on `PATH` for its
 //! version and chooses options by that version. If you start another program, such as a 6.2 server,
-//! it may refuse an option of 7.0. Without a `redis-server` on `PATH`, it panics and doesn't say what
-//! is missing.
+//! it may refuse an option of 7.0. Without a `redis-server` on `PATH`, it panics and doesn't say
+//! what is missing.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -65,7 +65,7 @@ impl ServerOptions {
     ///
     /// # Panics
     /// Panics if the program is missing, refuses its configuration, or does not answer within 30 s.
-    /// If it is missing, the message says how to install it.
+    /// For a missing program, the message says how to install it.
     #[must_use]
     pub fn start(self) -> RedisServer {
         RedisServer::start_with(self)
@@ -212,7 +212,7 @@ impl RedisServer {
         self.folder.path().join("redis.sock")
     }
 
-    /// The URL of the Unix socket, `redis+unix:///…/redis.sock`, as both client libraries accept it.
+    /// The URL of the Unix socket, `redis+unix:///…/redis.sock`. Both client libraries accept it.
     #[must_use]
     pub fn unix_url(&self) -> String {
         format!("redis+unix://{}", self.socket_path().display())

@@ -314,7 +314,7 @@ fn twice() -> impl Strategy<Value = Vec<Move>> {
         .prop_map(|first| vec![first, Move::Again { back: 0 }])
 }
 
-/// An acquire that is refused because it is ahead of its delivery window, and then repeated in time.
+/// An acquire that is refused before its delivery window opens, and then repeated in time.
 fn early() -> impl Strategy<Value = Vec<Move>> {
     asks().prop_map(|ask| {
         let deliver = Deliver::Early;
@@ -326,8 +326,7 @@ fn early() -> impl Strategy<Value = Vec<Move>> {
     })
 }
 
-/// An upgrade that is refused while another owner reads, repeated by the sole reader, and then
-/// downgrades.
+/// An upgrade is refused while another owner reads. The sole reader repeats it, and then downgrades.
 fn upgrade() -> impl Strategy<Value = Vec<Move>> {
     (0..SESSIONS, 0..SESSIONS).prop_map(|(one, other)| {
         let down = Move::Convert {

@@ -34,8 +34,9 @@ enum Expected {
 
 // Some outcomes are impossible for a repeated command. The first `Release` removes the attempt and
 // sets the watermark, so the attempt can neither hold nor wait again. The repeated one answers
-// `Released`, or `Unknown` once the watermark is higher. No other command leads to `Released`. The
-// first `Now` removes the holders of its tokens, and no later holder gets an old token.
+// `NotHeld(Released)`, or `NotHeld(Unknown)` once the watermark is higher. A first `Release` never
+// answers `NotHeld(Released)`. The first `Now` removes the holders of its tokens, and no later holder
+// gets an old token.
 outcomes! {
     AcquireAcquired: Seen Seen;
     AcquireAcquiredAgain: Seen Seen;

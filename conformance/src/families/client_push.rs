@@ -219,11 +219,9 @@ async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
     let (one, two) = (a.mutex("k1")?.lock().await?, a.mutex("k2")?.lock().await?);
     let waits = join(taken(world, &b, "k1"), taken(world, &b, "k2"));
     let guards = meanwhile(world, waits, async || {
-        for standing in [false, true] {
+        for listening in [false, true] {
             let before = proxy.polled();
-            proxy.push(Notification::Missed {
-                listening: standing,
-            });
+            proxy.push(Notification::Missed { listening });
             let polled = until(world, 4, || proxy.polled() >= before + 2).await;
             ensure!(
                 polled,

@@ -320,8 +320,8 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Runs overlapping holds of one class while an attempt of the other class waits. Returns the number
-/// of holds that started before the waiter's turn.
+/// Runs overlapping holds of one class while an attempt of the other class waits. Returns the
+/// number of holds that started before the waiter's turn.
 async fn overtaken_by(world: &World, readers: bool) -> Result<u32, Failure> {
     let clients = [world.client().await?, world.client().await?];
     let waiter = world.client().await?;

@@ -45,7 +45,7 @@ pub(super) async fn next_notification(
     }
 }
 
-pub(super) async fn quiet(
+pub(super) async fn expect_silence(
     world: &World,
     notifications: &mut Notifications,
     reason: &str,
@@ -139,7 +139,7 @@ async fn only_the_head_wakes(world: &World) -> Verdict {
     let second = listening(&c, &lock).await?;
     held.released("S3").await?;
     granted(world, &mut first_notifications, &first).await?;
-    quiet(
+    expect_silence(
         world,
         &mut second_notifications,
         "a release notifies only the head of the queue",
@@ -147,7 +147,7 @@ async fn only_the_head_wakes(world: &World) -> Verdict {
     .await?;
     first.released("S3").await?;
     granted(world, &mut second_notifications, &second).await?;
-    quiet(
+    expect_silence(
         world,
         &mut first_notifications,
         "a session without locks receives nothing",
@@ -212,7 +212,7 @@ async fn sessions_that_do_not_listen_are_not_notified(world: &World) -> Verdict 
     let (b, mut notifications) = listener(world).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
-    quiet(
+    expect_silence(
         world,
         &mut notifications,
         "an attempt that doesn't listen is not notified",
@@ -230,7 +230,7 @@ async fn sessions_receive_only_their_own(world: &World) -> Verdict {
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     granted(world, &mut notifications, &waiter).await?;
-    quiet(
+    expect_silence(
         world,
         &mut others,
         "a session receives no notifications of other sessions",
@@ -270,7 +270,7 @@ async fn grant_after_the_release_is_not_pushed(world: &World) -> Verdict {
     let waiter = listening(&b, &lock).await?;
     waiter.leaves("S3").await?;
     held.released("S3").await?;
-    quiet(
+    expect_silence(
         world,
         &mut notifications,
         "a released attempt is not granted",

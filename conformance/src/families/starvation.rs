@@ -126,8 +126,8 @@ async fn fair_bound_of_overtaking(world: &World) -> Verdict {
     Ok(())
 }
 
-/// Keeps the key busy with overlapping attempts while `waiter` still_waits. Returns whether it waited the
-/// whole time.
+/// Keeps the key busy with overlapping attempts while `waiter` waits. Returns whether it waited
+/// the whole time.
 async fn kept_waiting(
     waiter: &Attempt,
     sessions: &[Session; 2],

@@ -52,13 +52,13 @@ breaks! {
         "client_waiting::dropped_anywhere_leaves_nothing",
         "client_renewal::with_runs_and_releases",
         "client_locks::release_twice_reports_the_same";
-    AnswersTwiceTheTime: "S2", "client_locks::deadline_lies_before_the_lease",
+    DoublesTheRemainingTime: "S2", "client_locks::deadline_lies_before_the_lease",
         "client_locks::guard_tells_its_validity";
     RenewsNothing: "L4", "client_renewal::renewal_keeps_a_lock",
         "client_handoff::hold_is_adopted_elsewhere",
         "client_renewal::renewing_by_hand_keeps_a_fixed_lease",
         "client_care::dropped_client_lets_its_guards_be";
-    GrantsWhatIsHeld: "S1", "client_waiting::counter_under_contention",
+    GrantsHeldKeys: "S1", "client_waiting::counter_under_contention",
         "client_locks::handles_of_one_client_exclude_each_other",
         "client_waiting::budget_bounds_the_wait",
         "client_many::one_budget_for_all",
@@ -85,9 +85,9 @@ breaks! {
         "client_renewal::late_release_spares_the_next_holder";
     ExpiresLate: "rule 1", "expiry::not_a_moment_early";
     ClockOfEachReply: "rule 1", "exclusion::stamps_advance_on_one_clock";
-    AnswersTheWholeLease: "rule 2", "redelivery::acquire_again_says_the_time_left";
-    RenewalAnswersItsLease: "rule 2", "expiry::renewal_never_shortens";
-    ChecksInTooLate: "rule 3", "waiting::advice_stays_within_the_poll_interval";
+    ReportsTheWholeLease: "rule 2", "redelivery::acquire_again_says_the_time_left";
+    RenewalReportsItsLease: "rule 2", "expiry::renewal_never_shortens";
+    PollAfterTooLong: "rule 3", "waiting::advice_stays_within_the_poll_interval";
     OneReaderExpiresAll: "rule 4", "expiry::one_reader_of_several";
     OneReleaseFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted",
         "client_sharing::reentrant_guards_are_counted",
@@ -100,14 +100,14 @@ breaks! {
     PrefersWriters: "rule 7", "starvation::readers_against_endless_writers",
         "client_waiting::reader_is_not_starved_by_writers";
     Barges: "rule 7", "waiting::nobody_overtakes_a_waiter";
-    FairWhateverAsked: "rule 7", "starvation::reader_preference_starves_a_writer";
+    AlwaysFair: "rule 7", "starvation::reader_preference_starves_a_writer";
     PushesNothing: "rule 8", "notifications::grant_is_pushed",
         "client_push::grant_comes_without_another_call",
         "client_push::push_may_come_before_the_reply";
     UnsubscribedPollRemovesTheWaiter: "rule 9", "client_push::waiters_outlive_a_lost_subscription";
-    EveryReleaseIsTheFirst: "S3", "ownership::second_release_reports_not_held",
+    EveryReleaseSucceeds: "S3", "ownership::second_release_reports_not_held",
         "client_handoff::copied_text_is_adopted_once";
-    SaysYesToAll: "S3", "client_handoff::spent_handoff_is_refused",
+    AcceptsEverything: "S3", "client_handoff::spent_handoff_is_refused",
         "client_handoff::late_copy_spares_the_next_holder",
         "client_renewal::revoked_guard_is_lost";
     NeverUnreachable: "rule 9", "unreachable::unreachable_waiter_is_passed_over";
@@ -120,13 +120,13 @@ breaks! {
     PollCreates: "rule 12", "redelivery_queue::poll_after_the_release_creates_nothing";
     HoldsAndRefuses: "rule 13", "limits::holders_full";
     ForeignIsUnavailable: "rule 14", "foreign::acquire_says_so";
-    TokensFall: "S4", "tokens::tokens_increase_over_epochs",
+    TokensDecrease: "S4", "tokens::tokens_increase_over_epochs",
         "client_locks::tokens_of_guards_increase",
         "client_sharing::store_fences_a_sleeper";
     TokensOfEachReader: "rule 15", "tokens::overlapping_readers_share_one";
     FloorIgnored: "rule 15", "tokens::floor_lifts_the_token";
-    KeysFoldCase: "S1", "names::no_two_names_collide";
-    KeysAreCut: "S1", "names::longest_names";
+    FoldsCaseOfKeys: "S1", "names::no_two_names_collide";
+    TruncatesKeys: "S1", "names::longest_names";
     OnePermitTooMany: "S1", "semaphores::permits_add_up_to_the_capacity",
         "client_sharing::permits_are_shared",
         "client_many::kinds_may_be_mixed";
@@ -137,13 +137,13 @@ breaks! {
         "client_sharing::downgrade_never_lets_go",
         "client_sharing::upgrade_of_the_sole_reader",
         "client_sharing::writing_over_reading_is_refused";
-    RevokesAtOnce: "S1", "forced::revoked_holder_keeps_its_lease";
+    RevokesImmediately: "S1", "forced::revoked_holder_keeps_its_lease";
     ForcesAnyEpoch: "S3", "forced::never_a_later_epoch",
         "client_renewal::force_spares_later_holders";
-    LookingRenews: "L1", "inspection::looking_extends_nothing";
-    AnswersBackwards: "trait contract", "batches::each_renewal_by_itself",
+    InspectionRenews: "L1", "inspection::looking_extends_nothing";
+    ReversesReplies: "trait contract", "batches::each_renewal_by_itself",
         "batches::each_acquire_by_itself";
-    OneErrorSpoilsAll: "trait contract", "batches::one_error_touches_no_other",
+    OneErrorFailsAll: "trait contract", "batches::one_error_touches_no_other",
         "batches::acquire_of_a_foreign_key_touches_no_other";
     DeclaresMore: "trait contract", "exclusion::capabilities_are_as_declared";
 }
@@ -207,8 +207,8 @@ impl Broken {
 
     fn key(&self, key: &Key) -> Key {
         let name = match self.how {
-            Break::KeysFoldCase => key.as_str().to_lowercase(),
-            Break::KeysAreCut => key.as_str().chars().take(64).collect(),
+            Break::FoldsCaseOfKeys => key.as_str().to_lowercase(),
+            Break::TruncatesKeys => key.as_str().chars().take(64).collect(),
             _ => return key.clone(),
         };
         Key::new(name).expect("not longer than before")
@@ -219,7 +219,7 @@ impl Broken {
             Break::PrefersReaders if spec.kind() == Kind::RwLock => Policy::ReaderPreference,
             Break::PrefersWriters if spec.kind() == Kind::RwLock => Policy::WriterPreference,
             Break::Barges => Policy::Barging,
-            Break::FairWhateverAsked => Policy::Fair,
+            Break::AlwaysFair => Policy::Fair,
             _ => spec.policy(),
         };
         let permits = spec.capacity() + u32::from(self.how == Break::OnePermitTooMany);
@@ -236,7 +236,7 @@ impl Broken {
         same.with_waiter_lease(lease).expect("a valid waiter lease")
     }
 
-    /// Returns the request that is sent instead.
+    /// Returns the request to send to the reference instead.
     async fn altered(&self, request: &Acquire) -> Acquire {
         let mut sent = request.clone();
         sent.key = self.key(&request.key);
@@ -266,7 +266,7 @@ impl Broken {
 
     fn token(&self, token: FencingToken, operation: Operation) -> FencingToken {
         FencingToken::new(match self.how {
-            Break::TokensFall => (1 << 53) - token.get(),
+            Break::TokensDecrease => (1 << 53) - token.get(),
             Break::TokensOfEachReader => token.get() + u64::from(operation.session.as_bytes()[0]),
             _ => token.get(),
         })
@@ -274,8 +274,8 @@ impl Broken {
 
     fn acquired(&self, acquired: Acquired, request: &Acquire) -> Acquired {
         let remaining = match self.how {
-            Break::AnswersTheWholeLease => request.lease,
-            Break::AnswersTwiceTheTime => acquired.remaining * 2,
+            Break::ReportsTheWholeLease => request.lease,
+            Break::DoublesTheRemainingTime => acquired.remaining * 2,
             Break::ExpiresLate => acquired.remaining - Duration::from_millis(3),
             _ => acquired.remaining,
         };
@@ -304,7 +304,7 @@ impl Broken {
                 self.renew_for(&sent.key, request.operation, 30).await?;
                 reply = first(self.inner.poll(&[sent]).await)?;
             }
-            (PollReply::Queued(queued), Break::ChecksInTooLate) => {
+            (PollReply::Queued(queued), Break::PollAfterTooLong) => {
                 queued.poll_after = Duration::from_secs(5);
             }
             (PollReply::Acquired(_), Break::HidesGrantsFromPolls) => {
@@ -352,13 +352,13 @@ impl Broken {
         }
         let mut reply = first(self.inner.renew(&[sent]).await)?;
         match (&mut reply.reply, self.how) {
-            (RenewReply::Lost(_), Break::RenewalResurrects | Break::SaysYesToAll) => {
+            (RenewReply::Lost(_), Break::RenewalResurrects | Break::AcceptsEverything) => {
                 reply.reply = RenewReply::Renewed {
                     token: FencingToken::new(1),
                     remaining: request.lease,
                 };
             }
-            (RenewReply::Renewed { remaining, .. }, Break::RenewalAnswersItsLease) => {
+            (RenewReply::Renewed { remaining, .. }, Break::RenewalReportsItsLease) => {
                 *remaining = request.lease;
             }
             (RenewReply::Lost(_), Break::OneReaderExpiresAll) => {
@@ -409,7 +409,7 @@ impl Broken {
         let mut reply = first(self.inner.release(&[sent]).await)?;
         let accepts = matches!(
             self.how,
-            Break::EveryReleaseIsTheFirst | Break::SaysYesToAll
+            Break::EveryReleaseSucceeds | Break::AcceptsEverything
         );
         if accepts && matches!(reply.reply, ReleaseReply::NotHeld(_)) {
             reply.reply = ReleaseReply::Released {
@@ -444,8 +444,8 @@ fn change_replies<T>(
         .iter()
         .find_map(|reply| reply.as_ref().err().cloned());
     match (how, failed) {
-        (Break::AnswersBackwards, _) => replies.reverse(),
-        (Break::OneErrorSpoilsAll, Some(error)) => {
+        (Break::ReversesReplies, _) => replies.reverse(),
+        (Break::OneErrorFailsAll, Some(error)) => {
             replies = replies.into_iter().map(|_| Err(error.clone())).collect();
         }
         _ => {}
@@ -496,7 +496,7 @@ impl LockBackend for Broken {
                 AcquireReply::Acquired(self.acquired(acquired, request))
             }
             AcquireReply::Contended(_) | AcquireReply::Queued(_)
-                if self.how == Break::GrantsWhatIsHeld =>
+                if self.how == Break::GrantsHeldKeys =>
             {
                 AcquireReply::Acquired(Acquired {
                     token: FencingToken::new(1),
@@ -504,7 +504,7 @@ impl LockBackend for Broken {
                     remaining: request.lease,
                 })
             }
-            AcquireReply::Queued(mut queued) if self.how == Break::ChecksInTooLate => {
+            AcquireReply::Queued(mut queued) if self.how == Break::PollAfterTooLong => {
                 queued.poll_after = Duration::from_secs(5);
                 AcquireReply::Queued(queued)
             }
@@ -559,7 +559,7 @@ impl LockBackend for Broken {
     }
 
     async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        if self.how == Break::LookingRenews {
+        if self.how == Break::InspectionRenews {
             let last = self.notes(|notes| notes.last().map(|last| last.operation));
             if let Some(operation) = last {
                 self.renew_for(key, operation, 30).await?;
@@ -575,7 +575,7 @@ impl LockBackend for Broken {
         let mut sent = request.clone();
         match self.how {
             Break::ForcesNothing => sent.tokens.clear(),
-            Break::RevokesAtOnce => sent.how = ForceHow::Now,
+            Break::RevokesImmediately => sent.how = ForceHow::Now,
             Break::ForcesAnyEpoch => sent.tokens = self.current(&request.key).await?,
             _ => {}
         }

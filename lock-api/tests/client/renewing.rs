@@ -21,7 +21,7 @@ fn renewals(server: &SimServer) -> Vec<Duration> {
 
 #[tokio::test(start_paused = true)]
 async fn slow_network_loses_no_lock() {
-    // With a lease of 2 s, an attempt to renew takes at max 200 ms.
+    // With a lease of 2 s, an attempt to renew takes at most 200 ms.
     for one_way in [ms(1), ms(99), ms(120), ms(250), ms(400)] {
         let server = server();
         let (a, network) = client(&server, "a");

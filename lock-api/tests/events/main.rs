@@ -334,7 +334,7 @@ async fn docs_list_every_event_with_its_level_and_fields() {
             panic!("not documented: {line}")
         };
         assert!(levels.contains(level), "{levels}, not {line}");
-        // Values may contain spaces and equal signs. The text before the first sign is a field name.
+        // Values may contain spaces and equal signs. The text before the first `=` is a field.
         let fields_text = rest[name.len()..].split('=').next().unwrap_or_default();
         let first = fields_text.trim();
         assert!(

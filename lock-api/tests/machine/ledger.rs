@@ -1,5 +1,5 @@
-//! An independent record of the commands and replies, and the invariants between two inspections of a
-//! key.
+//! An independent record of the commands and replies, and the invariants between two inspections
+//! of a key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -484,7 +484,7 @@ impl Ledger {
         })
     }
 
-    /// Checks that each hold and waiter belongs to one attempt, and that no removed attempt returns.
+    /// Checks that each hold and waiter belongs to one attempt. No removed attempt may return.
     fn one_effect(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         self.live
             .extend(operation(seen.command).filter(|_| answered_live(seen.reply)));
