@@ -12,7 +12,8 @@ use crate::connection::{FredConnector, UserClients};
 
 /// A [`LockBackend`] on a Redis server, through the [`fred`] crate.
 ///
-/// Pass it to `LockClient::new`. To use one backend in several clients, share an `Arc<FredBackend>`.
+/// Pass it to `LockClient::new`. To use one backend in several clients, share an
+/// `Arc<FredBackend>`.
 pub struct FredBackend(Backend<FredConnector>);
 
 #[deny(clippy::missing_trait_methods)]

@@ -33,8 +33,8 @@ use crate::error::failure;
 const MESSAGE_BUFFER: usize = 1_024;
 /// How often to ask whether the client is connected: the library's event can be missed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// The timeout of a command on a user's client is longer than the caller's by this much, so that the
-/// caller's always fires first. After it, the library discards a command that it has not sent yet.
+/// The timeout of a command on a user's client is longer than the caller's by this much, so that
+/// the caller's fires first. At its end, the library discards a command that it has not sent yet.
 const DISCARD_AFTER: Duration = Duration::from_millis(50);
 
 /// Opens connections, or shares the user's.
@@ -63,9 +63,9 @@ impl FredConnector {
         Self::own(&Builder::from_config(config), options)
     }
 
-    /// Creates a connector with the settings of `builder`, but with the protocol version of `options`
-    /// and without reconnects. A client that reconnects by itself sends commands again, and hides
-    /// which server it is connected to.
+    /// Creates a connector with the settings of `builder`, but with the protocol version of
+    /// `options` and without reconnects. A client that reconnects by itself sends commands again,
+    /// and hides which server it is connected to.
     pub(crate) fn own(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let Some(config) = builder.get_config() else {
             let error = Error::new(ErrorKind::Config, "it has no client configuration");
@@ -194,8 +194,9 @@ impl Drop for Driver {
 /// One connection. Dropping it closes it, unless it is the user's.
 pub(crate) struct FredConnection {
     clients: Clients,
-    /// Runs the commands on a user's client, so that a command reaches its timeout even if the caller
-    /// drops the call. Otherwise the library would send it later, even over the next connection.
+    /// Runs the commands on a user's client, so that a command reaches its timeout even if the
+    /// caller drops the call. Otherwise the library would send it later, even over the next
+    /// connection.
     handle: Handle,
     limits: fred::types::config::Options,
     /// The number of answers from each of the user's connections.
@@ -286,8 +287,8 @@ impl Connection for FredConnection {
             return Err(Failure::lost("a shared connection cannot subscribe"));
         };
         // The library returns once it has sent the command, and drops the answer. It also drops an
-        // error reply, or mistakes it for the answer to the next command. So ask the server over the
-        // same connection, which answers commands in order.
+        // error reply, or mistakes it for the answer to the next command. So ask the server over
+        // the same connection, which answers commands in order.
         client.subscribe(channel).await.map_err(failure)?;
         let subscribed = match client.protocol_version() {
             RespVersion::RESP3 => self.is_subscribed().await?,

@@ -12,7 +12,8 @@ use crate::connection::RedisConnector;
 
 /// A [`LockBackend`] on a Redis server, through the [`redis`] crate.
 ///
-/// Pass it to `LockClient::new`. To use one backend in several clients, share an `Arc<RedisBackend>`.
+/// Pass it to `LockClient::new`. To use one backend in several clients, share an
+/// `Arc<RedisBackend>`.
 pub struct RedisBackend(Backend<RedisConnector>);
 
 #[deny(clippy::missing_trait_methods)]

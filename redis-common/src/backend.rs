@@ -27,7 +27,8 @@ pub struct Backend<C: Connector> {
     shared: Arc<Shared<C>>,
     commands: Arc<ManagedConnection<C>>,
     /// A second connection, driven by the renewal thread, so that a program that blocks its runtime
-    /// doesn't stop renewals. The same as `commands` if the connection is the user's.
+    /// doesn't stop renewals. The same as `commands` if there is no renewal thread, or if the
+    /// connection is the user's.
     renewals: Arc<ManagedConnection<C>>,
     /// Whether the connection for renewals has been opened ahead of the first renewal.
     warmed: AtomicBool,

@@ -1,8 +1,8 @@
 //! A connection that opens on demand and is replaced when it breaks.
 //!
 //! - Connecting is single-flight. Each new connection reads the server's `run_id`, so every reply
-//!   is stamped with the right clock. Connecting continues if the caller that started it gives up: the
-//!   renewal of a short lease may have less time than a distant server needs.
+//!   is stamped with the right clock. Connecting continues if the caller that started it gives up:
+//!   the renewal of a short lease may have less time than a distant server needs.
 //! - A connection that is known to have ended is replaced before the next call. Nothing is sent
 //!   over it.
 //! - A dead network looks like silence. If nothing arrives for a quarter of the call timeout while
@@ -10,9 +10,9 @@
 //!   and the first is still silent, the second replaces it. The calls that wait on the first then
 //!   fail at once with an unknown outcome. Calls that were dropped by their callers count as
 //!   waiting.
-//! - If a server says that it has become a replica, the connection is closed, because the server's
-//!   name may lead to the new primary now. Until it does, a new connection is opened at most once
-//!   in each [`PAUSE`].
+//! - If a server says that it has become a replica, the next call opens a new connection, because
+//!   the server's name may lead to the new primary now. Until it does, a new connection is opened
+//!   at most once in each [`PAUSE`].
 //! - A user's connection can't be replaced. After an error, or silence for the whole call timeout,
 //!   the `run_id` is read again, because the library may have connected to another server.
 
@@ -56,7 +56,7 @@ pub(crate) struct Shared<C> {
 }
 
 impl<C: Connector> Shared<C> {
-    /// A copy whose connections another runtime drives.
+    /// Returns a copy for connections that another runtime drives.
     pub(crate) fn driven_by(&self, handle: Handle) -> Self {
         Self {
             connector: Arc::clone(&self.connector),
@@ -67,12 +67,12 @@ impl<C: Connector> Shared<C> {
         }
     }
 
-    /// The local clock.
+    /// Reads the local clock.
     fn now(&self) -> Moment {
         self.runtime.now()
     }
 
-    /// Runs `future` for at most `limit`.
+    /// Runs `future` for at most `limit`. Returns `None` if the time is up.
     pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         match select(pin!(future), pin!(self.runtime.timer(limit))).await {
             Either::Left((output, _)) => Some(output),
@@ -333,8 +333,8 @@ impl<C: Connector> ManagedConnection<C> {
         self.replace(live, None);
     }
 
-    /// Closes the connections to a server that has become a replica, including subscriptions. Other
-    /// calls on the connection may still be answered.
+    /// Leaves a server that has become a replica. The next call opens a new connection, and so do
+    /// subscriptions. Other calls on the old connection may still be answered.
     fn leave(&self, live: &Arc<Live<C::Connection>>) {
         let age = self.shared.now().saturating_since(live.opened);
         if self.shared.connector.is_own() && age >= PAUSE {

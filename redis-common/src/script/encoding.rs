@@ -151,8 +151,8 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.array(what)?))
     }
 
-    /// Reads the number of elements that follow, each of at least `size` bytes. A number that is too
-    /// large for the rest is malformed, so the caller never allocates memory for it.
+    /// Reads the number of elements that follow, each of at least `size` bytes. A number that is
+    /// too large for the rest is malformed, so the caller never allocates memory for it.
     pub(crate) fn count(&mut self, size: usize, what: &'static str) -> Result<usize, Malformed> {
         let count = usize::try_from(self.u32(what)?).map_err(|_| Malformed { what })?;
         if count > self.rest.len() / size {

@@ -46,7 +46,7 @@ pub const ALL: &[LuaMutant] = &[
         )],
     },
     LuaMutant {
-        name: "lua-nobody-counts-as-somebody",
+        name: "lua-no-listener-counts-as-one",
         rule: "rule 9",
         changes: &[(
             "type(listeners) == 'table' or listeners > 0",

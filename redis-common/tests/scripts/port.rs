@@ -34,8 +34,8 @@ enum Action {
     Poll(u8, bool),
     Renew(u8, u8),
     Release(u8),
-    /// Releases the oldest attempt that was not released like this before. In a fair queue, it is the
-    /// holder's.
+    /// Releases the oldest attempt that was not released like this before. In a fair queue, it is
+    /// the holder's.
     ReleaseOldest,
     /// Releases an attempt, then sends its acquire.
     ReleaseFirst(Attempt),
@@ -156,8 +156,8 @@ struct World<'a> {
     settings: machine::Settings,
     keys: [Key; 2],
     spec: u8,
-    /// The maximum number of records in a string. 160 is the real limit. With a smaller one there is
-    /// no fast path, and the state is mostly a hash.
+    /// The maximum number of records in a string. 160 is the real limit. With a smaller one, there
+    /// is no fast path, and the state is more often a hash.
     packed_records: u8,
     states: BTreeMap<Key, State>,
     listening: BTreeSet<SessionId>,

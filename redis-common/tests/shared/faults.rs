@@ -1,7 +1,7 @@
 //! Lost replies: each operation has one effect, however often it is sent.
 //!
-//! The proxy drops the replies to commands that the server has executed. The error must not say "not
-//! executed", and the repeated command must find the effect of the first one.
+//! The proxy drops the replies to commands that the server has executed. The error must not say
+//! "not executed", and the repeated command must find the effect of the first one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use leasehold_test_servers::{FaultProxy, RedisServer, Request};
 use super::support::{Backend, Constructor, LEASE, key, mutex, operation, session, soon};
 use crate::constructors::CONSTRUCTORS;
 
-/// The number of lost replies for each command and constructor: `LEASEHOLD_EATEN_REPLIES`.
+/// The number of lost replies for each command and constructor: `LEASEHOLD_EATEN_REPLIES`, or 100.
 fn rounds() -> u64 {
     std::env::var("LEASEHOLD_EATEN_REPLIES").map_or(100, |count| {
         count.parse().expect("LEASEHOLD_EATEN_REPLIES is a number")

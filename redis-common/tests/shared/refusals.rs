@@ -299,7 +299,7 @@ async fn connect_error_names_the_server_without_password() {
     let wrong = format!("redis://me:swordfish@{address}");
     let refused = connect(&wrong).await.expect_err("a wrong password");
     drop(server);
-    let gone = connect(&wrong).await.expect_err("nobody there");
+    let gone = connect(&wrong).await.expect_err("no server");
     for error in [refused, gone] {
         let text = format!("{error} {error:?}");
         assert!(text.contains(&address), "{text}");

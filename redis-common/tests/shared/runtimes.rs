@@ -243,7 +243,7 @@ fn cancelled_release_continues() {
             // Dropped after it was sent and before it can be answered.
             user.block_on(async { other.release().now_or_never().is_none() })
         } else {
-            // Dropped by another thread at various times, from before its first poll to after its end.
+            // Dropped by another thread at some time from its start to its end.
             let release = user.spawn(async move { other.release().await });
             thread::sleep(Duration::from_micros(round));
             release.abort();

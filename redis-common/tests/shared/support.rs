@@ -1,5 +1,5 @@
-//! Constructors, requests and waiting. Tests send commands of their own to the server through the
-//! `redis` crate, whichever client library the backend uses.
+//! Constructors, requests and waiting. Commands that the tests themselves send to the server go
+//! through the `redis` crate, whichever client library the backend uses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -14,8 +14,8 @@
   -- Called by write() after a failed write.
   write_again = function(S, answer, ...)
     if not S.wrote and not S.strict and string.find(answer.err, 'OOM', 1, true) then
-      -- Redis stops checking memory after a script's first write. PEXPIREAT is allowed without
-      -- memory. This one changes nothing: it repeats the key's expiry, or the key is missing.
+      -- Redis stops checking memory after a script's first write, and PEXPIREAT needs no memory. It
+      -- sets the expiry that the failed write would set or keep.
       redis.pcall('PEXPIREAT', S.key, S:expiry())
       answer = redis.pcall(...)
     end
@@ -284,8 +284,8 @@
     local nearly_empty = S.shrunk and S.waiter_count == 0 and S.holder_count <= 1
     local most = S.packed_records
     if S.kind == @SEMAPHORE@ or S.kind == @RW_LOCK@ or S.policy ~= @FAIR@ then
-      -- The limits of flush_packed(). It counts a lock that may have several readers as one that
-      -- has.
+      -- flush_packed() allows no more records for these locks. (For a reader/writer lock, only once
+      -- it has several holders.)
       most = math.min(most, @FEW_RECORDS@)
     end
     if nearly_empty and redis.call('HLEN', S.key) <= most then
