@@ -10,9 +10,9 @@ use proptest::prelude::*;
 
 /// The number of keys of one sequence.
 pub(super) const KEYS: usize = 3;
-/// The first keys are shared by all single moves.
+/// The number of keys that single moves use. They are the first keys.
 const SHARED_KEYS: usize = 2;
-/// The last key is used only by scenarios that need a key to themselves.
+/// The index of the key that only scenarios use.
 const SCENARIO_KEY: usize = 2;
 /// The number of sessions. The first always listens, the second sometimes, the third never.
 pub(super) const SESSIONS: usize = 3;
@@ -261,7 +261,8 @@ fn single() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// Something happens to an attempt, with a repeated command about it before and after.
+/// An event in the life of an attempt. The sequence sends commands about the attempt before and
+/// after the event, and repeats them.
 fn fate(event: impl Strategy<Value = Move>, lease: Lease) -> impl Strategy<Value = Vec<Move>> {
     // A sleep sends nothing, so the command before it is the newest.
     let back = usize::from(lease == LONG);

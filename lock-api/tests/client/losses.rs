@@ -56,7 +56,7 @@ async fn missed_deadline_calls_the_hook_in_time() {
     assert_eq!(take_calls(&calls), []);
     server.advance(ms(1)).await;
     let [(at, event)] = &take_calls(&calls)[..] else {
-        panic!("called once")
+        panic!("expected one call")
     };
     assert_eq!(*at, granted + valid);
     assert_eq!(event.key, Key::new("k").expect("valid"));
@@ -97,7 +97,7 @@ async fn hook_is_called_once_for_each_reason() {
     assert!(manual.renew().await.is_err());
     server.advance(ms(1)).await;
     let [(at, Loss::Unknown)] = reasons(&calls)[..] else {
-        panic!("called once")
+        panic!("expected one call")
     };
     assert!(at <= now + ms(10), "{at:?}, renewed at {now:?}");
     let renewed = lock("renewed").lock().await.expect("free");
@@ -139,7 +139,7 @@ async fn fixed_lease_and_max_hold_call_the_hook_in_time() {
     assert_eq!(reasons(&calls), [(now + valid, Loss::Deadline)]);
     server.advance(secs(60)).await;
     let [(at, Loss::MaxHold)] = reasons(&calls)[..] else {
-        panic!("called once")
+        panic!("expected one call")
     };
     assert!(
         at >= start + secs(45) && at <= start + secs(45) + ms(5),
@@ -189,7 +189,7 @@ async fn guard_dropped_after_its_deadline_is_lost() {
     drop(a);
     server.advance(ms(1)).await;
     let [(_, event)] = &take_calls(&calls)[..] else {
-        panic!("called once")
+        panic!("expected one call")
     };
     assert_eq!(event.reason, Loss::Deadline);
     assert!(event.held >= secs(3_600));
@@ -210,7 +210,7 @@ async fn hook_is_called_for_each_nested_guard() {
     server.advance(secs(60)).await;
     let calls = take_calls(&calls);
     let [(_, event)] = &calls[..] else {
-        panic!("called for the write guard alone: {calls:?}")
+        panic!("expected one call, for the write guard: {calls:?}")
     };
     assert_eq!(
         (event.mode, event.reason),
