@@ -43,7 +43,7 @@ impl Harness for Simulated {
     }
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
-        // Each case its own seed, the same in every run.
+        // Each case has its own seed, which is the same in every run.
         let case = namespace
             .rsplit_once('-')
             .map_or(namespace, |(case, _)| case);
@@ -52,17 +52,17 @@ impl Harness for Simulated {
         });
         let latency = Latency::between(Duration::ZERO, Duration::from_millis(2));
         let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
-        Ok(Arc::new(Waiter { server }))
+        Ok(Arc::new(SimEnvironment { server }))
     }
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct SimEnvironment {
     server: SimServer,
 }
 
 #[async_trait]
-impl Environment for Waiter {
+impl Environment for SimEnvironment {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         Ok(Arc::new(self.server.client("client")))
     }

@@ -1,4 +1,4 @@
-//! The backend by itself: what each call, fault and control does, at exact times.
+//! A lease that passes from one client to the next, by single commands at exact times.
 
 use leasehold_api::{AcquireReply, PollReply, ReleaseReply, RenewReply};
 use leasehold_sim::SimServer;

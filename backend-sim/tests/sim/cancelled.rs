@@ -1,8 +1,8 @@
-//! Every async method, whatever becomes of its calls, dropped at every point where it waits: what
-//! it leaves is gone soon, not only when a lease is over.
+//! Cancel safety: every async method is dropped at each of its await points, under several network
+//! conditions. It leaves nothing behind, and doesn't wait for a lease to expire.
 //!
-//! The points are found by counting: a method is run again and again, and dropped one poll later
-//! each time, until it ends before it is dropped.
+//! A test repeats its method, and drops the future one poll later each time, until the method
+//! completes first.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use crate::drops::{Drop, dropped};
 use crate::locks::{client, hold, job, released};
 use crate::support::{ms, secs};
 
-/// How long another client holds what the dropped call waits for.
+/// How long another client holds the locks that the dropped call waits for.
 const HELD_FOR: Duration = ms(2_500);
-/// How long nothing gets through.
+/// How long the client is isolated.
 const SILENT_FOR: Duration = ms(2_500);
 const DOWN_FOR: Duration = secs(1);
-/// When calls get through again, whatever the weather was.
-const TROUBLE: Duration = secs(3);
-/// When all must be gone, at the latest: a quarter of a lease. The last call that finds the
-/// server silent ends a time-out after that, and is repeated half a second later at most.
+/// How soon calls succeed again under every network condition.
+const RECOVERED: Duration = secs(3);
+/// How soon nothing is left: a quarter of a lease. The last call to an isolated server times out, and
+/// is retried half a second later at most.
 const SOON: Duration = ms(7_500);
-/// A hand-off may be left to its lease.
+/// A dropped hand-off may stay until its lease expires.
 const AFTER_A_LEASE: Duration = secs(35);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     Lock,
     TryLock,
-    /// Somebody else holds the lock.
+    /// Another client holds the lock.
     LockWaiting,
     LockWithin,
     With,
@@ -55,19 +55,19 @@ enum Method {
     Adopt,
 }
 
-/// What becomes of the method's calls.
+/// The condition of the network during the method's calls.
 #[derive(Clone, Copy, Debug)]
-enum Weather {
+enum Network {
     Fine,
-    /// Of the first call of this sort.
+    /// A fault of the first call of this kind.
     One(Call, Fault),
     PushLost,
-    /// The server is down for a while: calls fail at once, and nothing was executed.
+    /// The server is down for some time. Calls fail at once, and are not executed.
     Down,
-    /// The connection breaks when the call is on its way.
+    /// The connection breaks while the call is in flight.
     Broken,
     Slow,
-    /// Nothing gets through for a while.
+    /// The client is isolated for some time.
     Silent,
 }
 
@@ -97,18 +97,18 @@ impl Method {
             Self::ForceRelease => &[Call::Inspect, Call::ForceRelease],
             Self::IntoHandoff => &[Call::Acquire, Call::Release],
             Self::Adopt => &[Call::Release, Call::Renew],
-            // All that wait are above.
+            // The methods that wait are handled above.
             _ => &[],
         }
     }
 
-    fn weathers(self) -> Vec<Weather> {
-        let mut weathers = vec![
-            Weather::Fine,
-            Weather::Down,
-            Weather::Broken,
-            Weather::Slow,
-            Weather::Silent,
+    fn networks(self) -> Vec<Network> {
+        let mut networks = vec![
+            Network::Fine,
+            Network::Down,
+            Network::Broken,
+            Network::Slow,
+            Network::Silent,
         ];
         for call in self.calls() {
             let faults = [
@@ -118,12 +118,12 @@ impl Method {
                 Fault::DelayReply(ms(300)),
                 Fault::DuplicateRequest(ms(300)),
             ];
-            weathers.extend(faults.map(|fault| Weather::One(*call, fault)));
+            networks.extend(faults.map(|fault| Network::One(*call, fault)));
         }
         if self.waits() {
-            weathers.push(Weather::PushLost);
+            networks.push(Network::PushLost);
         }
-        weathers
+        networks
     }
 
     const fn gone_by(self) -> Duration {
@@ -134,8 +134,8 @@ impl Method {
     }
 }
 
-/// A server, another client, and the one whose future is dropped.
-struct Scene {
+/// A server, another client, and the client whose future is dropped.
+struct Fixture {
     server: SimServer,
     other: LockClient,
     process: SimBackend,
@@ -143,8 +143,8 @@ struct Scene {
     locks: LockClient,
 }
 
-impl Scene {
-    /// `fresh`: the dropped call is the client's first.
+impl Fixture {
+    /// With `fresh`, the dropped call is the client's first.
     async fn new(fresh: bool) -> Self {
         let server = SimServer::new(7);
         let (_, other) = client(&server, "other");
@@ -164,7 +164,7 @@ impl Scene {
         }
     }
 
-    /// Does something later, in a task of its own.
+    /// Runs `then` after a time, in a new task.
     fn later(&self, after: Duration, then: impl FnOnce() + Send + 'static) {
         let server = self.server.clone();
         tokio::spawn(async move {
@@ -173,7 +173,7 @@ impl Scene {
         });
     }
 
-    /// Has the other client hold what every waiting method waits for.
+    /// Makes the other client hold every lock that a waiting method waits for.
     async fn occupy(&self) {
         let many = self.other.many().mutexes(["job", "job2"]);
         let many = many.and_then(|many| many.write("book"));
@@ -182,19 +182,19 @@ impl Scene {
         self.later(HELD_FOR, move || drop(guard));
     }
 
-    fn turns(&self, weather: Weather) {
+    fn apply(&self, network: Network) {
         let (server, process) = (self.server.clone(), self.process.clone());
-        match weather {
-            Weather::Fine => {}
-            Weather::One(call, fault) => process.inject_into(call, fault),
-            Weather::PushLost => process.inject(Fault::LosePush),
-            Weather::Down => {
+        match network {
+            Network::Fine => {}
+            Network::One(call, fault) => process.inject_into(call, fault),
+            Network::PushLost => process.inject(Fault::LosePush),
+            Network::Down => {
                 server.stop();
                 self.later(DOWN_FOR, move || server.start(Data::Kept));
             }
-            Weather::Broken => self.later(ms(1), move || process.drop_connection()),
-            Weather::Slow => process.set_latency(Latency::between(ms(150), ms(350))),
-            Weather::Silent => {
+            Network::Broken => self.later(ms(1), move || process.drop_connection()),
+            Network::Slow => process.set_latency(Latency::between(ms(150), ms(350))),
+            Network::Silent => {
                 process.isolate();
                 self.later(SILENT_FOR, move || process.rejoin());
             }
@@ -220,53 +220,53 @@ impl Scene {
         many.lock().await.expect("free")
     }
 
-    /// That a guard which was not given up is still valid, and can be released.
+    /// Asserts that a guard is still valid, and releases it.
     async fn still_held(&self, guard: MutexGuard) {
-        self.server.advance(TROUBLE).await;
+        self.server.advance(RECOVERED).await;
         assert!(guard.is_valid(), "{}", self.server.timeline());
         assert!(released(&guard.release().await));
     }
 }
 
-/// Calls a method and drops it there; whether it ended before that.
-async fn call(method: Method, weather: Weather, scene: &Scene, at: Drop) -> bool {
+/// Calls a method and drops its future at a point. Returns whether it completed before.
+async fn call(method: Method, network: Network, fixture: &Fixture, at: Drop) -> bool {
     if method.waits() {
-        scene.occupy().await;
+        fixture.occupy().await;
     }
     match method {
         Method::Protect | Method::Release | Method::Renew | Method::Inspect => {
-            return with_a_mutex(method, weather, scene, at).await;
+            return with_a_mutex(method, network, fixture, at).await;
         }
         Method::ForceRelease | Method::Shutdown | Method::IntoHandoff | Method::Adopt => {
-            return with_a_mutex(method, weather, scene, at).await;
+            return with_a_mutex(method, network, fixture, at).await;
         }
         Method::Downgrade => {
-            let guard = scene.write_guard().await;
-            scene.turns(weather);
+            let guard = fixture.write_guard().await;
+            fixture.apply(network);
             return dropped(at, guard.downgrade()).await.is_some();
         }
         Method::TryUpgrade => {
-            let guard = scene.read_guard().await;
-            scene.turns(weather);
+            let guard = fixture.read_guard().await;
+            fixture.apply(network);
             return dropped(at, guard.try_upgrade()).await.is_some();
         }
         Method::ManyRenew => {
-            let guard = scene.many_guard().await;
-            scene.turns(weather);
+            let guard = fixture.many_guard().await;
+            fixture.apply(network);
             let ended = dropped(at, guard.renew()).await.is_some();
-            scene.server.advance(TROUBLE).await;
-            assert!(guard.is_valid(), "{}", scene.server.timeline());
+            fixture.server.advance(RECOVERED).await;
+            assert!(guard.is_valid(), "{}", fixture.server.timeline());
             return ended;
         }
         Method::ManyRelease => {
-            let guard = scene.many_guard().await;
-            scene.turns(weather);
+            let guard = fixture.many_guard().await;
+            fixture.apply(network);
             return dropped(at, guard.release()).await.is_some();
         }
         _ => {}
     }
-    scene.turns(weather);
-    acquire(method, &scene.locks, at).await
+    fixture.apply(network);
+    acquire(method, &fixture.locks, at).await
 }
 
 async fn acquire(method: Method, locks: &LockClient, at: Drop) -> bool {
@@ -290,55 +290,55 @@ async fn acquire(method: Method, locks: &LockClient, at: Drop) -> bool {
     }
 }
 
-/// Methods of a guard of a mutex, and of a client that has one.
-async fn with_a_mutex(method: Method, weather: Weather, scene: &Scene, at: Drop) -> bool {
-    let (server, locks) = (&scene.server, &scene.locks);
-    let guard = scene.mutex_guard().await;
+/// Calls a method of a mutex guard, or of a client that holds one.
+async fn with_a_mutex(method: Method, network: Network, fixture: &Fixture, at: Drop) -> bool {
+    let (server, locks) = (&fixture.server, &fixture.locks);
+    let guard = fixture.mutex_guard().await;
     match method {
         Method::Protect => {
-            scene.turns(weather);
+            fixture.apply(network);
             let body = server.advance(secs(12));
             let ended = dropped(at, guard.protect(body)).await.is_some();
-            scene.still_held(guard).await;
+            fixture.still_held(guard).await;
             ended
         }
         Method::Release => {
-            scene.turns(weather);
+            fixture.apply(network);
             dropped(at, guard.release()).await.is_some()
         }
         Method::Renew => {
-            scene.turns(weather);
+            fixture.apply(network);
             let ended = dropped(at, guard.renew()).await.is_some();
-            scene.still_held(guard).await;
+            fixture.still_held(guard).await;
             ended
         }
         Method::Inspect => {
-            scene.turns(weather);
+            fixture.apply(network);
             let ended = dropped(at, locks.inspect("job")).await.is_some();
-            scene.still_held(guard).await;
+            fixture.still_held(guard).await;
             ended
         }
         Method::ForceRelease => {
             let token = guard.fencing_token().expect("a token");
-            scene.turns(weather);
+            fixture.apply(network);
             let forced = locks.force_release("job", vec![token], ForceHow::Now);
             dropped(at, forced).await.is_some()
         }
         Method::Shutdown => {
-            scene.turns(weather);
+            fixture.apply(network);
             let ended = dropped(at, locks.shutdown()).await.is_some();
             assert!(!guard.is_valid());
             server.advance(SOON).await;
-            assert_eq!(server.left_behind(), "", "though its guard is still there");
+            assert_eq!(server.left_behind(), "", "its guard still exists");
             ended
         }
         Method::IntoHandoff => {
-            scene.turns(weather);
+            fixture.apply(network);
             dropped(at, guard.into_handoff()).await.is_some()
         }
         Method::Adopt => {
             let handoff = guard.into_handoff().await.expect("answered");
-            scene.turns(weather);
+            fixture.apply(network);
             let adopted: Option<Result<MutexGuard, _>> = dropped(at, locks.adopt(handoff)).await;
             adopted.is_some()
         }
@@ -346,38 +346,38 @@ async fn with_a_mutex(method: Method, weather: Weather, scene: &Scene, at: Drop)
     }
 }
 
-/// One combination; whether the method ended before it was dropped.
-async fn combination(method: Method, weather: Weather, fresh: bool, at: Drop) -> bool {
-    let scene = Scene::new(fresh).await;
-    let ended = call(method, weather, &scene, at).await;
-    scene.server.advance(method.gone_by()).await;
-    let left = scene.server.left_behind();
-    let where_ = format!("{method:?} {weather:?} {at:?} fresh: {fresh}");
-    assert_eq!(left, "", "{where_}\n{}", scene.server.timeline());
-    let Scene {
+/// Runs one combination. Returns whether the method completed before it was dropped.
+async fn combination(method: Method, network: Network, fresh: bool, at: Drop) -> bool {
+    let fixture = Fixture::new(fresh).await;
+    let ended = call(method, network, &fixture, at).await;
+    fixture.server.advance(method.gone_by()).await;
+    let left = fixture.server.left_behind();
+    let context = format!("{method:?} {network:?} {at:?} fresh: {fresh}");
+    assert_eq!(left, "", "{context}\n{}", fixture.server.timeline());
+    let Fixture {
         server,
         backend,
         locks,
         ..
-    } = scene;
+    } = fixture;
     drop(locks);
     server.advance(secs(2)).await;
-    assert_eq!(backend.tasks(), 0, "{where_}: a task is left");
+    assert_eq!(backend.tasks(), 0, "{context}: a task is left");
     ended
 }
 
-/// All combinations of a method; how many drops there were.
+/// Runs all combinations of a method. Returns the number of drops.
 async fn drops_of(method: Method) -> usize {
     let mut drops = 0;
-    for weather in method.weathers() {
+    for network in method.networks() {
         for fresh in [true, false] {
             for at in [Drop::After as fn(u32) -> Drop, Drop::Before] {
-                // From 1: a future that was never polled has done nothing.
+                // Starts at 1, because a future that was never polled has done nothing.
                 let mut polls = 1;
-                while !combination(method, weather, fresh, at(polls)).await {
+                while !combination(method, network, fresh, at(polls)).await {
                     polls += 1;
                     drops += 1;
-                    assert!(polls < 200, "{method:?} {weather:?} never ends");
+                    assert!(polls < 200, "{method:?} {network:?} never ends");
                 }
             }
         }
@@ -385,7 +385,7 @@ async fn drops_of(method: Method) -> usize {
     drops
 }
 
-/// A test for each method: fewer drops than these mean that the table has shrunk.
+/// A test for each method, with a lower bound of its drops.
 macro_rules! tables {
     ($($name:ident: $method:ident, $at_least:literal;)+) => {$(
         #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! What a test does to clients and to the server, at exact times.
+//! The controls of clients and of the server, at exact times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use leasehold_sim::{Data, Latency, SimOptions, SimServer, replay};
 use crate::support::{Raw, key, ms, secs, unknown};
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_client_stands_still_while_its_clock_counts() {
+async fn paused_client_stops_while_its_clock_runs() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let runtime = a.backend.runtime();
@@ -34,7 +34,7 @@ async fn a_paused_client_stands_still_while_its_clock_counts() {
     assert_eq!(ticks.load(Ordering::Relaxed), 3);
     assert_eq!(runtime.now().saturating_since(at_pause), secs(60));
     a.backend.resume();
-    // The sleep that had run out ends at once, and only that one.
+    // The sleep that has expired ends at once, and only that one.
     server.advance(ms(5)).await;
     assert_eq!(ticks.load(Ordering::Relaxed), 4);
     server.advance(ms(10)).await;
@@ -42,7 +42,7 @@ async fn a_paused_client_stands_still_while_its_clock_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_waits_for_a_paused_client() {
+async fn reply_waits_for_a_paused_client() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let operation = a.operation();
@@ -54,8 +54,8 @@ async fn a_reply_waits_for_a_paused_client() {
         a.backend.resume();
     };
     let (result, ()) = join(a.backend.acquire(&request), pause).await;
-    let reply = result.expect("the reply was there before the time-out");
-    // True when it was given; who reads it must count from before the request was sent.
+    let reply = result.expect("the reply arrived before the timeout");
+    // The remaining time is true at the execution, so a client counts from before it sent the request.
     assert!(
         matches!(reply.reply, AcquireReply::Acquired(acquired) if acquired.remaining == secs(10))
     );
@@ -67,7 +67,7 @@ async fn a_reply_waits_for_a_paused_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_client_sends_nothing() {
+async fn paused_client_sends_nothing() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     a.backend.pause();
@@ -82,7 +82,7 @@ async fn a_paused_client_sends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn code_run_as_the_client_stands_still_with_it() {
+async fn code_run_as_the_client_stops_with_it() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let body = a.backend.run(async {
@@ -106,7 +106,7 @@ async fn code_run_as_the_client_stands_still_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_client_finds_its_notifications_when_it_goes_on() {
+async fn resumed_client_receives_its_notifications() {
     let server = SimServer::new(1);
     let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
     let (held, _) = a.acquire(secs(10)).await;
@@ -125,7 +125,7 @@ async fn a_paused_client_finds_its_notifications_when_it_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_client_leaves_what_its_lease_ends() {
+async fn killed_client_leaves_its_hold_until_the_lease_expires() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let _notifications = a.backend.listen(a.session).await.expect("listening");
@@ -146,14 +146,14 @@ async fn a_killed_client_leaves_what_its_lease_ends() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "client \"a\" was killed")]
-async fn a_killed_client_cannot_be_resumed() {
+async fn killed_client_cannot_be_resumed() {
     let client = SimServer::new(1).client("a");
     client.kill();
     client.resume();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_server_refuses_and_breaks_what_was_under_way() {
+async fn stopped_server_refuses_calls_and_breaks_connections() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let mut notifications = a.backend.listen(a.session).await.expect("listening");
@@ -186,7 +186,7 @@ async fn a_stopped_server_refuses_and_breaks_what_was_under_way() {
     );
     assert!(
         server.elapsed() - started <= ms(102),
-        "subscribed again soon"
+        "not subscribed again soon"
     );
     assert_ne!(
         a.backend.hello().await.expect("an answer").clock,
@@ -200,7 +200,7 @@ async fn a_stopped_server_refuses_and_breaks_what_was_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_keeps_or_loses_the_data() {
+async fn restart_keeps_or_loses_the_data() {
     for (data, kept) in [(Data::Kept, true), (Data::Lost, false)] {
         let server = SimServer::new(1);
         let a = Raw::new(&server, "a");
@@ -215,7 +215,7 @@ async fn a_restart_keeps_or_loses_the_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_under_way_dies_with_the_server() {
+async fn request_in_flight_is_lost_with_the_server() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let operation = a.operation();
@@ -229,14 +229,14 @@ async fn a_request_under_way_dies_with_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stepped_clock_ends_or_prolongs_leases() {
+async fn stepped_clock_ends_or_extends_leases() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let (operation, _) = a.acquire(secs(10)).await;
     server.step_clock_back(secs(60));
     server.advance(secs(20)).await;
     let renewed = a.renew(operation, secs(1)).await.expect("an answer");
-    // Executed at 20.005 s; the lease had been until 10.003 s, which is now 70.003 s.
+    // Executed at 20.005 s. The lease expired at 10.003 s, which is now 70.003 s.
     assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == ms(49_998)));
     server.step_clock_forward(secs(50));
     let renewed = a.renew(operation, secs(1)).await.expect("an answer");
@@ -244,7 +244,7 @@ async fn a_stepped_clock_ends_or_prolongs_leases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_value_is_reported_and_left_alone() {
+async fn foreign_value_is_reported_and_kept() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     server.plant_foreign(&key(), "hash");
@@ -266,7 +266,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_key_is_nobody_s() {
+async fn removed_key_has_no_holder() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let (operation, _) = a.acquire(secs(10)).await;
@@ -279,13 +279,13 @@ async fn a_deleted_key_is_nobody_s() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn advancing_lets_all_happen_on_the_way() {
+async fn advance_runs_everything_that_is_due() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let (operation, _) = a.acquire(secs(10)).await;
     let mut renew = Box::pin(a.renew(operation, secs(10)));
     assert!((&mut renew).now_or_never().is_none());
-    // The request arrives after 1 ms: it is executed by then.
+    // The request arrives after 1 ms and has been executed.
     server.advance(ms(1)).await;
     assert!(
         server.timeline().contains("renewed"),
@@ -296,7 +296,7 @@ async fn advancing_lets_all_happen_on_the_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn advancing_ends_after_all_else_that_is_due() {
+async fn advance_ends_after_everything_that_is_due() {
     for seed in 0..20 {
         let server = SimServer::new(seed);
         let runtime = server.client("a").runtime();
@@ -320,7 +320,7 @@ async fn advancing_ends_after_all_else_that_is_due() {
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "something is left behind at 0.008 s:
   mutex \"job\": \"a\" holds it (exclusive), 9.995s left
-  mutex \"job\": \"b\" waits for it (exclusive), waiter for 4.999s
+  mutex \"job\": \"b\" waits for it (exclusive), 4.999s left
 ")]
 async fn what_is_left_behind_is_listed() {
     let server = SimServer::new(1);
@@ -331,7 +331,7 @@ async fn what_is_left_behind_is_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn latency_is_what_was_asked_for() {
+async fn latency_is_as_configured() {
     let zero = SimServer::with_options(SimOptions::new(1).with_latency(Latency::ZERO));
     let a = Raw::new(&zero, "a");
     for _ in 0..100 {
@@ -351,7 +351,7 @@ async fn latency_is_what_was_asked_for() {
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), [6, 7, 8, 9, 10]);
 }
 
-/// Everything at once, which the seed must repeat exactly.
+/// A run with all kinds of events, which its seed repeats exactly.
 async fn busy_run(seed: u64) -> (SimServer, String) {
     let latency = Latency::between(ms(0), ms(3));
     let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
@@ -364,7 +364,7 @@ async fn busy_run(seed: u64) -> (SimServer, String) {
         tasks.push(tokio::spawn(async move {
             let _notifications = client.backend.listen(client.session).await;
             for round in 0..8 {
-                let operation = client.queue_somehow(ms(40)).await;
+                let operation = client.try_queue(ms(40)).await;
                 client.backend.runtime().sleep(ms(7 * round)).await;
                 let _ = client.poll(operation).await;
                 let _ = client.renew(operation, ms(30)).await;
@@ -387,7 +387,7 @@ async fn busy_run(seed: u64) -> (SimServer, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_executed_again_gives_the_same_answers() {
+async fn replayed_log_gives_the_same_answers() {
     for seed in 0..20 {
         let (server, _) = busy_run(seed).await;
         let log = server.log();
@@ -397,10 +397,10 @@ async fn a_log_executed_again_gives_the_same_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_log_does_not_replay() {
+async fn changed_log_does_not_replay() {
     let (server, _) = busy_run(1).await;
     let mut log = server.log();
-    // Without its first acquire, the run is another.
+    // Without its first command, the log gives other answers.
     let first = log
         .iter()
         .position(|entry| matches!(entry.event, leasehold_sim::Event::Executed { .. }))
@@ -410,7 +410,7 @@ async fn a_changed_log_does_not_replay() {
 }
 
 #[test]
-fn a_seed_repeats_a_run_byte_for_byte() {
+fn seed_repeats_a_run_byte_for_byte() {
     let run = |seed| {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -424,7 +424,7 @@ fn a_seed_repeats_a_run_byte_for_byte() {
         assert_eq!(&run(seed), log, "seed {seed}");
     }
     let distinct: std::collections::BTreeSet<_> = logs.iter().collect();
-    assert_eq!(distinct.len(), logs.len(), "seeds differ");
+    assert_eq!(distinct.len(), logs.len(), "two seeds give the same run");
 }
 
 #[tokio::test(start_paused = true)]
@@ -446,19 +446,19 @@ async fn the_log_is_bounded() {
 
 #[tokio::test]
 #[should_panic(expected = "the clock of this tokio runtime is not paused")]
-async fn a_running_clock_is_refused() {
+async fn running_clock_is_refused() {
     SimServer::new(1);
 }
 
 #[test]
 #[should_panic(expected = "leasehold-sim needs a tokio runtime")]
-fn no_runtime_is_refused() {
+fn missing_runtime_is_refused() {
     SimServer::new(1);
 }
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "the clock of this tokio runtime is not paused")]
-async fn a_clock_that_was_resumed_is_refused() {
+async fn resumed_clock_is_refused() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     tokio::time::resume();

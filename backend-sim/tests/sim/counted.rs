@@ -1,4 +1,4 @@
-//! A backend that counts the tasks which a client keeps alive on it.
+//! A backend that counts the live tasks of its client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Counted {
         Self { inner, runtime }
     }
 
-    /// Tasks that were spawned and have not ended.
+    /// The number of spawned tasks that have not ended.
     pub(crate) fn tasks(&self) -> usize {
         Arc::strong_count(&self.runtime.alive) - 1
     }

@@ -1,7 +1,7 @@
-//! Runs that do not come from their seed alone are noticed.
+//! The determinism check finds runs that depend on more than their seed.
 #![expect(
     clippy::disallowed_types,
-    reason = "the order of a hash map is what must be noticed"
+    reason = "the determinism check must find the order of a hash map"
 )]
 
 use std::collections::HashMap;
@@ -16,17 +16,17 @@ fn simulation() -> Simulation {
 }
 
 #[test]
-fn what_comes_from_the_seed_passes() {
+fn deterministic_run_passes() {
     let report = simulation().assert_deterministic(scenario);
     assert!(matches!(report.ending, Ending::Completed(_)));
 }
 
-/// Eight tasks, started in an order that differs from one map to the next.
+/// Adds eight clients, in the order of a hash map.
 #[expect(
     clippy::disallowed_types,
-    reason = "the determinism_check must notice it"
+    reason = "the determinism check must find it"
 )]
-async fn in_the_order_of_a_map(sim: SimServer) {
+async fn in_map_order(sim: SimServer) {
     let map: HashMap<u32, &str> = (0..8).map(|n| (n, "a")).collect();
     for (n, name) in map {
         sim.client(name).note(format!("client {n}"));
@@ -34,12 +34,12 @@ async fn in_the_order_of_a_map(sim: SimServer) {
 }
 
 #[test]
-#[should_panic(expected = "the same seed gave two different runs; they part at")]
-fn the_order_of_a_map_is_noticed() {
-    simulation().assert_deterministic(in_the_order_of_a_map);
+#[should_panic(expected = "the same seed gave two different runs; the first difference is")]
+fn map_order_is_found() {
+    simulation().assert_deterministic(in_map_order);
 }
 
-/// Which of two that are ready is taken, 30 times.
+/// Polls three branches in a random order, 30 times.
 async fn unbiased(sim: SimServer) -> String {
     let mut taken = String::new();
     for _ in 0..30 {
@@ -53,13 +53,13 @@ async fn unbiased(sim: SimServer) -> String {
 }
 
 #[test]
-#[should_panic(expected = "the same seed gave two different verdicts")]
-fn an_unbiased_select_is_noticed() {
+#[should_panic(expected = "the same seed gave two different results")]
+fn unbiased_select_is_found() {
     simulation().assert_deterministic(unbiased);
 }
 
 #[test]
-fn a_biased_select_passes() {
+fn biased_select_passes() {
     simulation().assert_deterministic(|sim| async move {
         tokio::select! {
             biased;
@@ -85,26 +85,26 @@ fn on_tokio<T>(test: impl AsyncFn(SimServer) -> T) -> (SimServer, T) {
 }
 
 #[test]
-fn a_tokio_test_that_comes_from_its_seed_passes() {
+fn deterministic_tokio_test_passes() {
     assert_deterministic(|| on_tokio(scenario));
 }
 
 #[test]
 #[should_panic(expected = "the same seed gave two different runs")]
-fn the_order_of_a_map_is_noticed_in_a_tokio_test() {
-    assert_deterministic(|| on_tokio(in_the_order_of_a_map));
+fn map_order_is_found_in_a_tokio_test() {
+    assert_deterministic(|| on_tokio(in_map_order));
 }
 
 #[test]
-#[should_panic(expected = "the same seed gave two different verdicts")]
-fn an_unbiased_select_is_noticed_in_a_tokio_test() {
+#[should_panic(expected = "the same seed gave two different results")]
+fn unbiased_select_is_found_in_a_tokio_test() {
     assert_deterministic(|| on_tokio(unbiased));
 }
 
-/// Draws from something else than the tape, and nothing to see of it in the log.
+/// The draws differ between the runs, but the logs don't show it.
 #[test]
 #[should_panic(expected = "equal logs but different choices")]
-fn other_choices_are_noticed() {
+fn different_choices_are_found() {
     let calls = std::cell::Cell::new(0);
     Simulation::new(SimOptions::new(1)).assert_deterministic(|sim| {
         calls.set(calls.get() + 1);

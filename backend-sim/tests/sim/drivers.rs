@@ -1,4 +1,4 @@
-//! The two drivers and the policies: the same tape is the same run.
+//! The two drivers and the schedulings: the same tape gives the same run.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use leasehold_sim::{
 
 use crate::support::{ms, secs};
 
-/// A closed scenario: all its tasks belong to the simulation, and it needs nothing else.
+/// A scenario whose tasks all belong to the simulation.
 pub(crate) async fn scenario(sim: SimServer) -> (u32, u64) {
     let backends = ["a", "b", "c"].map(|name| sim.client(name));
     let workers = backends
@@ -34,7 +34,7 @@ async fn worker(sim: SimServer, backend: SimBackend) -> u32 {
         if let Ok(Outcome::Acquired(guard)) = mutex.lock_within(wait_limit).await {
             acquired += 1;
             sim.sleep(ms(u64::from(sim.draw(2_000)))).await;
-            // Whatever it comes to: the end goes on in the background.
+            // The result doesn't matter: the release continues in the background.
             drop(guard.release().await);
         }
     }
@@ -83,11 +83,11 @@ fn run(seed: u64, scheduling: Scheduling) -> RunReport<(u32, u64)> {
 fn completed<T>(report: &RunReport<T>) -> &T {
     match &report.ending {
         Ending::Completed(output) => output,
-        other => panic!("{:?}\n{}", other_name(other), report.timeline()),
+        other => panic!("{:?}\n{}", ending_name(other), report.timeline()),
     }
 }
 
-fn other_name<T>(ending: &Ending<T>) -> String {
+fn ending_name<T>(ending: &Ending<T>) -> String {
     match ending {
         Ending::Completed(_) => "completed".into(),
         Ending::Deadlock => "deadlock".into(),
@@ -99,7 +99,7 @@ fn other_name<T>(ending: &Ending<T>) -> String {
     }
 }
 
-/// The same scenario in a tokio runtime; its output, and its timeline.
+/// Runs the scenario in a tokio runtime. Returns its output and its timeline.
 fn run_on_tokio(seed: u64) -> ((u32, u64), String) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -115,7 +115,7 @@ fn run_on_tokio(seed: u64) -> ((u32, u64), String) {
 }
 
 #[test]
-fn both_drivers_run_the_same() {
+fn both_drivers_give_the_same_run() {
     let mut acquired = 0;
     for seed in 0..1_000 {
         let own = run(seed, Scheduling::Random);
@@ -132,7 +132,7 @@ fn both_drivers_run_the_same() {
 }
 
 #[test]
-fn a_tape_repeats_a_run_under_any_scheduling() {
+fn tape_repeats_a_run_under_any_scheduling() {
     let pct = Scheduling::Pct {
         depth: 3,
         length: 500,
@@ -166,7 +166,7 @@ fn seeds_and_schedulings_give_different_runs() {
 }
 
 #[test]
-fn a_replay_of_something_else_says_at_which_draw() {
+fn diverging_replay_names_the_draw() {
     let mut tape = run(7, Scheduling::Random).tape;
     tape.draws[20].bound += 1;
     let bound = tape.draws[20].bound;
@@ -174,12 +174,12 @@ fn a_replay_of_something_else_says_at_which_draw() {
         Ending::Diverged(Divergence { draw, recorded, .. }) => {
             assert_eq!((draw, recorded.bound), (20, bound));
         }
-        other => panic!("{}", other_name(&other)),
+        other => panic!("{}", ending_name(&other)),
     }
 }
 
 #[test]
-fn a_changed_tape_is_followed_as_far_as_it_fits() {
+fn changed_tape_is_followed_as_far_as_it_fits() {
     let mut tape = run(7, Scheduling::Random).tape;
     for draw in tape.draws.iter_mut().step_by(3) {
         draw.value = 0;
@@ -192,7 +192,7 @@ fn a_changed_tape_is_followed_as_far_as_it_fits() {
 
 #[test]
 #[should_panic(expected = "the replay diverges at draw 0")]
-fn a_replay_in_a_tokio_test_diverges_loudly() {
+fn diverging_replay_fails_a_tokio_test() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -207,7 +207,7 @@ fn a_replay_in_a_tokio_test_diverges_loudly() {
 }
 
 #[test]
-fn a_deadlock_is_noticed() {
+fn deadlock_ends_the_run() {
     let report = Simulation::new(options(1)).run(|sim| async move {
         sim.sleep(secs(5)).await;
         std::future::pending::<()>().await;
@@ -217,7 +217,7 @@ fn a_deadlock_is_noticed() {
 }
 
 #[test]
-fn a_run_has_limits() {
+fn limits_end_the_run() {
     let endless = |sim: SimServer| async move {
         loop {
             sim.sleep(secs(1)).await;
@@ -232,7 +232,7 @@ fn a_run_has_limits() {
 }
 
 #[test]
-fn a_panic_of_any_task_ends_the_run() {
+fn panic_of_a_task_ends_the_run() {
     let report = Simulation::new(options(1)).run(|sim| async move {
         drop(sim.spawn(async { panic!("of a task") }));
         sim.sleep(secs(1)).await;
@@ -245,7 +245,7 @@ fn a_panic_of_any_task_ends_the_run() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "a task of the simulation panicked: of a task")]
-async fn a_panic_of_a_task_fails_a_tokio_test() {
+async fn panic_of_a_task_fails_a_tokio_test() {
     let sim = SimServer::new(1);
     drop(sim.spawn(async { panic!("of a task") }));
     sim.sleep(secs(1)).await;
@@ -253,7 +253,7 @@ async fn a_panic_of_a_task_fails_a_tokio_test() {
 }
 
 #[test]
-fn a_timeout_and_a_task_end_when_they_should() {
+fn timeouts_and_tasks_end_in_time() {
     let report = Simulation::new(options(1)).run(|sim| async move {
         let in_time = sim.timeout(secs(2), sim.sleep(secs(1))).await;
         let too_late = sim.timeout(secs(2), sim.sleep(secs(3))).await;
@@ -270,7 +270,7 @@ fn a_timeout_and_a_task_end_when_they_should() {
 
 #[test]
 fn depth_first_reaches_every_order_of_tasks() {
-    // Three tasks of two steps each: 6! / 2!^3 orders.
+    // Three tasks with two steps each have 6! / 2!^3 orders.
     let mut tape = leasehold_sim::Tape::new(1);
     let mut seen = std::collections::BTreeSet::new();
     let mut runs = 0;
@@ -286,7 +286,7 @@ fn depth_first_reaches_every_order_of_tasks() {
         }
     }
     assert_eq!(seen.len(), 90);
-    // The awaiting task runs too, now and then: that is not a step of the three.
+    // The awaiting task runs sometimes too, which is not a step of the three tasks.
     assert!(runs >= 90, "{runs}");
 }
 
@@ -308,7 +308,7 @@ async fn three_tasks(sim: SimServer) -> Vec<usize> {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "a task of the simulation panicked: nobody awaits this")]
-async fn a_panic_that_nobody_awaits_fails_the_test() {
+async fn panic_that_nobody_awaits_fails_the_test() {
     let server = SimServer::new(1);
     drop(server.spawn(async { assert!(server_is_up(), "nobody awaits this") }));
     server.advance(ms(1)).await;
@@ -318,9 +318,9 @@ const fn server_is_up() -> bool {
     false
 }
 
-/// So many changes are no more than all.
+/// The depth may be larger than the number of turns.
 #[test]
-fn priorities_that_change_all_the_time_are_possible() {
+fn pct_accepts_any_depth() {
     let scheduling = Scheduling::Pct {
         depth: u32::MAX,
         length: 10,

@@ -1,4 +1,4 @@
-//! Futures and guards that are dropped at special moments.
+//! Futures and guards that are dropped at critical points.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -10,17 +10,17 @@ use leasehold_sim::{Call, Fault, SimServer};
 use crate::locks::{client, hold, job, released};
 use crate::support::{ms, secs};
 
-/// Where a future is dropped.
+/// The point at which a future is dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Drop {
-    /// After so many polls, each of which did not end it.
+    /// After this many polls that returned `Pending`.
     After(u32),
-    /// When it was woken for the poll after so many, before that poll: what woke it is there, but
-    /// it has not seen it.
+    /// After this many polls and one more wake-up, before the future is polled again. The result is
+    /// there, but the future has not seen it.
     Before(u32),
 }
 
-/// Polls a future until it ends, or until it is to be dropped; `None` if it was dropped.
+/// Polls a future until it completes, or drops it. Returns `None` if the future was dropped.
 pub(crate) async fn dropped<F: Future>(at: Drop, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polls = 0;
@@ -41,7 +41,7 @@ pub(crate) async fn dropped<F: Future>(at: Drop, future: F) -> Option<F::Output>
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_is_dropped_anywhere_loses_nothing() {
+async fn dropped_renewal_loses_nothing() {
     for at in [Drop::After as fn(u32) -> Drop, Drop::Before] {
         for polls in 1.. {
             let server = SimServer::new(7);
@@ -61,7 +61,7 @@ async fn a_renewal_that_is_dropped_anywhere_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_dropped_lets_the_next_one_pass() {
+async fn dropped_waiter_frees_the_next() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -81,7 +81,7 @@ async fn a_waiter_that_is_dropped_lets_the_next_one_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_guard_is_released_in_the_background() {
+async fn dropped_guard_is_released_in_the_background() {
     let server = SimServer::new(1);
     let (_, locks) = client(&server, "a");
     drop(hold(&locks).await);
@@ -90,7 +90,7 @@ async fn a_dropped_guard_is_released_in_the_background() {
 }
 
 #[test]
-fn a_guard_may_be_dropped_outside_of_any_runtime() {
+fn guard_may_be_dropped_outside_of_a_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -110,7 +110,7 @@ fn a_guard_may_be_dropped_outside_of_any_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_leaves_nothing() {
+async fn shutdown_leaves_nothing() {
     let server = SimServer::new(1);
     let (process, locks) = client(&server, "a");
     let kept = hold(&locks).await;

@@ -1,4 +1,4 @@
-//! Explorations, as users write them.
+//! Explorations, written as in users' tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use leasehold_sim::{Exploration, FaultMix, Latency, SimOptions, SimServer};
 
 use crate::support::{ms, secs};
 
-/// Two workers under one lock; the second version looks, waits and then writes without it.
+/// Three workers count twice each under a lock. If `locked` is false, they release it too early.
 async fn count(sim: SimServer, locked: bool) -> Result<(), String> {
     let counter = Arc::new(AtomicU32::new(0));
     let workers = ["a", "b", "c"].map(|name| {
@@ -18,9 +18,9 @@ async fn count(sim: SimServer, locked: bool) -> Result<(), String> {
             let locks = LockClient::new(machine.clone());
             for _ in 0..2 {
                 let mutex = locks.mutex("counter").expect("a valid key").lease(secs(3));
-                let guard = mutex.lock().await.expect("it rides out what happens");
+                let guard = mutex.lock().await.expect("it survives the faults");
                 if !locked {
-                    // A mistake: the lock is given back before the work.
+                    // The bug: the lock is released before the work.
                     drop(guard);
                     sim_then.sleep(ms(1)).await;
                     let seen = counter.load(Ordering::Relaxed);
@@ -54,21 +54,21 @@ fn right_code_passes() {
 }
 
 #[test]
-fn a_failure_is_found_and_made_simple() {
+fn failure_is_found_and_simplified() {
     let failure = exploration().find(|sim| count(sim, false)).expect("found");
     assert!(failure.reason.contains("of 6 were counted"), "{failure}");
     let set = failure.tape.draws.iter().filter(|draw| draw.value != 0);
     assert!(set.count() <= 8, "{failure}");
-    // No trouble is needed for it, so none is left.
+    // The bug needs no fault, so no fault is left.
     let text = failure.history.text();
     assert!(!text.contains(['!', '~']), "{text}");
 }
 
 #[test]
-fn outages_are_ridden_out_and_code_that_is_not_ready_for_them_is_found() {
+fn outages_fail_only_code_that_does_not_expect_them() {
     let outages = || exploration().with_fault_mix(FaultMix::none().with_outages(true));
     outages().check(|sim| count(sim, true));
-    let hasty = outages().find(|sim| async move {
+    let found = outages().find(|sim| async move {
         let locks = LockClient::new(sim.client("a"));
         sim.sleep(ms(500)).await;
         let mutex = locks.mutex("job").expect("a valid key");
@@ -78,13 +78,14 @@ fn outages_are_ridden_out_and_code_that_is_not_ready_for_them_is_found() {
             .map(drop)
             .map_err(|error| error.to_string())
     });
-    let failure = hasty.expect("found");
+    let failure = found.expect("found");
     let text = failure.history.text();
     assert!(text.contains("~ stopped"), "{text}");
 }
 
-/// Runs a test of this file again, by itself, with something in its environment.
-fn again(test: &str, variable: &str, value: &str) -> (bool, String) {
+/// Runs one test of this file in a new process, with an environment variable. Returns whether it
+/// passed, and its output.
+fn rerun(test: &str, variable: &str, value: &str) -> (bool, String) {
     let program = std::env::current_exe().expect("this test's program");
     let output = std::process::Command::new(program)
         .args([
@@ -103,15 +104,15 @@ fn again(test: &str, variable: &str, value: &str) -> (bool, String) {
 }
 
 #[test]
-#[ignore = "fails on purpose: other tests run it"]
+#[ignore = "fails on purpose; other tests run it"]
 fn wrong_code_fails() {
     exploration().check(|sim| count(sim, false));
 }
 
 #[test]
-fn the_line_that_a_failing_check_prints_repeats_it() {
+fn printed_command_repeats_a_failure() {
     let pages = env!("CARGO_TARGET_TMPDIR");
-    let (passed, first) = again("wrong_code_fails", "LEASEHOLD_SIM_PAGES", pages);
+    let (passed, first) = rerun("wrong_code_fails", "LEASEHOLD_SIM_PAGES", pages);
     assert!(!passed, "{first}");
     let line = first
         .lines()
@@ -122,9 +123,9 @@ fn the_line_that_a_failing_check_prints_repeats_it() {
         "{line}"
     );
     let tape = line.split(['=', ' ']).nth(1).expect("a tape");
-    let (passed, second) = again("wrong_code_fails", "LEASEHOLD_SIM_REPLAY", tape);
+    let (passed, second) = rerun("wrong_code_fails", "LEASEHOLD_SIM_REPLAY", tape);
     assert!(!passed && second.contains("run 1, with seed"), "{second}");
-    // The same timeline, between the same lines.
+    // Both print the same timeline.
     let timeline = |text: &str| -> Vec<String> {
         let lines = text.lines().skip_while(|line| !line.contains("  server"));
         lines
@@ -140,20 +141,20 @@ fn the_line_that_a_failing_check_prints_repeats_it() {
 }
 
 #[test]
-fn the_environment_is_obeyed_or_refused() {
-    let (passed, text) = again("right_code_passes", "LEASEHOLD_SIM_SEED", "7");
+fn environment_variables_choose_the_run() {
+    let (passed, text) = rerun("right_code_passes", "LEASEHOLD_SIM_SEED", "7");
     assert!(passed, "{text}");
-    let (passed, text) = again("right_code_passes", "LEASEHOLD_SIM_SEED", "seven");
+    let (passed, text) = rerun("right_code_passes", "LEASEHOLD_SIM_SEED", "seven");
     assert!(
         !passed && text.contains("LEASEHOLD_SIM_SEED: \"seven\" is no seed"),
         "{text}"
     );
-    let (passed, text) = again("right_code_passes", "LEASEHOLD_SIM_REPLAY", "2.u9:3.A");
+    let (passed, text) = rerun("right_code_passes", "LEASEHOLD_SIM_REPLAY", "2.u9:3.A");
     assert!(
         !passed && text.contains("the replay diverges at draw 0: the tape has User 3 of 9"),
         "{text}"
     );
-    // The same tape diverges again; one that ends before it does would be another run.
+    // The printed tape diverges again. A tape that ended before the divergence would not.
     assert!(
         text.contains("to repeat it: LEASEHOLD_SIM_REPLAY=2.u9:3.A "),
         "{text}"
@@ -161,7 +162,7 @@ fn the_environment_is_obeyed_or_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "fails on purpose: other tests run it"]
+#[ignore = "fails on purpose; other tests run it"]
 async fn a_tokio_test_that_fails() {
     let latency = Latency::between(ms(0), ms(3));
     let server = SimServer::with_options(SimOptions::new(1).with_latency(latency));
@@ -173,15 +174,15 @@ async fn a_tokio_test_that_fails() {
 }
 
 #[test]
-fn a_failing_tokio_test_prints_its_timeline_and_how_to_repeat_it() {
-    let (passed, text) = again("a_tokio_test_that_fails", "LEASEHOLD_SIM_SEED", "9");
+fn failing_tokio_test_prints_its_timeline_and_its_seed() {
+    let (passed, text) = rerun("a_tokio_test_that_fails", "LEASEHOLD_SIM_SEED", "9");
     assert!(!passed, "{text}");
     assert!(text.contains("the simulation with seed 9:"), "{text}");
     assert!(text.contains("  .*          hello"), "{text}");
     let line =
         "to repeat it: LEASEHOLD_SIM_SEED=9 cargo test -- --exact explore::a_tokio_test_that_fails";
     assert!(text.contains(line), "{text}");
-    let (passed, text) = again(
+    let (passed, text) = rerun(
         "a_tokio_test_that_fails",
         "LEASEHOLD_SIM_REPLAY",
         "2.u9:3.A",
@@ -193,10 +194,10 @@ fn a_failing_tokio_test_prints_its_timeline_and_how_to_repeat_it() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "other tests run it, with a tape"]
+#[ignore = "other tests run it with a tape"]
 async fn a_tokio_test_that_draws_twice() {
     let server = SimServer::new(1);
-    // What runs on in the background does not hide it.
+    // A task in the background doesn't hide the divergence.
     let client = server.client("a");
     tokio::spawn(async move { client.runtime().sleep(secs(3_600)).await });
     server.advance(secs(1)).await;
@@ -206,10 +207,10 @@ async fn a_tokio_test_that_draws_twice() {
 }
 
 #[test]
-fn a_tokio_test_that_ends_before_its_tape_does_fails() {
+fn tokio_test_that_ends_before_its_tape_fails() {
     let replay = |tape| {
         let test = "a_tokio_test_that_draws_twice";
-        again(test, "LEASEHOLD_SIM_REPLAY", tape)
+        rerun(test, "LEASEHOLD_SIM_REPLAY", tape)
     };
     let (passed, text) = replay("2.u9:3.A2");
     assert!(passed, "{text}");
@@ -219,7 +220,7 @@ fn a_tokio_test_that_ends_before_its_tape_does_fails() {
 }
 
 #[test]
-fn the_same_exploration_finds_the_same_failure() {
+fn exploration_finds_the_same_failure_again() {
     let find = || exploration().find(|sim| count(sim, false)).expect("found");
     assert_eq!(find().to_string(), find().to_string());
 }
@@ -227,8 +228,8 @@ fn the_same_exploration_finds_the_same_failure() {
 #[test]
 fn panics_deadlocks_and_endless_runs_are_failures() {
     let find = |exploration: Exploration,
-                what: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
-        let failure = exploration.find(what).expect("it fails");
+                scenario: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
+        let failure = exploration.find(scenario).expect("it fails");
         failure.reason
     };
     let few = Exploration::new().with_seeds(0..3);
@@ -252,9 +253,9 @@ fn panics_deadlocks_and_endless_runs_are_failures() {
     assert!(reason.contains("not done after 100 steps"), "{reason}");
 }
 
-/// A run that does not fail goes on for long, but what is tried to make a failed one simple does not.
+/// A passing run of this scenario is long. Shrinking cuts such runs off.
 #[test]
-fn runs_that_are_tried_are_cut_off() {
+fn shrinking_cuts_off_long_runs() {
     static FOUND: AtomicU32 = AtomicU32::new(0);
     static MORE: AtomicU32 = AtomicU32::new(0);
     let failure = Exploration::new().find(|sim| async move {
@@ -273,9 +274,9 @@ fn runs_that_are_tried_are_cut_off() {
     assert!((1..1_000).contains(&more), "{more} steps");
 }
 
-/// Something that the seed does not decide: as a HashMap's order, or an unbiased select!, are.
+/// The scenario depends on more than its seed, as one with a `HashMap` or an unbiased `select!` does.
 #[test]
-fn what_the_seed_does_not_decide_is_noticed() {
+fn nondeterminism_is_found() {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let failure = Exploration::new().with_seeds(0..3).find(|sim| async move {
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -283,7 +284,7 @@ fn what_the_seed_does_not_decide_is_noticed() {
         sim.sleep(ms(u64::from(run % 2))).await;
         sim.client("b").hello().await.expect("an answer");
     });
-    let reason = failure.expect("it is noticed").reason;
+    let reason = failure.expect("found").reason;
     assert!(reason.contains("two runs of one seed differ"), "{reason}");
     assert!(
         reason.contains("first:") && reason.contains("hello"),
@@ -291,9 +292,10 @@ fn what_the_seed_does_not_decide_is_noticed() {
     );
 }
 
-/// The same calls at the same times, for other keys: the hash of the run does not show it.
+/// Both runs make the same calls at the same times, with different keys. The hash of the run does
+/// not include the keys.
 #[test]
-fn other_keys_in_the_second_run_are_noticed() {
+fn different_keys_in_the_second_run_are_found() {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let failure = Exploration::new().with_seeds(0..3).find(|sim| async move {
         let key = RUNS.fetch_add(1, Ordering::Relaxed).to_string();
@@ -301,7 +303,7 @@ fn other_keys_in_the_second_run_are_noticed() {
         let mutex = locks.mutex(key).expect("a valid key");
         mutex.lock().await.map(drop)
     });
-    let reason = failure.expect("it is noticed").reason;
+    let reason = failure.expect("found").reason;
     assert!(reason.contains("two runs of one seed differ"), "{reason}");
     assert!(
         reason.contains("acquire \"0\"") && reason.contains("acquire \"1\""),
@@ -311,14 +313,14 @@ fn other_keys_in_the_second_run_are_noticed() {
 
 #[test]
 #[should_panic(expected = "nothing would run")]
-fn no_seeds_are_refused() {
+fn empty_range_of_seeds_is_refused() {
     let _ = Exploration::new().with_seeds(5..5);
 }
 
 #[test]
-fn a_panic_is_told_with_its_waiter_and_what_helps() {
-    let find = |what: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
-        let failure = Exploration::new().with_seeds(0..3).find(what);
+fn panic_is_reported_with_its_location_and_advice() {
+    let find = |scenario: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
+        let failure = Exploration::new().with_seeds(0..3).find(scenario);
         failure.expect("it fails").reason
     };
     let reason = find(|sim| Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") }));
@@ -333,45 +335,45 @@ fn a_panic_is_told_with_its_waiter_and_what_helps() {
     assert!(reason.contains("sleep with `sim.sleep`"), "{reason}");
 }
 
-struct PanicsInTheEnd;
+struct PanicsOnDrop;
 
-impl Drop for PanicsInTheEnd {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         panic!("mine");
     }
 }
 
-/// Leaves it in a task that does not end.
-async fn leave(sim: SimServer, what: Option<PanicsInTheEnd>) {
+/// Leaves a value in a task that does not end.
+async fn leave(sim: SimServer, value: Option<PanicsOnDrop>) {
     drop(sim.spawn(async move {
-        let _what = what;
+        let _value = value;
         std::future::pending::<()>().await;
     }));
     sim.sleep(ms(1)).await;
 }
 
-/// It would end the test without a word: panics of runs are not printed.
+/// Panics of runs are not printed, so the test would fail without a message.
 #[test]
 #[should_panic(expected = "panicked when it was dropped:\nmine")]
-fn a_destructor_that_panics_is_told() {
-    Exploration::new().check(|sim| leave(sim, Some(PanicsInTheEnd)));
+fn panic_in_a_destructor_is_reported() {
+    Exploration::new().check(|sim| leave(sim, Some(PanicsOnDrop)));
 }
 
 #[test]
 #[should_panic(expected = "panicked when it was dropped:\nmine")]
-fn a_destructor_that_panics_in_one_of_all_runs_is_told() {
+fn panic_in_a_destructor_is_reported_by_check_all() {
     Exploration::new().check_all(|sim| {
-        let what = match sim.draw(100) {
-            99 => Some(PanicsInTheEnd),
+        let value = match sim.draw(100) {
+            99 => Some(PanicsOnDrop),
             _ => None,
         };
-        leave(sim, what)
+        leave(sim, value)
     });
 }
 
-/// Who takes a lock twice waits for himself, and asks again each second.
+/// A client that takes a plain mutex twice waits for itself, and polls once a second.
 #[test]
-fn a_run_that_waits_in_vain_says_for_what_and_not_too_much() {
+fn report_of_a_hang_is_short_and_names_the_lock() {
     let exploration = Exploration::new().with_time_limit(secs(1_000));
     let failure = exploration.find(|sim| async move {
         let locks = LockClient::new(sim.client("a"));
@@ -388,10 +390,9 @@ fn a_run_that_waits_in_vain_says_for_what_and_not_too_much() {
     assert!(text.contains("lines are left out"), "{text}");
 }
 
-/// All orders of two clients with three commands each: 6! / (3! 3!) = 20, if nothing else is left
-/// open.
+/// Two clients with three commands each have 6! / (3! 3!) = 20 orders.
 #[test]
-fn a_small_scope_is_covered() {
+fn check_all_covers_a_small_scope() {
     let mut orders = std::collections::BTreeSet::new();
     let seen = std::sync::Mutex::new(&mut orders);
     let runs = Exploration::new().check_all(|sim| {
@@ -418,9 +419,9 @@ fn a_small_scope_is_covered() {
     assert!(runs < 2_000, "{runs} runs");
 }
 
-/// Two clients that wait: too many orders, unless each call is one event.
+/// Two clients that wait have too many orders, unless each call is atomic.
 #[test]
-fn a_small_scope_of_atomic_calls_may_wait() {
+fn small_scope_with_atomic_calls_may_wait() {
     let runs = Exploration::new()
         .with_atomic_calls(true)
         .check_all(|sim| async move {
@@ -444,10 +445,10 @@ fn a_small_scope_of_atomic_calls_may_wait() {
 
 #[test]
 #[should_panic(expected = "two runs with the same choices differ")]
-fn a_scope_that_its_choices_do_not_decide_is_refused() {
+fn nondeterministic_scope_is_refused() {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     Exploration::new().check_all(|sim| async move {
-        // The first two runs are compared; this is noticed later.
+        // The exploration compares the first two runs. This difference shows later.
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         sim.draw(2);
         sim.draw(if run > 2 { 3 } else { 2 });
@@ -456,7 +457,7 @@ fn a_scope_that_its_choices_do_not_decide_is_refused() {
 
 #[test]
 #[should_panic(expected = "the scope has more than 10 runs")]
-fn a_scope_that_is_too_large_is_refused() {
+fn too_large_scope_is_refused() {
     Exploration::new()
         .with_run_limit(10)
         .check_all(|sim| async move {
@@ -466,7 +467,7 @@ fn a_scope_that_is_too_large_is_refused() {
         });
 }
 
-/// How long it takes to make a failing run simple, and how simple it gets.
+/// Measures how long it takes to simplify a failing run.
 #[test]
 #[ignore = "measures; run it in release: cargo test --release -p leasehold-sim --test sim -- --ignored --nocapture shrinking"]
 #[expect(clippy::disallowed_types, reason = "this measures real time")]
@@ -474,14 +475,14 @@ fn shrinking_takes_little_time() {
     let mut times = Vec::new();
     for from in (0..3_000).step_by(100) {
         let found = exploration().with_seeds(from..from + 100);
-        let (raw, full) = (found.clone().with_shrink_runs(0), found);
+        let (unshrunk, shrunk) = (found.clone().with_shrink_runs(0), found);
         let time = |exploration: &Exploration| -> (Duration, bool) {
             let start = std::time::Instant::now();
             let failure = exploration.find(|sim| count(sim, false));
             (start.elapsed(), failure.is_some())
         };
-        let (without, _) = time(&raw);
-        let (with, found) = time(&full);
+        let (without, _) = time(&unshrunk);
+        let (with, found) = time(&shrunk);
         if found {
             times.push(with.saturating_sub(without));
         }

@@ -1,4 +1,4 @@
-//! Each fault at exact times: what the server did, and what the client was told.
+//! Each fault at exact times: its effect on the server, and the reply to the client.
 
 use futures_util::future::join;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -11,7 +11,7 @@ use leasehold_sim::{Call, Fault, Latency, SimServer};
 use crate::support::{Raw, key, ms, secs, unknown};
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_request_is_not_executed() {
+async fn lost_request_is_not_executed() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let operation = a.operation();
@@ -25,7 +25,7 @@ async fn a_lost_request_is_not_executed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_reply_was_executed_and_a_retry_says_so() {
+async fn retry_after_a_lost_reply_reports_the_grant() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let operation = a.operation();
@@ -38,7 +38,7 @@ async fn a_lost_reply_was_executed_and_a_retry_says_so() {
     let AcquireReply::Acquired(acquired) = again else {
         panic!("{again:?}");
     };
-    // Executed at 3 ms, asked again at 1.003 s.
+    // Executed at 3 ms, and again at 1.003 s.
     assert_eq!((acquired.holds, acquired.remaining), (1, secs(9)));
     assert!(matches!(
         a.release(operation).await,
@@ -48,7 +48,7 @@ async fn a_lost_reply_was_executed_and_a_retry_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_request_is_overtaken() {
+async fn late_request_is_overtaken() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let operation = a.operation();
@@ -63,7 +63,7 @@ async fn a_late_request_is_overtaken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_later_than_the_time_out_is_still_executed() {
+async fn request_later_than_the_timeout_is_executed() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let operation = a.operation();
@@ -76,7 +76,7 @@ async fn a_request_later_than_the_time_out_is_still_executed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_reply_comes_late() {
+async fn late_reply_arrives_late() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     a.backend.inject(Fault::DelayReply(ms(300)));
@@ -101,7 +101,7 @@ async fn a_second_delivery_has_no_second_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fault_waits_for_its_call() {
+async fn fault_waits_for_its_call() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     a.backend.inject_into(Call::Renew, Fault::LoseReply);
@@ -110,20 +110,20 @@ async fn a_fault_waits_for_its_call() {
     assert_eq!(a.backend.pending_faults(), 1);
     assert!(unknown(&a.renew(operation, secs(20)).await));
     assert_eq!(a.backend.pending_faults(), 0);
-    // At 5 ms it was extended to 20.005 s; the next is executed at 1.005 s.
+    // At 5 ms the lease was extended to 20.005 s. The next renewal is executed at 1.005 s.
     let renewed = a.renew(operation, secs(1)).await.expect("an answer");
     assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == secs(19)));
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "LosePush is no fault of a call")]
-async fn a_fault_of_a_push_fits_no_call() {
+#[should_panic(expected = "LosePush affects pushes, not calls")]
+async fn push_fault_is_refused_for_a_call() {
     SimServer::new(1)
         .client("a")
         .inject_into(Call::Renew, Fault::LosePush);
 }
 
-/// Two clients, one of which waits for the other's lock and listens.
+/// Two clients: one holds the lock, and the other waits for it.
 async fn holder_and_waiter(
     server: &SimServer,
 ) -> (Raw, leasehold_api::Operation, Raw, leasehold_api::Operation) {
@@ -135,7 +135,7 @@ async fn holder_and_waiter(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_push_is_lost_doubled_or_late() {
+async fn push_is_lost_doubled_or_late() {
     for (fault, expected) in [
         (None, vec![ms(2)]),
         (Some(Fault::LosePush), vec![]),
@@ -171,7 +171,7 @@ async fn a_push_is_lost_doubled_or_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_passes_to_or_from_an_isolated_client() {
+async fn isolated_client_gets_no_reply() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let (operation, _) = a.acquire(secs(10)).await;
@@ -179,13 +179,13 @@ async fn nothing_passes_to_or_from_an_isolated_client() {
     assert!(unknown(&a.renew(operation, secs(10)).await));
     assert!(unknown(&a.backend.hello().await));
     a.backend.rejoin();
-    // Executed at 2.005 s; the lease of 3 ms was not renewed meanwhile.
+    // Executed at 2.005 s. The lease of 3 ms was not renewed meanwhile.
     let renewed = a.renew(operation, ms(1)).await.expect("an answer");
     assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == ms(7_998)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_isolated_client_misses_the_reply_that_was_under_way() {
+async fn isolated_client_misses_the_reply_in_flight() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let isolate = async {
@@ -197,18 +197,19 @@ async fn an_isolated_client_misses_the_reply_that_was_under_way() {
     assert_eq!(server.elapsed(), secs(1));
 }
 
-const GAP_AND_BACK: [Notification; 2] = [
+/// The notifications of a subscription that is lost and renewed.
+const MISSED: [Notification; 2] = [
     Notification::Missed { listening: false },
     Notification::Missed { listening: true },
 ];
 
 #[tokio::test(start_paused = true)]
-async fn a_push_does_not_outlive_its_connection() {
+async fn push_is_lost_with_its_connection() {
     let server = SimServer::new(1);
     let (a, held, b, _) = holder_and_waiter(&server).await;
     let notifications = b.backend.listen(b.session).await.expect("listening");
     let break_connection = async {
-        // The end has arrived after 1 ms; the push would after another.
+        // The release arrives after 1 ms. The push would take another 1 ms.
         server.advance(ms(1)).await;
         b.backend.drop_connection();
     };
@@ -216,11 +217,11 @@ async fn a_push_does_not_outlive_its_connection() {
     assert!(end.is_ok());
     let timer = b.backend.runtime().sleep(ms(100));
     let received: Vec<_> = notifications.take_until(timer).collect().await;
-    assert_eq!(received, GAP_AND_BACK);
+    assert_eq!(received, MISSED);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_pushed_during_a_gap_is_lost() {
+async fn push_without_a_subscription_is_lost() {
     let server = SimServer::new(1);
     let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
     let notifications = b.backend.listen(b.session).await.expect("listening");
@@ -234,11 +235,11 @@ async fn what_is_pushed_during_a_gap_is_lost() {
     a.backend.force_release(&revoke).await.expect("an answer");
     let timer = b.backend.runtime().sleep(ms(100));
     let received: Vec<_> = notifications.take_until(timer).collect().await;
-    assert_eq!(received, GAP_AND_BACK);
+    assert_eq!(received, MISSED);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_connection_leaves_the_outcome_open_and_a_gap() {
+async fn broken_connection_leaves_the_outcome_unknown() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let mut notifications = a.backend.listen(a.session).await.expect("listening");
@@ -256,9 +257,9 @@ async fn a_broken_connection_leaves_the_outcome_open_and_a_gap() {
     assert_eq!(
         server.elapsed() - sent,
         ms(1),
-        "the client notifications at once"
+        "the client did not notice at once"
     );
-    assert_ne!(server.left_behind(), "", "it was executed all the same");
+    assert_ne!(server.left_behind(), "", "the request was not executed");
     assert_eq!(
         notifications.next().await,
         Some(Notification::Missed { listening: false })
@@ -267,12 +268,13 @@ async fn a_broken_connection_leaves_the_outcome_open_and_a_gap() {
         notifications.next().await,
         Some(Notification::Missed { listening: true })
     );
-    assert_eq!(server.elapsed() - sent, ms(3), "one round trip later");
+    // One round trip later.
+    assert_eq!(server.elapsed() - sent, ms(3));
     assert_eq!(server.listeners(a.session), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_call_is_executed_once_it_was_sent() {
+async fn dropped_call_is_executed_if_it_was_sent() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let (first, second) = (a.operation(), a.operation());
@@ -290,7 +292,7 @@ async fn a_dropped_call_is_executed_once_it_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_client_s_messages_keep_their_order() {
+async fn messages_of_one_client_keep_their_order() {
     let server = SimServer::new(3);
     let a = Raw::new(&server, "a");
     a.backend.set_latency(Latency::between(ms(0), ms(20)));
@@ -315,7 +317,7 @@ async fn closing_ends_streams_and_calls() {
     let a = Raw::new(&server, "a");
     let notifications = a.backend.listen(a.session).await.expect("listening");
     a.backend.close().await.expect("closed");
-    a.backend.close().await.expect("closed before");
+    a.backend.close().await.expect("closed again");
     assert!(matches!(a.backend.hello().await, Err(BackendError::Closed)));
     assert_eq!(server.listeners(a.session), 0);
     let rest: Vec<_> = notifications.collect().await;
@@ -323,7 +325,7 @@ async fn closing_ends_streams_and_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_a_stream_ends_its_subscription_only() {
+async fn dropped_stream_ends_only_its_subscription() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let first = a.backend.listen(a.session).await.expect("listening");

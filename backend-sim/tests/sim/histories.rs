@@ -1,4 +1,4 @@
-//! Historys that people look at.
+//! Histories as text, as an HTML page, and as a trace for Perfetto.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn stock(locks: &LockClient) -> Mutex {
     locks.mutex("stock").expect("a valid key").lease(secs(3))
 }
 
-/// Takes the lock once, works, and says so in the log.
+/// Acquires the lock once, works, and writes a note to the log.
 async fn work(machine: &SimBackend, locks: &LockClient, time: Duration) {
     let Ok(Outcome::Acquired(guard)) = stock(locks).lock_within(secs(30)).await else {
         return;
@@ -26,12 +26,12 @@ async fn work(machine: &SimBackend, locks: &LockClient, time: Duration) {
     } else {
         machine.note("does not write: the lock is lost");
     }
-    // Whatever it comes to.
+    // The result doesn't matter.
     let _ = guard.release().await;
 }
 
-/// One of everything that a trace shows, by commands that are given by hand: it stays the same when
-/// lock clients change.
+/// A run with each kind of event that a history shows. It sends single commands, so that it doesn't
+/// change with the lock client.
 async fn run() -> History {
     let server = SimServer::new(4);
     let (ann, bob) = (Raw::new(&server, "ann"), Raw::new(&server, "bob"));
@@ -39,11 +39,11 @@ async fn run() -> History {
     for (raw, latency) in [(&ann, 1), (&bob, 2), (&cy, 4)] {
         raw.backend.set_latency(Latency::fixed(ms(latency)));
     }
-    // Who listens is told of a grant.
+    // A client that listens gets a notification of its grant.
     let _subscribers = ann.backend.listen(ann.session).await.expect("it listens");
     let (anns, _) = ann.acquire(secs(3)).await;
     bob.backend.inject_into(Call::Acquire, Fault::LoseReply);
-    let (bobs, cys) = tokio::join!(bob.queue_somehow(secs(3)), cy.queue(secs(3)));
+    let (bobs, cys) = tokio::join!(bob.try_queue(secs(3)), cy.queue(secs(3)));
     ann.backend.note("writes");
     cy.backend.inject_into(Call::Poll, Fault::LoseRequest);
     let _ = tokio::join!(cy.poll(cys.0), bob.poll(bobs));
@@ -89,9 +89,9 @@ async fn read_together(ann: &Raw, bob: &Raw) {
         raw.backend.acquire(&request).await.expect("an answer");
         holds.push((raw, Release::new(key, operation)));
     }
-    for (raw, end) in holds {
+    for (raw, release) in holds {
         raw.backend
-            .release(&[end])
+            .release(&[release])
             .await
             .remove(0)
             .expect("an answer");
@@ -103,19 +103,19 @@ async fn as_text() {
     insta::assert_snapshot!(run().await.text());
 }
 
-/// What is on a page, without where it is: its classes and what it tells when it is pointed at.
+/// The elements of a page without their positions: the class and the tooltip of each.
 fn outline(page: &str) -> String {
     let attribute = |line: &str, name: &str| {
         let value = line.split(&format!("{name}=\"")).nth(1)?;
         Some(value.split('"').next()?.to_owned())
     };
-    let told = page.lines().filter(|line| line.starts_with("<g "));
-    let told = told.filter_map(|line| {
+    let groups = page.lines().filter(|line| line.starts_with("<g "));
+    let elements = groups.filter_map(|line| {
         let class = attribute(line, "class")?;
-        let words = attribute(line, "data-t")?.replace("&#10;", " | ");
-        Some(format!("{class:<14} {words}\n"))
+        let tooltip = attribute(line, "data-t")?.replace("&#10;", " | ");
+        Some(format!("{class:<14} {tooltip}\n"))
     });
-    told.collect()
+    elements.collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,9 +123,9 @@ async fn as_a_page() {
     insta::assert_snapshot!(outline(&run().await.html()));
 }
 
-/// Whatever a client calls itself, the page is as whole as with any other name.
+/// A name with markup and control characters doesn't break the page.
 #[tokio::test(start_paused = true)]
-async fn a_page_is_not_broken_by_names() {
+async fn names_do_not_break_a_page() {
     let nasty = "\"><script>alert(1)</script>'&\u{202e}\n\0";
     let server = SimServer::new(1);
     let machine = server.client(nasty);
@@ -159,9 +159,9 @@ async fn a_page_is_not_broken_by_names() {
     assert_eq!(odd, None, "{text}");
 }
 
-/// Nothing is loaded, and nothing could be.
+/// A page loads nothing, and its policy forbids it.
 #[tokio::test(start_paused = true)]
-async fn a_page_is_complete_in_itself() {
+async fn page_is_self_contained() {
     let page = run().await.html();
     assert!(page.contains("default-src 'none'"));
     for way_out in ["http:", "https:", "src=", "href=", "@import"] {
@@ -177,7 +177,7 @@ async fn as_a_trace_for_perfetto() {
     let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
     let track = |event: &serde_json::Value| (number(event, "pid"), number(event, "tid"));
 
-    // Slices of one track are beside each other, or Perfetto would nest them.
+    // Slices of one track don't overlap, because Perfetto would nest them.
     let mut slices: Vec<_> = of("X").collect();
     slices.sort_by_key(|slice| (track(slice), number(slice, "ts")));
     for pair in slices
@@ -208,9 +208,10 @@ async fn as_a_trace_for_perfetto() {
     insta::assert_snapshot!(names.join("\n"));
 }
 
-/// Who holds is told line by line, also where several hold one after the other at one instant.
+/// Each line shows one holder, even if several clients hold the lock one after the other at the same
+/// instant.
 #[tokio::test(start_paused = true)]
-async fn hand_overs_at_one_instant_are_told_in_their_order() {
+async fn grants_at_one_instant_are_shown_in_order() {
     let server = SimServer::with_options(SimOptions::new(1).with_latency(Latency::ZERO));
     let rounds = ["a", "b", "c"].map(|name| {
         let locks = LockClient::new(server.client(name));
@@ -233,12 +234,12 @@ async fn hand_overs_at_one_instant_are_told_in_their_order() {
         if line.contains("-> released") {
             assert!(line.contains(".*"), "{line}\n{text}");
         }
-        // A wait of no time is one, too.
+        // A wait without duration is shown too.
         if line.contains("-> queued") {
             assert!(line.contains("?*"), "{line}\n{text}");
         }
     }
-    // Nothing arrives before it was sent: no arrow of a push points upwards.
+    // No push arrives before it was sent, so no arrow points upwards.
     for arrow in html.split("class=\"msg push").skip(1) {
         let path = arrow.split("<path d=\"M").nth(1).expect("an arrow");
         let ends: Vec<i32> = path
@@ -272,9 +273,9 @@ async fn large() -> History {
     server.history().with_title("Three clients, many events")
 }
 
-/// A browser draws all of it, without an error and without a network.
+/// A browser draws the whole page, without an error and without a network.
 ///
-/// The pictures stay in `target/tmp`, to be looked at.
+/// The screenshots stay in `target/tmp`.
 #[tokio::test(start_paused = true)]
 #[ignore = "needs Chromium: apt-get install chromium, or set LEASEHOLD_CHROMIUM; ./test full runs it"]
 async fn in_a_browser() {
@@ -302,7 +303,7 @@ async fn in_a_browser() {
                 shown.contains(&expected),
                 "{expected} is not what was drawn:\n{shown}"
             );
-            // An empty page of that size has 10 kB.
+            // The screenshot of an empty page has 10 kB.
             let size = std::fs::metadata(&picture).expect("a picture").len();
             assert!(size > 60_000, "{} has {size} bytes", picture.display());
         }
@@ -313,11 +314,11 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Draws a page into a file; returns the document as it was then.
+/// Draws a page into a file. Returns the rendered document.
 fn chromium(page: &Path, picture: &Path, theme: &str) -> String {
     let program = std::env::var_os("LEASEHOLD_CHROMIUM").unwrap_or_else(|| "chromium".into());
     let home = picture.with_extension("home");
-    let run = |what: String| {
+    let run = |mode: String| {
         let mut command = std::process::Command::new(&program);
         command.args([
             "--headless",
@@ -331,7 +332,7 @@ fn chromium(page: &Path, picture: &Path, theme: &str) -> String {
         if theme == "dark" {
             command.arg("--blink-settings=preferredColorScheme=0");
         }
-        command.arg(what).arg(format!("file://{}", page.display()));
+        command.arg(mode).arg(format!("file://{}", page.display()));
         let output = command
             .output()
             .unwrap_or_else(|error| panic!("{program:?}: {error}"));

@@ -1,8 +1,8 @@
-//! The whole stack: lock clients on the simulator, at exact times.
+//! Lock clients on the simulator, at exact times.
 //!
-//! Latency is 1 ms each way. The first call of a client takes 4 ms: it asks the server's time,
-//! then it acquires. With a lease of 30 s and a drift allowance of 310 ms, a guard whose request
-//! was sent at t is valid until t + 29.69 s.
+//! The latency is 1 ms each way. The first acquire of a client takes 4 ms, because the client asks
+//! for the server's time first. With a lease of 30 s and a drift allowance of 310 ms, a guard whose
+//! request was sent at t is valid until t + 29.69 s.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(crate) fn released(release: &Result<ReleaseOutcome, Error>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_valid_from_the_moment_it_was_asked_for() {
+async fn validity_counts_from_the_request() {
     let server = SimServer::new(1);
     let (_, locks) = client(&server, "a");
     let guard = hold(&locks).await;
@@ -51,7 +51,7 @@ async fn a_lock_is_valid_from_the_moment_it_was_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_holds_is_told_to_whom_does_not_wait() {
+async fn contended_try_names_the_holder() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -61,13 +61,13 @@ async fn who_holds_is_told_to_whom_does_not_wait() {
         panic!("{}", server.timeline());
     };
     assert_eq!(held.holder.expect("a label").as_str(), "a");
-    // Granted at 3 ms, asked at 7 ms.
+    // Granted at 3 ms, tried at 7 ms.
     assert_eq!(held.retry_after, secs(30) - ms(4));
     assert_eq!(server.elapsed() - asked, ms(4));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hand_over_takes_one_round_trip_and_keeps_the_order() {
+async fn grants_take_one_round_trip_and_keep_the_order() {
     let server = SimServer::new(1);
     let (_, first) = client(&server, "first");
     let guard = hold(&first).await;
@@ -99,7 +99,7 @@ async fn a_hand_over_takes_one_round_trip_and_keeps_the_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_at_its_time_and_leaves_no_waiter() {
+async fn timed_out_wait_leaves_no_waiter() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -114,18 +114,18 @@ async fn a_wait_ends_at_its_time_and_leaves_no_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_at_its_time_whatever_happens_then() {
+async fn wait_times_out_even_if_it_polls_all_the_time() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (backend, b) = client(&server, "b");
     let guard = hold(&a).await;
-    // So that its 500 ms end within a millisecond, and timers only at the end of one.
+    // With this rate, the 500 ms end between two milliseconds, and timers end at the later one.
     backend.set_clock_rate(-1_000);
     let chaos = server.clone();
     let breaks = server.spawn(async move {
         chaos.sleep(ms(501)).await;
         loop {
-            // The waiter is told to ask at once.
+            // The waiter polls at once.
             backend.drop_connection();
             chaos.sleep(ms(1)).await;
         }
@@ -150,13 +150,13 @@ async fn renewal_keeps_a_lock_for_hours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_is_lost_at_its_local_deadline() {
+async fn fixed_lease_is_lost_at_its_local_deadline() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let guard = job(&a).fixed_lease().lock().await.expect("no failure");
     let token = guard.fencing_token().expect("tokens");
     assert_eq!(guard.lost().await, Loss::Deadline);
-    // Asked for at 2 ms; the server lets it go at 30.003 s.
+    // Requested at 2 ms. At the server, the lease expires at 30.003 s.
     assert_eq!(server.elapsed(), ms(2) + VALIDITY);
     assert!(!guard.is_valid());
     assert_eq!(guard.valid_for(), Duration::ZERO);
@@ -164,7 +164,7 @@ async fn a_fixed_lease_is_lost_at_its_local_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_holder_loses_its_lock_and_cannot_end_the_next_one() {
+async fn paused_holder_loses_its_lock_and_cannot_release_the_next() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -173,11 +173,12 @@ async fn a_paused_holder_loses_its_lock_and_cannot_end_the_next_one() {
     server.advance(ms(100)).await;
     process.pause();
     server.advance(secs(28)).await;
-    assert!(first.is_valid(), "its deadline is still ahead");
+    assert!(first.is_valid(), "lost before its deadline");
     server.advance(secs(2)).await;
-    assert!(!first.is_valid(), "asked while paused, by the clock alone");
+    // The client is still paused, so only the clock can tell.
+    assert!(!first.is_valid(), "valid after its deadline");
     let (second, _b) = waiting.await.expect("no panic");
-    // The lease ended at 30.003 s; the waiter is told when it next polls.
+    // The lease expired at 30.003 s. The next poll of the waiter is granted.
     assert!(server.elapsed() <= ms(31_010), "{}", server.timeline());
     assert!(second.fencing_token().expect("tokens") > first.fencing_token().expect("tokens"));
     process.resume();
@@ -205,7 +206,7 @@ async fn a_lost_reply_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_request_is_sent_again() {
+async fn lost_request_is_sent_again() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     process.inject_into(Call::Acquire, Fault::LoseRequest);
@@ -217,7 +218,7 @@ async fn a_lost_request_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_whose_reply_is_lost_leaves_nothing() {
+async fn try_with_a_lost_reply_leaves_nothing() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let mutex = job(&a);
@@ -236,7 +237,7 @@ async fn a_try_whose_reply_is_lost_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_whose_reply_is_lost_is_no_loss() {
+async fn release_with_a_lost_reply_is_not_a_loss() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let guard = hold(&a).await;
@@ -250,7 +251,7 @@ async fn a_release_whose_reply_is_lost_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_release_does_not_touch_the_next_holder() {
+async fn late_release_does_not_touch_the_next_holder() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -271,7 +272,7 @@ async fn a_late_release_does_not_touch_the_next_holder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_comes_twice_does_not_touch_the_next_holder() {
+async fn duplicate_release_does_not_touch_the_next_holder() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -290,7 +291,7 @@ async fn a_release_that_comes_twice_does_not_touch_the_next_holder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_comes_twice_leaves_no_second_hold() {
+async fn duplicate_acquire_leaves_no_second_hold() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     process.inject_into(Call::Acquire, Fault::DuplicateRequest(secs(3)));
@@ -305,7 +306,7 @@ async fn an_acquire_that_comes_twice_leaves_no_second_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_failed_renewal_is_no_loss() {
+async fn failed_renewal_is_not_a_loss() {
     for fault in [
         Fault::LoseRequest,
         Fault::LoseReply,
@@ -324,7 +325,7 @@ async fn one_failed_renewal_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreachable_holder_gives_up_before_the_server_does() {
+async fn isolated_holder_is_lost_before_its_lease_expires() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -340,7 +341,7 @@ async fn an_unreachable_holder_gives_up_before_the_server_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_with_its_data_loses_no_lock() {
+async fn restart_with_its_data_loses_no_lock() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let guard = hold(&a).await;
@@ -354,7 +355,7 @@ async fn a_restart_with_its_data_loses_no_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_without_its_data_is_noticed_at_the_next_renewal() {
+async fn restart_without_its_data_is_noticed_at_the_next_renewal() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let guard = hold(&a).await;
@@ -366,7 +367,7 @@ async fn a_restart_without_its_data_is_noticed_at_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_rides_out_an_outage() {
+async fn wait_survives_an_outage() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     server.stop();
@@ -379,7 +380,7 @@ async fn waiting_rides_out_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_during_an_outage_says_so_in_time() {
+async fn try_during_an_outage_fails_in_time() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     server.stop();
@@ -392,7 +393,7 @@ async fn a_try_during_an_outage_says_so_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_whose_push_is_lost_doubled_or_late_gets_its_turn() {
+async fn waiter_is_granted_after_a_lost_doubled_or_late_push() {
     for (fault, within) in [
         (Fault::LosePush, ms(1_010)),
         (Fault::DuplicatePush, ms(2)),
@@ -418,7 +419,7 @@ async fn a_waiter_whose_push_is_lost_doubled_or_late_gets_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_connection_costs_a_waiter_neither_its_waiter_nor_its_turn() {
+async fn waiter_keeps_its_ticket_after_a_broken_connection() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (process, b) = client(&server, "b");
@@ -440,7 +441,7 @@ async fn a_broken_connection_costs_a_waiter_neither_its_waiter_nor_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_not_listening_when_the_lock_came_free_asks_at_once() {
+async fn waiter_polls_at_once_after_a_broken_connection() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (process, b) = client(&server, "b");
@@ -452,12 +453,12 @@ async fn who_was_not_listening_when_the_lock_came_free_asks_at_once() {
     let broken = server.elapsed();
     assert!(released(&guard.release().await));
     let (_guard, _b) = waiting.await.expect("no panic");
-    // One round trip, of the poll that it sent when it noticed.
+    // One round trip: the waiter polled as soon as the connection broke.
     assert_eq!(server.elapsed() - broken, ms(100), "{}", server.timeline());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stepped_clock_ends_a_guard() {
+async fn stepped_clock_ends_a_guard() {
     for forward in [true, false] {
         let server = SimServer::new(1);
         let (_, a) = client(&server, "a");
@@ -475,7 +476,7 @@ async fn a_stepped_clock_ends_a_guard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forced_release_is_told_at_once() {
+async fn forced_release_notifies_the_holder_at_once() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (_, admin) = client(&server, "admin");
@@ -488,12 +489,12 @@ async fn a_forced_release_is_told_at_once() {
     forced.expect("an answer");
     assert_eq!(loss, Loss::Forced);
     assert_eq!(server.elapsed() - asked, ms(2));
-    // Revoked, not taken: its lease runs out.
+    // The holder is revoked, and stays until its lease expires.
     assert!(server.left_behind().contains("\"a\" holds it"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_holder_blocks_for_no_longer_than_its_lease() {
+async fn killed_holder_blocks_until_its_lease_expires() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let (_, b) = client(&server, "b");
@@ -529,7 +530,7 @@ async fn dead_waiters_cost_one_waiter_lease_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_waiter_loses_its_waiter_but_not_its_wait() {
+async fn resumed_client_queues_again() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     let (process, b) = client(&server, "b");
@@ -555,7 +556,7 @@ async fn a_paused_waiter_loses_its_waiter_but_not_its_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_is_stopped_when_its_lock_is_lost() {
+async fn with_stops_its_body_when_the_lock_is_lost() {
     let server = SimServer::new(1);
     let (process, a) = client(&server, "a");
     let time = server.clone();
@@ -575,7 +576,7 @@ async fn a_body_is_stopped_when_its_lock_is_lost() {
         ),
         "{result:?}"
     );
-    // The release then had no answer within its own limit of three calls.
+    // The release then got no reply within its limit of 3 s.
     assert!(
         server.elapsed() <= ms(2) + VALIDITY + secs(3),
         "{:?}",
@@ -584,7 +585,7 @@ async fn a_body_is_stopped_when_its_lock_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_value_is_an_error_and_stays() {
+async fn foreign_value_is_an_error_and_stays() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
     server.plant_foreign(&key(), "string");

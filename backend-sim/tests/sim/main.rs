@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "these are tests as users write them, on tokio"
+    reason = "these tests use tokio, as users' tests do"
 )]
 
 mod basics;

@@ -1,4 +1,4 @@
-//! Several clients, many seeds, faults drawn from the seed: what is promised holds in each run.
+//! Several clients under random faults: every run of many seeds keeps its promises.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use leasehold_sim::{Data, Fault, Latency, SimBackend, SimOptions, SimServer};
 use crate::locks::{client, job};
 use crate::support::{ms, secs};
 
-/// What all clients write to: it refuses every token lower than the highest that it has accepted,
-/// and knows every guard that was given out.
+/// The protected resource. It refuses every token below the highest that it has accepted, and
+/// tracks all guards.
 #[derive(Debug, Default)]
 struct Resource {
     guards: Vec<Arc<MutexGuard>>,
@@ -21,20 +21,20 @@ struct Resource {
 }
 
 impl Resource {
-    fn acquired(&mut self, who: &str, guard: &Arc<MutexGuard>, server: &SimServer) {
+    fn acquired(&mut self, client: &str, guard: &Arc<MutexGuard>, server: &SimServer) {
         self.acquired += 1;
         let at = server.elapsed();
         if guard.is_valid() {
             for other in self.guards.iter().filter(|other| other.is_valid()) {
                 let other = other.fencing_token().expect("tokens");
                 self.violations
-                    .push(format!("{at:?}: {who} got it while {other} was valid"));
+                    .push(format!("{at:?}: {client} acquired while {other} was valid"));
             }
         }
         self.guards.push(Arc::clone(guard));
     }
 
-    fn write(&mut self, who: &str, guard: &MutexGuard, server: &SimServer) {
+    fn write(&mut self, client: &str, guard: &MutexGuard, server: &SimServer) {
         let token = guard.fencing_token().expect("tokens").get();
         if token >= self.highest {
             self.highest = token;
@@ -44,7 +44,7 @@ impl Resource {
         if guard.is_valid() {
             let at = server.elapsed();
             self.violations
-                .push(format!("{at:?}: a valid guard of {who} was refused"));
+                .push(format!("{at:?}: a valid guard of {client} was refused"));
         }
     }
 }
@@ -55,7 +55,8 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Resource> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the lock, writes before and after some work, releases or drops; four times.
+/// Acquires the lock, writes before and after some work, and releases or drops the guard, four
+/// times.
 async fn worker(server: SimServer, backend: SimBackend, locks: LockClient, shared: Shared) {
     let name = backend.name();
     let runtime = backend.runtime();
@@ -71,7 +72,7 @@ async fn worker(server: SimServer, backend: SimBackend, locks: LockClient, share
         runtime.sleep(ms(runtime.random_u64() % 4_000)).await;
         lock(&shared).write(&name, &guard, &server);
         if runtime.random_u64().is_multiple_of(2) {
-            // Whatever it comes to: the end goes on in the background.
+            // The result doesn't matter: the release continues in the background.
             let _ = guard.release().await;
         }
         lock(&shared)
@@ -80,7 +81,7 @@ async fn worker(server: SimServer, backend: SimBackend, locks: LockClient, share
     }
 }
 
-/// Makes things go wrong for 30 s, then puts everything right.
+/// Injects faults for 30 s, and then ends all isolations.
 async fn chaos(server: &SimServer, runtime: &dyn Runtime, clients: &[SimBackend], data: Data) {
     let draw = |bound: u64| runtime.random_u64() % bound;
     while server.elapsed() < secs(30) {
@@ -146,7 +147,7 @@ fn run(seed: u64, data: Data) -> Run {
         for worker in workers {
             worker.await.expect("no panic");
         }
-        // One lease after everyone has left.
+        // More than one lease later, nothing is left.
         server.advance(secs(4)).await;
         Run {
             left: server.left_behind(),
@@ -157,7 +158,7 @@ fn run(seed: u64, data: Data) -> Run {
 }
 
 #[test]
-fn exclusion_holds_and_nothing_is_left_whatever_goes_wrong() {
+fn exclusion_holds_and_nothing_is_left_under_faults() {
     let (mut acquired, mut refused) = (0, 0);
     for seed in 0..100 {
         let run = run(seed, Data::Kept);
@@ -171,22 +172,19 @@ fn exclusion_holds_and_nothing_is_left_whatever_goes_wrong() {
         acquired += run.resource.acquired;
         refused += run.resource.refused;
     }
-    assert!(
-        acquired > 700,
-        "{acquired} acquisitions are too few to tell"
-    );
+    assert!(acquired > 700, "{acquired} acquisitions are too few");
     assert!(refused > 0, "no stale write was tried");
 }
 
 #[test]
-fn the_check_of_exclusion_can_fail() {
-    // A server that forgets its locks is outside of what is promised.
+fn exclusion_fails_if_the_server_loses_its_data() {
+    // The promises don't cover a server that loses its data.
     let broken = (0..100).any(|seed| !run(seed, Data::Lost).resource.violations.is_empty());
     assert!(broken, "no overlap was seen");
 }
 
 #[test]
-fn a_seed_repeats_a_run_of_lock_clients_byte_for_byte() {
+fn seed_repeats_a_run_of_lock_clients_byte_for_byte() {
     for seed in 0..10 {
         assert_eq!(
             run(seed, Data::Kept).timeline,

@@ -1,4 +1,4 @@
-//! Faults of servers and clocks: what they do to locks, and that a log of them can be replayed.
+//! Faults of servers and clocks: their effects on locks, and the replay of their logs.
 
 use leasehold_api::machine::Settings;
 use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome, ReleaseOutcome};
@@ -25,7 +25,7 @@ fn assert_replays(server: &SimServer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_can_lose_the_last_commands_only() {
+async fn restart_can_lose_only_the_last_commands() {
     for (tail, left) in [
         (Tail::Commands(0), 2),
         (Tail::Commands(1), 1),
@@ -55,13 +55,13 @@ async fn a_restart_can_lose_the_last_commands_only() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "SimOptions::with_journal")]
-async fn nothing_can_be_lost_that_is_not_remembered() {
+async fn failover_without_a_journal_is_refused() {
     SimServer::new(1).fail_over(Tail::Commands(1));
 }
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "belongs to another simulation")]
-async fn who_stays_with_an_old_primary_must_be_its_client() {
+async fn split_refuses_clients_of_another_simulation() {
     let (server, other) = (server(), server());
     let strangers = [other.client("a"), other.client("b")];
     server.split(Tail::Commands(1), &strangers);
@@ -69,12 +69,12 @@ async fn who_stays_with_an_old_primary_must_be_its_client() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "at most 36,500 days")]
-async fn a_step_out_of_all_time_is_refused() {
+async fn too_large_clock_step_is_refused() {
     SimServer::new(1).step_clock_forward(secs(u64::MAX));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_lags_grants_again_with_a_higher_token() {
+async fn lagging_replica_grants_again_with_a_higher_token() {
     let server = server();
     let ((_, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
     let (a, b) = (
@@ -86,7 +86,7 @@ async fn a_replica_that_lags_grants_again_with_a_higher_token() {
     server.fail_over(Tail::Commands(1));
     let second = b.lock().await.expect("the replica serves");
     assert!(server.elapsed() - before < secs(1));
-    // Two valid guards: the reason for fencing tokens.
+    // Two guards are valid at once. Fencing tokens exist for this case.
     assert!(first.is_valid() && second.is_valid());
     assert!(second.fencing_token().expect("tokens") > first.fencing_token().expect("tokens"));
     assert_eq!(first.lost().await, Loss::Unknown);
@@ -94,7 +94,7 @@ async fn a_replica_that_lags_grants_again_with_a_higher_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_old_primary_serves_who_stays_until_it_gives_up() {
+async fn old_primary_serves_its_clients_until_it_heals() {
     let server = server();
     let ((old, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
     let (a, b) = (
@@ -145,7 +145,7 @@ async fn pushes_of_two_primaries_reach_their_own_clients() {
             begun
         };
         let (guard, begun) = tokio::join!(mutex.lock(), release);
-        // Faster than the next poll: it was told.
+        // Faster than the next poll, so a push arrived.
         assert!(server.elapsed() - begun <= ms(4), "{}", server.timeline());
         guard.expect("served").release().await.expect("served");
     }
@@ -153,7 +153,7 @@ async fn pushes_of_two_primaries_reach_their_own_clients() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_clock_breaks_exclusion_and_a_fast_one_only_ends_early() {
+async fn slow_clock_breaks_exclusion_and_fast_clock_does_not() {
     for (ppm, overlaps) in [(-200_000, true), (200_000, false), (-9_000, false)] {
         let server = server();
         let ((machine, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
@@ -169,7 +169,7 @@ async fn a_slow_clock_breaks_exclusion_and_a_fast_one_only_ends_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_sleeps_and_waits_by_its_own_clock() {
+async fn client_sleeps_by_its_own_clock() {
     let server = server();
     let backend = server.client("a");
     backend.set_clock_rate(1_000_000);
@@ -182,9 +182,9 @@ async fn a_client_sleeps_and_waits_by_its_own_clock() {
     assert_eq!(runtime.now().saturating_since(shown), ms(13_002));
 }
 
-/// Timers need not count the time of a suspend: a task may then sleep past what is due.
+/// Timers may not count the time of a suspend, so a task may sleep past its deadline.
 #[tokio::test(start_paused = true)]
-async fn after_a_suspend_a_gap_is_followed_by_a_poll_at_once() {
+async fn missed_notifications_after_a_suspend_cause_a_poll_at_once() {
     let server = server();
     let ((_, a), (machine, b)) = (client(&server, "a"), client(&server, "b"));
     let holder = job(&a).lock().await.expect("the server serves");
@@ -201,13 +201,13 @@ async fn after_a_suspend_a_gap_is_followed_by_a_poll_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_suspend_a_new_hold_is_renewed_in_time() {
+async fn new_hold_after_a_suspend_is_renewed_in_time() {
     let server = server();
     let (machine, locks) = client(&server, "a");
     let long = locks.mutex("long").expect("a name").lease(secs(30));
     let long = long.lock().await.expect("the server serves");
     server.advance(secs(1)).await;
-    // Twelve seconds for everything but timers.
+    // Twelve seconds pass for everything but the timers.
     server.step_clock_forward(secs(12));
     machine.jump_clock(secs(12));
     let short = locks.mutex("short").expect("a name").lease(secs(1));
@@ -217,7 +217,7 @@ async fn after_a_suspend_a_new_hold_is_renewed_in_time() {
     assert!(long.is_valid(), "{}", server.timeline());
 }
 
-/// Whether what was sent to the client arrived in another order.
+/// Whether a reply or push to the client overtook another.
 fn overtaken(seed: u64, unordered: bool) -> bool {
     let options = SimOptions::new(seed).with_latency(Latency::between(ms(0), ms(3)));
     let report = Simulation::new(options).run(|sim| async move {
@@ -244,7 +244,7 @@ fn overtaken(seed: u64, unordered: bool) -> bool {
 }
 
 #[test]
-fn pushes_overtake_only_where_they_may() {
+fn pushes_overtake_only_if_unordered() {
     assert!((0..100).all(|seed| !overtaken(seed, false)));
     assert!((0..100).any(|seed| overtaken(seed, true)));
 }

@@ -1,4 +1,4 @@
-//! Commands of one client, by hand, without a lock client above the backend.
+//! Sends single commands to the backend, without a lock client.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A client that sends what it is told, and nothing else.
+/// A client that sends only the commands of the test.
 pub(crate) struct Raw {
     pub(crate) backend: SimBackend,
     pub(crate) session: SessionId,
@@ -51,7 +51,7 @@ impl Raw {
         }
     }
 
-    /// An acquire of the mutex, to be delivered from now on.
+    /// An acquire of the mutex, whose delivery window begins now.
     pub(crate) async fn request(&self, operation: Operation, lease: Duration) -> Acquire {
         let stamp = self.backend.hello().await.expect("the server answers");
         self.request_at(stamp, operation, lease)
@@ -86,13 +86,13 @@ impl Raw {
         (operation, reply.reply)
     }
 
-    /// Queues in spite of a connection that may break meanwhile.
-    pub(crate) async fn queue_somehow(&self, lease: Duration) -> Operation {
+    /// Queues, and ignores errors: the connection may break meanwhile.
+    pub(crate) async fn try_queue(&self, lease: Duration) -> Operation {
         let operation = self.operation();
         if let Ok(stamp) = self.backend.hello().await {
             let request = self.request_at(stamp, operation, lease);
             let request = request.with_wait(Wait::new(true));
-            // Whatever became of it: it is polled and ended later.
+            // The result doesn't matter: the test polls and releases the operation later.
             let _ = self.backend.acquire(&request).await;
         }
         operation
@@ -124,7 +124,7 @@ impl Raw {
     }
 }
 
-/// Whether a call ended without anybody knowing what became of it.
+/// Whether the outcome of a call is unknown.
 pub(crate) fn unknown<T>(result: &Result<T, BackendError>) -> bool {
     matches!(result, Err(BackendError::OutcomeUnknown { .. }))
 }
