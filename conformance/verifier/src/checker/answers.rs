@@ -16,7 +16,7 @@ use crate::checker::step::{Step, find, holder_of, mode, waiter_of};
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     match (step.command, step.reply) {
         (Command::Release(request), Reply::Release(reply)) => {
-            ended(step, request.operation, *reply, found);
+            released(step, request.operation, *reply, found);
         }
         (Command::ForceRelease(request), Reply::ForceRelease(reply)) => {
             forced(step, request, *reply, found);
@@ -56,7 +56,7 @@ fn id(step: &Step<'_>, operation: Operation) -> u64 {
 }
 
 /// A release reports what it released, and the holds that its owner has left.
-fn ended(step: &Step<'_>, operation: Operation, reply: ReleaseReply, found: &mut Findings) {
+fn released(step: &Step<'_>, operation: Operation, reply: ReleaseReply, found: &mut Findings) {
     let (held, waited) = (
         live_holder(step, operation).is_some(),
         was_waiting(step, operation),

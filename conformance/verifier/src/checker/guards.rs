@@ -111,7 +111,7 @@ impl Guards {
             self.sessions
                 .or_insert_with(&operation.session, || step.client);
         }
-        self.end_in_use(step, found);
+        self.release_in_use(step, found);
         for holder in &step.before.holders {
             for (sequence, _) in &holder.holds {
                 let after = step.after.holders.iter();
@@ -166,7 +166,7 @@ impl Guards {
     }
 
     /// Rule 11: a hold is released only by its user.
-    fn end_in_use(&self, step: &Step<'_>, found: &mut Findings) {
+    fn release_in_use(&self, step: &Step<'_>, found: &mut Findings) {
         let Command::Release(request) = step.command else {
             return;
         };
@@ -200,13 +200,13 @@ impl Guards {
     }
 
     /// Converts a duration on a client's clock to true time.
-    fn truly(&self, client: usize, span: Duration) -> Duration {
+    fn to_true_time(&self, client: usize, span: Duration) -> Duration {
         let ppm = self.rates.get(&client).copied().unwrap_or(0);
         span.div_f64(1.0 + f64::from(ppm) / 1e6)
     }
 
     /// Starts to track a guard that a user received.
-    pub(crate) fn hold(&mut self, at: Duration, holding: Holding) -> GuardId {
+    pub(crate) fn track(&mut self, at: Duration, holding: Holding) -> GuardId {
         self.next += 1;
         let mine = |(_, at): &(&(SessionId, u64), &mut AtServer)| {
             at.client == holding.client && at.key == holding.key && !at.taken
@@ -234,7 +234,7 @@ impl Guards {
     }
 
     /// Stops tracking a guard.
-    pub(crate) fn end(&mut self, id: GuardId) {
+    pub(crate) fn untrack(&mut self, id: GuardId) {
         self.held.remove(&id);
     }
 
@@ -378,7 +378,7 @@ impl Guards {
             let Some(client) = self.held.get(&reading.id).map(|held| held.holding.client) else {
                 continue;
             };
-            let until = at + self.truly(client, reading.valid_for);
+            let until = at + self.to_true_time(client, reading.valid_for);
             if !reading.valid_for.is_zero() {
                 self.token(reading, found);
             }
@@ -430,7 +430,7 @@ impl Guards {
             let text = format!("no server granted: {:?}", held.holding);
             return found.add("S2", text);
         };
-        let deadline = at + self.truly(held.holding.client, reading.valid_for);
+        let deadline = at + self.to_true_time(held.holding.client, reading.valid_for);
         let end = self.at_server.get(&operation).map(|hold| hold.end);
         if end.is_none_or(|end| deadline > end) {
             let text = format!(

@@ -18,7 +18,7 @@ type Name = (SessionId, u64);
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// When the first release of each operation was sent.
-    ended: LiteMap<Name, Duration>,
+    released: LiteMap<Name, Duration>,
     /// Offers: holds that were granted to waiters, and not confirmed by a renewal yet.
     offers: Set<Name>,
     /// The epochs of each key, on all servers.
@@ -37,23 +37,23 @@ struct Epochs {
 }
 
 impl History {
-    /// Checks a step. `ended` is the result of [`ended`](Self::ended) for it.
+    /// Checks a step. `released` is the result of [`released`](Self::released) for it.
     pub(crate) fn step(
         &mut self,
         step: &Step<'_>,
-        ended: Option<Duration>,
+        released: Option<Duration>,
         model: Model,
         (seen, found): (&mut Coverage, &mut Findings),
     ) {
-        self.ends(step, ended, model, (seen, found));
+        self.releases(step, released, model, (seen, found));
         self.epoch(step, seen, found);
         self.offers(step, seen);
     }
 
     /// When the first release of the step's operation was sent, if it was executed before the step.
-    pub(crate) fn ended(&self, step: &Step<'_>) -> Option<Duration> {
+    pub(crate) fn released(&self, step: &Step<'_>) -> Option<Duration> {
         let own = step.operation()?;
-        self.ended.get(&(own.session, own.sequence)).copied()
+        self.released.get(&(own.session, own.sequence)).copied()
     }
 
     fn offers(&mut self, step: &Step<'_>, seen: &mut Coverage) {
@@ -78,10 +78,10 @@ impl History {
         }
     }
 
-    fn ends(
+    fn releases(
         &mut self,
         step: &Step<'_>,
-        ended: Option<Duration>,
+        released: Option<Duration>,
         model: Model,
         (seen, found): (&mut Coverage, &mut Findings),
     ) {
@@ -89,9 +89,9 @@ impl History {
             return;
         };
         let name_of = (operation.session, operation.sequence);
-        match (step.command, ended) {
+        match (step.command, released) {
             (Command::Release(_), None) => {
-                self.ended.insert(name_of, step.sent);
+                self.released.insert(name_of, step.sent);
                 if self.offers.remove(&name_of).is_some() {
                     seen.reached(Situation::OfferReleased);
                 }

@@ -73,12 +73,12 @@ fn may_come(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
 fn kept(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut Findings) {
     for (sequence, mode) in &before.holds {
         let own = step.is_of(before.session, *sequence);
-        let ended = own && matches!(step.command, Command::Release(_));
+        let released = own && matches!(step.command, Command::Release(_));
         let is = after.holds.iter().find(|(s, _)| s == sequence);
         match is {
-            None if ended => {}
+            None if released => {}
             None => found.add("S3", format!("hold {sequence} of {before:?} is gone")),
-            Some(_) if ended => {
+            Some(_) if released => {
                 found.add(
                     "S3",
                     format!("hold {sequence} outlives its release: {after:?}"),

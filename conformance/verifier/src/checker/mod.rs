@@ -143,15 +143,15 @@ impl Checker {
         if step.has_queue() {
             order::check(step, &mut self.found);
         }
-        order::kept_out(step, &mut self.found);
+        order::blocked(step, &mut self.found);
         replies::check(step, &mut self.found);
         answers::check(step, &mut self.found);
         pushes::check(step, &mut self.found);
-        let ended = self.history.ended(step);
+        let released = self.history.released(step);
         self.reasons
-            .step(step, ended.is_some(), self.model, &mut self.found);
+            .step(step, released.is_some(), self.model, &mut self.found);
         let notes = (&mut self.seen, &mut self.found);
-        self.history.step(step, ended, self.model, notes);
+        self.history.step(step, released, self.model, notes);
         self.guards.step(step, &mut self.found);
         if self.model == Model::Within {
             self.duties.step(step, &mut self.found);
@@ -189,8 +189,8 @@ impl Checker {
     }
 
     /// Starts to track a guard that a user received.
-    pub(crate) fn hold(&mut self, at: Duration, holding: Holding) -> GuardId {
-        self.guards.hold(at, holding)
+    pub(crate) fn track(&mut self, at: Duration, holding: Holding) -> GuardId {
+        self.guards.track(at, holding)
     }
 
     /// Records that the user converted the guard.
@@ -199,8 +199,8 @@ impl Checker {
     }
 
     /// Stops tracking a guard, because its user releases or drops it.
-    pub(crate) fn end(&mut self, id: GuardId) {
-        self.guards.end(id);
+    pub(crate) fn untrack(&mut self, id: GuardId) {
+        self.guards.untrack(id);
     }
 
     /// Returns the tracked guards, to be [read](GuardReading) and [checked](Self::check).
@@ -236,7 +236,13 @@ impl Checker {
     ///
     /// Its user has had no guard and no wait on the key for `time`. The check applies if the client
     /// was healthy for as long.
-    pub(crate) fn left_nothing(&mut self, at: Duration, client: usize, key: &Key, time: Duration) {
+    pub(crate) fn check_nothing_left(
+        &mut self,
+        at: Duration,
+        client: usize,
+        key: &Key,
+        time: Duration,
+    ) {
         let healthy = self.duties.healthy_since(client);
         if self.model == Model::Outside
             || healthy.is_none_or(|since| since + time > at)
@@ -274,7 +280,7 @@ impl Checker {
     }
 
     /// Takes out all guards, so that the caller can drop them.
-    pub(crate) fn let_go(&mut self) -> impl Sized + use<> {
+    pub(crate) fn take_guards(&mut self) -> impl Sized + use<> {
         std::mem::take(&mut self.guards)
     }
 

@@ -46,8 +46,8 @@ fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
         .iter()
         .find(|p| p.ticket == waiter.ticket);
     let Some(after) = after else {
-        let ended = own && matches!(step.command, Command::Release(_));
-        if !ended && !granted(step, waiter) {
+        let released = own && matches!(step.command, Command::Release(_));
+        if !released && !granted(step, waiter) {
             let text = format!("{} removed a waiter: {waiter:?}", name(step.command));
             found.add("rule 9", text);
         }
@@ -191,7 +191,7 @@ fn used(step: &Step<'_>, found: &mut Findings) {
 }
 
 /// Rule 4 and L1: only live holders and waiters keep an acquire from its grant.
-pub(crate) fn kept_out(step: &Step<'_>, found: &mut Findings) {
+pub(crate) fn blocked(step: &Step<'_>, found: &mut Findings) {
     let (Command::Acquire(request), Reply::Acquire(reply)) = (step.command, step.reply) else {
         return;
     };

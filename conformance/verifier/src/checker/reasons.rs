@@ -33,11 +33,11 @@ struct Memory {
 }
 
 impl Reasons {
-    /// Checks a step. `ended` tells whether its operation was released before.
+    /// Checks a step. `released` tells whether its operation was released before.
     pub(crate) fn step(
         &mut self,
         step: &Step<'_>,
-        ended: bool,
+        released: bool,
         model: Model,
         found: &mut Findings,
     ) {
@@ -55,7 +55,7 @@ impl Reasons {
             _ => {}
         }
         if let (Some(operation), Some(reason)) = (step.operation(), reason(step.reply)) {
-            memory.reason(step, operation, (reason, ended), model, found);
+            memory.reason(step, operation, (reason, released), model, found);
         }
         memory.note(step);
     }
@@ -144,7 +144,7 @@ impl Memory {
         &self,
         step: &Step<'_>,
         operation: Operation,
-        (reason, ended): (EndReason, bool),
+        (reason, released): (EndReason, bool),
         model: Model,
         found: &mut Findings,
     ) {
@@ -155,16 +155,16 @@ impl Memory {
         let is = match reason {
             EndReason::Expired => expired,
             EndReason::Forced => revoked || self.forced.contains_key(&named),
-            EndReason::Released => ended && !expired,
+            EndReason::Released => released && !expired,
             EndReason::Unknown if model == Model::Outside => true,
             EndReason::Unknown => {
                 let remembered = last && self.is_old(operation, step.now);
-                !(expired || revoked || ended && remembered)
+                !(expired || revoked || released && remembered)
             }
         };
         if !is {
             let text = format!(
-                "{} of {operation:?} reports {reason:?} (expired: {expired}, released: {ended})",
+                "{} of {operation:?} reports {reason:?} (expired: {expired}, released: {released})",
                 name(step.command)
             );
             found.add("reason", text);

@@ -239,7 +239,7 @@ fn only_a_client_with_a_jumped_clock_may_leave_a_hold() {
         let left = key.checker.left_by(key.at);
         assert_eq!(left.is_empty(), jumped, "{left:?}");
         let name = key.key.clone();
-        key.checker.left_nothing(key.at, 1, &name, ms(1_000));
+        key.checker.check_nothing_left(key.at, 1, &name, ms(1_000));
         assert_eq!(key.broken().is_empty(), jumped);
     }
 }

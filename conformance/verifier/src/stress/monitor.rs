@@ -182,9 +182,9 @@ impl Monitor {
     }
 
     /// Starts to track a guard that a user received.
-    pub(crate) fn hold(&self, holding: Holding) -> GuardId {
+    pub(crate) fn track(&self, holding: Holding) -> GuardId {
         let at = self.sim.elapsed();
-        let id = self.checker(|checker| checker.hold(at, holding));
+        let id = self.checker(|checker| checker.track(at, holding));
         self.check_guards();
         id
     }
@@ -195,9 +195,9 @@ impl Monitor {
     }
 
     /// Checks that a client has nothing left on a key, after its user had nothing on it for `time`.
-    pub(crate) fn left_nothing(&self, client: usize, key: &Key, time: Duration) {
+    pub(crate) fn check_nothing_left(&self, client: usize, key: &Key, time: Duration) {
         let at = self.sim.elapsed();
-        self.checker(|checker| checker.left_nothing(at, client, key, time));
+        self.checker(|checker| checker.check_nothing_left(at, client, key, time));
     }
 
     /// Whether a client has a hold on a key at the server without a guard.
@@ -243,8 +243,8 @@ impl Monitor {
         self.checker(|checker| checker.set_mode(id, mode));
     }
 
-    pub(crate) fn end(&self, id: GuardId) {
-        self.checker(|checker| checker.end(id));
+    pub(crate) fn untrack(&self, id: GuardId) {
+        self.checker(|checker| checker.untrack(id));
     }
 
     /// Reads all guards and checks them.
@@ -341,7 +341,7 @@ impl Monitor {
         let mut shared = lock(&self.shared);
         let verdict = shared.checker.verdict();
         // A guard keeps the simulation alive, and the simulation keeps its observer alive.
-        let guards = shared.checker.let_go();
+        let guards = shared.checker.take_guards();
         drop(shared);
         drop(guards);
         verdict

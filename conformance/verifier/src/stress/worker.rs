@@ -165,7 +165,8 @@ impl Worker {
     async fn check_left(&self, often: u32) {
         if (1..=often).contains(&self.draw(8)) {
             self.sleep(GONE + self.plan.round_trip * 4).await;
-            self.monitor.left_nothing(self.client, &self.key, GONE);
+            self.monitor
+                .check_nothing_left(self.client, &self.key, GONE);
         }
     }
 
@@ -223,7 +224,7 @@ impl Worker {
         let token = guard.token();
         self.monitor.excuse(self.client);
         let slot = Arc::new(GuardSlot::new(guard, self.plan.stubborn));
-        let id = self.monitor.hold(Holding {
+        let id = self.monitor.track(Holding {
             client: self.client,
             key: self.key.clone(),
             mode,
@@ -312,7 +313,7 @@ impl Worker {
                 self.monitor.check_guards();
             }
             Err(error) => {
-                self.monitor.end(held.id);
+                self.monitor.untrack(held.id);
                 self.note_loss(&error);
             }
         }
@@ -321,7 +322,7 @@ impl Worker {
     /// Releases the guard, drops it, or drops the release.
     async fn give_back(&self, held: HeldLock, may_cancel: bool) {
         self.monitor.check_guards();
-        self.monitor.end(held.id);
+        self.monitor.untrack(held.id);
         let Some(guard) = held.slot.guard() else {
             return;
         };
