@@ -84,15 +84,15 @@ impl Tasks {
         waker
     }
 
-    /// Takes in what was spawned.
-    fn take_in(&mut self, world: &World) {
+    /// Adds the spawned tasks.
+    fn add_spawned(&mut self, world: &World) {
         let spawned = self.ready.take_spawned();
         for future in spawned {
             self.add(world, Some(future));
         }
     }
 
-    /// Runs one task or lets one thing happen, as the tape says.
+    /// Runs one task or one event, which the tape chooses.
     pub(crate) fn turn(&mut self, world: &World, course: &mut Course) -> Result<Turn, Panic> {
         loop {
             match world.choose(course) {
@@ -100,7 +100,7 @@ impl Tasks {
                 Chosen::Event => return Ok(Turn::Done),
                 Chosen::Idle(next) => return Ok(Turn::Idle(next)),
                 Chosen::OutOfSteps => return Ok(Turn::OutOfSteps),
-                Chosen::Spawned => self.take_in(world),
+                Chosen::Spawned => self.add_spawned(world),
             }
         }
     }

@@ -133,7 +133,7 @@ enum Mode {
 struct SiteValues {
     /// Pairs of bound and value.
     left: VecDeque<(u32, u32)>,
-    /// How many of the next values are searched for one with the same bound.
+    /// How many of the next values to search for one with the same bound.
     window: usize,
 }
 

@@ -78,7 +78,7 @@ pub struct Draw {
 /// - `SEED` is the seed in hexadecimal.
 /// - `TABLE` lists the distinct draws, each as a letter for the site, the bound, `:` and the value.
 /// - `DRAWS` has a letter for each draw: `A` is the first of the table. Each `-` before a letter
-///   adds 52 to its index, and a number after it repeats it.
+///   adds 52 to its index. A number after it says how often it occurs in a row.
 ///
 /// Zeros at the end are omitted.
 ///

@@ -141,7 +141,7 @@ impl fmt::Display for Failure {
             );
             writeln!(
                 f,
-                "simplified in {tried} runs: {left} of {found} choices are left, {set} of them not 0"
+                "simplified in {tried} runs: from {found} to {left} choices, {set} of them not 0"
             )?;
         }
         write_timeline(f, &self.history.text())?;

@@ -186,6 +186,10 @@ impl SimServer {
     ///
     /// The duration is rounded up to whole milliseconds.
     ///
+    /// # Panics
+    /// In a tokio test, panics if the runtime's clock is no longer paused, if a task of the
+    /// simulation panicked, or if a replay diverged from its tape.
+    ///
     /// # Cancel safety
     /// This method is cancel safe. If you drop the future, the time that has passed stays passed.
     ///

@@ -76,6 +76,10 @@ impl SimServer {
     /// Sleeps for `duration` of virtual time. If several sleeps end at the same instant, the tape
     /// decides their order. The duration is rounded up to whole milliseconds.
     ///
+    /// # Panics
+    /// In a tokio test, panics if the runtime's clock is no longer paused, if a task of the
+    /// simulation panicked, or if a replay diverged from its tape.
+    ///
     /// # Cancel safety
     /// This method is cancel safe: dropping the future cancels the sleep.
     pub async fn sleep(&self, duration: Duration) {

@@ -21,7 +21,7 @@ impl Network {
         number
     }
 
-    /// Removes a subscription of a client, and tells the server.
+    /// Removes a subscription of a client, and unsubscribes at the server.
     pub(crate) fn drop_subscription(
         &mut self,
         now: Duration,
