@@ -98,7 +98,7 @@ async fn code_run_as_the_client_stops_with_it() {
         a.backend.resume();
     };
     let (ended, ()) = join(body, pause).await;
-    // At 4 ms either the fourth sleep had ended and the fifth begun, or not.
+    // At 4 ms, the fourth sleep may or may not have ended.
     assert!(
         ended == ms(4 + 100 + 5) || ended == ms(4 + 100 + 6),
         "{ended:?}"

@@ -10,7 +10,7 @@ macro_rules! situations {
         pub enum Situation { $($name),+ }
 
         impl Situation {
-            /// All of them.
+            /// All situations.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
             /// A description in plain words.

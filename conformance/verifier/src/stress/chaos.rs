@@ -39,7 +39,7 @@ enum FaultKind {
     Drift,
     Eviction,
     DataLoss,
-    FailOver,
+    Failover,
     ClockStep,
 }
 
@@ -80,7 +80,7 @@ impl Chaos {
             (on.drift, FaultKind::Drift),
             (on.evictions, FaultKind::Eviction),
             (on.data, FaultKind::DataLoss),
-            (on.fail_overs, FaultKind::FailOver),
+            (on.failovers, FaultKind::Failover),
             (on.clock, FaultKind::ClockStep),
         ];
         all.into_iter()
@@ -162,7 +162,7 @@ impl Chaos {
             FaultKind::Drift => self.drift(victim),
             FaultKind::Eviction => self.evict(),
             FaultKind::DataLoss => self.lose_data(),
-            FaultKind::FailOver => self.fail_over(),
+            FaultKind::Failover => self.fail_over(),
             FaultKind::ClockStep => self.step_clock(),
         }
     }

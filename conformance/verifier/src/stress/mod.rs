@@ -119,7 +119,7 @@ impl Stress {
         self
     }
 
-    /// Runs one seed.
+    /// Runs the seed of `options`.
     pub fn run(&self, options: SimOptions, scheduling: Scheduling) -> StressRun {
         self.run_within(STEP_LIMIT, options, scheduling)
     }

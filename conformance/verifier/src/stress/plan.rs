@@ -28,7 +28,7 @@ pub(crate) struct FaultMix {
     /// Outside of the model only, like those below.
     pub(crate) evictions: bool,
     pub(crate) data: bool,
-    pub(crate) fail_overs: bool,
+    pub(crate) failovers: bool,
     pub(crate) clock: bool,
 }
 
@@ -50,7 +50,7 @@ impl FaultMix {
             drift: flip(),
             evictions: out_of_model && flip(),
             data: out_of_model && flip(),
-            fail_overs: out_of_model && flip(),
+            failovers: out_of_model && flip(),
             clock: out_of_model && flip(),
         }
     }
@@ -166,7 +166,7 @@ impl Plan {
         self.stubborn = stubborn;
         self.out_of_model = assumption == Assumption::SameRate;
         self.fault_mix = FaultMix {
-            fail_overs: assumption == Assumption::OneHistory,
+            failovers: assumption == Assumption::OneHistory,
             evictions: assumption == Assumption::NoEviction,
             drift: assumption == Assumption::SameRate,
             pauses: stubborn,

@@ -29,12 +29,12 @@ pub(crate) struct Worker {
 
 /// Whether the resource may refuse a write of a valid guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Valid {
+enum MayRefuse {
     /// It may not.
-    All,
+    No,
     /// It may, because the holder may be in a later epoch than the guard knows. Another hold was
     /// released, which may have downgraded the holder (rule 6).
-    NotInTime,
+    Yes,
 }
 
 /// A held lock, whose guard is tracked.
@@ -134,7 +134,7 @@ impl Worker {
         else {
             return self.check_left(6).await;
         };
-        self.work(&held, Valid::All).await;
+        self.work(&held, MayRefuse::No).await;
         let nested = if self.plan.terms.reentrant && self.draw(2) == 1 {
             self.nest(&handle, owner).await
         } else {
@@ -147,7 +147,7 @@ impl Worker {
                 self.convert(&held).await;
             }
         }
-        self.work(&held, Valid::All).await;
+        self.work(&held, MayRefuse::No).await;
         let Some(nested) = nested else {
             self.give_back(held, may_cancel).await;
             return self.check_left(1).await;
@@ -157,7 +157,7 @@ impl Worker {
             _ => (held, nested),
         };
         self.give_back(first, may_cancel).await;
-        self.work(&last, Valid::NotInTime).await;
+        self.work(&last, MayRefuse::Yes).await;
         self.give_back(last, may_cancel).await;
     }
 
@@ -183,7 +183,7 @@ impl Worker {
             .acquire(&handle, self.mode(), wait_limit, owner, None)
             .await;
         if let Some(held) = &held {
-            self.work(held, Valid::All).await;
+            self.work(held, MayRefuse::No).await;
         }
         held
     }
@@ -234,16 +234,16 @@ impl Worker {
             guard: Arc::clone(&slot) as Arc<dyn TrackableGuard>,
         });
         if self.monitor.notes {
-            self.backend.note(format!("holds {mode:?} under {token}"));
+            self.backend.note(format!("holds {mode:?}, token {token}"));
         }
         let since = self.monitor.sim.elapsed();
         HeldLock { slot, id, since }
     }
 
     /// Works for some time, and writes before and after, even if its guard is lost meanwhile.
-    async fn work(&self, held: &HeldLock, validity: Valid) {
+    async fn work(&self, held: &HeldLock, may_refuse: MayRefuse) {
         held.slot.set_in_use(true);
-        self.write(held, validity).await;
+        self.write(held, may_refuse).await;
         if self.draw(8) == 7
             && let Some(guard) = held.slot.guard()
         {
@@ -267,12 +267,12 @@ impl Worker {
             self.sleep(self.plan.terms.lease * 3 / 2).await;
         }
         self.monitor.check_guards();
-        self.write(held, validity).await;
+        self.write(held, may_refuse).await;
         held.slot.set_in_use(false);
     }
 
     /// Sends a write to the resource, which may arrive later.
-    async fn write(&self, held: &HeldLock, validity: Valid) {
+    async fn write(&self, held: &HeldLock, may_refuse: MayRefuse) {
         let Some(guard) = held.slot.guard() else {
             return;
         };
@@ -284,14 +284,14 @@ impl Worker {
             drop(guard);
         }
         // A guard that was valid when the write was sent may be lost when it arrives.
-        let valid = validity == Valid::All
+        let valid = may_refuse == MayRefuse::No
             && sent_valid
             && held.slot.guard().is_some_and(|guard| guard.is_valid());
         let kind = self.plan.terms.kind;
         let effective = self.monitor.write(&self.key, token, valid, kind);
         if self.monitor.notes {
             let outcome = if effective { "writes" } else { "is refused" };
-            self.backend.note(format!("{outcome} under {token}"));
+            self.backend.note(format!("{outcome} with token {token}"));
         }
     }
 

@@ -10,8 +10,9 @@ use leasehold_sim::{Scheduling, Tape};
 /// Runs the production lock client on simulated machines, injects every kind of fault, and checks
 /// each run.
 ///
-/// The exit status is 1 if a promise was broken, or if a rare situation was not reached in 20,000
-/// seeds or more. It is 2 if explore could not start, or could not write a file.
+/// The exit status is 1 if a promise was broken. It is also 1 if, after 20,000 seeds, a rare situation
+/// was never reached. It is 2 if explore could not do its work, for example because two options
+/// contradict each other.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "explore")]
 pub(crate) struct Args {
