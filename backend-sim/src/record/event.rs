@@ -70,16 +70,16 @@ pub enum Event {
     },
     /// The server added a subscription to a session's channel.
     Subscribed {
-        /// Whose channel.
+        /// The session.
         session: SessionId,
-        /// At which server: whose clock.
+        /// The clock of the server, which identifies it.
         clock: ClockId,
     },
     /// The server removed a subscription.
     Unsubscribed {
-        /// Whose channel.
+        /// The session.
         session: SessionId,
-        /// At which server: whose clock.
+        /// The clock of the server, which identifies it.
         clock: ClockId,
     },
     /// The client received a notification.
