@@ -309,7 +309,7 @@ impl SimServer {
     /// Makes a replica that lacks the latest writes a second primary, until [`heal`](Self::heal).
     ///
     /// The old primary doesn't notice, and still serves the clients in `staying`. All other clients
-    /// lose their connection and use the new primary, and so do clients that you create later. The
+    /// lose their connection and use the new primary. Clients that you create later use it too. The
     /// methods of this handle refer to the new primary.
     ///
     /// # Panics
