@@ -77,7 +77,7 @@ differential() {
 
 # ---- ./test deep
 
-# Compiles all benches and runs each once, and the report: they measure nothing here, but they work.
+# Runs every bench once, and a quick report. This only shows that they work; it measures nothing.
 benches() {
     with_lints cargo build -q --workspace --bin report --bench '*'
     with_lints cargo test -q --workspace --bench '*'
