@@ -159,7 +159,7 @@ async fn held_key_is_named_and_the_rest_given_back(world: &World) -> Verdict {
     let tried = mutexes(&a, &["k1", "k2", "k3"])?.try_lock().await?;
     want!(
         tried,
-        ManyOutcome::Contention { key, .. } if key.as_str() == "k2",
+        ManyOutcome::Held { key, .. } if key.as_str() == "k2",
         "S1",
         "a try names the key that is held"
     );

@@ -143,7 +143,7 @@ async fn try_names_the_held_key_and_keeps_nothing() {
     let _guard = b.mutex("m").expect("valid").lock().await.expect("free");
     let began = server.elapsed();
     match mutexes(&a, &["a", "m", "z"]).try_lock().await {
-        Ok(ManyOutcome::Contention { key, held }) => {
+        Ok(ManyOutcome::Held { key, held }) => {
             assert_eq!(key.as_str(), "m");
             assert_eq!(held.holder.expect("a label").as_str(), "b");
         }

@@ -132,7 +132,7 @@ impl Subscriber for Recorder {
 fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing::subscriber::set_global_default(Recorder).expect("the only subscriber")
+        tracing::subscriber::set_global_default(Recorder).expect("the only subscriber");
     });
     OUTPUT.take();
 }

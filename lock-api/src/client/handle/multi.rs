@@ -87,7 +87,7 @@ struct Want {
 /// let accounts = locks.many().mutexes(["account:3", "account:7"])?;
 /// match accounts.lock_within(Duration::from_secs(5)).await? {
 ///     ManyOutcome::Acquired(guard) => println!("acquired {} keys", guard.keys().len()),
-///     ManyOutcome::Contention { key, .. } => println!("{key} is held"),
+///     ManyOutcome::Held { key, .. } => println!("{key} is held"),
 ///     ManyOutcome::TimedOut { key, timed_out } => {
 ///         println!("gave up on {key} after {:?}", timed_out.waited);
 ///     }
@@ -102,7 +102,7 @@ pub enum ManyOutcome {
     Acquired(ManyGuard),
     /// Another owner has one of the keys, or others wait for it. Only [`Many::try_lock`] returns
     /// this.
-    Contention {
+    Held {
         /// The first key, in order of the names, that could not be locked.
         key: Key,
         /// The holder of that key, and when to try again.
@@ -134,7 +134,7 @@ impl ManyOutcome {
     pub fn acquired(self) -> Option<ManyGuard> {
         match self {
             Self::Acquired(guard) => Some(guard),
-            Self::Contention { .. } | Self::TimedOut { .. } => None,
+            Self::Held { .. } | Self::TimedOut { .. } => None,
         }
     }
 
@@ -320,7 +320,7 @@ impl Many {
         match self.acquire(WaitLimit::Forever).await? {
             ManyOutcome::Acquired(guard) => Ok(guard),
             // Neither can happen without a deadline. An error is better than a panic.
-            ManyOutcome::Contention { .. } | ManyOutcome::TimedOut { .. } => {
+            ManyOutcome::Held { .. } | ManyOutcome::TimedOut { .. } => {
                 Err(unavailable("the wait ended without the locks"))
             }
         }
@@ -346,7 +346,7 @@ impl Many {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// match locks.many().mutexes(["a", "b"])?.try_lock().await? {
     ///     ManyOutcome::Acquired(guard) => println!("acquired: {guard:?}"),
-    ///     ManyOutcome::Contention { key, held } => println!("{key} is held by {:?}", held.holder),
+    ///     ManyOutcome::Held { key, held } => println!("{key} is held by {:?}", held.holder),
     ///     ManyOutcome::TimedOut { .. } => unreachable!("try_lock does not wait"),
     /// }
     /// # Ok(())
@@ -507,7 +507,7 @@ impl<'a> MultiAcquire<'a> {
                 Outcome::Acquired(hold) => holds.push(hold),
                 Outcome::Held(contention) => {
                     let key = ask.key.clone();
-                    return Ok(Round::Done(ManyOutcome::Contention {
+                    return Ok(Round::Done(ManyOutcome::Held {
                         key,
                         held: contention,
                     }));
