@@ -84,7 +84,7 @@ return S:serve(function(S)
     return S:acquired(holder)
   end
   if waits == 0 or till <= S.now then
-    return S:contended()
+    return S:contention()
   end
   local waiter = {
     mode = mode, permits = permits, floor = floor, till = till, listening = waits == 2,

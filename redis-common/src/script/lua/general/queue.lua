@@ -427,7 +427,7 @@
   end,
 
   -- The reply for a key that is held. With many holders it names none of them.
-  contended = function(S)
+  contention = function(S)
     local out = 'H' .. struct.pack('<d', S:retry_after())
     if S.holder_count == 0 or S.holder_count > @SCAN_FREELY@ then
       return out .. '\0'
