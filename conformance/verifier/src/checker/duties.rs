@@ -33,7 +33,7 @@ struct Health {
     /// The number of disturbances that last: pauses and isolations.
     ongoing: u32,
     dead: bool,
-    /// When a message may last have been lost or late, so that a call hangs.
+    /// When a message may last have been lost or late, so that a call may hang.
     message_fault: Option<Duration>,
 }
 
@@ -74,6 +74,7 @@ impl Duties {
         self.polls.retain(|_, (owner, _)| *owner != client);
     }
 
+    /// Records the begin or the end of a pause or an isolation.
     fn begin_or_end(&mut self, client: usize, at: Duration, begins: bool) {
         let health = self.clients.entry(client).or_default();
         health.message_fault = Some(at);

@@ -98,7 +98,10 @@ async fn hold(locks: &LockClient) -> MutexGuard {
 
 /// The number of renewals that the server has executed.
 fn renewals(server: &SimServer) -> usize {
-    let is_renewal = |event: &Event| matches!(event, Event::Executed { command, .. } if matches!(command, Command::Renew(_)));
+    let is_renewal = |event: &Event| match event {
+        Event::Executed { command, .. } => matches!(**command, Command::Renew(_)),
+        _ => false,
+    };
     let log = server.log();
     log.iter().filter(|entry| is_renewal(&entry.event)).count()
 }
