@@ -75,7 +75,7 @@ fn order_of_parts_does_not_matter() {
 #[test]
 fn holds_and_waiters_must_fit_the_key() {
     let none = |parts: &mut StateParts| parts.holders[0].holds = HoldParts::default();
-    assert_eq!(refused(mutex(), none), "every holder holds");
+    assert_eq!(refused(mutex(), none), "every holder has a hold");
     let shared = |parts: &mut StateParts| {
         parts.holders[0].holds = [(1, Mode::Shared)].into_iter().collect();
     };
