@@ -1,4 +1,5 @@
-//! All defaults and limits.
+//! Defaults and limits of settings, requests and stored data. Short pauses inside the client are
+//! constants next to their loops.
 //!
 //! The client checks input against these limits before any I/O. The state machine accepts shorter
 //! leases and waiter leases, down to [`MACHINE_MIN_LEASE`], so that tests reach every outcome

@@ -230,7 +230,7 @@ impl<C: Connector> LockBackend for Backend<C> {
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Answer<ReleaseReply>> {
-        self.run_batch(&self.commands, batch, Protocol::release, reply::ends)
+        self.run_batch(&self.commands, batch, Protocol::release, reply::releases)
             .await
     }
 

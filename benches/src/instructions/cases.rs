@@ -252,7 +252,7 @@ fn acquire_replies(times: u32) -> Result<()> {
 fn release_replies(times: u32) -> Result<()> {
     let Packed(bytes) = executed().text("R").count(0);
     for _ in 0..times {
-        for answer in reply::ends(black_box(&bytes), 1, CLOCK) {
+        for answer in reply::releases(black_box(&bytes), 1, CLOCK) {
             black_box(answer?);
         }
     }

@@ -224,6 +224,7 @@ impl State {
         request: &Poll,
         out: &mut Vec<Message>,
     ) -> PollReply {
+        // An expired waiter is not refreshed, so this may come before the expiry checks of `begin`.
         self.refresh_waiter(env, request);
         let own = Some(request.operation);
         let dropped = self.begin(env, request.operation, own, Self::has_queue, out);

@@ -71,12 +71,14 @@ impl State {
                 self.grant_in_order(env, settling.own, any, &mut budget, out);
             }
             Policy::ReaderPreference => {
-                let _ = self.grant_in_order(env, settling.own, readers, &mut budget, out)
-                    && self.grant_in_order(env, settling.own, writers, &mut budget, out);
+                if self.grant_in_order(env, settling.own, readers, &mut budget, out) {
+                    self.grant_in_order(env, settling.own, writers, &mut budget, out);
+                }
             }
             Policy::WriterPreference => {
-                let _ = self.grant_in_order(env, settling.own, writers, &mut budget, out)
-                    && self.grant_in_order(env, settling.own, readers, &mut budget, out);
+                if self.grant_in_order(env, settling.own, writers, &mut budget, out) {
+                    self.grant_in_order(env, settling.own, readers, &mut budget, out);
+                }
             }
             Policy::Barging => {
                 self.drop_expired_head(env.now);
@@ -152,12 +154,8 @@ impl State {
             return true;
         };
         let may_mark = waiter.listening && waiter.unreachable_marks < MAX_UNREACHABLE_MARKS;
-        let reachable = match (env.reachable)(waiter.operation.session) {
-            Reach::Listening => true,
-            Reach::Nobody => false,
-            Reach::Unknown => true,
-        };
-        if !waiter.listening || reachable || !may_mark {
+        let reach = (env.reachable)(waiter.operation.session);
+        if !may_mark || reach != Reach::Nobody {
             return false;
         }
         waiter.unreachable = true;

@@ -162,7 +162,7 @@ impl Protocol {
         })
     }
 
-    /// Encodes a batch of releases. Decode the answer with [`reply::ends`](super::reply::ends).
+    /// Encodes a batch of releases. Decode the answer with [`reply::releases`](super::reply::releases).
     pub fn release(&self, batch: &[Release]) -> Call {
         let elements = batch.iter().map(|release| (&release.key, release));
         self.call(&self.scripts.release, USUAL, elements, |out, release| {

@@ -83,7 +83,7 @@ pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewR
 
 /// Decodes the answer to [`Protocol::release`](super::Protocol::release). Always returns `count`
 /// elements.
-pub fn ends(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<ReleaseReply>> {
+pub fn releases(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<ReleaseReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("release reply")? {
             b'R' => {
@@ -432,7 +432,7 @@ mod tests {
     fn elements_after_garbage_are_unknown() {
         let mut out = done(5);
         out.u8(b'N').u8(b'?').raw(b"=and so on, for long enough");
-        let answers = ends(&out.finish(), 3, CLOCK);
+        let answers = releases(&out.finish(), 3, CLOCK);
         assert_eq!(answers.len(), 3);
         for answer in answers {
             assert!(matches!(answer, Err(BackendError::OutcomeUnknown { .. })));
@@ -443,7 +443,7 @@ mod tests {
     fn surplus_bytes_make_the_outcome_unknown() {
         let mut out = done(5);
         out.u8(b'L').raw(b"more");
-        let answers = ends(&out.finish(), 1, CLOCK);
+        let answers = releases(&out.finish(), 1, CLOCK);
         assert!(matches!(
             answers[..],
             [Err(BackendError::OutcomeUnknown { .. })]
@@ -481,7 +481,7 @@ mod tests {
             let _ = (force_release(&bytes, CLOCK), decode_notification(&bytes, CLOCK));
             prop_assert_eq!(polls(&bytes, count, CLOCK).len(), count);
             prop_assert_eq!(renewals(&bytes, count, CLOCK).len(), count);
-            prop_assert_eq!(ends(&bytes, count, CLOCK).len(), count);
+            prop_assert_eq!(releases(&bytes, count, CLOCK).len(), count);
         }
     }
 }

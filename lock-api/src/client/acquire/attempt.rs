@@ -284,7 +284,7 @@ impl<'a> Attempt<'a> {
             max_until: options.max_hold.map(|max| sent.saturating_add(max)),
             waiter_lease: options.waiter_lease,
             since: now,
-            told: false,
+            loss_reported: false,
             ended: Arc::default(),
         };
         core.floors.saw(self.ask.key, token);
@@ -326,7 +326,7 @@ impl<'a> Attempt<'a> {
     ) -> Arc<HolderCell> {
         let core = self.ask.client;
         let create = || {
-            let watched = core.renewals.enrol();
+            let watched = core.renewals.register();
             let session = Arc::clone(&self.session);
             Arc::new(HolderCell::new(
                 self.ask.key.clone(),

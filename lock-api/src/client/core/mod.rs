@@ -34,7 +34,7 @@ use crate::client::state::lease_status::LeaseStatus;
 use crate::client::state::release_queue::{PendingRelease, ReleaseQueue, give_up_at};
 use crate::client::state::renewals::Renewals;
 use crate::client::state::session::Session;
-use crate::client::state::settings::Settings;
+use crate::client::state::settings::ClientSettings;
 use crate::client::state::signal::Signal;
 use crate::client::telemetry::events::Events;
 use crate::id::{Key, Operation};
@@ -48,7 +48,7 @@ pub(crate) struct Core {
     pub(crate) backend: Arc<dyn LockBackend>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) capabilities: Capabilities,
-    pub(crate) settings: Settings,
+    pub(crate) settings: ClientSettings,
     pub(crate) clock: ServerClock,
     pub(crate) floors: Floors,
     pub(crate) events: Events,
@@ -95,7 +95,7 @@ impl Core {
     pub(crate) fn new_handle(
         backend: Arc<dyn LockBackend>,
         runtime: Arc<dyn Runtime>,
-        settings: Settings,
+        settings: ClientSettings,
     ) -> Arc<ClientHandle> {
         let capabilities = backend.capabilities();
         Arc::new(ClientHandle(Arc::new(Self {
@@ -214,7 +214,7 @@ impl Core {
         for holder in self.renewals.holders() {
             let now = self.now();
             for (hold, lost) in holder.shut_down(now) {
-                self.tell_releasing(&holder, &hold, lost, now);
+                self.report_releasing(&holder, &hold, lost, now);
                 self.releases.push(self.release_of(&holder, hold));
             }
         }
@@ -228,7 +228,7 @@ impl Core {
         let (key, session) = (holder.key.clone(), Arc::clone(&holder.session));
         PendingRelease {
             holder: Some(Arc::clone(holder)),
-            was_lost: hold.told,
+            was_lost: hold.loss_reported,
             ..PendingRelease::new(key, hold.operation, session, give_up, hold.ended)
         }
     }
@@ -257,7 +257,7 @@ impl Core {
     }
 
     /// Reports that the release of a hold has begun, or that the hold was lost before.
-    pub(crate) fn tell_releasing(
+    pub(crate) fn report_releasing(
         &self,
         holder: &HolderCell,
         hold: &HoldState,
@@ -270,7 +270,7 @@ impl Core {
                 // Only the renewal task calls the hook.
                 self.renewals.changed.notify();
             }
-            None if hold.told => {}
+            None if hold.loss_reported => {}
             None => self.events.releasing(holder, hold, now),
         }
     }

@@ -16,7 +16,7 @@ use crate::client::handle::mutex::Mutex;
 use crate::client::handle::rw_lock::RwLock;
 use crate::client::handle::semaphore::Semaphore;
 use crate::client::state::loss::{Hook, LossEvent};
-use crate::client::state::settings::Settings;
+use crate::client::state::settings::ClientSettings;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::ForceReply;
 use crate::request::{ForceHow, ForceRelease, Kind, Limits, Policy};
@@ -78,7 +78,7 @@ impl LockClient {
         let label = Label::new(runtime.default_label()).unwrap_or_else(|_| Label::empty());
         LockClientBuilder {
             backend: Arc::new(backend),
-            settings: Settings::new(label),
+            settings: ClientSettings::new(label),
         }
     }
 
@@ -405,7 +405,7 @@ impl LockClient {
 #[must_use = "a builder does nothing until you call `build`"]
 pub struct LockClientBuilder {
     backend: Arc<dyn LockBackend>,
-    settings: Settings,
+    settings: ClientSettings,
 }
 
 impl LockClientBuilder {

@@ -196,9 +196,9 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
     let Some((state, lost)) = hold.holder.begin_release(now, hold.operation.sequence) else {
         return Err(hold.released_error());
     };
-    if state.told {
+    if state.loss_reported {
         // Lost since the check above. Another task may have reported the loss already.
-        core.tell_releasing(&hold.holder, &state, lost, now);
+        core.report_releasing(&hold.holder, &state, lost, now);
         let reason = lost.or_else(|| hold.holder.lost()).unwrap_or(Loss::Unknown);
         core.releases.push(core.release_of(&hold.holder, state));
         return Err(hold.loss_error(reason));
@@ -500,13 +500,13 @@ impl Adopter<'_> {
             max_until: handoff.until.map(local_time),
             waiter_lease: handoff.waiter_lease,
             since: core.now(),
-            told: false,
+            loss_reported: false,
             ended: Arc::default(),
         };
         core.floors.saw(&handoff.key, status.token);
         let holder = Arc::new(HolderCell::new(
             handoff.key.clone(),
-            core.renewals.enrol(),
+            core.renewals.register(),
             self.session(),
             status,
             state.clone(),

@@ -191,7 +191,8 @@ impl Hold {
         self.release_begun.store(true, Ordering::Relaxed);
         let now = self.client.now();
         let (state, lost) = self.holder.begin_release(now, self.sequence())?;
-        self.client.tell_releasing(&self.holder, &state, lost, now);
+        self.client
+            .report_releasing(&self.holder, &state, lost, now);
         Some(self.client.release_of(&self.holder, state))
     }
 

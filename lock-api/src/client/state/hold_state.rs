@@ -29,7 +29,7 @@ pub(crate) struct HoldState {
     /// When the caller got the guard.
     pub(crate) since: Moment,
     /// Whether its loss was reported. Once its release has begun, whether it was lost before that.
-    pub(crate) told: bool,
+    pub(crate) loss_reported: bool,
     /// Receives the result of its release.
     pub(crate) ended: Arc<ReleaseResult>,
 }
@@ -51,11 +51,11 @@ impl HoldState {
 
     /// Returns the loss once and marks it as reported.
     pub(super) fn take_loss(&mut self, now: Moment, holder: Option<Loss>) -> Option<Loss> {
-        if self.told {
+        if self.loss_reported {
             return None;
         }
         let loss = self.loss(now, holder);
-        self.told = loss.is_some();
+        self.loss_reported = loss.is_some();
         loss
     }
 }

@@ -189,7 +189,7 @@ impl HolderCell {
             .iter_mut()
             .find(|hold| hold.operation.sequence == sequence)?;
         let before = std::mem::replace(&mut hold.mode, mode);
-        (!hold.told).then_some(before)
+        (!hold.loss_reported).then_some(before)
     }
 
     /// Marks the holder as lost for all its guards. The first reason stays.
@@ -204,7 +204,7 @@ impl HolderCell {
     /// Marks the holder as lost if the hold `sequence` is live, and returns whether it is. An
     /// answer about a hold that is being released says nothing about the other holds.
     pub(crate) fn lose_through(&self, sequence: u64, reason: EndReason) -> bool {
-        let live = self.is_live(sequence);
+        let live = self.is_unreleased(sequence);
         if live {
             self.lose(reason.into());
         }
@@ -260,7 +260,7 @@ impl HolderCell {
         self.changed.notify();
         let reports = holds.into_iter().map(|mut hold| {
             let loss = hold.take_loss(now, lost);
-            let closed = (!hold.told).then_some(Loss::ClientClosed);
+            let closed = (!hold.loss_reported).then_some(Loss::ClientClosed);
             (hold, loss.or(closed))
         });
         reports.collect()
@@ -291,7 +291,7 @@ impl HolderCell {
             Some(_) => Moment::default(),
             None => state.status.deadline,
         };
-        let unreported = state.holds.iter().filter(|hold| !hold.told);
+        let unreported = state.holds.iter().filter(|hold| !hold.loss_reported);
         unreported.map(|hold| hold.until(deadline)).min()
     }
 
@@ -300,7 +300,7 @@ impl HolderCell {
     }
 
     /// Whether the hold is in the cell: granted, and its release has not begun.
-    pub(crate) fn is_live(&self, sequence: u64) -> bool {
+    pub(crate) fn is_unreleased(&self, sequence: u64) -> bool {
         let state = self.state.lock();
         state
             .holds
@@ -354,7 +354,7 @@ impl HolderCell {
 
 impl Revocable for HolderCell {
     fn revoke(&self, sequence: u64, loss: Loss) {
-        if self.is_live(sequence) {
+        if self.is_unreleased(sequence) {
             self.lose(loss);
         }
     }
@@ -441,7 +441,7 @@ pub(crate) mod tests {
             max_until: None,
             waiter_lease: Duration::from_secs(5),
             since: Moment::default(),
-            told: false,
+            loss_reported: false,
             ended: Arc::default(),
         }
     }
@@ -520,7 +520,7 @@ pub(crate) mod tests {
         assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), 1));
         assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), 1));
         assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
-        assert!(!other.is_live(3));
+        assert!(!other.is_unreleased(3));
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Renewals {
     }
 
     /// Assigns an id to a new holder. The holder is scheduled later.
-    pub(crate) fn enrol(self: &Arc<Self>) -> Watched {
+    pub(crate) fn register(self: &Arc<Self>) -> Watched {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let by: Weak<Self> = Arc::downgrade(self);
         Watched::new(id, by)

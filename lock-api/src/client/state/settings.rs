@@ -1,6 +1,6 @@
 //! The settings of a client and the options of a handle, with their limits.
 //!
-//! A handle starts from the settings of its client. The setters check nothing. `Settings::check`
+//! A handle starts from the settings of its client. The setters check nothing. `ClientSettings::check`
 //! runs when the client is built, and `Options::spec` runs at the start of each acquisition, before
 //! any I/O.
 
@@ -12,9 +12,9 @@ use crate::error::InvalidInput;
 use crate::id::Label;
 use crate::request::{Kind, Limits, LockSpec, Policy};
 
-/// Settings of a client, and the defaults of its handles.
+/// ClientSettings of a client, and the defaults of its handles.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ClientSettings {
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
     pub(crate) policy: Policy,
@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) on_loss: Option<Hook>,
 }
 
-impl Settings {
+impl ClientSettings {
     pub(crate) const fn new(label: Label) -> Self {
         Self {
             lease: bounds::DEFAULT_LEASE,
@@ -70,7 +70,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) const fn from_settings(settings: &Settings) -> Self {
+    pub(crate) const fn from_settings(settings: &ClientSettings) -> Self {
         Self {
             lease: settings.lease,
             waiter_lease: settings.waiter_lease,
@@ -86,7 +86,7 @@ impl Options {
         &self,
         kind: Kind,
         permits: u32,
-        settings: &Settings,
+        settings: &ClientSettings,
     ) -> Result<LockSpec, InvalidInput> {
         check_lease(self.lease)?;
         check_waiter_lease(self.waiter_lease)?;

@@ -18,7 +18,7 @@ use crate::client::error::Loss;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::loss::{Hook, LossEvent};
-use crate::client::state::settings::Settings;
+use crate::client::state::settings::ClientSettings;
 use crate::client::telemetry::meter::{self, adjust, count, record};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, Label};
@@ -53,7 +53,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new(settings: &Settings, capabilities: Capabilities) -> Self {
+    pub(crate) fn new(settings: &ClientSettings, capabilities: Capabilities) -> Self {
         #[cfg(feature = "metrics")]
         meter::describe();
         Self {
