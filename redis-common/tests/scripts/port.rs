@@ -463,7 +463,9 @@ impl World<'_> {
                 let mut all = reply::renewals(&bytes, 1, CLOCK);
                 unstamp(all.remove(0), Reply::Renew)
             }
-            Command::Release(_) => unstamp(first(reply::ends(&bytes, 1, CLOCK)), Reply::Release),
+            Command::Release(_) => {
+                unstamp(first(reply::releases(&bytes, 1, CLOCK)), Reply::Release)
+            }
             Command::Convert(_) => unstamp(reply::convert(&bytes, CLOCK), Reply::Convert),
             Command::Inspect => unstamp(reply::inspect(&bytes, CLOCK), Reply::Inspect),
             Command::ForceRelease(_) => {

@@ -78,7 +78,7 @@ impl Fixture {
     fn release(&mut self, name: &str, operation: Operation) -> ReleaseReply {
         let call = self.protocol.release(&[Release::new(key(name), operation)]);
         let answer = self.connection.run(&call);
-        let first = reply::ends(answer.bytes(), 1, CLOCK).remove(0);
+        let first = reply::releases(answer.bytes(), 1, CLOCK).remove(0);
         first.expect("a reply").reply
     }
 
@@ -157,7 +157,7 @@ fn foreign_value_is_named_and_untouched() {
             .release(&[Release::new(key(name), attempt(1, 1))]);
         let answer = fixture.connection.run(&call);
         assert!(matches!(
-            &reply::ends(answer.bytes(), 1, CLOCK)[..],
+            &reply::releases(answer.bytes(), 1, CLOCK)[..],
             [Err(BackendError::ForeignValue { found: it })] if it == found
         ));
         assert_eq!(fixture.stored(name), before, "{name} was touched");
@@ -176,7 +176,7 @@ fn error_in_a_batch_touches_no_other_element() {
         .map(|(name, sequence)| Release::new(key(name), attempt(1, sequence)))
         .into();
     let answer = fixture.connection.run(&fixture.protocol.release(&releases));
-    let answers = reply::ends(answer.bytes(), 3, CLOCK);
+    let answers = reply::releases(answer.bytes(), 3, CLOCK);
     assert!(matches!(answers[0], Err(BackendError::ForeignValue { .. })));
     let reply = |i: usize| answers[i].as_ref().expect("a reply").reply;
     assert!(matches!(
