@@ -58,7 +58,7 @@ declare -A conformance_cases=([sim]=354 [redis-rs]=350 [fred]=350)
 # The suite prints the line `conformance BACKEND: N passed, N failed, N ignored`.
 conformance() {
     local log=$TMPDIR/conformance.log backend passed
-    with_lints cargo test --workspace --no-fail-fast --test conformance 2>&1 | tee "$log"
+    on_all_backends conformance 2>&1 | tee "$log"
     for backend in "${!conformance_cases[@]}"; do
         passed=$(sed -n "s/^conformance $backend: \([0-9]*\) passed, 0 failed, .*/\1/p" "$log")
         if [ "${passed:-0}" -lt "${conformance_cases[$backend]}" ]; then
@@ -71,8 +71,29 @@ conformance() {
 # differential COUNT: sends this many random commands to each backend and to the state machine, and
 # compares the replies. Each run prints what it covered.
 differential() {
-    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 \
-        with_lints cargo test --workspace --no-fail-fast --test differential -- --nocapture
+    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 on_all_backends differential --nocapture
+}
+
+# on_all_backends TARGET ARGUMENT...: runs the test target of this name in every package that has
+# one. The programs run side by side, because they mostly wait for their servers. Their output is
+# printed when all of them are done.
+on_all_backends() {
+    local program programs runs=() failed=0
+    programs=$(with_lints cargo test --workspace --no-run --test "$1" 2>&1 |
+        tee >(cat >&2) | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+    [ -n "$programs" ]
+    for program in $programs; do
+        "$program" "${@:2}" >"$TMPDIR/$(basename "$program").log" 2>&1 &
+        runs+=("$!")
+    done
+    for run in "${runs[@]}"; do
+        wait "$run" || failed=1
+    done
+    for program in $programs; do
+        printf '\n%s\n' "$program"
+        cat "$TMPDIR/$(basename "$program").log"
+    done
+    return "$failed"
 }
 
 # ---- ./test deep
