@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use common::Result;
-use leasehold::{Error, FencingToken, LockClient, ManyGuard};
+use leasehold::{Error, FencingToken, LockClient, MultiGuard};
 use tokio::time::sleep;
 
 const ACCOUNTS: [&str; 3] = ["account:ann", "account:bob", "account:cleo"];
@@ -40,7 +40,7 @@ impl Bank {
         from: &str,
         to: &str,
         amount: i64,
-        guard: &ManyGuard,
+        guard: &MultiGuard,
     ) -> Result<bool, Error> {
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let late = |name: &str, token: FencingToken| {
@@ -72,7 +72,7 @@ async fn machine(locks: LockClient, bank: Arc<Bank>, left: bool) -> Result<u32, 
     for n in 0..10 {
         let (from, to) = (ACCOUNTS[n % 3], ACCOUNTS[(n + 1) % 3]);
         let (from, to) = if left { (to, from) } else { (from, to) };
-        let both = locks.many().mutex(from)?.mutex(to)?;
+        let both = locks.multi().mutex(from)?.mutex(to)?;
         let written = both.with(async |guard| {
             sleep(Duration::from_millis(20)).await; // checks the transfer
             bank.transfer(from, to, 5, guard)

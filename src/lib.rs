@@ -27,7 +27,7 @@
 //!
 //!     // Several readers hold the lock together. Wait for at most 5 s.
 //!     let catalog = locks.rw_lock("catalog")?;
-//!     if let Some(reading) = catalog.read_within(Duration::from_secs(5)).await?.acquired() {
+//!     if let Some(reading) = catalog.try_read_for(Duration::from_secs(5)).await?.acquired() {
 //!         reading.release().await?;
 //!     }
 //!
@@ -81,11 +81,11 @@
 
 #[doc(inline)]
 pub use leasehold_api::{
-    BackendError, Contention, EndReason, Error, FencingToken, ForceHow, Guard, Handoff,
+    BackendError, Contention, EndReason, Error, FencingToken, ForceMode, Guard, Handoff,
     HandoffFailed, Inspection, InvalidInput, Key, Label, Limits, LockBackend, LockClient,
-    LockClientBuilder, Loss, LossEvent, Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome,
-    PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, RwLock, Semaphore, TimedOut, Upgrade,
-    WriteGuard,
+    LockClientBuilder, Loss, LossEvent, ManyOutcome, MultiGuard, MultiLock, Mutex, MutexGuard,
+    Outcome, PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, RwLock, Semaphore, TimedOut,
+    Upgrade, WriteGuard,
 };
 
 /// All of `leasehold-api`: the types that a backend needs, the state machine, and the bounds.

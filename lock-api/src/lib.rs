@@ -33,8 +33,8 @@ pub use backend::{Capabilities, LockBackend, Notification, Notifications};
 pub use client::kind;
 pub use client::{
     Error, Guard, Handoff, HandoffFailed, Inspection, LockClient, LockClientBuilder, Loss,
-    LossEvent, Many, ManyGuard, ManyOutcome, Mutex, MutexGuard, Outcome, PermitGuard, ReadGuard,
-    ReleaseOutcome, RwLock, Semaphore, TimedOut, Upgrade, WriteGuard,
+    LossEvent, ManyOutcome, MultiGuard, MultiLock, Mutex, MutexGuard, Outcome, PermitGuard,
+    ReadGuard, ReleaseOutcome, RwLock, Semaphore, TimedOut, Upgrade, WriteGuard,
 };
 pub use error::{BackendError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};
@@ -43,7 +43,7 @@ pub use reply::{
     HolderView, InspectReply, PollReply, Queued, Refused, ReleaseReply, RenewReply, WaiterView,
 };
 pub use request::{
-    Acquire, Convert, ForceHow, ForceRelease, Kind, Limits, LockSpec, Mode, Policy, Poll, Release,
+    Acquire, Convert, ForceMode, ForceRelease, Kind, Limits, LockSpec, Mode, Policy, Poll, Release,
     Renew, Wait,
 };
 pub use runtime::{BoxFuture, Moment, Runtime};

@@ -159,7 +159,7 @@ pub enum ConvertReply {
     },
     /// The upgrade is impossible: there are other holders, or others wait and this holder has
     /// already upgraded once. Also the reply if the key is not a reader/writer lock.
-    NotSole,
+    NotSoleHolder,
     /// The current epoch is not the one in the request. Nothing was changed.
     WrongEpoch(HolderStatus),
     /// The hold is gone.

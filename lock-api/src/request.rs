@@ -465,7 +465,7 @@ impl Convert {
 
 /// How a forced release takes the key from the holders that it names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ForceHow {
+pub enum ForceMode {
     /// Refuses further renewals. The holders expire with their lease, so mutual exclusion holds.
     #[default]
     Revoke,
@@ -483,22 +483,22 @@ pub struct ForceRelease {
     /// The tokens of the holders, from an inspection. Holders of later epochs are not touched.
     pub tokens: Vec<FencingToken>,
     /// How to take it.
-    pub how: ForceHow,
+    pub how: ForceMode,
 }
 
 impl ForceRelease {
-    /// Revokes the holders with these tokens ([`ForceHow::Revoke`]).
+    /// Revokes the holders with these tokens ([`ForceMode::Revoke`]).
     pub const fn new(key: Key, tokens: Vec<FencingToken>) -> Self {
         Self {
             key,
             tokens,
-            how: ForceHow::Revoke,
+            how: ForceMode::Revoke,
         }
     }
 
     /// Sets how the key is taken.
     #[must_use]
-    pub const fn with_how(mut self, how: ForceHow) -> Self {
+    pub const fn with_how(mut self, how: ForceMode) -> Self {
         self.how = how;
         self
     }

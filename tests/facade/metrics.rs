@@ -133,7 +133,7 @@ async fn scenario() {
     let theirs = b.mutex("secret-key").expect("valid");
     let guard = lock.lock().await.expect("free");
     assert!(matches!(theirs.try_lock().await, Ok(Outcome::Held(_))));
-    let late = theirs.lock_within(secs(2)).await;
+    let late = theirs.try_lock_for(secs(2)).await;
     assert!(matches!(late, Ok(Outcome::TimedOut(_))));
     let refused = b
         .semaphore("secret-key", 2)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReason, FencingToken, ForceHow, ForceReply, Key, Mode,
+    AcquireReply, ConvertReply, EndReason, FencingToken, ForceMode, ForceReply, Key, Mode,
     Notification, Operation, PollReply, ReleaseReply, RenewReply, SessionId,
 };
 
@@ -222,7 +222,7 @@ impl Spans {
             (
                 Command::ForceRelease(request),
                 Reply::ForceRelease(ForceReply::Forced { holders: 1.. }),
-            ) if request.how == ForceHow::Now => {
+            ) if request.how == ForceMode::Now => {
                 let tokens = &request.tokens;
                 self.close_all(at, SpanEnd::Forced, |span| {
                     span.key == *key && span.token.is_some_and(|token| tokens.contains(&token))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, ConvertReply, EndReason, ForceHow, ForceReply, InspectReply, Key, Kind,
+    Acquire, AcquireReply, ConvertReply, EndReason, ForceMode, ForceReply, InspectReply, Key, Kind,
     Mode, Notification, PollReply, Refused, ReleaseReply, RenewReply,
 };
 
@@ -168,8 +168,8 @@ fn write_command(f: &mut fmt::Formatter<'_>, key: &Key, command: &Command) -> fm
         Command::Inspect => write!(f, "inspect {key:?}"),
         Command::ForceRelease(request) => {
             let how = match request.how {
-                ForceHow::Revoke => "revoke",
-                ForceHow::Now => "now",
+                ForceMode::Revoke => "revoke",
+                ForceMode::Now => "now",
             };
             write!(f, "force_release {key:?} ({how})")
         }
@@ -214,7 +214,7 @@ fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
             ConvertReply::Converted { token, remaining } => {
                 write!(f, "converted, token {token}, {remaining:?} left")
             }
-            ConvertReply::NotSole => write!(f, "not the sole holder"),
+            ConvertReply::NotSoleHolder => write!(f, "not the sole holder"),
             ConvertReply::WrongEpoch(holder) => write!(f, "wrong epoch: it is {}", holder.token),
             ConvertReply::Lost(cause) => write!(f, "lost ({})", reason(*cause)),
         },

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{ForceHow, LockClient, ManyGuard, MutexGuard, ReadGuard, WriteGuard};
+use leasehold_api::{ForceMode, LockClient, MultiGuard, MutexGuard, ReadGuard, WriteGuard};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer};
 
 use crate::counted::Counted;
@@ -175,7 +175,7 @@ impl Fixture {
 
     /// Makes the other client hold every lock that a waiting method waits for.
     async fn occupy(&self) {
-        let many = self.other.many().mutexes(["job", "job2"]);
+        let many = self.other.multi().mutexes(["job", "job2"]);
         let many = many.and_then(|many| many.write("book"));
         let many = many.and_then(|many| many.permits("pool", 2, 2));
         let guard = many.expect("valid").lock().await.expect("free");
@@ -215,8 +215,8 @@ impl Fixture {
         book.write().await.expect("free")
     }
 
-    async fn many_guard(&self) -> ManyGuard {
-        let many = self.locks.many().mutexes(["job", "job2"]).expect("valid");
+    async fn many_guard(&self) -> MultiGuard {
+        let many = self.locks.multi().mutexes(["job", "job2"]).expect("valid");
         many.lock().await.expect("free")
     }
 
@@ -272,11 +272,11 @@ async fn call(method: Method, network: Network, fixture: &Fixture, at: Drop) -> 
 async fn acquire(method: Method, locks: &LockClient, at: Drop) -> bool {
     let (mutex, book) = (job(locks), locks.rw_lock("book").expect("a valid key"));
     let pool = locks.semaphore("pool", 2).expect("a valid key");
-    let many = locks.many().mutexes(["job", "job2"]).expect("valid keys");
+    let many = locks.multi().mutexes(["job", "job2"]).expect("valid keys");
     match method {
         Method::Lock | Method::LockWaiting => dropped(at, mutex.lock()).await.is_some(),
         Method::TryLock => dropped(at, mutex.try_lock()).await.is_some(),
-        Method::LockWithin => dropped(at, mutex.lock_within(ms(1_500))).await.is_some(),
+        Method::LockWithin => dropped(at, mutex.try_lock_for(ms(1_500))).await.is_some(),
         Method::With => {
             let body = async |_: &MutexGuard| tokio::task::yield_now().await;
             dropped(at, mutex.with(body)).await.is_some()
@@ -321,7 +321,7 @@ async fn with_a_mutex(method: Method, network: Network, fixture: &Fixture, at: D
         Method::ForceRelease => {
             let token = guard.fencing_token().expect("a token");
             fixture.apply(network);
-            let forced = locks.force_release("job", vec![token], ForceHow::Now);
+            let forced = locks.force_release("job", vec![token], ForceMode::Now);
             dropped(at, forced).await.is_some()
         }
         Method::Shutdown => {

@@ -31,7 +31,7 @@ async fn worker(sim: SimServer, backend: SimBackend) -> u32 {
     for _ in 0..3 {
         let mutex = locks.mutex("job").expect("a valid name").lease(secs(3));
         let wait_limit = ms(u64::from(sim.draw(4_000)));
-        if let Ok(Outcome::Acquired(guard)) = mutex.lock_within(wait_limit).await {
+        if let Ok(Outcome::Acquired(guard)) = mutex.try_lock_for(wait_limit).await {
             acquired += 1;
             sim.sleep(ms(u64::from(sim.draw(2_000)))).await;
             // The result doesn't matter: the release continues in the background.

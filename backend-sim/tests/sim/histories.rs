@@ -17,7 +17,7 @@ fn stock(locks: &LockClient) -> Mutex {
 
 /// Acquires the lock once, works, and writes a note to the log.
 async fn work(machine: &SimBackend, locks: &LockClient, time: Duration) {
-    let Ok(Outcome::Acquired(guard)) = stock(locks).lock_within(secs(30)).await else {
+    let Ok(Outcome::Acquired(guard)) = stock(locks).try_lock_for(secs(30)).await else {
         return;
     };
     machine.runtime().sleep(time).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::join;
 use leasehold_api::{
-    Error, ForceHow, LockClient, Loss, Mutex, MutexGuard, Outcome, ReleaseOutcome,
+    Error, ForceMode, LockClient, Loss, Mutex, MutexGuard, Outcome, ReleaseOutcome,
 };
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer};
 
@@ -105,7 +105,7 @@ async fn timed_out_wait_leaves_no_waiter() {
     let (_, b) = client(&server, "b");
     let guard = hold(&a).await;
     let asked = server.elapsed();
-    let outcome = job(&b).lock_within(secs(7)).await.expect("no failure");
+    let outcome = job(&b).try_lock_for(secs(7)).await.expect("no failure");
     assert!(matches!(outcome, Outcome::TimedOut(timed_out) if timed_out.waited == secs(7)));
     assert_eq!(server.elapsed() - asked, secs(7));
     assert!(released(&guard.release().await));
@@ -131,7 +131,7 @@ async fn wait_times_out_even_if_it_polls_all_the_time() {
         }
     });
     let asked = server.elapsed();
-    let outcome = job(&b).lock_within(ms(500)).await;
+    let outcome = job(&b).try_lock_for(ms(500)).await;
     assert_eq!(server.elapsed() - asked, ms(501), "{outcome:?}");
     drop((breaks, guard));
 }
@@ -484,7 +484,7 @@ async fn forced_release_notifies_the_holder_at_once() {
     server.advance(secs(1)).await;
     let seen = admin.inspect("job").await.expect("an answer");
     let asked = server.elapsed();
-    let forced = admin.force_release("job", seen.held_tokens(), ForceHow::Revoke);
+    let forced = admin.force_release("job", seen.held_tokens(), ForceMode::Revoke);
     let (loss, forced) = join(guard.lost(), forced).await;
     forced.expect("an answer");
     assert_eq!(loss, Loss::Forced);

@@ -63,7 +63,7 @@ async fn worker(server: SimServer, backend: SimBackend, locks: LockClient, share
     for _ in 0..4 {
         let wait_limit = secs(1 + runtime.random_u64() % 20);
         let mutex = job(&locks).lease(secs(3));
-        let Ok(Outcome::Acquired(guard)) = mutex.lock_within(wait_limit).await else {
+        let Ok(Outcome::Acquired(guard)) = mutex.try_lock_for(wait_limit).await else {
             continue;
         };
         let guard = Arc::new(guard);

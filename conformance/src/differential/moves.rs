@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{ForceHow, Kind, Limits, LockSpec, Mode, Policy};
+use leasehold_api::{ForceMode, Kind, Limits, LockSpec, Mode, Policy};
 use proptest::prelude::*;
 
 /// The number of keys of one sequence.
@@ -55,7 +55,7 @@ pub(super) enum Move {
     },
     Force {
         key: usize,
-        how: ForceHow,
+        how: ForceMode,
         old: bool,
     },
     Inspect {
@@ -224,8 +224,8 @@ fn to() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::Shared), Just(Mode::Exclusive)]
 }
 
-fn how() -> impl Strategy<Value = ForceHow> {
-    prop_oneof![Just(ForceHow::Revoke), Just(ForceHow::Now)]
+fn how() -> impl Strategy<Value = ForceMode> {
+    prop_oneof![Just(ForceMode::Revoke), Just(ForceMode::Now)]
 }
 
 /// A single command about an attempt.
@@ -441,8 +441,8 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     let expired = Just(Move::SleepUnit);
     prop_oneof![
         64 => single().prop_map(|one| vec![one]),
-        2 => fate(force(ForceHow::Now), LONG),
-        2 => fate(force(ForceHow::Revoke), LONG),
+        2 => fate(force(ForceMode::Now), LONG),
+        2 => fate(force(ForceMode::Revoke), LONG),
         1 => fate(released, LONG),
         4 => fate(expired, Lease::Short),
         6 => expired_unseen(),

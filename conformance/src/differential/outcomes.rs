@@ -4,7 +4,7 @@ use std::fmt;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReason, ForceHow, ForceReply, PollReply, Refused, ReleaseReply,
+    AcquireReply, ConvertReply, EndReason, ForceMode, ForceReply, PollReply, Refused, ReleaseReply,
     RenewReply,
 };
 
@@ -99,7 +99,7 @@ impl Outcome {
                     Self::ConvertToShared
                 }
                 ConvertReply::Converted { .. } => Self::ConvertToExclusive,
-                ConvertReply::NotSole => Self::ConvertNotSole,
+                ConvertReply::NotSoleHolder => Self::ConvertNotSole,
                 ConvertReply::WrongEpoch(_) => Self::ConvertWrongEpoch,
                 ConvertReply::Lost(EndReason::Expired) => Self::ConvertLostExpired,
                 ConvertReply::Lost(EndReason::Forced) => Self::ConvertLostForced,
@@ -116,10 +116,10 @@ impl Outcome {
             }
             (Command::ForceRelease(request), Reply::ForceRelease(reply)) => {
                 match (request.how, reply) {
-                    (ForceHow::Revoke, ForceReply::Forced { .. }) => Self::RevokeForced,
-                    (ForceHow::Revoke, ForceReply::WrongEpoch) => Self::RevokeWrongEpoch,
-                    (ForceHow::Now, ForceReply::Forced { .. }) => Self::NowForced,
-                    (ForceHow::Now, ForceReply::WrongEpoch) => Self::NowWrongEpoch,
+                    (ForceMode::Revoke, ForceReply::Forced { .. }) => Self::RevokeForced,
+                    (ForceMode::Revoke, ForceReply::WrongEpoch) => Self::RevokeWrongEpoch,
+                    (ForceMode::Now, ForceReply::Forced { .. }) => Self::NowForced,
+                    (ForceMode::Now, ForceReply::WrongEpoch) => Self::NowWrongEpoch,
                 }
             }
             _ => return None,

@@ -85,7 +85,7 @@ async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
     let work = async |task: usize| {
         let (mutex, inside) = (a.mutex(name(task % KEYS))?, &inside[task % KEYS]);
         for _ in 0..TIMES {
-            let guard = got(mutex.lock_within(world.units(400)).await, "L2")?;
+            let guard = got(mutex.try_lock_for(world.units(400)).await, "L2")?;
             inside.fetch_add(1, Ordering::Relaxed);
             // A task that doesn't exclude the others lets them in here.
             for _ in 0..3 {
@@ -166,7 +166,7 @@ async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
         );
         release_all(&guards).await?;
         for number in 0..TASKS {
-            let within = b.mutex(name(number))?.lock_within(world.units(40)).await;
+            let within = b.mutex(name(number))?.try_lock_for(world.units(40)).await;
             got(within, "rule 11")?.release().await?;
         }
     }

@@ -80,7 +80,7 @@ async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let mutex = b.mutex("k")?;
     for polls in 0..POLLS {
-        let held = got(a.mutex("k")?.lock_within(world.units(60)).await, "L2")?;
+        let held = got(a.mutex("k")?.try_lock_for(world.units(60)).await, "L2")?;
         let releases = async {
             world.pass(1).await;
             released(&held, "S3").await

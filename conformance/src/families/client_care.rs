@@ -144,7 +144,7 @@ async fn dropped_client_lets_its_guards_be(world: &World) -> Verdict {
         "a guard keeps the tasks that renew it alive"
     );
     drop(guard);
-    let next = b.mutex("k")?.lock_within(world.units(50)).await?;
+    let next = b.mutex("k")?.try_lock_for(world.units(50)).await?;
     want!(
         next,
         Outcome::Acquired(_),
@@ -239,7 +239,7 @@ async fn bad_keys(world: &World) -> Verdict {
         invalid(a.rw_lock(&key), input)?;
         invalid(a.semaphore(&key, 1), input)?;
         invalid(a.inspect(&key).await, input)?;
-        let forced = a.force_release(&key, Vec::new(), leasehold_api::ForceHow::Now);
+        let forced = a.force_release(&key, Vec::new(), leasehold_api::ForceMode::Now);
         invalid(forced.await, input)?;
     }
     Ok(())
@@ -257,7 +257,7 @@ async fn bad_leases(world: &World) -> Verdict {
         let mutex = a.mutex("k")?.lease(lease);
         invalid(mutex.lock().await, &input)?;
         invalid(mutex.try_lock().await, &input)?;
-        invalid(mutex.lock_within(Duration::from_secs(1)).await, &input)?;
+        invalid(mutex.try_lock_for(Duration::from_secs(1)).await, &input)?;
         invalid(a.rw_lock("k")?.lease(lease).read().await, &input)?;
         invalid(a.semaphore("k", 1)?.lease(lease).acquire(1).await, &input)?;
     }
@@ -288,7 +288,7 @@ async fn bad_permits(world: &World) -> Verdict {
         let input = format!("{permits} permits of 3");
         invalid(semaphore.acquire(permits).await, &input)?;
         invalid(semaphore.try_acquire(permits).await, &input)?;
-        let within = semaphore.acquire_within(permits, Duration::from_secs(1));
+        let within = semaphore.try_acquire_for(permits, Duration::from_secs(1));
         invalid(within.await, &input)?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use leasehold_api::{
-    Error, ForceHow, Handoff, HandoffFailed, InvalidInput, LockClient, MutexGuard, ReadGuard,
+    Error, ForceMode, Handoff, HandoffFailed, InvalidInput, LockClient, MutexGuard, ReadGuard,
     WriteGuard, kind,
 };
 
@@ -26,7 +26,7 @@ pub(super) const CASES: &[Case] = cases!("client_handoff";
 );
 
 async fn send(world: &World, locks: &LockClient) -> Result<Handoff, Failure> {
-    let taken = locks.mutex("k")?.lock_within(world.units(60)).await;
+    let taken = locks.mutex("k")?.try_lock_for(world.units(60)).await;
     Ok(got(taken, "S1")?
         .into_handoff()
         .await
@@ -111,7 +111,7 @@ async fn sender_renews_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
     let handoff = guard.into_handoff().await.map_err(Error::from)?;
-    let next = b.mutex("k")?.lock_within(world.units(60)).await;
+    let next = b.mutex("k")?.try_lock_for(world.units(60)).await;
     let next = got(next, "L1")?;
     spent(adopt(&a, handoff).await, "S1", "after its lease")?;
     ensure!(
@@ -184,13 +184,16 @@ async fn late_copy_spares_the_next_holder(world: &World) -> Verdict {
 
 async fn revoked_handoff_is_refused(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
-    for how in [ForceHow::Revoke, ForceHow::Now] {
+    for how in [ForceMode::Revoke, ForceMode::Now] {
         let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
         let handoff = guard.into_handoff().await.map_err(Error::from)?;
         let tokens = b.inspect("k").await?.held_tokens();
         b.force_release("k", tokens, how).await?;
         spent(adopt(&b, handoff).await, "S1", "after a forced release")?;
-        drop(got(b.mutex("k")?.lock_within(world.units(60)).await, "L1")?);
+        drop(got(
+            b.mutex("k")?.try_lock_for(world.units(60)).await,
+            "L1",
+        )?);
         world.pass(1).await;
     }
     Ok(())

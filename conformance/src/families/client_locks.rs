@@ -88,7 +88,7 @@ async fn drop_releases(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     drop(guard);
     // The key becomes free long before the default lease of 30 s ends.
-    let got = b.mutex("k")?.lock_within(world.units(50)).await?;
+    let got = b.mutex("k")?.try_lock_for(world.units(50)).await?;
     want!(
         got,
         Outcome::Acquired(_),
@@ -108,7 +108,7 @@ async fn drop_outside_of_a_runtime_releases(world: &World) -> Verdict {
         "it panicked",
         "dropping a guard never panics"
     );
-    let got = b.mutex("k")?.lock_within(world.units(50)).await?;
+    let got = b.mutex("k")?.try_lock_for(world.units(50)).await?;
     want!(
         got,
         Outcome::Acquired(_),
@@ -123,7 +123,7 @@ async fn dropped_release_goes_on(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     // The release is polled once, then dropped before its reply arrives.
     drop(select(Box::pin(guard.release()), ready(())).await);
-    let got = b.mutex("k")?.lock_within(world.units(50)).await?;
+    let got = b.mutex("k")?.try_lock_for(world.units(50)).await?;
     want!(
         got,
         Outcome::Acquired(_),

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::{join, join_all};
 use leasehold_api::{
-    Error, ForceHow, InvalidInput, LockClient, Loss, Many, ManyGuard, ManyOutcome, ReleaseOutcome,
+    Error, ForceMode, InvalidInput, LockClient, Loss, ManyOutcome, MultiGuard, MultiLock,
+    ReleaseOutcome,
 };
 
 use crate::case::{Case, cases};
@@ -27,11 +28,11 @@ pub(super) const CASES: &[Case] = cases!("client_many";
     drop_gives_all_back: ["S3", "L1"], [];
 );
 
-fn mutexes(locks: &LockClient, keys: &[&str]) -> Result<Many, Failure> {
-    Ok(locks.many().mutexes(keys)?)
+fn mutexes(locks: &LockClient, keys: &[&str]) -> Result<MultiLock, Failure> {
+    Ok(locks.multi().mutexes(keys)?)
 }
 
-fn all(outcome: Result<ManyOutcome, Error>, rule: &'static str) -> Result<ManyGuard, Failure> {
+fn all(outcome: Result<ManyOutcome, Error>, rule: &'static str) -> Result<MultiGuard, Failure> {
     Ok(want!(
         outcome?,
         ManyOutcome::Acquired(guard) => guard,
@@ -43,13 +44,13 @@ fn all(outcome: Result<ManyOutcome, Error>, rule: &'static str) -> Result<ManyGu
 /// Expects that every key becomes free soon; keys are released in the background.
 async fn free_soon(world: &World, locks: &LockClient, keys: &[&str]) -> Verdict {
     for key in keys {
-        let within = locks.mutex(key)?.lock_within(world.units(5)).await;
+        let within = locks.mutex(key)?.try_lock_for(world.units(5)).await;
         drop(got(within, "S3")?);
     }
     Ok(())
 }
 
-async fn released_all(guard: &ManyGuard) -> Verdict {
+async fn released_all(guard: &MultiGuard) -> Verdict {
     for (key, release) in guard.release().await {
         want!(
             release?,
@@ -80,7 +81,7 @@ async fn keys_are_taken_in_order(world: &World) -> Verdict {
 async fn all_are_held_until_released(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let keys = ["k1", "k2", "k3"];
-    let guard = a.acquire_many(keys).await?;
+    let guard = a.lock_all(keys).await?;
     for key in keys {
         busy(b.mutex(key)?.try_lock().await, "S1")?;
     }
@@ -111,7 +112,7 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
 
 async fn kinds_may_be_mixed(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
-    let many = a.many().write("w")?.read("r")?.permits("s", 3, 2)?;
+    let many = a.multi().write("w")?.read("r")?.permits("s", 3, 2)?;
     let guard = many.mutex("m")?.lock().await?;
     busy(b.mutex("m")?.try_lock().await, "S1")?;
     busy(b.rw_lock("w")?.try_read().await, "S1")?;
@@ -124,7 +125,7 @@ async fn kinds_may_be_mixed(world: &World) -> Verdict {
 
 async fn bad_sets_of_keys(world: &World) -> Verdict {
     let (a, proxy) = world.client_on_proxy().await?;
-    let none = a.many().lock().await;
+    let none = a.multi().lock().await;
     want!(
         none,
         Err(Error::InvalidInput(InvalidInput::KeyCount { asked: 0 })),
@@ -139,7 +140,7 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
     );
     let names: Vec<String> = (0..65).map(|n| format!("k{n}")).collect();
     want!(
-        a.many().mutexes(&names).map(|_| ()),
+        a.multi().mutexes(&names).map(|_| ()),
         Err(Error::InvalidInput(InvalidInput::KeyCount { asked: 65 })),
         "trait contract",
         "too many keys are refused"
@@ -176,7 +177,7 @@ async fn one_budget_for_all(world: &World) -> Verdict {
         world.pass(4).await;
         first.release().await
     };
-    let (outcome, release) = join(many.lock_within(world.units(8)), releases).await;
+    let (outcome, release) = join(many.try_lock_for(world.units(8)), releases).await;
     release?;
     let timed_out = want!(
         outcome?,
@@ -205,7 +206,7 @@ async fn wait_ends_when_all_are_free(world: &World) -> Verdict {
         world.pass(2).await;
         second.release().await
     };
-    let (outcome, release) = join(many.lock_within(world.units(60)), releases).await;
+    let (outcome, release) = join(many.try_lock_for(world.units(60)), releases).await;
     release?;
     let guard = all(outcome, "L2")?;
     for key in ["k1", "k2", "k3"] {
@@ -258,7 +259,7 @@ async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
 
 async fn force(locks: &LockClient, key: &str) -> Verdict {
     let tokens = locks.inspect(key).await?.held_tokens();
-    locks.force_release(key, tokens, ForceHow::Now).await?;
+    locks.force_release(key, tokens, ForceMode::Now).await?;
     Ok(())
 }
 
@@ -311,7 +312,7 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
     let interference = async {
         world.pass(3).await;
         force(&b, "k1").await?;
-        let thief = b.mutex("k1")?.lock_within(world.units(20)).await;
+        let thief = b.mutex("k1")?.try_lock_for(world.units(20)).await;
         let thief = got(thief, "S3")?;
         world.pass(15).await;
         last.release().await?;
@@ -327,7 +328,7 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
         thief.release().await?;
         Ok::<_, Failure>(thief.fencing_token().ok())
     };
-    let (outcome, stolen) = join(many.lock_within(world.units(150)), interference).await;
+    let (outcome, stolen) = join(many.try_lock_for(world.units(150)), interference).await;
     let guard = all(outcome, "L2")?;
     let stolen = stolen?;
     if world.capabilities().fencing_tokens {
@@ -347,7 +348,7 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
 
 async fn drop_gives_all_back(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
-    drop(a.acquire_many(["k1", "k2", "k3"]).await?);
+    drop(a.lock_all(["k1", "k2", "k3"]).await?);
     free_soon(world, &b, &["k3", "k2", "k1"]).await?;
     let many = mutexes(&a, &["k1", "k2"])?;
     let keys = many.with(async |guard| guard.keys().len()).await?;

@@ -79,7 +79,7 @@ async fn meanwhile<T>(
 }
 
 async fn taken(world: &World, locks: &LockClient, key: &str) -> Result<MutexGuard, Failure> {
-    let outcome = locks.mutex(key)?.lock_within(world.units(60)).await;
+    let outcome = locks.mutex(key)?.try_lock_for(world.units(60)).await;
     got(outcome, "L2")
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold_api::{Error, ForceHow, LockClient, Loss, MutexGuard, Outcome, ReleaseOutcome};
+use leasehold_api::{Error, ForceMode, LockClient, Loss, MutexGuard, Outcome, ReleaseOutcome};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -207,7 +207,7 @@ async fn longest_hold_ends(world: &World) -> Verdict {
         "S2",
         "a holder loses the lock after the maximum hold"
     );
-    let next = b.mutex("k")?.lock_within(world.units(30)).await?;
+    let next = b.mutex("k")?.try_lock_for(world.units(30)).await?;
     want!(
         next,
         Outcome::Acquired(_),
@@ -251,7 +251,7 @@ async fn with_stops_its_body(world: &World) -> Verdict {
 /// Forces the release of `guard` by another client. Returns the reason of the loss.
 async fn forced(
     world: &World,
-    how: ForceHow,
+    how: ForceMode,
 ) -> Result<(MutexGuard, Option<Loss>, LockClient), Failure> {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
@@ -263,7 +263,7 @@ async fn forced(
 }
 
 async fn forced_now_is_noticed(world: &World) -> Verdict {
-    let (guard, lost, b) = forced(world, ForceHow::Now).await?;
+    let (guard, lost, b) = forced(world, ForceMode::Now).await?;
     want!(
         lost,
         Some(Loss::Forced | Loss::Unknown),
@@ -276,7 +276,7 @@ async fn forced_now_is_noticed(world: &World) -> Verdict {
 }
 
 async fn revoked_guard_is_lost(world: &World) -> Verdict {
-    let (guard, lost, b) = forced(world, ForceHow::Revoke).await?;
+    let (guard, lost, b) = forced(world, ForceMode::Revoke).await?;
     want_eq!(
         lost,
         Some(Loss::Forced),
@@ -284,7 +284,7 @@ async fn revoked_guard_is_lost(world: &World) -> Verdict {
         "a revoked holder learns the reason"
     );
     ensure!(!guard.is_valid(), "S3", guard, "the guard is not valid");
-    let next = b.mutex("k")?.lock_within(world.units(40)).await?;
+    let next = b.mutex("k")?.try_lock_for(world.units(40)).await?;
     want!(
         next,
         Outcome::Acquired(_),
@@ -301,7 +301,7 @@ async fn force_spares_later_holders(world: &World) -> Verdict {
     released(&seen, "S3").await?;
     let guard = a.mutex("k")?.lock().await?;
     want!(
-        b.force_release("k", tokens, ForceHow::Now).await?,
+        b.force_release("k", tokens, ForceMode::Now).await?,
         leasehold_api::ForceReply::WrongEpoch,
         "S3",
         "a forced release of a past token doesn't affect a later holder"
@@ -316,7 +316,7 @@ async fn forced_release_stops_a_body(world: &World) -> Verdict {
     let result = mutex
         .with(async |guard| {
             let tokens = guard.fencing_token().into_iter().collect();
-            let forced = b.force_release("k", tokens, ForceHow::Now).await;
+            let forced = b.force_release("k", tokens, ForceMode::Now).await;
             world.pass(100).await;
             forced.is_ok()
         })

@@ -86,7 +86,7 @@ async fn refused_upgrade_keeps_reading(world: &World) -> Verdict {
     let other = b.rw_lock("k")?.read().await?;
     let reader = want!(
         reader.try_upgrade().await?,
-        Upgrade::NotSole(reader) => reader,
+        Upgrade::NotSoleHolder(reader) => reader,
         "rule 6",
         "a reader can't upgrade while another one reads"
     );
@@ -170,7 +170,7 @@ async fn writing_over_reading_is_refused(world: &World) -> Verdict {
     let reader = lock.read().await?;
     for result in [
         lock.try_write().await,
-        lock.write_within(world.units(5)).await,
+        lock.try_write_for(world.units(5)).await,
     ] {
         want!(
             result,
@@ -232,7 +232,7 @@ async fn permits_are_shared(world: &World) -> Verdict {
     let one = got(of_b.try_acquire(1).await, "S1")?;
     busy(of_a.try_acquire(1).await, "S1")?;
     released(&two, "S3").await?;
-    let again = of_b.acquire_within(2, world.units(50)).await?;
+    let again = of_b.try_acquire_for(2, world.units(50)).await?;
     let again = want!(again, Outcome::Acquired(guard) => guard, "S1", "two permits were returned");
     released(&one, "S3").await?;
     released(&again, "S3").await

@@ -63,7 +63,7 @@ async fn budget_bounds_the_wait(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let _guard = a.mutex("k")?.lock().await?;
     let (mutex, budget) = (b.mutex("k")?, world.units(6));
-    let (took, outcome) = timed(&b, mutex.lock_within(budget)).await;
+    let (took, outcome) = timed(&b, mutex.try_lock_for(budget)).await;
     let timed_out = want!(
         outcome?,
         Outcome::TimedOut(timed_out) => timed_out,
@@ -88,10 +88,10 @@ async fn budget_bounds_the_wait(world: &World) -> Verdict {
 async fn no_budget_is_a_try(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let mutex = b.mutex("k")?;
-    let free = got(mutex.lock_within(Duration::ZERO).await, "L4")?;
+    let free = got(mutex.try_lock_for(Duration::ZERO).await, "L4")?;
     released(&free, "S3").await?;
     let _guard = a.mutex("k")?.lock().await?;
-    let (took, outcome) = timed(&b, mutex.lock_within(Duration::ZERO)).await;
+    let (took, outcome) = timed(&b, mutex.try_lock_for(Duration::ZERO)).await;
     ensure!(
         !outcome?.is_acquired(),
         "S1",
@@ -126,7 +126,7 @@ async fn turn_comes_within_the_budget(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
-    let waits = mutex.lock_within(world.units(100));
+    let waits = mutex.try_lock_for(world.units(100));
     let releases = async {
         world.pass(3).await;
         released(&guard, "S3").await
@@ -151,7 +151,7 @@ async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
     let lock = crate::world::Lock::mutex("k");
     a.ask(&lock).lease(world.units(8)).acquired("S1").await?;
     let mutex = b.mutex("k")?;
-    let (took, outcome) = timed(&b, mutex.lock_within(world.units(200))).await;
+    let (took, outcome) = timed(&b, mutex.try_lock_for(world.units(200))).await;
     drop(got(outcome, "L1")?);
     let most = world.units(10) + bounds::MAX_POLL_INTERVAL + bounds::CALL_TIMEOUT;
     ensure!(
@@ -261,7 +261,7 @@ async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) ->
 async fn abandoned_wait_leaves_no_waiter(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lock().await?;
-    let outcome = b.mutex("k")?.lock_within(world.units(4)).await?;
+    let outcome = b.mutex("k")?.try_lock_for(world.units(4)).await?;
     want!(
         outcome,
         Outcome::TimedOut(_),
@@ -291,7 +291,7 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let mutex = b.mutex("k")?;
     for n in 0..12 {
-        let guard = a.mutex("k")?.lock_within(world.units(100)).await;
+        let guard = a.mutex("k")?.try_lock_for(world.units(100)).await;
         let guard = got(guard, "rule 11")?;
         let delay = std::pin::pin!(world.pass_for(Duration::from_millis(n)));
         let wait = Box::pin(mutex.lock());
@@ -307,7 +307,7 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
         done?;
     }
     nobody_waits(world, &a, "rule 11").await?;
-    let last = a.mutex("k")?.lock_within(world.units(50)).await;
+    let last = a.mutex("k")?.try_lock_for(world.units(50)).await;
     released(&got(last, "rule 11")?, "S3").await?;
     let view = a.inspect("k").await?;
     let left = (view.holder_count(), view.waiter_count());

@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = cases!("conversion";
 async fn not_sole(held: &Attempt, expected: FencingToken) -> Verdict {
     want!(
         held.upgrade(expected).await?.reply,
-        ConvertReply::NotSole,
+        ConvertReply::NotSoleHolder,
         "rule 6",
         "only the only unexpired holder can upgrade, and an offer counts as a holder"
     );
@@ -271,7 +271,7 @@ async fn mutex_does_not_convert(world: &World) -> Verdict {
     let held = a.ask(&lock).acquired("S1").await?;
     want!(
         held.downgrade(held.token()).await?.reply,
-        ConvertReply::NotSole,
+        ConvertReply::NotSoleHolder,
         "rule 6",
         "only a reader/writer lock has readers"
     );

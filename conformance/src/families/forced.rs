@@ -1,7 +1,7 @@
 //! Forced release: takes a key away from the holders that an inspection showed.
 
 use leasehold_api::{
-    AcquireReply, EndReason, FencingToken, ForceHow, ForceRelease, ForceReply, RenewReply,
+    AcquireReply, EndReason, FencingToken, ForceMode, ForceRelease, ForceReply, RenewReply,
 };
 
 use crate::case::{Case, cases};
@@ -26,7 +26,7 @@ async fn force(
     session: &Session,
     lock: &Lock,
     token: FencingToken,
-    how: ForceHow,
+    how: ForceMode,
 ) -> Result<ForceReply, Failure> {
     let request = ForceRelease::new(lock.key.clone(), vec![token]).with_how(how);
     session.force(&request).await
@@ -36,7 +36,7 @@ async fn forced(
     session: &Session,
     lock: &Lock,
     token: FencingToken,
-    how: ForceHow,
+    how: ForceMode,
     holders: u32,
 ) -> Verdict {
     want_eq!(
@@ -52,7 +52,7 @@ async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
-    forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
+    forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
         RenewReply::Lost(EndReason::Forced),
@@ -68,7 +68,7 @@ async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
+    forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     // The holder may rely on its deadline, so nobody else is granted before.
     b.ask(&lock).held("S1").await?;
     want!(
@@ -84,7 +84,7 @@ async fn revoked_holder_may_release(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
+    forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     held.released("S3").await?;
     b.ask(&lock).acquired("S3").await?;
     Ok(())
@@ -99,7 +99,7 @@ async fn revoked_owner_cannot_nest_longer(world: &World) -> Verdict {
         .lease(world.units(5))
         .acquired("S1")
         .await?;
-    forced(&b, &lock, held.token(), ForceHow::Revoke, 1).await?;
+    forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     a.ask(&lock)
         .owner(owner)
         .lease(world.units(500))
@@ -114,7 +114,7 @@ async fn now_frees_at_once(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    forced(&b, &lock, held.token(), ForceHow::Now, 1).await?;
+    forced(&b, &lock, held.token(), ForceMode::Now, 1).await?;
     let next = b.ask(&lock).acquired("S3").await?;
     ensure!(
         next.token() > held.token(),
@@ -129,7 +129,7 @@ async fn now_tells_its_holder(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    forced(&b, &lock, held.token(), ForceHow::Now, 1).await?;
+    forced(&b, &lock, held.token(), ForceMode::Now, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
         RenewReply::Lost(EndReason::Forced | EndReason::Unknown),
@@ -147,7 +147,7 @@ async fn now_grants_to_the_waiter(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    forced(&c, &lock, held.token(), ForceHow::Now, 1).await?;
+    forced(&c, &lock, held.token(), ForceMode::Now, 1).await?;
     waiter.renewed(world.units(50), "rule 8").await?;
     c.ask(&lock).held("S1").await?;
     Ok(())
@@ -159,7 +159,7 @@ async fn never_a_later_epoch(world: &World) -> Verdict {
     let seen = a.ask(&lock).acquired("S1").await?;
     seen.released("S3").await?;
     let held = a.ask(&lock).acquired("S1").await?;
-    for how in [ForceHow::Revoke, ForceHow::Now] {
+    for how in [ForceMode::Revoke, ForceMode::Now] {
         want_eq!(
             force(&b, &lock, seen.token(), how).await?,
             ForceReply::WrongEpoch,
@@ -176,7 +176,7 @@ async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let seen = FencingToken::new(5);
-    let how = ForceHow::Now;
+    let how = ForceMode::Now;
     want_eq!(
         force(&b, &lock, seen, how).await?,
         ForceReply::WrongEpoch,
@@ -199,7 +199,7 @@ async fn all_readers_of_the_epoch(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let first = a.ask(&lock).shared().acquired("S1").await?;
     let second = b.ask(&lock).shared().acquired("S1").await?;
-    forced(&c, &lock, first.token(), ForceHow::Now, 2).await?;
+    forced(&c, &lock, first.token(), ForceMode::Now, 2).await?;
     for reader in [&first, &second] {
         reader
             .renewal_lost(
@@ -218,7 +218,7 @@ async fn only_the_permit_that_was_named(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 2);
     let first = a.ask(&lock).acquired("S1").await?;
     let second = a.ask(&lock).acquired("S1").await?;
-    forced(&b, &lock, first.token(), ForceHow::Now, 1).await?;
+    forced(&b, &lock, first.token(), ForceMode::Now, 1).await?;
     second.renewed(world.units(300), "S3").await?;
     b.ask(&lock).acquired("S3").await?;
     b.ask(&lock).held("S1").await?;

@@ -1,6 +1,6 @@
 //! Foreign values: another program uses the key. Every command reports it and changes nothing.
 
-use leasehold_api::{BackendError, Convert, FencingToken, ForceHow, ForceRelease};
+use leasehold_api::{BackendError, Convert, FencingToken, ForceMode, ForceRelease};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want};
@@ -107,7 +107,7 @@ async fn inspect_says_so(world: &World) -> Verdict {
 async fn force_release_says_so(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     plant(world, &lock).await?;
-    for how in [ForceHow::Revoke, ForceHow::Now] {
+    for how in [ForceMode::Revoke, ForceMode::Now] {
         let tokens = vec![FencingToken::new(1)];
         let request = ForceRelease::new(lock.key.clone(), tokens).with_how(how);
         is_foreign(world.backend().await?.force_release(&request).await)?;

@@ -3,7 +3,7 @@
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use leasehold_api::{
-    FencingToken, ForceHow, ForceRelease, Notification, Notifications, Policy, PollReply,
+    FencingToken, ForceMode, ForceRelease, Notification, Notifications, Policy, PollReply,
     ReleaseReply, Stamp, Wait,
 };
 
@@ -311,7 +311,7 @@ async fn barging_sends_wake_ups(world: &World) -> Verdict {
 }
 
 async fn revocation_is_pushed(world: &World) -> Verdict {
-    for how in [ForceHow::Revoke, ForceHow::Now] {
+    for how in [ForceMode::Revoke, ForceMode::Now] {
         let lock = Lock::mutex(&format!("{how:?}"));
         let (a, mut notifications) = listener(world).await?;
         let held = a.ask(&lock).acquired("S1").await?;

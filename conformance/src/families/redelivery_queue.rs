@@ -1,6 +1,6 @@
 //! Late and duplicate commands of waiters, nested holds, conversions and forced releases.
 
-use leasehold_api::{AcquireReply, ConvertReply, ForceHow, ForceRelease, ForceReply, Stamped};
+use leasehold_api::{AcquireReply, ConvertReply, ForceMode, ForceRelease, ForceReply, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want, want_eq};
@@ -235,7 +235,7 @@ async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(ForceHow::Now);
+    let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(ForceMode::Now);
     want!(
         b.force(&request).await?,
         ForceReply::Forced { holders: 1 },

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use futures_util::stream;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    FencingToken, ForceHow, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits, LockBackend,
-    LockSpec, Mode, Notifications, Operation, Policy, Poll, PollReply, Queued, Release,
-    ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+    FencingToken, ForceMode, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits,
+    LockBackend, LockSpec, Mode, Notifications, Operation, Policy, Poll, PollReply, Queued,
+    Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
 
@@ -575,7 +575,7 @@ impl LockBackend for Broken {
         let mut sent = request.clone();
         match self.how {
             Break::ForcesNothing => sent.tokens.clear(),
-            Break::RevokesImmediately => sent.how = ForceHow::Now,
+            Break::RevokesImmediately => sent.how = ForceMode::Now,
             Break::ForcesAnyEpoch => sent.tokens = self.current(&request.key).await?,
             _ => {}
         }

@@ -35,7 +35,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     }
 
     let limit = Duration::from_millis(300);
-    let timed_out = bobs_mutex.lock_within(limit).await?;
+    let timed_out = bobs_mutex.try_lock_for(limit).await?;
     tour.print(&bob, "waits for 0.3 s, then gives up")?;
     tour.check(
         matches!(&timed_out, Outcome::TimedOut(late) if late.waited >= limit),

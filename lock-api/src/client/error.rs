@@ -304,7 +304,7 @@ impl From<EndReason> for Loss {
 /// # use leasehold_api::{Error, LockClient, Outcome};
 /// # use std::time::Duration;
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// match locks.mutex("invoice:42")?.lock_within(Duration::from_secs(5)).await? {
+/// match locks.mutex("invoice:42")?.try_lock_for(Duration::from_secs(5)).await? {
 ///     Outcome::Acquired(guard) => println!("acquired: {}", guard.key()),
 ///     Outcome::Held(contention) => println!("held by {:?}", contention.holder),
 ///     Outcome::TimedOut(timed_out) => println!("gave up after {:?}", timed_out.waited),
@@ -319,7 +319,7 @@ pub enum Outcome<G> {
     Acquired(G),
     /// Another owner has the lock, or others wait for it. Only the `try_…` methods return this.
     Held(Contention),
-    /// The time to wait ran out. Only the `…_within` methods return this.
+    /// The time to wait ran out. Only the `try_…_for` methods return this.
     TimedOut(TimedOut),
 }
 
@@ -331,7 +331,7 @@ pub enum Outcome<G> {
 /// # use std::time::Duration;
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let report = locks.mutex("report")?;
-/// if let Outcome::TimedOut(timed_out) = report.lock_within(Duration::from_secs(5)).await? {
+/// if let Outcome::TimedOut(timed_out) = report.try_lock_for(Duration::from_secs(5)).await? {
 ///     println!("waited {:?}, {:?} waiters ahead", timed_out.waited, timed_out.ahead);
 /// }
 /// # Ok(())

@@ -28,11 +28,11 @@ mod telemetry;
 
 pub use error::{Error, Loss, Outcome, ReleaseOutcome, TimedOut};
 pub use guard::convert::Upgrade;
-pub use guard::multi::ManyGuard;
+pub use guard::multi::MultiGuard;
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
 pub use handle::client::{LockClient, LockClientBuilder};
 pub use handle::inspection::Inspection;
-pub use handle::multi::{Many, ManyOutcome};
+pub use handle::multi::{ManyOutcome, MultiLock};
 pub use handle::mutex::Mutex;
 pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;

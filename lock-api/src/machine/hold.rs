@@ -7,7 +7,7 @@ use crate::machine::settle::Settling;
 use crate::machine::state::{Holder, HolderId, State, is_expired};
 use crate::machine::{Env, Message, Payload};
 use crate::reply::{ConvertReply, EndReason, ForceReply, ReleaseReply, RenewReply};
-use crate::request::{Convert, ForceHow, ForceRelease, Kind, Mode, Release, Renew};
+use crate::request::{Convert, ForceMode, ForceRelease, Kind, Mode, Release, Renew};
 use crate::time::ServerTime;
 
 impl State {
@@ -126,7 +126,7 @@ impl State {
             return ConvertReply::Lost(self.reason(request.operation, env.now, dropped.own));
         };
         if self.spec.is_none_or(|spec| spec.kind() != Kind::RwLock) {
-            return ConvertReply::NotSole;
+            return ConvertReply::NotSoleHolder;
         }
         if request.expected != self.token_of(holder) {
             return ConvertReply::WrongEpoch(self.status(holder, env.now));
@@ -143,7 +143,7 @@ impl State {
             };
         }
         if request.to == Mode::Exclusive && !self.may_upgrade(holder) {
-            return ConvertReply::NotSole;
+            return ConvertReply::NotSoleHolder;
         }
         self.convert_hold(env, request, out)
     }
@@ -209,7 +209,7 @@ impl State {
         if named.is_empty() {
             return ForceReply::WrongEpoch;
         }
-        if request.how == ForceHow::Now {
+        if request.how == ForceMode::Now {
             self.settle(env, Settling::freed(true), out);
         }
         ForceReply::Forced {
@@ -221,7 +221,7 @@ impl State {
         &mut self,
         env: Env<'_>,
         holder_id: HolderId,
-        how: ForceHow,
+        how: ForceMode,
         out: &mut Vec<Message>,
     ) {
         let Some(holder) = self.holders.get_mut(&holder_id) else {
@@ -234,7 +234,7 @@ impl State {
             to,
             payload: Payload::Revoked { sequence },
         }));
-        if how == ForceHow::Revoke {
+        if how == ForceMode::Revoke {
             return;
         }
         let Some(holder) = self.remove_holder(holder_id) else {

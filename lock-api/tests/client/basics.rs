@@ -12,7 +12,7 @@ async fn mutex_is_exclusive_until_released() {
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
     assert!(guard.is_valid());
     contended(&b.mutex("k").expect("valid").try_lock().await);
-    timed_out(&b.mutex("k").expect("valid").lock_within(secs(2)).await);
+    timed_out(&b.mutex("k").expect("valid").try_lock_for(secs(2)).await);
     let released = guard.release().await.expect("answered");
     assert_eq!(released, ReleaseOutcome::Released { holds_left: 0 });
     assert!(!guard.is_valid());
@@ -111,7 +111,7 @@ async fn readers_share_and_convert() {
         two.fencing_token().expect("tokens")
     );
     contended(&b.rw_lock("k").expect("valid").try_write().await);
-    let Upgrade::NotSole(one) = one.try_upgrade().await.expect("answered") else {
+    let Upgrade::NotSoleHolder(one) = one.try_upgrade().await.expect("answered") else {
         panic!("upgraded next to another reader");
     };
     let read = one.fencing_token().expect("tokens");
@@ -136,7 +136,7 @@ async fn permits_add_up_to_the_capacity() {
     contended(&semaphore.try_acquire(2).await);
     let _one = held(semaphore.try_acquire(1).await);
     drop(two);
-    let _two = held(semaphore.acquire_within(2, secs(1)).await);
+    let _two = held(semaphore.try_acquire_for(2, secs(1)).await);
 }
 
 #[tokio::test(start_paused = true)]

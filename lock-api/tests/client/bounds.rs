@@ -64,7 +64,7 @@ async fn keys_are_checked_by_the_handle() {
         invalid(locks.inspect(key).await);
         invalid(
             locks
-                .force_release(key, Vec::new(), leasehold_api::ForceHow::Revoke)
+                .force_release(key, Vec::new(), leasehold_api::ForceMode::Revoke)
                 .await,
         );
     }
@@ -89,7 +89,7 @@ async fn leases_are_checked_before_any_io() {
             expected
         );
         assert_eq!(
-            invalid(mutex.clone().lease(lease).lock_within(secs(1)).await),
+            invalid(mutex.clone().lease(lease).try_lock_for(secs(1)).await),
             expected
         );
     }
@@ -122,7 +122,7 @@ async fn permits_are_checked_before_any_io() {
         assert_eq!(invalid(semaphore.acquire(asked).await), expected);
         assert_eq!(invalid(semaphore.try_acquire(asked).await), expected);
         assert_eq!(
-            invalid(semaphore.acquire_within(asked, secs(1)).await),
+            invalid(semaphore.try_acquire_for(asked, secs(1)).await),
             expected
         );
     }
@@ -165,17 +165,17 @@ async fn public_types_are_sync_and_futures_are_send() {
     shared(&semaphore);
     sent(mutex.lock());
     sent(mutex.try_lock());
-    sent(mutex.lock_within(secs(1)));
+    sent(mutex.try_lock_for(secs(1)));
     sent(mutex.with(async |guard: &leasehold_api::MutexGuard| guard.is_valid()));
     sent(rw.read());
-    sent(rw.write_within(secs(1)));
+    sent(rw.try_write_for(secs(1)));
     sent(semaphore.acquire(1));
-    let many = locks.many().mutex("x").expect("valid");
+    let many = locks.multi().mutex("x").expect("valid");
     shared(&many);
     sent(many.lock());
     sent(many.try_lock());
-    sent(many.with(async |guard: &leasehold_api::ManyGuard| guard.is_valid()));
-    sent(locks.acquire_many(["x", "y"]));
+    sent(many.with(async |guard: &leasehold_api::MultiGuard| guard.is_valid()));
+    sent(locks.lock_all(["x", "y"]));
     let all = many.lock().await.expect("free");
     shared(&all);
     sent(all.lost());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::{
-    EndReason, Error, ForceHow, Guard, Handoff, HandoffFailed, InvalidInput, Key, LockClient,
+    EndReason, Error, ForceMode, Guard, Handoff, HandoffFailed, InvalidInput, Key, LockClient,
     LockSpec, Loss, Mode, MutexGuard, ReadGuard, ReleaseOutcome, WriteGuard, kind,
 };
 use leasehold_sim::{Call, Fault, SimServer};
@@ -439,7 +439,7 @@ async fn revoked_hold_is_not_adopted() {
     let (b, _) = client(&server, "b");
     let handoff = send(&a).await;
     let tokens = b.inspect("k").await.expect("answered").held_tokens();
-    let forced = b.force_release("k", tokens, ForceHow::Revoke).await;
+    let forced = b.force_release("k", tokens, ForceMode::Revoke).await;
     forced.expect("answered");
     let spent = adopt(&b, handoff).await.expect_err("revoked");
     assert!(

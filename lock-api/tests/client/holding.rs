@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
 use leasehold_api::{
-    EndReason, Error, ForceHow, ForceReply, Key, LockClient, Loss, ReleaseOutcome,
+    EndReason, Error, ForceMode, ForceReply, Key, LockClient, Loss, ReleaseOutcome,
 };
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
@@ -182,7 +182,7 @@ async fn revoked_guard_is_lost_and_keeps_its_key_until_expiry() {
     let tokens = b.inspect("k").await.expect("answered").held_tokens();
     assert_eq!(tokens, [guard.fencing_token().expect("tokens")]);
     let forced = b
-        .force_release("k", tokens, ForceHow::Revoke)
+        .force_release("k", tokens, ForceMode::Revoke)
         .await
         .expect("answered");
     assert_eq!(forced, ForceReply::Forced { holders: 1 });
@@ -209,7 +209,7 @@ async fn expiring_revoked_holder_is_not_retried_in_a_loop() {
     let now = || a.backend().runtime().now();
     let expiry = now().saturating_add(secs(9) - ms(1));
     let tokens = b.inspect("k").await.expect("answered").held_tokens();
-    let forced = b.force_release("k", tokens, ForceHow::Revoke).await;
+    let forced = b.force_release("k", tokens, ForceMode::Revoke).await;
     assert_eq!(forced.expect("answered"), ForceReply::Forced { holders: 1 });
     let left = expiry.saturating_since(now());
     server.advance(left - ms(10)).await;
@@ -236,7 +236,7 @@ async fn push_announces_a_forced_release_immediately() {
     server.advance(secs(1)).await;
     let begun = server.elapsed();
     let tokens = vec![guard.fencing_token().expect("tokens")];
-    drop(b.force_release("k", tokens, ForceHow::Now).await);
+    drop(b.force_release("k", tokens, ForceMode::Now).await);
     assert_eq!(guard.lost().await, Loss::Forced);
     assert!(server.elapsed() - begun < ms(100));
     assert!(matches!(

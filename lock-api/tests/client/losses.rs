@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_api::{
-    FencingToken, ForceHow, Key, Label, LockClient, LockClientBuilder, Loss, LossEvent, Mode,
+    FencingToken, ForceMode, Key, Label, LockClient, LockClientBuilder, Loss, LossEvent, Mode,
 };
 use leasehold_sim::{Data, SimBackend, SimServer};
 
@@ -84,7 +84,7 @@ async fn hook_is_called_once_for_each_reason() {
     let forced = lock("forced").lock().await.expect("free");
     let tokens = vec![forced.fencing_token().expect("tokens")];
     operator
-        .force_release("forced", tokens, ForceHow::Revoke)
+        .force_release("forced", tokens, ForceMode::Revoke)
         .await
         .expect("answered");
     server.advance(ms(100)).await;

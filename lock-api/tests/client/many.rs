@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use leasehold_api::bounds::MAX_KEYS_AT_ONCE;
 use leasehold_api::{
-    Error, ForceHow, InvalidInput, LockClient, Loss, Many, ManyGuard, ManyOutcome, Policy, Refused,
-    ReleaseOutcome,
+    Error, ForceMode, InvalidInput, LockClient, Loss, ManyOutcome, MultiGuard, MultiLock, Policy,
+    Refused, ReleaseOutcome,
 };
 use leasehold_sim::{Call, Content, Fault, Latency, SimOptions, SimServer};
 
 use crate::support::{client, contended, held, ms, secs, server};
 
-fn mutexes(locks: &LockClient, keys: &[&str]) -> Many {
-    locks.many().mutexes(keys).expect("valid keys")
+fn mutexes(locks: &LockClient, keys: &[&str]) -> MultiLock {
+    locks.multi().mutexes(keys).expect("valid keys")
 }
 
 async fn assert_free(locks: &LockClient, keys: &[&str]) {
@@ -27,7 +27,7 @@ async fn assert_free(locks: &LockClient, keys: &[&str]) {
 
 async fn force(locks: &LockClient, key: &str) {
     let tokens = locks.inspect(key).await.expect("answered").held_tokens();
-    let forced = locks.force_release(key, tokens, ForceHow::Now).await;
+    let forced = locks.force_release(key, tokens, ForceMode::Now).await;
     forced.expect("answered");
 }
 
@@ -36,7 +36,7 @@ async fn keys_are_acquired_in_order_and_released_in_one_batch() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let many = a.many().permits("d", 4, 1).expect("valid");
+    let many = a.multi().permits("d", 4, 1).expect("valid");
     let many = many.write("c").expect("valid").mutex("a").expect("valid");
     let many = many.read("b").expect("valid");
     let order: Vec<&str> = many.keys().map(|key| key.as_str()).collect();
@@ -104,23 +104,23 @@ fn releases_sent(server: &SimServer) -> usize {
 async fn invalid_input_is_refused_before_any_io() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let invalid = |result: Result<Many, Error>| match result {
+    let invalid = |result: Result<MultiLock, Error>| match result {
         Err(Error::InvalidInput(problem)) => problem,
         other => panic!("not refused as invalid input: {other:?}"),
     };
     let twice = mutexes(&a, &["a", "b"]).read("a");
     assert!(matches!(invalid(twice), InvalidInput::RepeatedKey { key } if key.as_str() == "a"));
     let names: Vec<String> = (0..=MAX_KEYS_AT_ONCE).map(|n| format!("k{n}")).collect();
-    assert!(a.many().mutexes(&names[1..]).is_ok());
+    assert!(a.multi().mutexes(&names[1..]).is_ok());
     assert_eq!(
-        invalid(a.many().mutexes(&names)),
+        invalid(a.multi().mutexes(&names)),
         InvalidInput::KeyCount {
             asked: MAX_KEYS_AT_ONCE + 1
         }
     );
-    invalid(a.many().mutex(""));
-    invalid(a.many().permits("s", 4, 5));
-    let none = a.many().try_lock().await;
+    invalid(a.multi().mutex(""));
+    invalid(a.multi().permits("s", 4, 5));
+    let none = a.multi().try_lock().await;
     assert!(matches!(
         none,
         Err(Error::InvalidInput(InvalidInput::KeyCount { asked: 0 }))
@@ -166,7 +166,7 @@ async fn one_deadline_applies_to_all_keys() {
         first.release().await.expect("answered");
     };
     let many = mutexes(&a, &["a", "b"]);
-    let (outcome, ()) = tokio::join!(many.lock_within(secs(3)), releases);
+    let (outcome, ()) = tokio::join!(many.try_lock_for(secs(3)), releases);
     match outcome {
         Ok(ManyOutcome::TimedOut { key, timed_out }) => {
             assert_eq!(key.as_str(), "b");
@@ -178,7 +178,7 @@ async fn one_deadline_applies_to_all_keys() {
     assert_free(&b, &["a"]).await;
     let view = b.inspect("b").await.expect("answered");
     assert_eq!(view.waiter_count(), 0, "{view}");
-    let none = many.lock_within(Duration::ZERO).await;
+    let none = many.try_lock_for(Duration::ZERO).await;
     assert!(matches!(none, Ok(ManyOutcome::TimedOut { key, .. }) if key.as_str() == "b"));
 }
 
@@ -239,13 +239,13 @@ async fn loss_during_the_wait_starts_over() {
         last.release().await.expect("answered");
         stolen
     };
-    let (outcome, stolen) = tokio::join!(many.lock_within(secs(100)), meanwhile);
+    let (outcome, stolen) = tokio::join!(many.try_lock_for(secs(100)), meanwhile);
     let guard = outcome.expect("answered").acquired().expect("all keys");
     assert!(guard.is_valid());
     assert!(guard.fencing_token("a").expect("tokens") > stolen);
 }
 
-async fn lock_all(many: &Many) -> ManyGuard {
+async fn lock_all(many: &MultiLock) -> MultiGuard {
     many.lock().await.expect("free")
 }
 

@@ -81,7 +81,7 @@ async fn server_that_never_answered_is_unavailable() {
         "{result:?}"
     );
     let begun = server.elapsed();
-    let result = a.mutex("k").expect("valid").lock_within(ms(2_500)).await;
+    let result = a.mutex("k").expect("valid").try_lock_for(ms(2_500)).await;
     assert!(
         matches!(result, Err(Error::Unavailable { .. })),
         "{result:?}"
@@ -113,7 +113,7 @@ async fn contended_wait_times_out_with_a_value() {
     let mutex = b.mutex("k").expect("valid");
     for wait in [ms(0), ms(1), ms(3), ms(50), ms(999), secs(4), secs(12)] {
         let begun = server.elapsed();
-        let outcome = mutex.lock_within(wait).await;
+        let outcome = mutex.try_lock_for(wait).await;
         let took = server.elapsed() - begun;
         // A limit shorter than a round trip leaves no time for a reply.
         if wait.is_zero() || wait >= ms(50) {
@@ -191,7 +191,7 @@ async fn backend_without_a_queue_is_retried() {
     let guard = b.mutex("k").expect("valid").lock().await.expect("free");
     let mutex = a.mutex("k").expect("valid");
     assert!(matches!(mutex.try_lock().await, Ok(Outcome::Held(_))));
-    timed_out(&mutex.lock_within(ms(700)).await);
+    timed_out(&mutex.try_lock_for(ms(700)).await);
     let acquires_sent = || {
         let log = server.log();
         let acquires = log
@@ -312,7 +312,7 @@ async fn first_hello_does_not_extend_a_wait() {
         network.inject_into(Call::Hello, Fault::DelayReply(ms(700)));
         network.inject_into(Call::Acquire, Fault::DelayReply(ms(900)));
         let begun = server.elapsed();
-        let outcome = a.mutex("k").expect("valid").lock_within(limit).await;
+        let outcome = a.mutex("k").expect("valid").try_lock_for(limit).await;
         let took = server.elapsed() - begun;
         assert!(took <= ms(1_000), "{took:?}");
         assert!(outcome.is_err(), "{outcome:?}");

@@ -59,7 +59,7 @@ async fn expiring_offer_is_confirmed_before_lock_returns() {
         let (b, network) = client(&server, "b");
         let guard = a.mutex("k").expect("valid").lock().await.expect("free");
         let mutex = b.mutex("k").expect("valid");
-        let waiting = tokio::spawn(async move { mutex.lock_within(secs(4)).await });
+        let waiting = tokio::spawn(async move { mutex.try_lock_for(secs(4)).await });
         server.advance(ms(3_930)).await;
         if slow {
             network.inject_into(Call::Renew, Fault::DelayRequest(ms(200)));
@@ -259,7 +259,7 @@ async fn refusal_is_an_error_with_its_reason() {
     for result in [
         rw.read().await.map(drop),
         rw.try_write().await.map(drop),
-        rw.read_within(secs(1)).await.map(drop),
+        rw.try_read_for(secs(1)).await.map(drop),
     ] {
         let mismatch = matches!(
             &result,
@@ -384,7 +384,7 @@ async fn waiter_of_a_killed_client_expires_at_its_wait_deadline() {
     let long = |locks: &LockClient| locks.mutex("k").expect("valid").waiter_lease(waiter_lease);
     let _guard = long(&a).lock().await.expect("free");
     let mutex = long(&b);
-    let waiting = tokio::spawn(async move { mutex.lock_within(secs(3)).await });
+    let waiting = tokio::spawn(async move { mutex.try_lock_for(secs(3)).await });
     server.advance(secs(1)).await;
     machine.kill();
     assert_eq!(a.inspect("k").await.expect("answered").waiter_count(), 1);

@@ -22,7 +22,7 @@ use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex, Once};
 
 use leasehold_api::{
-    Acquire, Error, ForceHow, Handoff, Label, LockBackend, LockClient, MutexGuard, Operation,
+    Acquire, Error, ForceMode, Handoff, Label, LockBackend, LockClient, MutexGuard, Operation,
     Outcome,
 };
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
@@ -169,7 +169,7 @@ async fn failed_operations() {
     let (b, _) = client(&server, "b");
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
     let lock = b.mutex("k").expect("valid");
-    let late = lock.lock_within(secs(1)).await.expect("answered");
+    let late = lock.try_lock_for(secs(1)).await.expect("answered");
     assert!(matches!(late, Outcome::TimedOut(_)));
     let dropped = tokio::time::timeout(ms(50), lock.lock()).await;
     assert!(dropped.is_err());
@@ -226,7 +226,7 @@ async fn problems_are_warnings() {
         network.inject_into(Call::Listen, Fault::LoseRequest);
     }
     let lock = c.mutex("k").expect("valid");
-    assert!(lock.lock_within(secs(5)).await.is_ok());
+    assert!(lock.try_lock_for(secs(5)).await.is_ok());
     let warned = warnings();
     assert!(
         matches!(&warned[..], [one] if one.starts_with("WARN subscription failed error=")),
@@ -367,7 +367,7 @@ async fn run_everything(
     show(shown, &(&mutex, &outer, &inner));
     let theirs = b.mutex("m").expect("valid");
     show(shown, &theirs.try_lock().await);
-    show(shown, &theirs.lock_within(secs(1)).await);
+    show(shown, &theirs.try_lock_for(secs(1)).await);
     drop(inner);
     let waiting = tokio::spawn(async move { theirs.lock().await });
     server.advance(secs(7)).await;
@@ -375,7 +375,7 @@ async fn run_everything(
     show(shown, &outer.release().await);
     let theirs = waiting.await.expect("no panic").expect("granted");
     let tokens = vec![theirs.fencing_token().expect("tokens")];
-    show(shown, &a.force_release("m", tokens, ForceHow::Now).await);
+    show(shown, &a.force_release("m", tokens, ForceMode::Now).await);
     server.advance(ms(100)).await;
     show(
         shown,

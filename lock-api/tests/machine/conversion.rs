@@ -68,7 +68,7 @@ fn sole_reader_upgrades_once_while_others_wait() {
     let token = converted(key.convert(a, token, Mode::Shared));
     assert_eq!(
         key.convert(a, token, Mode::Exclusive),
-        ConvertReply::NotSole
+        ConvertReply::NotSoleHolder
     );
     key.release(w);
     let token = converted(key.convert(a, token, Mode::Exclusive));
@@ -83,7 +83,7 @@ fn upgrade_next_to_a_reader_is_refused() {
     let token = key.enter(Ask::read(b)).token;
     assert_eq!(
         key.convert(b, token, Mode::Exclusive),
-        ConvertReply::NotSole
+        ConvertReply::NotSoleHolder
     );
     key.pass(ms(10));
     converted(key.convert(b, token, Mode::Exclusive));
@@ -100,7 +100,7 @@ fn offer_counts_as_a_holder() {
     let token = key.inspect().token.expect("granted");
     assert_eq!(
         key.convert(a, token, Mode::Exclusive),
-        ConvertReply::NotSole
+        ConvertReply::NotSoleHolder
     );
 }
 
@@ -166,5 +166,8 @@ fn expired_hold_or_mutex_is_not_converted() {
     );
     let mut key = Key::mutex();
     let token = key.enter(Ask::write(a)).token;
-    assert_eq!(key.convert(a, token, Mode::Shared), ConvertReply::NotSole);
+    assert_eq!(
+        key.convert(a, token, Mode::Shared),
+        ConvertReply::NotSoleHolder
+    );
 }

@@ -1,7 +1,7 @@
 //! Forced releases.
 
 use leasehold_api::machine::Payload;
-use leasehold_api::{EndReason, ForceHow, ForceReply, PollReply, ReleaseReply, RenewReply};
+use leasehold_api::{EndReason, ForceMode, ForceReply, PollReply, ReleaseReply, RenewReply};
 
 use crate::support::{Ask, Key, LEASE, id, secs};
 
@@ -12,7 +12,7 @@ fn revoked_holder_keeps_its_lease_and_cannot_renew() {
     let token = key.enter(Ask::write(a).lease(secs(3))).token;
     key.queue(Ask::write(b));
     assert_eq!(
-        key.force(&[token], ForceHow::Revoke),
+        key.force(&[token], ForceMode::Revoke),
         ForceReply::Forced { holders: 1 }
     );
     assert_eq!(key.messages[0].to, a.session);
@@ -32,7 +32,7 @@ fn revoked_holder_can_release() {
     let (a, b) = (key.next('a'), key.next('b'));
     let token = key.enter(Ask::write(a)).token;
     key.queue(Ask::write(b));
-    key.force(&[token], ForceHow::Revoke);
+    key.force(&[token], ForceMode::Revoke);
     assert!(matches!(key.release(a), ReleaseReply::Released { .. }));
     assert_eq!(key.granted(), [id(b)]);
 }
@@ -49,7 +49,7 @@ fn nothing_extends_a_revoked_holder() {
     key.queue(Ask::read(two));
     key.release(writer);
     let token = key.inspect().token.expect("granted");
-    key.force(&[token], ForceHow::Revoke);
+    key.force(&[token], ForceMode::Revoke);
     let nested = key.next_of('a', 1);
     assert_eq!(
         key.enter(Ask::read(nested)).remaining,
@@ -72,7 +72,7 @@ fn now_removes_the_holder_and_grants_to_the_next() {
     let token = key.enter(Ask::write(a)).token;
     key.queue(Ask::write(b));
     assert_eq!(
-        key.force(&[token], ForceHow::Now),
+        key.force(&[token], ForceMode::Now),
         ForceReply::Forced { holders: 1 }
     );
     assert_eq!(key.granted(), [id(b)]);
@@ -89,7 +89,7 @@ fn later_epoch_is_not_affected() {
     let seen = key.enter(Ask::write(a)).token;
     key.release(a);
     key.enter(Ask::write(b));
-    for how in [ForceHow::Revoke, ForceHow::Now] {
+    for how in [ForceMode::Revoke, ForceMode::Now] {
         assert_eq!(key.force(&[seen], how), ForceReply::WrongEpoch);
     }
     assert!(matches!(key.renew(b, LEASE), RenewReply::Renewed { .. }));
@@ -102,14 +102,14 @@ fn readers_of_the_epoch_and_named_permits_are_removed() {
     key.enter(Ask::read(a));
     let token = key.enter(Ask::read(b)).token;
     assert_eq!(
-        key.force(&[token], ForceHow::Now),
+        key.force(&[token], ForceMode::Now),
         ForceReply::Forced { holders: 2 }
     );
     let mut key = Key::semaphore(3);
     let token = key.enter(Ask::permits(a, 1)).token;
     key.enter(Ask::permits(b, 1));
     assert_eq!(
-        key.force(&[token], ForceHow::Now),
+        key.force(&[token], ForceMode::Now),
         ForceReply::Forced { holders: 1 }
     );
     assert_eq!(key.holding(), ["b1"]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reach, Reply, Settings, State};
 use leasehold_api::{
-    Acquire, Convert, FencingToken, ForceHow, ForceRelease, InspectReply, Kind, Label, Limits,
+    Acquire, Convert, FencingToken, ForceMode, ForceRelease, InspectReply, Kind, Label, Limits,
     LockSpec, Mode, Operation, OwnerId, Policy, Poll, Release, Renew, ServerTime, Wait,
 };
 use proptest::prelude::*;
@@ -224,9 +224,9 @@ impl Run {
             }
             Move::Force { now, old } => {
                 let how = if *now {
-                    ForceHow::Now
+                    ForceMode::Now
                 } else {
-                    ForceHow::Revoke
+                    ForceMode::Revoke
                 };
                 Command::ForceRelease(ForceRelease::new(name(), vec![token(old)]).with_how(how))
             }

@@ -9,7 +9,7 @@ use leasehold_api::machine::{Command, Env, Message, Payload, Reach, Reply, Setti
 #[cfg(leasehold_mutants)]
 use leasehold_api::mutants::step;
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, Contention, Convert, ConvertReply, FencingToken, ForceHow,
+    Acquire, AcquireReply, Acquired, Contention, Convert, ConvertReply, FencingToken, ForceMode,
     ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode, Operation,
     OwnerId, Policy, Poll, PollReply, Queued, Refused, Release, ReleaseReply, Renew, RenewReply,
     ServerTime, SessionId, Wait,
@@ -220,7 +220,7 @@ impl Key {
         }
     }
 
-    pub(crate) fn force(&mut self, tokens: &[FencingToken], how: ForceHow) -> ForceReply {
+    pub(crate) fn force(&mut self, tokens: &[FencingToken], how: ForceMode) -> ForceReply {
         let request = ForceRelease::new(name(), tokens.to_vec()).with_how(how);
         match self.step(&Command::ForceRelease(request)) {
             Reply::ForceRelease(reply) => reply,

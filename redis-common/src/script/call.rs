@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, Convert, ForceHow, ForceRelease, InvalidInput, Key, Operation, Poll, Release, Renew,
+    Acquire, Convert, ForceMode, ForceRelease, InvalidInput, Key, Operation, Poll, Release, Renew,
     SessionId, bounds,
 };
 
@@ -197,8 +197,8 @@ impl Protocol {
             element,
             |out, request| {
                 out.u8(match request.how {
-                    ForceHow::Revoke => b'R',
-                    ForceHow::Now => b'N',
+                    ForceMode::Revoke => b'R',
+                    ForceMode::Now => b'N',
                 });
                 for token in &request.tokens {
                     out.number(token.get());

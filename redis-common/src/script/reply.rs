@@ -114,7 +114,7 @@ pub fn convert(bytes: &[u8], clock: ClockId) -> Answer<ConvertReply> {
                 token: from.token("token")?,
                 remaining: from.duration("remaining")?,
             },
-            b'S' => ConvertReply::NotSole,
+            b'S' => ConvertReply::NotSoleHolder,
             b'W' => ConvertReply::WrongEpoch(holder_status(from)?),
             b'L' => ConvertReply::Lost(reason(from)?),
             _ => {

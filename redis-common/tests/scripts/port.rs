@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, State};
 use leasehold_api::{
-    Acquire, BackendError, ClockId, Convert, FencingToken, ForceHow, ForceRelease, Key, Label,
+    Acquire, BackendError, ClockId, Convert, FencingToken, ForceMode, ForceRelease, Key, Label,
     Limits, LockSpec, Mode, Notification, Operation, OwnerId, Policy, Poll, Release, Renew,
     ServerTime, SessionId, Stamped, Wait,
 };
@@ -307,9 +307,9 @@ impl World<'_> {
                 let recent = if *all { 4 } else { 1 };
                 let tokens = self.tokens.iter().rev().take(recent).copied().collect();
                 let how = if *now {
-                    ForceHow::Now
+                    ForceMode::Now
                 } else {
-                    ForceHow::Revoke
+                    ForceMode::Revoke
                 };
                 let request = ForceRelease::new(key.clone(), tokens).with_how(how);
                 self.both(&key, &Command::ForceRelease(request))?;

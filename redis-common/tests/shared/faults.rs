@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, EndReason, ForceHow,
+    Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, EndReason, ForceMode,
     ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll, PollReply,
     Release, ReleaseReply, Renew, RenewReply, Stamped, Wait,
 };
@@ -317,7 +317,7 @@ async fn repeated_forced_release_spares_the_next_holder() {
             let held = setup
                 .acquire(&mutex(&key, operation(session(1), sequence), before))
                 .await;
-            let force = ForceRelease::new(key.clone(), vec![held.token]).with_how(ForceHow::Now);
+            let force = ForceRelease::new(key.clone(), vec![held.token]).with_how(ForceMode::Now);
             let reply = setup
                 .lose_reply(async |backend| backend.force_release(&force).await)
                 .await;

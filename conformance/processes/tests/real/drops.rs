@@ -169,7 +169,7 @@ async fn drop_one(recording: &RecordingBackend, mutex: &Mutex, counts: &mut Coun
             .map(|it| it.map(Some)),
         1 => run_briefly(random(), mutex.try_lock()).await.map(acquired),
         _ => {
-            let within = mutex.lock_within(Duration::from_millis(50));
+            let within = mutex.try_lock_for(Duration::from_millis(50));
             run_briefly(random(), within).await.map(acquired)
         }
     };

@@ -5,7 +5,7 @@
 use leasehold_api::bounds::{DELIVERY_WINDOW, MAX_FLOOR, MAX_FLOOR_AHEAD};
 use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, Contention, ConvertReply, ForceHow, ForceRelease, ForceReply,
+    Acquire, AcquireReply, Contention, ConvertReply, ForceMode, ForceRelease, ForceReply,
     HolderStatus, InspectReply, Kind, Limits, Mode, Operation, PollReply, Queued, Refused,
     ReleaseReply, RenewReply, ServerTime,
 };
@@ -151,8 +151,8 @@ fn revoked(step: &Step<'_>, found: &mut Findings) {
 fn forced(step: &Step<'_>, request: &ForceRelease, reply: ForceReply, found: &mut Findings) {
     let named = |t: &&HolderParts| request.tokens.contains(&t.token);
     let count = match request.how {
-        ForceHow::Revoke => step.holders_after().filter(named).count(),
-        ForceHow::Now => {
+        ForceMode::Revoke => step.holders_after().filter(named).count(),
+        ForceMode::Now => {
             let gone = |t: &&HolderParts| find(step.after, t).is_none();
             step.holders_before().filter(named).filter(gone).count()
         }

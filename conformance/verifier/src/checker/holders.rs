@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, ForceHow, Mode, Operation, RenewReply, ServerTime, SessionId,
+    AcquireReply, ConvertReply, ForceMode, Mode, Operation, RenewReply, ServerTime, SessionId,
 };
 
 use crate::checker::step::{Step, find, has, name, waiter_of};
@@ -57,7 +57,7 @@ fn may_go(step: &Step<'_>, holder: &HolderParts) -> bool {
                 && matches!(&holder.holds[..], [(only, _)] if *only == request.operation.sequence)
         }
         Command::ForceRelease(request) => {
-            request.how == ForceHow::Now && request.tokens.contains(&holder.token)
+            request.how == ForceMode::Now && request.tokens.contains(&holder.token)
         }
         _ => false,
     }

@@ -1,7 +1,7 @@
 //! Rule 8 and forced release: each notification is true, and none is missing.
 
 use leasehold_api::machine::{Command, HolderParts, Message, Payload, Reply};
-use leasehold_api::{FencingToken, ForceHow, ForceRelease, Policy, ReleaseReply, SessionId};
+use leasehold_api::{FencingToken, ForceMode, ForceRelease, Policy, ReleaseReply, SessionId};
 
 use crate::checker::Findings;
 use crate::checker::step::{Step, holder_of, name, waiter_of};
@@ -97,8 +97,8 @@ fn has_token(step: &Step<'_>, holder: &HolderParts, token: FencingToken) -> bool
 fn revoked(step: &Step<'_>, request: &ForceRelease, found: &mut Findings) {
     let named = |t: &&HolderParts| request.tokens.contains(&t.token);
     let revoked: Vec<&HolderParts> = match request.how {
-        ForceHow::Revoke => step.holders_after().filter(named).collect(),
-        ForceHow::Now => step.holders_before().filter(named).collect(),
+        ForceMode::Revoke => step.holders_after().filter(named).collect(),
+        ForceMode::Now => step.holders_before().filter(named).collect(),
     };
     for holder in revoked {
         for (sequence, _) in &holder.holds {

@@ -112,7 +112,7 @@ fn convert(step: &Step<'_>, reply: ConvertReply, seen: &mut Coverage) {
             seen.reached(Situation::Downgraded);
             lets_in(step, seen);
         }
-        ConvertReply::NotSole => seen.reached(Situation::UpgradeRefused),
+        ConvertReply::NotSoleHolder => seen.reached(Situation::UpgradeRefused),
         ConvertReply::WrongEpoch(_) => seen.reached(Situation::ConversionTwice),
         ConvertReply::Lost(_) => {}
     }

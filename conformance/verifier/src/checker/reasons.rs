@@ -188,7 +188,7 @@ impl Memory {
         let others_wait = !step.after.waiters.is_empty();
         let again = others_wait && self.upgraded.contains_key(&name);
         match reply {
-            ConvertReply::NotSole => {
+            ConvertReply::NotSoleHolder => {
                 let alone = step.holders_after().count() == 1;
                 let read_write = step.spec().is_some_and(|spec| spec.kind() == Kind::RwLock);
                 if alone && read_write && !again {

@@ -43,7 +43,7 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
                 stands(step, reported, found);
             }
             ConvertReply::Lost(_) => lost(step, found),
-            ConvertReply::NotSole => {}
+            ConvertReply::NotSoleHolder => {}
         },
         (Command::Release(_), Reply::Release(reply)) => {
             let left = matches!(reply, ReleaseReply::Released { .. } | ReleaseReply::Left);

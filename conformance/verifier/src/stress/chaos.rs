@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_api::{ForceHow, Key, LockClient};
+use leasehold_api::{ForceMode, Key, LockClient};
 use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer, Tail};
 
 use crate::stress::plan::{LONGEST_STEP, Plan};
@@ -259,7 +259,7 @@ impl Chaos {
                 // One holder of several.
                 tokens.truncate(1);
             }
-            let forced = admin.force_release(key, tokens, ForceHow::Revoke);
+            let forced = admin.force_release(key, tokens, ForceMode::Revoke);
             drop(forced.await);
         }
     }

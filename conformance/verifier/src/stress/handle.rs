@@ -90,9 +90,11 @@ impl Handle {
     ) -> Result<Outcome<AnyGuard>, Error> {
         let reads = mode == Mode::Shared;
         Ok(match self {
-            Self::Mutex(h) => acquire!(h, wait_limit, AnyGuard::Mutex, try_lock, lock_within, lock),
+            Self::Mutex(h) => {
+                acquire!(h, wait_limit, AnyGuard::Mutex, try_lock, try_lock_for, lock)
+            }
             Self::RwLock(h) if reads => {
-                acquire!(h, wait_limit, AnyGuard::Read, try_read, read_within, read)
+                acquire!(h, wait_limit, AnyGuard::Read, try_read, try_read_for, read)
             }
             Self::RwLock(h) => {
                 acquire!(
@@ -100,7 +102,7 @@ impl Handle {
                     wait_limit,
                     AnyGuard::Write,
                     try_write,
-                    write_within,
+                    try_write_for,
                     write
                 )
             }
@@ -114,7 +116,7 @@ impl Handle {
                     wait_limit,
                     AnyGuard::Permits,
                     try_acquire,
-                    acquire_within,
+                    try_acquire_for,
                     acquire,
                     permits
                 )
@@ -170,7 +172,7 @@ impl AnyGuard {
         Ok(match self {
             Self::Read(guard) => match guard.try_upgrade().await? {
                 Upgrade::Upgraded(guard) => Self::Write(guard),
-                Upgrade::NotSole(guard) => Self::Read(guard),
+                Upgrade::NotSoleHolder(guard) => Self::Read(guard),
             },
             Self::Write(guard) => Self::Read(guard.downgrade().await?),
             other @ (Self::Mutex(_) | Self::Permits(_)) => other,

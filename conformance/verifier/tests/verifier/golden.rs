@@ -53,7 +53,7 @@ async fn worker(sim: SimServer, name: &'static str) {
             2 => backend.inject(Fault::DelayRequest(Duration::from_millis(700))),
             _ => {}
         }
-        let outcome = mutex.lock_within(Duration::from_secs(20)).await;
+        let outcome = mutex.try_lock_for(Duration::from_secs(20)).await;
         if let Ok(Outcome::Acquired(guard)) = outcome {
             let work = Duration::from_millis(u64::from(sim.draw(3_000)));
             sim.sleep(work).await;

@@ -25,7 +25,7 @@ use crate::request::{Convert, Mode};
 /// let reader = locks.rw_lock("catalog")?.read().await?;
 /// match reader.try_upgrade().await? {
 ///     Upgrade::Upgraded(writer) => println!("write with token {}", writer.fencing_token()?),
-///     Upgrade::NotSole(reader) => println!("still a reader of {}", reader.key()),
+///     Upgrade::NotSoleHolder(reader) => println!("still a reader of {}", reader.key()),
 /// }
 /// # Ok(())
 /// # }
@@ -37,7 +37,7 @@ pub enum Upgrade {
     Upgraded(WriteGuard),
     /// You still hold the lock for reading. There are other readers, or others wait and this holder
     /// has already had its one upgrade.
-    NotSole(ReadGuard),
+    NotSoleHolder(ReadGuard),
 }
 
 impl WriteGuard {
@@ -70,7 +70,7 @@ impl WriteGuard {
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         match convert(&self.hold, Mode::Shared).await? {
             Conversion::Done => Ok(Guard::new(self.hold)),
-            Conversion::NotSole => Err(Error::Unsupported {
+            Conversion::NotSoleHolder => Err(Error::Unsupported {
                 what: "downgrading this hold",
             }),
         }
@@ -109,7 +109,7 @@ impl ReadGuard {
     pub async fn try_upgrade(self) -> Result<Upgrade, Error> {
         Ok(match convert(&self.hold, Mode::Exclusive).await? {
             Conversion::Done => Upgrade::Upgraded(Guard::new(self.hold)),
-            Conversion::NotSole => Upgrade::NotSole(self),
+            Conversion::NotSoleHolder => Upgrade::NotSoleHolder(self),
         })
     }
 }
@@ -117,7 +117,7 @@ impl ReadGuard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conversion {
     Done,
-    NotSole,
+    NotSoleHolder,
 }
 
 /// Converts a hold. Retries until there is an answer or the hold is lost.
@@ -144,7 +144,7 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
                 ConvertReply::Converted { token, remaining } => {
                     return converted(hold, to, answer.status(token, remaining));
                 }
-                ConvertReply::NotSole => return Ok(Conversion::NotSole),
+                ConvertReply::NotSoleHolder => return Ok(Conversion::NotSoleHolder),
                 ConvertReply::WrongEpoch(view) => {
                     core.extend(&hold.holder, answer.status(view.token, view.remaining));
                     let newer = view.token > expected;

@@ -11,7 +11,7 @@ use crate::id::{FencingToken, Key};
 
 /// A guard of several locks. **The loss of one lock is the loss of all.**
 ///
-/// [`Many::lock`](crate::Many::lock) returns it. The guard holds the locks until it is released,
+/// [`MultiLock::lock`](crate::MultiLock::lock) returns it. The guard holds the locks until it is released,
 /// dropped or lost.
 ///
 /// Each key has a separate fencing token. Send with each write the token of the key that protects
@@ -25,7 +25,7 @@ use crate::id::{FencingToken, Key};
 /// ```no_run
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+/// let guard = locks.lock_all(["account:3", "account:7"]).await?;
 /// println!("write account 3 with token {}", guard.fencing_token("account:3")?);
 /// for (key, result) in guard.release().await {
 ///     println!("{key}: {result:?}");
@@ -34,14 +34,14 @@ use crate::id::{FencingToken, Key};
 /// # }
 /// ```
 #[must_use = "a dropped guard releases its locks"]
-pub struct ManyGuard {
+pub struct MultiGuard {
     /// Sorted by key. Never empty.
     holds: Vec<Hold>,
 }
 
-impl fmt::Debug for ManyGuard {
+impl fmt::Debug for MultiGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManyGuard")
+        f.debug_struct("MultiGuard")
             .field("keys", &self.keys().collect::<Vec<_>>())
             .field("tokens", &self.fencing_tokens().ok())
             .field("valid_for", &self.valid_for())
@@ -49,7 +49,7 @@ impl fmt::Debug for ManyGuard {
     }
 }
 
-impl ManyGuard {
+impl MultiGuard {
     pub(crate) const fn new(holds: Vec<Hold>) -> Self {
         Self { holds }
     }
@@ -60,7 +60,7 @@ impl ManyGuard {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// assert_eq!(guard.keys().len(), 2);
     /// # Ok(())
     /// # }
@@ -80,7 +80,7 @@ impl ManyGuard {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// println!("write account 3 with token {}", guard.fencing_token("account:3")?);
     /// # Ok(())
     /// # }
@@ -106,7 +106,7 @@ impl ManyGuard {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// for (key, token) in guard.fencing_tokens()? {
     ///     println!("{key}: {token}");
     /// }
@@ -127,7 +127,7 @@ impl ManyGuard {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// if !guard.is_valid() {
     ///     println!("a lock was lost");
     /// }
@@ -146,7 +146,7 @@ impl ManyGuard {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// println!("all keys are valid for {:?}", guard.valid_for());
     /// # Ok(())
     /// # }
@@ -177,7 +177,7 @@ impl ManyGuard {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// let (key, loss) = guard.lost().await;
     /// println!("stop the work: {key} was lost: {loss}");
     /// # Ok(())
@@ -204,7 +204,7 @@ impl ManyGuard {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// let time_left = guard.renew().await?;
     /// println!("all keys are valid for {time_left:?}");
     /// # Ok(())
@@ -234,7 +234,7 @@ impl ManyGuard {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// for (key, result) in guard.release().await {
     ///     if let Err(error) = result {
     ///         println!("{key} is not released yet: {error}");
@@ -264,7 +264,7 @@ impl ManyGuard {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// async fn transfer() { /* … */ }
     ///
-    /// let guard = locks.acquire_many(["account:3", "account:7"]).await?;
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// guard.protect(transfer()).await?;
     /// guard.release().await;
     /// # Ok(())

@@ -8,10 +8,10 @@ use crate::backend::LockBackend;
 use crate::bounds::SHUTDOWN_TIMEOUT;
 use crate::client::core::{ClientHandle, Core, not_executed};
 use crate::client::error::Error;
-use crate::client::guard::multi::ManyGuard;
+use crate::client::guard::multi::MultiGuard;
 use crate::client::handle::inspection::Inspection;
 use crate::client::handle::lock::Lock;
-use crate::client::handle::multi::Many;
+use crate::client::handle::multi::MultiLock;
 use crate::client::handle::mutex::Mutex;
 use crate::client::handle::rw_lock::RwLock;
 use crate::client::handle::semaphore::Semaphore;
@@ -19,7 +19,7 @@ use crate::client::state::loss::{Hook, LossEvent};
 use crate::client::state::settings::ClientSettings;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::ForceReply;
-use crate::request::{ForceHow, ForceRelease, Kind, Limits, Policy};
+use crate::request::{ForceMode, ForceRelease, Kind, Limits, Policy};
 use crate::sync::Arc;
 
 /// A client of a lock service. It makes handles, renews the leases of your guards, and releases
@@ -214,23 +214,23 @@ impl LockClient {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let all = locks.many().mutex("a")?.read("b")?.write("c")?.permits("d", 4, 1)?;
+    /// let all = locks.multi().mutex("a")?.read("b")?.write("c")?.permits("d", 4, 1)?;
     /// let guard = all.lock().await?;
     /// guard.release().await;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn many(&self) -> Many {
-        Many::new(&self.client)
+    pub fn multi(&self) -> MultiLock {
+        MultiLock::new(&self.client)
     }
 
     /// Locks several mutexes together, all or nothing. Waits without a time limit.
     ///
-    /// This is short for [`many`](Self::many), [`mutexes`](Many::mutexes) and
-    /// [`lock`](Many::lock).
+    /// This is short for [`multi`](Self::multi), [`mutexes`](MultiLock::mutexes) and
+    /// [`lock`](MultiLock::lock).
     ///
     /// # Errors
-    /// The same as [`Many::mutex`] and [`Many::lock`].
+    /// The same as [`MultiLock::mutex`] and [`MultiLock::lock`].
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue and releases the keys locked so far, in
@@ -240,16 +240,16 @@ impl LockClient {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.acquire_many(["account:7", "account:3"]).await?;
+    /// let guard = locks.lock_all(["account:7", "account:3"]).await?;
     /// guard.release().await;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn acquire_many<K: AsRef<str>>(
+    pub async fn lock_all<K: AsRef<str>>(
         &self,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<ManyGuard, Error> {
-        self.many().mutexes(keys)?.lock().await
+    ) -> Result<MultiGuard, Error> {
+        self.multi().mutexes(keys)?.lock().await
     }
 
     fn lock(&self, key: &str, kind: Kind, permits: u32, reentrant: bool) -> Result<Lock, Error> {
@@ -291,9 +291,9 @@ impl LockClient {
     /// [`Inspection::held_tokens`] returns the tokens. Holders with other tokens, and so all later
     /// holders, keep the key.
     ///
-    /// - [`ForceHow::Revoke`] refuses further renewals, and the lease runs out. Two holders never
+    /// - [`ForceMode::Revoke`] refuses further renewals, and the lease runs out. Two holders never
     ///   overlap.
-    /// - [`ForceHow::Now`] removes the holders at once, even if they are still working.
+    /// - [`ForceMode::Now`] removes the holders at once, even if they are still working.
     ///   **Mutual exclusion is not guaranteed**; only fencing tokens protect the resource.
     ///
     /// # Errors
@@ -309,11 +309,11 @@ impl LockClient {
     ///
     /// # Examples
     /// ```no_run
-    /// # use leasehold_api::{Error, ForceHow, ForceReply, LockClient};
+    /// # use leasehold_api::{Error, ForceMode, ForceReply, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let stuck = locks.inspect("invoice:42").await?.held_tokens();
     /// if let ForceReply::Forced { holders } =
-    ///     locks.force_release("invoice:42", stuck, ForceHow::Revoke).await?
+    ///     locks.force_release("invoice:42", stuck, ForceMode::Revoke).await?
     /// {
     ///     println!("revoked {holders} holders");
     /// }
@@ -324,7 +324,7 @@ impl LockClient {
         &self,
         key: impl AsRef<str>,
         tokens: Vec<FencingToken>,
-        how: ForceHow,
+        how: ForceMode,
     ) -> Result<ForceReply, Error> {
         let request = ForceRelease::new(Key::new(key)?, tokens).with_how(how);
         let core = &self.client;
@@ -487,7 +487,7 @@ impl LockClientBuilder {
     ///
     /// The client calls the hook whether or not you await [`lost`](crate::Guard::lost). It does
     /// not call the hook for a guard that was released or dropped before the loss. While
-    /// [`many`](LockClient::many) waits for more keys, each key that it has already locked counts
+    /// [`many`](LockClient::multi) waits for more keys, each key that it has already locked counts
     /// as a guard.
     ///
     /// The hook runs on the renewal thread of the backend, soon after the loss. A slow hook delays

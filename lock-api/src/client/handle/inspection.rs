@@ -212,10 +212,10 @@ impl Inspection {
     ///
     /// # Examples
     /// ```no_run
-    /// # use leasehold_api::{Error, ForceHow, LockClient};
+    /// # use leasehold_api::{Error, ForceMode, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let stuck = locks.inspect("invoice:42").await?.held_tokens();
-    /// locks.force_release("invoice:42", stuck, ForceHow::Revoke).await?;
+    /// locks.force_release("invoice:42", stuck, ForceMode::Revoke).await?;
     /// # Ok(())
     /// # }
     /// ```

@@ -18,7 +18,7 @@ use crate::client::acquire::request::{Ask, WaitLimit};
 use crate::client::acquire::wait::acquire;
 use crate::client::core::ClientHandle;
 use crate::client::error::{Error, Outcome, TimedOut};
-use crate::client::guard::multi::ManyGuard;
+use crate::client::guard::multi::MultiGuard;
 use crate::client::handle::lock::Lock;
 use crate::client::hold::{Hold, first_lost};
 use crate::client::state::settings::{Options, option_setters};
@@ -35,7 +35,7 @@ use crate::sync::Arc;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Several keys to lock together, all or nothing. Made by
-/// [`LockClient::many`](crate::LockClient::many).
+/// [`LockClient::multi`](crate::LockClient::multi).
 ///
 /// - **Order.** A call locks the keys one by one, in the order of the UTF-8 bytes of their names.
 ///   The order in which you name them does not matter. So two calls that want the same keys never
@@ -56,7 +56,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// ```no_run
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let transfer = locks.many().mutex("account:7")?.mutex("account:3")?.read("tariff")?;
+/// let transfer = locks.multi().mutex("account:7")?.mutex("account:3")?.read("tariff")?;
 /// let guard = transfer.lock().await?;
 /// println!("write account 7 with token {}", guard.fencing_token("account:7")?);
 /// guard.release().await;
@@ -64,7 +64,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Many {
+pub struct MultiLock {
     client: Arc<ClientHandle>,
     /// Sorted by key.
     wants: Vec<Want>,
@@ -84,8 +84,8 @@ struct Want {
 /// # use std::time::Duration;
 /// # use leasehold_api::{Error, LockClient, ManyOutcome};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let accounts = locks.many().mutexes(["account:3", "account:7"])?;
-/// match accounts.lock_within(Duration::from_secs(5)).await? {
+/// let accounts = locks.multi().mutexes(["account:3", "account:7"])?;
+/// match accounts.try_lock_for(Duration::from_secs(5)).await? {
 ///     ManyOutcome::Acquired(guard) => println!("acquired {} keys", guard.keys().len()),
 ///     ManyOutcome::Held { key, .. } => println!("{key} is held"),
 ///     ManyOutcome::TimedOut { key, timed_out } => {
@@ -99,8 +99,8 @@ struct Want {
 #[must_use = "an outcome may carry a guard, and a dropped guard releases its locks"]
 pub enum ManyOutcome {
     /// You have all the locks.
-    Acquired(ManyGuard),
-    /// Another owner has one of the keys, or others wait for it. Only [`Many::try_lock`] returns
+    Acquired(MultiGuard),
+    /// Another owner has one of the keys, or others wait for it. Only [`MultiLock::try_lock`] returns
     /// this.
     Held {
         /// The first key, in order of the names, that could not be locked.
@@ -108,7 +108,7 @@ pub enum ManyOutcome {
         /// The holder of that key, and when to try again.
         held: Contention,
     },
-    /// The time to wait ran out. Only [`Many::lock_within`] returns this.
+    /// The time to wait ran out. Only [`MultiLock::try_lock_for`] returns this.
     TimedOut {
         /// The key that the call was waiting for.
         key: Key,
@@ -124,14 +124,14 @@ impl ManyOutcome {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let outcome = locks.many().mutexes(["a", "b"])?.try_lock().await?;
+    /// let outcome = locks.multi().mutexes(["a", "b"])?.try_lock().await?;
     /// if let Some(guard) = outcome.acquired() {
     ///     guard.release().await;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn acquired(self) -> Option<ManyGuard> {
+    pub fn acquired(self) -> Option<MultiGuard> {
         match self {
             Self::Acquired(guard) => Some(guard),
             Self::Held { .. } | Self::TimedOut { .. } => None,
@@ -144,7 +144,7 @@ impl ManyOutcome {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let outcome = locks.many().mutexes(["a", "b"])?.try_lock().await?;
+    /// let outcome = locks.multi().mutexes(["a", "b"])?.try_lock().await?;
     /// println!("acquired: {}", outcome.is_acquired());
     /// # Ok(())
     /// # }
@@ -154,7 +154,7 @@ impl ManyOutcome {
     }
 }
 
-impl Many {
+impl MultiLock {
     pub(crate) fn new(client: &Arc<ClientHandle>) -> Self {
         Self {
             client: Arc::clone(client),
@@ -174,7 +174,7 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.many().mutex("account:3")?.mutex("account:7")?.lock().await?;
+    /// let guard = locks.multi().mutex("account:3")?.mutex("account:7")?.lock().await?;
     /// guard.release().await;
     /// # Ok(())
     /// # }
@@ -192,7 +192,7 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.many().mutexes(["account:3", "account:7"])?.lock().await?;
+    /// let guard = locks.multi().mutexes(["account:3", "account:7"])?.lock().await?;
     /// guard.release().await;
     /// # Ok(())
     /// # }
@@ -211,7 +211,7 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.many().mutex("account:7")?.read("tariff")?.lock().await?;
+    /// let guard = locks.multi().mutex("account:7")?.read("tariff")?.lock().await?;
     /// guard.release().await;
     /// # Ok(())
     /// # }
@@ -229,7 +229,7 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.many().read("tariff")?.write("catalog")?.lock().await?;
+    /// let guard = locks.multi().read("tariff")?.write("catalog")?.lock().await?;
     /// guard.release().await;
     /// # Ok(())
     /// # }
@@ -249,7 +249,7 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.many().mutex("report")?.permits("printers", 3, 1)?.lock().await?;
+    /// let guard = locks.multi().mutex("report")?.permits("printers", 3, 1)?.lock().await?;
     /// guard.release().await;
     /// # Ok(())
     /// # }
@@ -284,7 +284,7 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let many = locks.many().mutex("b")?.mutex("a")?;
+    /// let many = locks.multi().mutex("b")?.mutex("a")?;
     /// assert!(many.keys().map(|key| key.as_str()).eq(["a", "b"]));
     /// # Ok(())
     /// # }
@@ -297,7 +297,7 @@ impl Many {
 
     /// Locks all keys. Waits without a time limit, also through outages of the lock service.
     ///
-    /// To limit the wait, use [`lock_within`](Self::lock_within).
+    /// To limit the wait, use [`try_lock_for`](Self::try_lock_for).
     ///
     /// # Errors
     /// The same as [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`] if no key was
@@ -311,12 +311,12 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.many().mutexes(["account:3", "account:7"])?.lock().await?;
+    /// let guard = locks.multi().mutexes(["account:3", "account:7"])?.lock().await?;
     /// guard.release().await;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn lock(&self) -> Result<ManyGuard, Error> {
+    pub async fn lock(&self) -> Result<MultiGuard, Error> {
         match self.acquire(WaitLimit::Forever).await? {
             ManyOutcome::Acquired(guard) => Ok(guard),
             // Neither can happen without a deadline. An error is better than a panic.
@@ -344,7 +344,7 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient, ManyOutcome};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// match locks.many().mutexes(["a", "b"])?.try_lock().await? {
+    /// match locks.multi().mutexes(["a", "b"])?.try_lock().await? {
     ///     ManyOutcome::Acquired(guard) => println!("acquired: {guard:?}"),
     ///     ManyOutcome::Held { key, held } => println!("{key} is held by {:?}", held.holder),
     ///     ManyOutcome::TimedOut { .. } => unreachable!("try_lock does not wait"),
@@ -373,15 +373,15 @@ impl Many {
     /// # use leasehold_api::{Error, LockClient};
     /// # use std::time::Duration;
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let accounts = locks.many().mutexes(["account:3", "account:7"])?;
-    /// let outcome = accounts.lock_within(Duration::from_secs(5)).await?;
+    /// let accounts = locks.multi().mutexes(["account:3", "account:7"])?;
+    /// let outcome = accounts.try_lock_for(Duration::from_secs(5)).await?;
     /// if let Some(guard) = outcome.acquired() {
     ///     guard.release().await;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn lock_within(&self, time: Duration) -> Result<ManyOutcome, Error> {
+    pub async fn try_lock_for(&self, time: Duration) -> Result<ManyOutcome, Error> {
         self.acquire(WaitLimit::Within(time)).await
     }
 
@@ -401,13 +401,13 @@ impl Many {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let accounts = locks.many().mutexes(["account:3", "account:7"])?;
+    /// let accounts = locks.multi().mutexes(["account:3", "account:7"])?;
     /// let count = accounts.with(async |guard| guard.keys().len()).await?;
     /// assert_eq!(count, 2);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn with<T>(&self, body: impl AsyncFnOnce(&ManyGuard) -> T) -> Result<T, Error> {
+    pub async fn with<T>(&self, body: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
         self.lock().await?.run(body).await
     }
 
@@ -522,7 +522,7 @@ impl<'a> MultiAcquire<'a> {
         if let Some(lost) = lost.next().filter(|_| !mutant!(LossWhileGathering)) {
             return Ok(Round::Lost(lost.holder.key.clone()));
         }
-        Ok(Round::Done(ManyOutcome::Acquired(ManyGuard::new(holds))))
+        Ok(Round::Done(ManyOutcome::Acquired(MultiGuard::new(holds))))
     }
 
     /// Returns the wait limit for the next key, or `None` if the time ran out.

@@ -65,7 +65,7 @@ impl Mutex {
 
     /// Locks the mutex. Waits without a time limit, also through outages of the lock service.
     ///
-    /// To limit the wait, use [`lock_within`](Self::lock_within).
+    /// To limit the wait, use [`try_lock_for`](Self::try_lock_for).
     ///
     /// # Errors
     /// Only errors that waiting cannot fix: [`Error::InvalidInput`] before any I/O,
@@ -140,14 +140,14 @@ impl Mutex {
     /// # use leasehold_api::{Error, LockClient};
     /// # use std::time::Duration;
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let outcome = locks.mutex("invoice:42")?.lock_within(Duration::from_secs(5)).await?;
+    /// let outcome = locks.mutex("invoice:42")?.try_lock_for(Duration::from_secs(5)).await?;
     /// if let Some(guard) = outcome.acquired() {
     ///     guard.release().await?;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn lock_within(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
+    pub async fn try_lock_for(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
         self.lock
             .acquire(Mode::Exclusive, WaitLimit::Within(time))
             .await

@@ -33,7 +33,7 @@ use crate::request::Mode;
 /// # use std::time::Duration;
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let catalog = locks.rw_lock("catalog")?;
-/// if let Some(reader) = catalog.read_within(Duration::from_secs(5)).await?.acquired() {
+/// if let Some(reader) = catalog.try_read_for(Duration::from_secs(5)).await?.acquired() {
 ///     reader.release().await?;
 /// }
 /// let writer = catalog.write().await?;
@@ -108,7 +108,7 @@ impl RwLock {
     /// If `time` is zero, the call tries once and takes at most one call timeout.
     ///
     /// # Errors
-    /// The same as [`Mutex::lock_within`](crate::Mutex::lock_within).
+    /// The same as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue in the background, or releases the lock
@@ -120,14 +120,14 @@ impl RwLock {
     /// # use std::time::Duration;
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let catalog = locks.rw_lock("catalog")?;
-    /// let outcome = catalog.read_within(Duration::from_secs(5)).await?;
+    /// let outcome = catalog.try_read_for(Duration::from_secs(5)).await?;
     /// if let Some(reader) = outcome.acquired() {
     ///     reader.release().await?;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn read_within(&self, time: Duration) -> Result<Outcome<ReadGuard>, Error> {
+    pub async fn try_read_for(&self, time: Duration) -> Result<Outcome<ReadGuard>, Error> {
         self.lock
             .acquire(Mode::Shared, WaitLimit::Within(time))
             .await
@@ -187,7 +187,7 @@ impl RwLock {
     /// If `time` is zero, the call tries once and takes at most one call timeout.
     ///
     /// # Errors
-    /// The same as [`Mutex::lock_within`](crate::Mutex::lock_within).
+    /// The same as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue in the background, or releases the lock
@@ -199,14 +199,14 @@ impl RwLock {
     /// # use std::time::Duration;
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let catalog = locks.rw_lock("catalog")?;
-    /// let outcome = catalog.write_within(Duration::from_secs(5)).await?;
+    /// let outcome = catalog.try_write_for(Duration::from_secs(5)).await?;
     /// if let Some(writer) = outcome.acquired() {
     ///     writer.release().await?;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn write_within(&self, time: Duration) -> Result<Outcome<WriteGuard>, Error> {
+    pub async fn try_write_for(&self, time: Duration) -> Result<Outcome<WriteGuard>, Error> {
         self.lock
             .acquire(Mode::Exclusive, WaitLimit::Within(time))
             .await

@@ -117,7 +117,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire) and
-    /// [`Mutex::lock_within`](crate::Mutex::lock_within).
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue in the background, or releases the
@@ -129,14 +129,14 @@ impl Semaphore {
     /// # use std::time::Duration;
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
-    /// let outcome = printers.acquire_within(1, Duration::from_secs(5)).await?;
+    /// let outcome = printers.try_acquire_for(1, Duration::from_secs(5)).await?;
     /// if let Some(permit) = outcome.acquired() {
     ///     permit.release().await?;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn acquire_within(
+    pub async fn try_acquire_for(
         &self,
         permits: u32,
         time: Duration,

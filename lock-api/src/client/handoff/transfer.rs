@@ -60,7 +60,7 @@ impl<K: Transferable> Guard<K> {
     /// - an adopted guard, because a hold can be handed off once;
     /// - a guard of a reentrant handle, because its owner may hold the lock on both sides;
     /// - a [`PermitGuard`](crate::PermitGuard), because the holds of a semaphore don't nest;
-    /// - a [`ManyGuard`](crate::ManyGuard).
+    /// - a [`MultiGuard`](crate::MultiGuard).
     ///
     /// # Errors
     /// [`HandoffFailed`] with the guard, which holds the lock as before, and one of these errors:

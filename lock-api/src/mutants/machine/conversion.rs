@@ -43,7 +43,7 @@ pub(super) fn duplicate_conversion_acts(step: &mut Step<'_>) {
 /// Whether the step refuses an upgrade of a reader/writer lock.
 fn is_refused(step: &Step<'_>) -> bool {
     let rw_lock = step.after.spec.is_some_and(|it| it.kind() == Kind::RwLock);
-    rw_lock && step.reply == Reply::Convert(ConvertReply::NotSole)
+    rw_lock && step.reply == Reply::Convert(ConvertReply::NotSoleHolder)
 }
 
 pub(super) fn upgrade_not_sole(step: &mut Step<'_>) {
@@ -67,7 +67,7 @@ pub(super) fn upgrade_always_refused(step: &mut Step<'_>) {
         // Another epoch refuses the conversion. The step only settles.
         request.expected = FencingToken::new(u64::MAX);
         step.rerun();
-        step.reply = Reply::Convert(ConvertReply::NotSole);
+        step.reply = Reply::Convert(ConvertReply::NotSoleHolder);
     }
 }
 
