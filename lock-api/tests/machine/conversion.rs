@@ -76,6 +76,17 @@ fn sole_reader_upgrades_once_while_others_wait() {
 }
 
 #[test]
+fn only_an_upgrade_while_others_wait_counts() {
+    let mut key = Key::rw();
+    let (a, w) = (key.next('a'), key.next('w'));
+    let token = key.enter(Ask::read(a)).token;
+    let token = converted(key.convert(a, token, Mode::Exclusive));
+    key.queue(Ask::write(w));
+    let token = converted(key.convert(a, token, Mode::Shared));
+    converted(key.convert(a, token, Mode::Exclusive));
+}
+
+#[test]
 fn upgrade_next_to_a_reader_is_refused() {
     let mut key = Key::rw();
     let (a, b) = (key.next('a'), key.next('b'));

@@ -72,6 +72,16 @@ fn inspection_changes_nothing_and_omits_expired_entries() {
 }
 
 #[test]
+fn inspection_shows_no_spec_of_a_free_key() {
+    let mut key = Key::mutex();
+    let a = key.next('a');
+    key.enter(Ask::write(a));
+    assert_eq!(key.inspect().spec, Some(key.spec));
+    key.release(a);
+    assert_eq!(key.inspect().spec, None);
+}
+
+#[test]
 fn inspection_lists_holders_by_time_left_and_waiters_in_order() {
     let mut key = Key::rw();
     let ops = ['a', 'b', 'w', 'x'].map(|letter| key.next(letter));
