@@ -22,7 +22,7 @@ async fn at_midnight(locks: LockClient, machine: u64) -> Result<bool> {
             let min_hold = sleep(MIN_HOLD);
             // Stops the job if the lock is lost, because another machine may run it by then.
             guard
-                .protect(write_report(machine, guard.fencing_token()?))
+                .protect(write_report(machine, guard.fencing_token()))
                 .await?;
             min_hold.await;
             guard.release().await?;

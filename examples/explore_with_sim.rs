@@ -65,7 +65,7 @@ async fn add(
         let written = if !guard.is_valid() {
             false
         } else if fenced {
-            let token = guard.fencing_token()?;
+            let token = guard.fencing_token();
             account.write_fenced(runtime, balance + 1, token).await
         } else {
             // The bug: the guard is valid now, but it may expire before the write arrives.
@@ -151,7 +151,7 @@ mod tests {
                 let locks = LockClient::new(sim.client(name));
                 sim.spawn(async move {
                     let outcome = locks.mutex("job")?.try_lock().await?;
-                    Ok::<_, Error>(outcome.acquired())
+                    Ok::<_, Error>(outcome.into_guard())
                 })
             });
             let mut guards = Vec::new();

@@ -22,7 +22,7 @@ async fn run_for_leader(
         .mutex("election:scheduler")?
         .lease(Duration::from_secs(10));
     let led = election
-        .with(async |guard| lead(name, guard.fencing_token()?, &leaders).await)
+        .with(async |guard| lead(name, guard.fencing_token(), &leaders).await)
         .await;
     match led {
         Ok(Ok(())) => println!("{name} resigns"),

@@ -20,7 +20,7 @@ impl Shop {
     async fn charge(&self, locks: &LockClient, order: u32) -> Result<(), Error> {
         let guard = locks.mutex(format!("order:{order}"))?.lock().await?;
         tokio::time::sleep(Duration::from_millis(50)).await; // asks the bank
-        self.write(order, guard.fencing_token()?);
+        self.write(order, guard.fencing_token());
         guard.release().await?;
         Ok(())
     }

@@ -12,14 +12,13 @@
 //! async fn work(locks: LockClient) -> Result<(), Error> {
 //!     // Wait for the lock. Send its fencing token with every write.
 //!     let guard = locks.mutex("invoice:42")?.lock().await?;
-//!     println!("UPDATE … WHERE fence <= {}", guard.fencing_token()?);
+//!     println!("UPDATE … WHERE fence <= {}", guard.fencing_token());
 //!     guard.release().await?; // or drop it
 //!
 //!     // Try once. Contention is a value, not an error.
 //!     match locks.mutex("thumbnails")?.lease(Duration::from_secs(60)).try_lock().await? {
 //!         Outcome::Acquired(guard) => drop(guard),
-//!         Outcome::Held(contention) => println!("try again in {:?}", contention.retry_after),
-//!         Outcome::TimedOut(_) => {}
+//!         Outcome::Contended(contention) => println!("{contention}"),
 //!     }
 //!
 //!     // Hold the lock around a body. If the lock is lost, the body is stopped.
@@ -27,7 +26,7 @@
 //!
 //!     // Several readers hold the lock together. Wait for at most 5 s.
 //!     let catalog = locks.rw_lock("catalog")?;
-//!     if let Some(reading) = catalog.try_read_for(Duration::from_secs(5)).await?.acquired() {
+//!     if let Some(reading) = catalog.try_read_for(Duration::from_secs(5)).await?.into_guard() {
 //!         reading.release().await?;
 //!     }
 //!
@@ -83,9 +82,9 @@
 pub use leasehold_api::{
     BackendError, Contention, EndReason, Error, FencingToken, ForceMode, Guard, Handoff,
     HandoffFailed, Inspection, InvalidInput, Key, Label, Limits, LockBackend, LockClient,
-    LockClientBuilder, Loss, LossEvent, ManyOutcome, MultiGuard, MultiLock, Mutex, MutexGuard,
-    Outcome, PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, RwLock, Semaphore, TimedOut,
-    Upgrade, WriteGuard,
+    LockClientBuilder, Loss, LossEvent, MultiGuard, MultiLock, MultiReleaseError, Mutex,
+    MutexGuard, Outcome, PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, RwLock,
+    Semaphore, Upgrade, WriteGuard,
 };
 
 /// All of `leasehold-api`: the types that a backend needs, the state machine, and the bounds.

@@ -14,7 +14,7 @@ pub(crate) fn failure(error: Error) -> Failure {
         (ErrorKind::Config | ErrorKind::Url, None) => Failure::misconfigured(error.to_string()),
         _ => Failure::lost(error.to_string()),
     };
-    failure.with_cause(error)
+    failure.with_source(error)
 }
 
 /// The first word of an error reply, and the rest. `None` for the library's own messages.

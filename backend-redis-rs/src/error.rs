@@ -17,7 +17,7 @@ pub(crate) fn failure(error: RedisError) -> Failure {
         _ if error.is_connection_refusal() => Failure::new(FailureKind::Refused, error.to_string()),
         _ => Failure::lost(error.to_string()),
     };
-    failure.with_cause(error)
+    failure.with_source(error)
 }
 
 #[cfg(test)]

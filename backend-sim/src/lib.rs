@@ -16,7 +16,7 @@
 //!     let guard = locks.mutex("report")?.lock().await?;
 //!     tokio::time::sleep(Duration::from_secs(20)).await; // the work
 //!     if guard.is_valid() {
-//!         reports.lock().unwrap().push(guard.fencing_token()?.get());
+//!         reports.lock().unwrap().push(guard.fencing_token().get());
 //!     }
 //!     guard.release().await?;
 //!     Ok(())

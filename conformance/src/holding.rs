@@ -5,7 +5,9 @@ use std::future::Future;
 use std::pin::pin;
 
 use futures_util::future::{Either, select};
-use leasehold_api::{Contention, Error, Guard, LockClient, Outcome, ReleaseOutcome};
+use leasehold_api::{
+    Contention, Error, Guard, LockClient, MultiReleaseError, Outcome, ReleaseOutcome,
+};
 
 use crate::failure::{Failure, Verdict, want};
 use crate::world::World;
@@ -21,10 +23,17 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<MultiReleaseError> for Failure {
+    fn from(error: MultiReleaseError) -> Self {
+        Error::from(error).into()
+    }
+}
+
 impl World {
     /// Connects a new client.
     pub(crate) async fn client(&self) -> Result<LockClient, Failure> {
-        Ok(LockClient::new(self.backend().await?))
+        let builder = LockClient::builder(self.backend().await?);
+        Ok(builder.allow_missing_fencing_tokens().build()?)
     }
 
     /// Returns the output of `future`, or `None` if it takes longer than `units` units.
@@ -56,7 +65,7 @@ pub(crate) fn busy<G: Debug>(
 ) -> Result<Contention, Failure> {
     Ok(want!(
         outcome?,
-        Outcome::Held(held) => held,
+        Outcome::Contended(held) => held,
         rule,
         "contention is a value that says when to try again"
     ))

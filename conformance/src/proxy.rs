@@ -70,7 +70,8 @@ impl World {
             inner: self.backend().await?,
             state: Arc::default(),
         };
-        Ok((LockClient::new(proxy.clone()), proxy))
+        let builder = LockClient::builder(proxy.clone());
+        Ok((builder.allow_missing_fencing_tokens().build()?, proxy))
     }
 }
 

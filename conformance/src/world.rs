@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, Capabilities, Contention, Convert, ConvertReply, FencingToken,
+    Acquire, AcquireReply, Acquired, Capabilities, Contended, Convert, ConvertReply, FencingToken,
     ForceRelease, ForceReply, InspectReply, Key, Label, Limits, LockBackend, LockSpec, Mode,
     Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Release, ReleaseReply, Renew,
     RenewReply, ServerTime, SessionId, Stamp, Stamped, Wait,
@@ -331,7 +331,7 @@ impl Ask {
     }
 
     /// Sends the attempt and expects that somebody else holds the key.
-    pub(crate) async fn held(self, rule: &'static str) -> Result<Contention, Failure> {
+    pub(crate) async fn held(self, rule: &'static str) -> Result<Contended, Failure> {
         let (_, reply) = self.send().await?;
         let held = want!(
             reply,

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,8 +133,41 @@ impl InvalidInput {
     }
 }
 
-/// The error of a client library.
-type Cause = Arc<dyn StdError + Send + Sync>;
+/// The error of a client library, shared by the copies of a [`BackendError`] or an
+/// [`Error`](crate::Error).
+///
+/// Their [`source`](StdError::source) is the library's error itself, so you can downcast it.
+#[derive(Clone)]
+pub struct Cause(Arc<dyn StdError + Send + Sync>);
+
+impl Deref for Cause {
+    type Target = dyn StdError + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Displays an error and its sources: `error: source: source of the source`.
+pub(crate) struct Chain<'a>(pub(crate) &'a dyn StdError);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut error = self.0;
+        while let Some(source) = error.source() {
+            write!(f, ": {source}")?;
+            error = source;
+        }
+        Ok(())
+    }
+}
 
 /// Why a backend has no reply. The variant says what you can do next.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -141,39 +175,41 @@ type Cause = Arc<dyn StdError + Send + Sync>;
 pub enum BackendError {
     /// The command was **not executed**. Try the same operation again later.
     #[error("unavailable: {reason}")]
+    #[non_exhaustive]
     Unavailable {
         /// What happened.
         reason: String,
-        /// The client library's error. `reason` contains its text, so it is not the
-        /// [`source`](StdError::source): a report would print the text twice.
-        cause: Option<Cause>,
+        /// The client library's error. `reason` does not repeat it.
+        source: Option<Cause>,
     },
     /// The command may or may not have been executed. Retry the same operation, or release it.
     #[error("outcome unknown: {reason}")]
+    #[non_exhaustive]
     OutcomeUnknown {
         /// What happened.
         reason: String,
-        /// The client library's error. `reason` contains its text, so it is not the
-        /// [`source`](StdError::source): a report would print the text twice.
-        cause: Option<Cause>,
+        /// The client library's error. `reason` does not repeat it.
+        source: Option<Cause>,
     },
     /// The server will always refuse the command. Change the configuration.
     #[error("rejected by the server: {reason}")]
+    #[non_exhaustive]
     Rejected {
         /// What the server answered.
         reason: String,
-        /// The client library's error. `reason` contains its text, so it is not the
-        /// [`source`](StdError::source): a report would print the text twice.
-        cause: Option<Cause>,
+        /// The client library's error. `reason` does not repeat it.
+        source: Option<Cause>,
     },
     /// The key holds a value that is not a lock. The value was not touched.
     #[error("the key holds a foreign value ({found})")]
+    #[non_exhaustive]
     ForeignValue {
         /// The type of the value, or its format version.
         found: String,
     },
     /// The backend does not implement this command.
     #[error("this backend does not support {what}")]
+    #[non_exhaustive]
     Unsupported {
         /// The command.
         what: &'static str,
@@ -184,48 +220,64 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// An [`Unavailable`](Self::Unavailable) error without a cause.
+    /// An [`Unavailable`](Self::Unavailable) error without a source.
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable {
             reason: reason.into(),
-            cause: None,
+            source: None,
         }
     }
 
-    /// An [`OutcomeUnknown`](Self::OutcomeUnknown) error without a cause.
+    /// An [`OutcomeUnknown`](Self::OutcomeUnknown) error without a source.
     pub fn outcome_unknown(reason: impl Into<String>) -> Self {
         Self::OutcomeUnknown {
             reason: reason.into(),
-            cause: None,
+            source: None,
         }
     }
 
-    /// A [`Rejected`](Self::Rejected) error without a cause.
+    /// A [`Rejected`](Self::Rejected) error without a source.
     pub fn rejected(reason: impl Into<String>) -> Self {
         Self::Rejected {
             reason: reason.into(),
-            cause: None,
+            source: None,
         }
     }
 
-    /// Sets the client library's error as the cause. Does nothing if the variant has no cause.
+    /// A [`ForeignValue`](Self::ForeignValue) error. `found` is the type of the value, or its format
+    /// version.
+    pub fn foreign_value(found: impl Into<String>) -> Self {
+        Self::ForeignValue {
+            found: found.into(),
+        }
+    }
+
+    /// An [`Unsupported`](Self::Unsupported) error.
+    pub const fn unsupported(what: &'static str) -> Self {
+        Self::Unsupported { what }
+    }
+
+    /// Sets the client library's error as the source. Does nothing if the variant has none.
     ///
-    /// The `reason` must already contain the text of that error.
+    /// The `reason` must not repeat the text of that error, because error reports print both.
     ///
     /// ```
+    /// use std::error::Error;
+    ///
     /// use leasehold_api::BackendError;
     ///
-    /// let error = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-    /// let error = BackendError::unavailable(error.to_string()).with_cause(error);
-    /// assert!(error.is_transient());
+    /// let library_error = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+    /// let error = BackendError::unavailable("no connection").with_source(library_error);
+    /// assert_eq!(error.to_string(), "unavailable: no connection");
+    /// assert!(error.source().is_some_and(|source| source.is::<std::io::Error>()));
     /// ```
     #[must_use]
-    pub fn with_cause(mut self, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        if let Self::Unavailable { cause, .. }
-        | Self::OutcomeUnknown { cause, .. }
-        | Self::Rejected { cause, .. } = &mut self
+    pub fn with_source(mut self, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        if let Self::Unavailable { source, .. }
+        | Self::OutcomeUnknown { source, .. }
+        | Self::Rejected { source, .. } = &mut self
         {
-            *cause = Some(Arc::from(error.into()));
+            *source = Some(Cause(Arc::from(error.into())));
         }
         self
     }

@@ -230,6 +230,10 @@ impl fmt::Display for Label {
 pub struct FencingToken(u64);
 
 impl FencingToken {
+    /// No token: what guards show if the backend has no fencing tokens. It is lower than every
+    /// token of a backend.
+    pub const NONE: Self = Self(0);
+
     /// Creates a token from its number, for example from one that is stored with the resource.
     ///
     /// Any number is accepted. A number above [`MAX_FLOOR`](crate::bounds::MAX_FLOOR) is refused if

@@ -32,14 +32,14 @@ mod tokio_runtime;
 pub use backend::{Capabilities, LockBackend, Notification, Notifications};
 pub use client::kind;
 pub use client::{
-    Error, Guard, Handoff, HandoffFailed, Inspection, LockClient, LockClientBuilder, Loss,
-    LossEvent, ManyOutcome, MultiGuard, MultiLock, Mutex, MutexGuard, Outcome, PermitGuard,
-    ReadGuard, ReleaseOutcome, RwLock, Semaphore, TimedOut, Upgrade, WriteGuard,
+    Contention, Error, Guard, Handoff, HandoffFailed, Inspection, LockClient, LockClientBuilder,
+    Loss, LossEvent, MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Outcome,
+    PermitGuard, ReadGuard, ReleaseOutcome, RwLock, Semaphore, Upgrade, WriteGuard,
 };
-pub use error::{BackendError, InvalidInput};
+pub use error::{BackendError, Cause, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};
 pub use reply::{
-    AcquireReply, Acquired, Contention, ConvertReply, EndReason, ForceReply, HolderStatus,
+    AcquireReply, Acquired, Contended, ConvertReply, EndReason, ForceReply, HolderStatus,
     HolderView, InspectReply, PollReply, Queued, Refused, ReleaseReply, RenewReply, WaiterView,
 };
 pub use request::{

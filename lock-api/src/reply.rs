@@ -45,7 +45,7 @@ pub struct Queued {
 
 /// Why an attempt did not get the key: it is held, or others wait for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Contention {
+pub struct Contended {
     /// Time until a lease may end. If a holder releases the key sooner, an earlier attempt succeeds.
     pub retry_after: Duration,
     /// Label of the holder whose lease ends first. `None` if the key has no holder, or more than
@@ -89,7 +89,7 @@ pub enum AcquireReply {
     Queued(Queued),
     /// The key is not free, and the attempt did not ask to wait, or its
     /// [`wait_until`](crate::Wait::wait_until) has passed.
-    Contended(Contention),
+    Contended(Contended),
     /// The attempt was refused.
     Refused(Refused),
 }

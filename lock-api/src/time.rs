@@ -1,5 +1,6 @@
 //! The backend's time, and the stamps of its replies.
 
+use std::fmt;
 use std::time::Duration;
 
 /// A point in time on the backend's clock, in microseconds since the clock's origin.
@@ -83,4 +84,25 @@ pub struct Stamped<T> {
     pub stamp: Stamp,
     /// The reply.
     pub reply: T,
+}
+
+/// Displays a duration with two significant digits below ten units: `2.3 ms`, `12 ms`, `5 s`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rounded(pub(crate) Duration);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.0.as_micros();
+        let (unit, name) = match micros {
+            0..1_000 => (1, "µs"),
+            1_000..1_000_000 => (1_000, "ms"),
+            _ => (1_000_000, "s"),
+        };
+        let tenths = (micros * 10 + unit / 2) / unit;
+        if tenths < 100 && !tenths.is_multiple_of(10) {
+            write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
+        } else {
+            write!(f, "{} {name}", (micros + unit / 2) / unit)
+        }
+    }
 }

@@ -182,7 +182,7 @@ impl<C: Connector> LockBackend for Backend<C> {
             return Err(BackendError::Closed);
         }
         if !self.shared.connector.is_own() {
-            return Err(BackendError::Unsupported { what: "listen" });
+            return Err(BackendError::unsupported("listen"));
         }
         let channel = self.protocol.channel(&session);
         connection::listen(&self.shared, channel, self.closed.subscribe()).await

@@ -49,10 +49,8 @@ fn backend_errors() {
         BackendError::unavailable("connection refused"),
         BackendError::outcome_unknown("no answer within 1s"),
         BackendError::rejected("WRONGPASS invalid username-password pair"),
-        BackendError::ForeignValue {
-            found: "list".into(),
-        },
-        BackendError::Unsupported { what: "convert" },
+        BackendError::foreign_value("list"),
+        BackendError::unsupported("convert"),
         BackendError::Closed,
     ];
     insta::assert_snapshot!(lines(&errors));
@@ -84,7 +82,7 @@ async fn an_inspection() {
     held.release().await.expect("held");
     drop(waiting.await.expect("no panic").expect("granted"));
 
-    let tree = ann.reentrant_rw_lock("tree").expect("a key");
+    let tree = ann.rw_lock("tree").expect("a key").reentrant();
     let nested = [
         tree.read().await.expect("free"),
         tree.read().await.expect("nested"),

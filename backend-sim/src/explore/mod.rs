@@ -289,7 +289,7 @@ impl Exploration {
     ///     });
     ///     let mut guards = Vec::new();
     ///     for attempt in tries {
-    ///         guards.extend(attempt.await.acquired());
+    ///         guards.extend(attempt.await.into_guard());
     ///     }
     ///     assert_eq!(guards.len(), 1);
     /// });

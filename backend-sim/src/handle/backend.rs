@@ -240,7 +240,7 @@ fn unwrap_answer<T>(
     read: fn(Reply) -> Option<T>,
 ) -> Result<Stamped<T>, BackendError> {
     match answer {
-        Answer::Foreign(found) => Err(BackendError::ForeignValue { found }),
+        Answer::Foreign(found) => Err(BackendError::foreign_value(found)),
         Answer::Reply(reply) => Ok(Stamped {
             stamp,
             reply: read(reply).expect("a reply is of its command's kind"),

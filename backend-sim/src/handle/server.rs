@@ -41,7 +41,7 @@ use crate::record::{Data, Entry, Message, ServerEvent, Tail};
 /// let (a, b) = (LockClient::new(server.client("a")), LockClient::new(server.client("b")));
 ///
 /// let guard = a.mutex("job")?.lock().await?;
-/// assert!(b.mutex("job")?.try_lock().await?.acquired().is_none());
+/// assert!(b.mutex("job")?.try_lock().await?.into_guard().is_none());
 /// guard.release().await?;
 /// server.assert_idle();
 /// # Ok(())

@@ -26,7 +26,7 @@ use crate::simulation::{RunReport, Simulation};
 ///         let server = SimServer::new(1);
 ///         let locks = LockClient::new(server.client("a"));
 ///         let guard = locks.mutex("job").unwrap().lock().await.unwrap();
-///         let token = guard.fencing_token().unwrap();
+///         let token = guard.fencing_token();
 ///         (server, token)
 ///     })
 /// });

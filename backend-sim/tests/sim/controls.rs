@@ -256,7 +256,7 @@ async fn foreign_value_is_reported_and_kept() {
         a.release(operation).await.map(drop),
         a.backend.inspect(&key()).await.map(drop),
     ] {
-        assert!(matches!(&found, Err(BackendError::ForeignValue { found }) if found == "hash"));
+        assert!(matches!(&found, Err(BackendError::ForeignValue { found, .. }) if found == "hash"));
     }
     assert_eq!(server.foreign(&key()).as_deref(), Some("hash"));
     server.remove_key(&key());

@@ -66,7 +66,7 @@ async fn each_gets_its_own_outcome(world: &World) -> Verdict {
             Outcome::Acquired(guard) if !is_taken(number) => guards.push(guard),
             other => want!(
                 other,
-                Outcome::Held(_) if is_taken(number),
+                Outcome::Contended(_) if is_taken(number),
                 "S1",
                 "the outcome of {} is that of its own key", name(number)
             ),
@@ -126,7 +126,12 @@ async fn failed_call_harms_no_other(world: &World) -> Verdict {
     }
     for number in (0..20).filter(|number| *number != 7) {
         let other = b.mutex(name(number))?.try_lock().await?;
-        want!(other, Outcome::Held(_), "S1", "the other keys are held");
+        want!(
+            other,
+            Outcome::Contended(_),
+            "S1",
+            "the other keys are held"
+        );
     }
     release_all(&guards).await
 }

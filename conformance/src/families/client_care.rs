@@ -198,10 +198,11 @@ impl LockBackend for Untouchable {
 /// Creates a client that must not do any I/O.
 async fn untouchable(world: &World, capabilities: Capabilities) -> Result<LockClient, Failure> {
     let runtime = world.backend().await?.runtime();
-    Ok(LockClient::new(Untouchable {
+    let builder = LockClient::builder(Untouchable {
         runtime,
         capabilities,
-    }))
+    });
+    Ok(builder.allow_missing_fencing_tokens().build()?)
 }
 
 fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, input: &str) -> Verdict {
@@ -217,9 +218,9 @@ fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, input: &str) -> Verdict
 async fn making_handles_does_no_io(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::full()).await?;
     drop(a.mutex("k")?.lease(Duration::from_secs(1)).fixed_lease());
-    a.reentrant_mutex("k")?;
+    drop(a.mutex("k")?.reentrant());
     drop(a.rw_lock("k")?.policy(Policy::WriterPreference));
-    a.reentrant_rw_lock("k")?;
+    drop(a.rw_lock("k")?.reentrant());
     a.semaphore("k", 5)?;
     // A future that isn't polled does nothing.
     drop(a.mutex("k")?.lock());
@@ -235,7 +236,6 @@ async fn bad_keys(world: &World) -> Verdict {
         ("x".repeat(10_000), "a key of 10 kB"),
     ] {
         invalid(a.mutex(&key), input)?;
-        invalid(a.reentrant_mutex(&key), input)?;
         invalid(a.rw_lock(&key), input)?;
         invalid(a.semaphore(&key, 1), input)?;
         invalid(a.inspect(&key).await, input)?;
@@ -335,14 +335,20 @@ async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
     let results = [
         a.rw_lock("k").map(|_| ()),
         a.semaphore("k", 2).map(|_| ()),
-        a.reentrant_mutex("k").map(|_| ()),
+        a.mutex("k")?.reentrant().lock().await.map(drop),
+        LockClient::builder(Untouchable {
+            runtime: world.backend().await?.runtime(),
+            capabilities: Capabilities::minimal(),
+        })
+        .build()
+        .map(drop),
     ];
     for result in results {
         want!(
             result,
             Err(Error::Unsupported { .. }),
             "trait contract",
-            "creating a handle fails if the backend can't support it"
+            "a lock that the backend can't support is refused before any I/O"
         );
     }
     Ok(())

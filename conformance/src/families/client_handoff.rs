@@ -63,13 +63,13 @@ fn spent<G: std::fmt::Debug>(
 async fn hold_is_adopted_elsewhere(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
-    let token = guard.fencing_token().ok();
+    let token = guard.fencing_token();
     let handoff = guard.into_handoff().await.map_err(Error::from)?;
     world.pass(3).await;
     busy(b.mutex("k")?.try_lock().await, "S1")?;
     let guard = adopted(adopt(&b, copy(&handoff)?).await)?;
     want_eq!(
-        guard.fencing_token().ok(),
+        guard.fencing_token(),
         token,
         "rule 15",
         "the sender and the adopter are in one epoch"
@@ -245,8 +245,7 @@ async fn secret_is_not_shown(world: &World) -> Verdict {
     let a = world.client().await?;
     let handoff = send(world, &a).await?;
     let text = handoff.to_secret_text();
-    let token = handoff.fencing_token().map(|token| token.to_string());
-    let token = token.unwrap_or_default();
+    let token = handoff.fencing_token().to_string();
     let failed = a.adopt::<kind::Read>(handoff).await;
     let shown = match failed {
         Err(failed) => {
@@ -278,7 +277,7 @@ async fn secret_is_not_shown(world: &World) -> Verdict {
 async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
     let (a, proxy) = world.client_on_proxy().await?;
     let guard = if world.capabilities().reentrancy {
-        a.reentrant_mutex("k")?.lock().await?
+        a.mutex("k")?.reentrant().lock().await?
     } else {
         a.mutex("k")?.lock().await?
     };

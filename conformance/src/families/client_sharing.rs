@@ -28,8 +28,8 @@ async fn readers_share_and_writers_do_not(world: &World) -> Verdict {
     let first = of_a.read().await?;
     let second = got(of_b.try_read().await, "S1")?;
     want_eq!(
-        second.fencing_token().ok(),
-        first.fencing_token().ok(),
+        second.fencing_token(),
+        first.fencing_token(),
         "rule 15",
         "overlapping readers share one epoch"
     );
@@ -46,12 +46,12 @@ async fn readers_share_and_writers_do_not(world: &World) -> Verdict {
 async fn downgrade_never_lets_go(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let writer = a.rw_lock("k")?.write().await?;
-    let before = writer.fencing_token().ok();
+    let before = writer.fencing_token();
     let reader = writer.downgrade().await?;
     ensure!(
-        reader.fencing_token().ok() > before,
+        reader.fencing_token() > before,
         "rule 6",
-        reader.fencing_token().ok(),
+        reader.fencing_token(),
         "a downgrade starts the epoch after {before:?}"
     );
     busy(b.rw_lock("k")?.try_write().await, "S1")?;
@@ -63,7 +63,7 @@ async fn downgrade_never_lets_go(world: &World) -> Verdict {
 async fn upgrade_of_the_sole_reader(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let reader = a.rw_lock("k")?.read().await?;
-    let before = reader.fencing_token().ok();
+    let before = reader.fencing_token();
     let writer = want!(
         reader.try_upgrade().await?,
         Upgrade::Upgraded(writer) => writer,
@@ -71,9 +71,9 @@ async fn upgrade_of_the_sole_reader(world: &World) -> Verdict {
         "the only reader can upgrade"
     );
     ensure!(
-        writer.fencing_token().ok() > before,
+        writer.fencing_token() > before,
         "S4",
-        writer.fencing_token().ok(),
+        writer.fencing_token(),
         "an upgrade starts the epoch after {before:?}"
     );
     busy(b.rw_lock("k")?.try_read().await, "S1")?;
@@ -103,7 +103,7 @@ async fn refused_upgrade_keeps_reading(world: &World) -> Verdict {
 
 async fn reentrant_guards_are_counted(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
-    let mutex = a.reentrant_mutex("k")?;
+    let mutex = a.mutex("k")?.reentrant();
     let outer = mutex.lock().await?;
     let inner = got(mutex.try_lock().await, "rule 5")?;
     let third = mutex.clone().lock().await?;
@@ -122,13 +122,13 @@ async fn reentrant_guards_are_counted(world: &World) -> Verdict {
 
 async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
     let a = world.client().await?;
-    let mutex = a.reentrant_mutex("k")?.lease(world.units(100));
+    let mutex = a.mutex("k")?.reentrant().lease(world.units(100));
     let outer = mutex.lock().await?;
     world.pass(3).await;
     let inner = mutex.lock().await?;
     want_eq!(
-        inner.fencing_token().ok(),
-        outer.fencing_token().ok(),
+        inner.fencing_token(),
+        outer.fencing_token(),
         "rule 5",
         "nested guards share one token"
     );
@@ -157,16 +157,16 @@ async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
 
 async fn handles_are_owners(world: &World) -> Verdict {
     let a = world.client().await?;
-    let guard = a.reentrant_mutex("k")?.lock().await?;
+    let guard = a.mutex("k")?.reentrant().lock().await?;
     // Another handle of the same client is another owner.
-    busy(a.reentrant_mutex("k")?.try_lock().await, "rule 5")?;
+    busy(a.mutex("k")?.reentrant().try_lock().await, "rule 5")?;
     busy(a.mutex("k")?.try_lock().await, "rule 5")?;
     released(&guard, "S3").await
 }
 
 async fn writing_over_reading_is_refused(world: &World) -> Verdict {
     let a = world.client().await?;
-    let lock = a.reentrant_rw_lock("k")?;
+    let lock = a.rw_lock("k")?.reentrant();
     let reader = lock.read().await?;
     for result in [
         lock.try_write().await,
@@ -196,9 +196,9 @@ async fn writing_over_reading_is_refused(world: &World) -> Verdict {
 
 async fn nested_writer_downgrades_by_dropping(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
-    let lock = a.reentrant_rw_lock("k")?;
+    let lock = a.rw_lock("k")?.reentrant();
     let writer = lock.write().await?;
-    let before = writer.fencing_token().ok();
+    let before = writer.fencing_token();
     let reader = lock.read().await?;
     busy(b.rw_lock("k")?.try_read().await, "S1")?;
     want!(
@@ -208,15 +208,15 @@ async fn nested_writer_downgrades_by_dropping(world: &World) -> Verdict {
         "a read hold"
     );
     ensure!(
-        reader.is_valid() && reader.fencing_token().ok() > before,
+        reader.is_valid() && reader.fencing_token() > before,
         "rule 6",
         reader,
         "the read guard stays valid, with the token of the epoch after {before:?}"
     );
     let other = got(b.rw_lock("k")?.try_read().await, "rule 6")?;
     want_eq!(
-        other.fencing_token().ok(),
-        reader.fencing_token().ok(),
+        other.fencing_token(),
+        reader.fencing_token(),
         "rule 15",
         "other readers can acquire the lock"
     );
@@ -277,7 +277,7 @@ async fn store_fences_a_sleeper(world: &World) -> Verdict {
     let mutex = a.mutex("k")?.lease(world.units(5)).fixed_lease();
     let sleeper = mutex.lock().await?;
     ensure!(
-        write(sleeper.fencing_token().ok()),
+        write(sleeper.fencing_token()),
         "S5",
         sleeper,
         "a valid holder is not refused"
@@ -285,12 +285,12 @@ async fn store_fences_a_sleeper(world: &World) -> Verdict {
     world.pass(6).await;
     let next = b.mutex("k")?.lock().await?;
     ensure!(
-        write(next.fencing_token().ok()),
+        write(next.fencing_token()),
         "S5",
         next,
         "the next holder is not refused"
     );
-    let late = write(sleeper.fencing_token().ok());
+    let late = write(sleeper.fencing_token());
     ensure!(
         !late,
         "S5",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::Reference;
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Capabilities, Contention, EndReason,
+    Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Capabilities, Contended, EndReason,
     FencingToken, Key, LockBackend, Operation, Refused, Release, ReleaseReply, Renew, RenewReply,
     Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
@@ -61,7 +61,7 @@ fn acquire(lock: &mut Lock, request: &Acquire, now: ServerTime) -> AcquireReply 
         }
         lock.see(operation);
         if let Some((_, end)) = lock.holder.filter(|(_, end)| *end > now) {
-            return AcquireReply::Contended(Contention {
+            return AcquireReply::Contended(Contended {
                 retry_after: end.saturating_since(now),
                 holder: None,
             });

@@ -162,9 +162,7 @@ impl Server {
         let stamp = self.stamp();
         let mut inner = self.lock();
         if inner.foreign.contains(key) {
-            return Err(BackendError::ForeignValue {
-                found: "something else".into(),
-            });
+            return Err(BackendError::foreign_value("something else"));
         }
         let Inner {
             keys, listeners, ..

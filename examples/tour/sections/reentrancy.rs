@@ -9,7 +9,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:tree";
 
-    let mutex = ann.locks.reentrant_mutex(key)?;
+    let mutex = ann.locks.mutex(key)?.reentrant();
     let outer = mutex.lock().await?;
     let middle = mutex.lock().await?;
     let inner = mutex.lock().await?;
@@ -17,14 +17,14 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
         &ann,
         "locks the tree three times, through one reentrant handle",
     )?;
-    let token = outer.fencing_token()?;
+    let token = outer.fencing_token();
     tour.check(
-        token == middle.fencing_token()? && token == inner.fencing_token()?,
+        token == middle.fencing_token() && token == inner.fencing_token(),
         "nested holds share one token, so a holder does not fence itself off",
     )?;
     let other_owner = ann.locks.mutex(key)?.try_lock().await?;
     tour.check(
-        matches!(other_owner, Outcome::Held(_)),
+        matches!(other_owner, Outcome::Contended(_)),
         "another handle in the same process is another owner",
     )?;
 
@@ -34,12 +34,12 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
         let released = guard.release().await?;
         tour.check(
             released == ReleaseOutcome::Released { holds_left: left }
-                && matches!(bobs_mutex.try_lock().await?, Outcome::Held(_)),
+                && matches!(bobs_mutex.try_lock().await?, Outcome::Contended(_)),
             format_args!("holds left: {left}; bob cannot lock it"),
         )?;
     }
     let released = middle.release().await?;
-    let bobs = bobs_mutex.try_lock().await?.acquired();
+    let bobs = bobs_mutex.try_lock().await?.into_guard();
     tour.check(
         released == ReleaseOutcome::Released { holds_left: 0 } && bobs.is_some(),
         "holds left: 0; bob can lock it",

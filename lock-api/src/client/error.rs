@@ -1,21 +1,17 @@
-//! Errors, outcomes and losses: the results of a user's calls.
+//! Errors and losses.
 
-use std::error::Error as StdError;
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::error::{BackendError, InvalidInput};
+use crate::error::{BackendError, Cause, InvalidInput};
 use crate::id::Key;
-use crate::reply::{Contention, EndReason, Refused};
+use crate::reply::{EndReason, Refused};
 use crate::request::{Kind, LockSpec};
-
-/// The error of a client library.
-type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// Why a call failed. Each variant says what to do next.
 ///
 /// Contention is not an error. If another owner holds the lock, or the time to wait runs out, you
-/// get an [`Outcome`].
+/// get an [`Outcome`](crate::Outcome).
+///
+/// The message does not contain the error of the client library. That is the
+/// [`source`](std::error::Error::source), which error reports print.
 ///
 /// # Examples
 /// ```no_run
@@ -33,48 +29,43 @@ type Cause = Arc<dyn StdError + Send + Sync>;
 #[non_exhaustive]
 pub enum Error {
     /// The input is outside its limits. Nothing was sent. Fix the caller.
-    #[error("invalid input: {0}")]
-    InvalidInput(InvalidInput),
+    #[error(transparent)]
+    InvalidInput(#[from] InvalidInput),
     /// The server could not be reached, and nothing changed. Try again later.
     #[error("the lock service is unavailable: {reason}")]
+    #[non_exhaustive]
     Unavailable {
         /// What happened.
         reason: String,
-        /// The client library's error, for programs that downcast it.
-        ///
-        /// `reason` already contains its message. It isn't the [`source`](StdError::source),
-        /// because error reports would then print the message twice.
-        cause: Option<Cause>,
+        /// The client library's error. `reason` does not repeat it.
+        source: Option<Cause>,
     },
     /// The server did not answer, so the call may or may not have taken effect. Try again later.
     ///
     /// The client releases in the background what the call may have left on the server. If that
     /// fails, it expires with its lease.
     #[error("the lock service did not answer; the outcome is unknown: {reason}")]
+    #[non_exhaustive]
     OutcomeUnknown {
         /// What happened.
         reason: String,
-        /// The client library's error, for programs that downcast it.
-        ///
-        /// `reason` already contains its message. It isn't the [`source`](StdError::source),
-        /// because error reports would then print the message twice.
-        cause: Option<Cause>,
+        /// The client library's error. `reason` does not repeat it.
+        source: Option<Cause>,
     },
     /// The server rejected the request, and would reject it again. Fix the configuration of the
     /// server or the client.
     #[error("the lock service rejected the request: {reason}")]
+    #[non_exhaustive]
     Rejected {
         /// What the server said.
         reason: String,
-        /// The client library's error, for programs that downcast it.
-        ///
-        /// `reason` already contains its message. It isn't the [`source`](StdError::source),
-        /// because error reports would then print the message twice.
-        cause: Option<Cause>,
+        /// The client library's error. `reason` does not repeat it.
+        source: Option<Cause>,
     },
     /// The state of the key does not allow the request, and waiting would not help. The reason
     /// says what to change.
     #[error("key {key:?}: the request was refused: {}", refusal(asked, reason))]
+    #[non_exhaustive]
     Refused {
         /// The key.
         key: Key,
@@ -86,6 +77,7 @@ pub enum Error {
     /// The key holds a value that is not a lock of this library, or a lock in an unknown format.
     /// It was not changed. Use another key or another prefix.
     #[error("key {key:?} holds a foreign value ({found}); it was not changed")]
+    #[non_exhaustive]
     ForeignValue {
         /// The key.
         key: Key,
@@ -95,6 +87,7 @@ pub enum Error {
     /// The backend does not support the operation, as its
     /// [`Capabilities`](crate::Capabilities) say, or this kind of guard does not.
     #[error("not supported: {what}")]
+    #[non_exhaustive]
     Unsupported {
         /// The operation or feature.
         what: &'static str,
@@ -104,6 +97,7 @@ pub enum Error {
     Closed,
     /// The guard was already released. Take the lock again.
     #[error("key {key:?}: the guard was already released")]
+    #[non_exhaustive]
     Released {
         /// The key.
         key: Key,
@@ -111,6 +105,7 @@ pub enum Error {
     /// The lock was lost. Stop the work that it protected. If the protected resource checks
     /// fencing tokens, it refuses a late write.
     #[error("key {key:?}: the lock was lost: {reason}")]
+    #[non_exhaustive]
     Lost {
         /// The key.
         key: Key,
@@ -123,6 +118,7 @@ pub enum Error {
         "key {key:?}: the hand-off can no longer be adopted: {}",
         hold_ended(reason)
     )]
+    #[non_exhaustive]
     HandoffSpent {
         /// The key.
         key: Key,
@@ -131,21 +127,32 @@ pub enum Error {
     },
 }
 
-/// The error of a backend without fencing tokens.
-pub(crate) const NO_TOKENS: Error = Error::Unsupported {
-    what: "fencing tokens",
-};
-
 impl Error {
+    pub(crate) fn unavailable(reason: impl Into<String>) -> Self {
+        Self::Unavailable {
+            reason: reason.into(),
+            source: None,
+        }
+    }
+
+    pub(crate) fn outcome_unknown(reason: impl Into<String>) -> Self {
+        Self::OutcomeUnknown {
+            reason: reason.into(),
+            source: None,
+        }
+    }
+
     /// Returns the key that the error is about, if it is about a single key.
     ///
     /// # Examples
-    /// ```
-    /// # use leasehold_api::{Error, Key};
-    /// let key = Key::new("invoice:42")?;
-    /// assert_eq!(Error::Released { key: key.clone() }.key(), Some(&key));
-    /// assert_eq!(Error::Closed.key(), None);
-    /// # Ok::<(), Error>(())
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// if let Err(error) = locks.multi().mutexes(["a", "b"])?.lock().await {
+    ///     println!("{error}; about {:?}", error.key());
+    /// }
+    /// # Ok(())
+    /// # }
     /// ```
     pub const fn key(&self) -> Option<&Key> {
         match self {
@@ -161,21 +168,18 @@ impl Error {
     /// Returns `true` if the same call may succeed later without any change.
     ///
     /// # Examples
-    /// ```
-    /// # use leasehold_api::Error;
-    /// let outage = Error::Unavailable { reason: "connection refused".into(), cause: None };
-    /// assert!(outage.is_transient());
-    /// assert!(!Error::Closed.is_transient());
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// match locks.inspect("invoice:42").await {
+    ///     Err(error) if error.is_transient() => println!("try again later: {error}"),
+    ///     inspection => println!("{}", inspection?),
+    /// }
+    /// # Ok(())
+    /// # }
     /// ```
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
-    }
-}
-
-// `InvalidInput` isn't the `source`, because reports would then print its message twice.
-impl From<InvalidInput> for Error {
-    fn from(error: InvalidInput) -> Self {
-        Self::InvalidInput(error)
     }
 }
 
@@ -183,9 +187,9 @@ impl BackendError {
     /// Converts the error of a call about `key` into the error that the user gets.
     pub(crate) fn on(self, key: &Key) -> Error {
         match self {
-            Self::Unavailable { reason, cause } => Error::Unavailable { reason, cause },
-            Self::OutcomeUnknown { reason, cause } => Error::OutcomeUnknown { reason, cause },
-            Self::Rejected { reason, cause } => Error::Rejected { reason, cause },
+            Self::Unavailable { reason, source } => Error::Unavailable { reason, source },
+            Self::OutcomeUnknown { reason, source } => Error::OutcomeUnknown { reason, source },
+            Self::Rejected { reason, source } => Error::Rejected { reason, source },
             Self::ForeignValue { found } => Error::ForeignValue {
                 key: key.clone(),
                 found,
@@ -297,134 +301,12 @@ impl From<EndReason> for Loss {
     }
 }
 
-/// The result of an attempt to take a lock, if the attempt may end without it.
-///
-/// # Examples
-/// ```no_run
-/// # use leasehold_api::{Error, LockClient, Outcome};
-/// # use std::time::Duration;
-/// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// match locks.mutex("invoice:42")?.try_lock_for(Duration::from_secs(5)).await? {
-///     Outcome::Acquired(guard) => println!("acquired: {}", guard.key()),
-///     Outcome::Held(contention) => println!("held by {:?}", contention.holder),
-///     Outcome::TimedOut(timed_out) => println!("gave up after {:?}", timed_out.waited),
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-#[must_use = "an outcome may carry a guard, and a dropped guard releases its lock"]
-pub enum Outcome<G> {
-    /// You have the lock.
-    Acquired(G),
-    /// Another owner has the lock, or others wait for it. Only the `try_…` methods return this.
-    Held(Contention),
-    /// The time to wait ran out. Only the `try_…_for` methods return this.
-    TimedOut(TimedOut),
-}
-
-/// Details of a wait that timed out.
-///
-/// # Examples
-/// ```no_run
-/// # use leasehold_api::{Error, LockClient, Outcome};
-/// # use std::time::Duration;
-/// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let report = locks.mutex("report")?;
-/// if let Outcome::TimedOut(timed_out) = report.try_lock_for(Duration::from_secs(5)).await? {
-///     println!("waited {:?}, {:?} waiters ahead", timed_out.waited, timed_out.ahead);
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct TimedOut {
-    /// How long the call took.
-    pub waited: Duration,
-    /// An upper bound on the waiters ahead of this one, from the last reply of the server. `None`
-    /// if this one was not in the queue.
-    pub ahead: Option<u32>,
-}
-
-impl<G> Outcome<G> {
-    /// Returns the guard, or `None` if you don't have the lock.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// if let Some(guard) = locks.mutex("invoice:42")?.try_lock().await?.acquired() {
-    ///     guard.release().await?;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn acquired(self) -> Option<G> {
-        match self {
-            Self::Acquired(guard) => Some(guard),
-            Self::Held(_) | Self::TimedOut(_) => None,
-        }
-    }
-
-    /// Returns `true` if you have the lock.
-    ///
-    /// # Examples
-    /// ```
-    /// # use leasehold_api::Outcome;
-    /// assert!(Outcome::Acquired("a guard").is_acquired());
-    /// ```
-    pub const fn is_acquired(&self) -> bool {
-        matches!(self, Self::Acquired(_))
-    }
-
-    /// Applies `f` to the guard, and leaves the other outcomes as they are.
-    ///
-    /// # Examples
-    /// ```
-    /// # use leasehold_api::Outcome;
-    /// let length = Outcome::Acquired("guard").map(str::len);
-    /// assert_eq!(length.acquired(), Some(5));
-    /// ```
-    pub fn map<H>(self, f: impl FnOnce(G) -> H) -> Outcome<H> {
-        match self {
-            Self::Acquired(guard) => Outcome::Acquired(f(guard)),
-            Self::Held(contention) => Outcome::Held(contention),
-            Self::TimedOut(timed_out) => Outcome::TimedOut(timed_out),
-        }
-    }
-}
-
-/// The result of releasing a guard.
-///
-/// # Examples
-/// ```no_run
-/// # use leasehold_api::{Error, LockClient, ReleaseOutcome};
-/// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// match guard.release().await? {
-///     ReleaseOutcome::Released { .. } => println!("released"),
-///     ReleaseOutcome::NotHeld(reason) => println!("the lock was already gone: {reason:?}"),
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReleaseOutcome {
-    /// The hold was released.
-    Released {
-        /// Holds of the same owner that are left on the key. It is 0 unless the handle is
-        /// reentrant.
-        holds_left: u32,
-    },
-    /// The server no longer had the hold, and another owner may have the lock by now. Work after
-    /// the loss was not protected.
-    NotHeld(EndReason),
-}
-
 #[cfg(test)]
 mod tests {
+    use std::error::Error as StdError;
+
     use super::*;
+    use crate::error::Chain;
 
     #[test]
     fn messages_say_what_happened() {
@@ -435,9 +317,8 @@ mod tests {
             reason,
         };
         let lost = |reason| Error::Lost { key: key(), reason };
-        let foreign = BackendError::ForeignValue {
-            found: "list".into(),
-        };
+        let foreign = BackendError::foreign_value("list");
+        let library_error = || std::io::Error::other("the library's error");
         let errors = [
             Error::InvalidInput(InvalidInput::KeyLength { bytes: 0 }),
             BackendError::unavailable("connection refused").on(&key()),
@@ -470,11 +351,33 @@ mod tests {
             },
             Error::InvalidInput(InvalidInput::KeyCount { asked: 65 }),
             Error::InvalidInput(InvalidInput::RepeatedKey { key: key() }),
+            BackendError::unavailable("connecting to 10.0.0.7:6379 failed")
+                .with_source(library_error())
+                .on(&key()),
+            BackendError::rejected("the server answered with NOAUTH")
+                .with_source(library_error())
+                .with_context("connecting to 10.0.0.7:6379")
+                .on(&key()),
         ];
-        // No error has a source, so a report of the whole chain prints each message once.
-        assert!(errors.iter().all(|error| error.source().is_none()));
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let lines: Vec<String> = errors
+            .iter()
+            .map(|error| Chain(error).to_string())
+            .collect();
         insta::assert_snapshot!(lines.join("\n"));
+    }
+
+    #[test]
+    fn source_is_the_error_of_the_library() {
+        let key = Key::new("k").expect("valid");
+        let library_error = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        let backend_error = BackendError::outcome_unknown("lost").with_source(library_error);
+        let user_error = backend_error.clone().on(&key);
+        for error in [&backend_error as &dyn StdError, &user_error] {
+            let source = error.source().expect("a source");
+            let source = source.downcast_ref::<std::io::Error>();
+            let kind = source.map(std::io::Error::kind);
+            assert_eq!(kind, Some(std::io::ErrorKind::BrokenPipe), "{error}");
+        }
     }
 
     #[test]

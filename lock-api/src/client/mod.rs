@@ -11,7 +11,8 @@
 //! - `core`: state that a client's handles, guards and tasks share; it makes all backend calls
 //! - `telemetry`: events, metrics and the loss hook
 //! - `state`: holders, schedules, inboxes, the clock and settings
-//! - `error`: errors, outcomes and losses
+//! - `outcome`: a guard or why there is none
+//! - `error`: errors and losses
 
 mod acquire;
 mod core;
@@ -22,21 +23,23 @@ mod handoff;
 mod hold;
 #[cfg(all(test, leasehold_loom))]
 mod loom_models;
+mod outcome;
 mod state;
 mod task;
 mod telemetry;
 
-pub use error::{Error, Loss, Outcome, ReleaseOutcome, TimedOut};
+pub use error::{Error, Loss};
 pub use guard::convert::Upgrade;
-pub use guard::multi::MultiGuard;
+pub use guard::multi::{MultiGuard, MultiReleaseError};
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
 pub use handle::client::{LockClient, LockClientBuilder};
 pub use handle::inspection::Inspection;
-pub use handle::multi::{ManyOutcome, MultiLock};
+pub use handle::multi::MultiLock;
 pub use handle::mutex::Mutex;
 pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
 pub use handoff::text::{Handoff, HandoffFailed};
+pub use outcome::{Contention, Outcome, ReleaseOutcome};
 pub use state::loss::LossEvent;
 
 /// Kinds of guard, the type parameters of [`Guard`].

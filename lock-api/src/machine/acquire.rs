@@ -4,7 +4,7 @@ use crate::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD, SCAN_FREELY};
 use crate::id::{FencingToken, Operation};
 use crate::machine::state::{Grant, Hold, State, Waiter, is_expired};
 use crate::machine::{Env, Message};
-use crate::reply::{AcquireReply, Contention, PollReply, Refused};
+use crate::reply::{AcquireReply, Contended, PollReply, Refused};
 use crate::request::{Acquire, Mode, Policy, Poll, Wait};
 use crate::time::ServerTime;
 
@@ -208,11 +208,11 @@ impl State {
     }
 
     /// The reply for a key that is not free. The search for the first end is bounded like a scan.
-    fn contention(&self, now: ServerTime) -> Contention {
+    fn contention(&self, now: ServerTime) -> Contended {
         let few = self.holders.len() <= SCAN_FREELY;
         let candidates = self.holders.values().filter(|_| few);
         let first = candidates.min_by_key(|holder| holder.end);
-        Contention {
+        Contended {
             retry_after: self.retry_after(now),
             holder: first.map(|holder| holder.label.clone()),
         }

@@ -79,9 +79,9 @@ mod planted {
         ReleaseCountsItself = "release-counts-the-hold-that-it-released", "rule 2";
         /// An acquire that asks to wait is answered `Contended`.
         WaiterTurnedDown = "waiter-is-turned-down", "rule 2";
-        /// `Contention::retry_after` is the time to the last expiry of a holder, not the first.
+        /// `Contended::retry_after` is the time to the last expiry of a holder, not the first.
         HeldForTheLongest = "held-key-changes-with-its-last-holder", "rule 3";
-        /// `Contention::holder` is the holder that expires last, not first.
+        /// `Contended::holder` is the holder that expires last, not first.
         HeldByTheLast = "held-key-names-who-ends-last", "rule 2";
         /// The first waiters poll after the poll interval, even if a holder expires sooner.
         HeadIgnoresExpiry = "first-in-line-comes-back-after-an-expiry", "rule 3";

@@ -57,9 +57,7 @@ async fn keys_are_checked_by_the_handle() {
     for key in ["", &"x".repeat(257), &"é".repeat(129)] {
         let bytes = key.len();
         assert_eq!(invalid(locks.mutex(key)), InvalidInput::KeyLength { bytes });
-        invalid(locks.reentrant_mutex(key));
         invalid(locks.rw_lock(key));
-        invalid(locks.reentrant_rw_lock(key));
         invalid(locks.semaphore(key, 1));
         invalid(locks.inspect(key).await);
         invalid(
@@ -158,7 +156,7 @@ async fn public_types_are_sync_and_futures_are_send() {
     let (locks, _) = client(&server, "a");
     shared(&locks);
     let mutex = locks.mutex("m").expect("valid");
-    let rw = locks.reentrant_rw_lock("r").expect("valid");
+    let rw = locks.rw_lock("r").expect("valid").reentrant();
     let semaphore = locks.semaphore("s", 1).expect("valid");
     shared(&mutex);
     shared(&rw);

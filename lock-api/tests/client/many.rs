@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::bounds::MAX_KEYS_AT_ONCE;
 use leasehold_api::{
-    Error, ForceMode, InvalidInput, LockClient, Loss, ManyOutcome, MultiGuard, MultiLock, Policy,
+    Error, ForceMode, InvalidInput, LockClient, Loss, MultiGuard, MultiLock, Outcome, Policy,
     Refused, ReleaseOutcome,
 };
 use leasehold_sim::{Call, Content, Fault, Latency, SimOptions, SimServer};
@@ -48,38 +48,56 @@ async fn keys_are_acquired_in_order_and_released_in_one_batch() {
     drop(held(
         b.semaphore("d", 4).expect("valid").try_acquire(3).await,
     ));
-    let tokens: Vec<_> = guard
-        .fencing_tokens()
-        .expect("tokens")
-        .into_iter()
-        .map(|(_, token)| token)
-        .collect();
+    let tokens: Vec<_> = guard.fencing_tokens().map(|(_, token)| token).collect();
     assert_eq!(guard.fencing_token("c").expect("tokens"), tokens[2]);
-    let not_held = guard.fencing_token("e");
-    assert!(
-        matches!(not_held, Err(Error::InvalidInput(_))),
-        "{not_held:?}"
-    );
+    assert_eq!(guard.fencing_token("e"), None);
     server.advance(secs(100)).await;
     assert!(guard.is_valid(), "renewed in the background");
 
     let before = releases_sent(&server);
-    let report = guard.release().await;
+    let report = guard.release().await.expect("answered");
     assert_eq!(releases_sent(&server) - before, 1, "one batch");
     for ((key, release), expected) in report.iter().zip(order) {
         assert_eq!(key.as_str(), expected);
         assert!(matches!(
             release,
-            Ok(ReleaseOutcome::Released { holds_left: 0 })
+            ReleaseOutcome::Released { holds_left: 0 }
         ));
     }
     assert_eq!(
-        guard.release().await.len(),
+        guard.release().await.expect("answered").len(),
         4,
         "a second release returns the same report"
     );
     assert!(matches!(guard.renew().await, Err(Error::Released { .. })));
     assert_free(&b, &["a", "b", "c", "d"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_release_names_the_keys() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = lock_all(&mutexes(&a, &["a", "b"])).await;
+    network.isolate();
+    let failed = guard.release().await.expect_err("no answer");
+    let keys: Vec<_> = failed
+        .failed()
+        .iter()
+        .map(|(key, _)| key.as_str())
+        .collect();
+    assert_eq!(keys, ["a", "b"]);
+    assert!(failed.released().is_empty(), "{failed:?}");
+    assert_eq!(
+        failed.to_string(),
+        "2 of 2 keys were not released, first \"a\""
+    );
+    let source = std::error::Error::source(&failed).expect("the first error");
+    let (_, first) = &failed.failed()[0];
+    assert_eq!(source.to_string(), first.to_string());
+    assert!(Error::from(failed).is_transient());
+    network.rejoin();
+    let released = guard.release().await.expect("answered");
+    assert_eq!(released.len(), 2);
 }
 
 /// The number of release calls.
@@ -143,8 +161,8 @@ async fn try_names_the_held_key_and_keeps_nothing() {
     let _guard = b.mutex("m").expect("valid").lock().await.expect("free");
     let began = server.elapsed();
     match mutexes(&a, &["a", "m", "z"]).try_lock().await {
-        Ok(ManyOutcome::Held { key, held }) => {
-            assert_eq!(key.as_str(), "m");
+        Ok(Outcome::Contended(held)) => {
+            assert_eq!(held.key.as_str(), "m");
             assert_eq!(held.holder.expect("a label").as_str(), "b");
         }
         other => panic!("{other:?}"),
@@ -168,8 +186,10 @@ async fn one_deadline_applies_to_all_keys() {
     let many = mutexes(&a, &["a", "b"]);
     let (outcome, ()) = tokio::join!(many.try_lock_for(secs(3)), releases);
     match outcome {
-        Ok(ManyOutcome::TimedOut { key, timed_out }) => {
-            assert_eq!(key.as_str(), "b");
+        Ok(Outcome::Contended(timed_out)) => {
+            assert_eq!(timed_out.key.as_str(), "b");
+            assert_eq!(timed_out.ahead, Some(0));
+            assert!(timed_out.retry_after < secs(1), "{timed_out:?}");
             assert_eq!(timed_out.waited, secs(3));
         }
         other => panic!("{other:?}"),
@@ -179,7 +199,7 @@ async fn one_deadline_applies_to_all_keys() {
     let view = b.inspect("b").await.expect("answered");
     assert_eq!(view.waiter_count(), 0, "{view}");
     let none = many.try_lock_for(Duration::ZERO).await;
-    assert!(matches!(none, Ok(ManyOutcome::TimedOut { key, .. }) if key.as_str() == "b"));
+    assert!(matches!(none, Ok(Outcome::Contended(none)) if none.key.as_str() == "b"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,14 +253,14 @@ async fn loss_during_the_wait_starts_over() {
         assert_free(&b, &["b"]).await;
         let view = b.inspect("c").await.expect("answered");
         assert_eq!(view.waiter_count(), 0, "the waiter is gone: {view}");
-        let stolen = thief.fencing_token().expect("tokens");
+        let stolen = thief.fencing_token();
         thief.release().await.expect("answered");
         server.advance(secs(1)).await;
         last.release().await.expect("answered");
         stolen
     };
     let (outcome, stolen) = tokio::join!(many.try_lock_for(secs(100)), meanwhile);
-    let guard = outcome.expect("answered").acquired().expect("all keys");
+    let guard = outcome.expect("answered").into_guard().expect("all keys");
     assert!(guard.is_valid());
     assert!(guard.fencing_token("a").expect("tokens") > stolen);
 }
@@ -270,6 +290,8 @@ async fn loss_of_one_key_loses_the_guard() {
         "key \"b\": the lock was lost: it was released by force"
     );
     assert!(!guard.is_valid());
+    let (key, loss) = guard.loss().expect("lost");
+    assert_eq!((key.as_str(), loss), ("b", Loss::Forced));
     assert_eq!(guard.valid_for(), Duration::ZERO);
     assert!(matches!(guard.renew().await, Err(Error::Lost { .. })));
     server.advance(secs(60)).await;

@@ -1,6 +1,10 @@
 //! Calls without a reply: each operation takes effect once, and each call ends by its deadline.
 
-use leasehold_api::{Error, LockClient, Outcome, ReleaseOutcome, Upgrade};
+use std::panic::AssertUnwindSafe;
+
+use leasehold_api::{
+    Error, FencingToken, LockClient, MutexGuard, Outcome, ReleaseOutcome, Upgrade,
+};
 use leasehold_sim::{Call, Data, Fault};
 
 use crate::support::{client, contended, held, ms, secs, server, timed_out};
@@ -11,7 +15,7 @@ async fn acquire_with_a_lost_reply_holds_once() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let mutex = a.reentrant_mutex("k").expect("valid");
+    let mutex = a.mutex("k").expect("valid").reentrant();
     network.inject_into(Call::Acquire, Fault::LoseReply);
     let guard = mutex.lock().await.expect("free");
     assert_eq!(
@@ -25,7 +29,7 @@ async fn acquire_with_a_lost_reply_holds_once() {
 async fn duplicate_operation_takes_effect_once() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.reentrant_mutex("k").expect("valid");
+    let mutex = a.mutex("k").expect("valid").reentrant();
     network.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
     let guard = mutex.lock().await.expect("free");
     server.advance(ms(200)).await;
@@ -117,7 +121,7 @@ async fn contended_wait_times_out_with_a_value() {
         let took = server.elapsed() - begun;
         // A limit shorter than a round trip leaves no time for a reply.
         if wait.is_zero() || wait >= ms(50) {
-            timed_out(&outcome);
+            timed_out(&outcome, wait);
         }
         assert!(took <= wait.max(ms(10)), "{wait:?} took {took:?}");
     }
@@ -151,21 +155,18 @@ async fn conversions_survive_a_lost_reply() {
     let (b, _) = client(&server, "b");
     let reader = a.rw_lock("k").expect("valid").read().await.expect("free");
     network.inject_into(Call::Convert, Fault::LoseReply);
-    let before = reader.fencing_token().expect("tokens");
+    let before = reader.fencing_token();
     let Upgrade::Upgraded(writer) = reader.try_upgrade().await.expect("answered") else {
         panic!("not upgraded");
     };
-    assert!(writer.fencing_token().expect("tokens") > before);
+    assert!(writer.fencing_token() > before);
     contended(&b.rw_lock("k").expect("valid").try_read().await);
-    let before = writer.fencing_token().expect("tokens");
+    let before = writer.fencing_token();
     network.inject_into(Call::Convert, Fault::LoseReply);
     let reader = writer.downgrade().await.expect("answered");
-    assert!(reader.fencing_token().expect("tokens") > before);
+    assert!(reader.fencing_token() > before);
     let joined = held(b.rw_lock("k").expect("valid").try_read().await);
-    assert_eq!(
-        joined.fencing_token().expect("tokens"),
-        reader.fencing_token().expect("tokens")
-    );
+    assert_eq!(joined.fencing_token(), reader.fencing_token());
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,8 +191,16 @@ async fn backend_without_a_queue_is_retried() {
     let (b, _) = client(&server, "b");
     let guard = b.mutex("k").expect("valid").lock().await.expect("free");
     let mutex = a.mutex("k").expect("valid");
-    assert!(matches!(mutex.try_lock().await, Ok(Outcome::Held(_))));
-    timed_out(&mutex.try_lock_for(ms(700)).await);
+    assert!(matches!(mutex.try_lock().await, Ok(Outcome::Contended(_))));
+    let Ok(Outcome::Contended(late)) = mutex.try_lock_for(ms(700)).await else {
+        panic!("{}", server.timeline());
+    };
+    assert!(late.waited >= ms(700), "{late:?}");
+    assert_eq!(late.holder.as_ref().map(|label| label.as_str()), Some("b"));
+    assert_eq!(late.ahead, None);
+    // It counts from the end of the call, not from the last reply.
+    let lease_left = secs(30) - server.elapsed();
+    assert!(late.retry_after.abs_diff(lease_left) < ms(10), "{late:?}");
     let acquires_sent = || {
         let log = server.log();
         let acquires = log
@@ -215,17 +224,53 @@ async fn missing_capability_is_reported_before_any_call() {
     let server = server();
     let mut backend = Wrapped::new(server.client("a"));
     backend.capabilities = leasehold_api::Capabilities::minimal();
-    let locks = LockClient::new(backend);
-    assert!(locks.mutex("k").is_ok());
+    let builder = LockClient::builder(backend).allow_missing_fencing_tokens();
+    let locks = builder.build().expect("valid");
+    let mutex = locks.mutex("k").expect("supported");
     assert!(matches!(locks.rw_lock("k"), Err(Error::Unsupported { .. })));
     assert!(matches!(
         locks.semaphore("k", 1),
         Err(Error::Unsupported { .. })
     ));
     assert!(matches!(
-        locks.reentrant_mutex("k"),
+        mutex.reentrant().lock().await,
         Err(Error::Unsupported { .. })
     ));
+    assert!(server.messages().is_empty(), "{}", server.timeline());
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_fencing_tokens_must_be_allowed() {
+    let server = server();
+    let backend = || {
+        let mut backend = Wrapped::new(server.client("a"));
+        backend.capabilities.fencing_tokens = false;
+        backend
+    };
+    let refused = LockClient::builder(backend()).build();
+    let message = refused.expect_err("no tokens").to_string();
+    assert!(message.contains("fencing tokens"), "{message}");
+    assert!(
+        message.contains("allow_missing_fencing_tokens"),
+        "{message}"
+    );
+    let new = std::panic::catch_unwind(AssertUnwindSafe(|| LockClient::new(backend())));
+    let panic = new.expect_err("no tokens");
+    let panic = panic.downcast_ref::<String>().expect("a message");
+    assert!(panic.contains(&message), "{panic}");
+    assert!(server.messages().is_empty(), "{}", server.timeline());
+
+    let builder = LockClient::builder(backend()).allow_missing_fencing_tokens();
+    let locks = builder.build().expect("valid");
+    let mutex = locks.mutex("k").expect("valid");
+    let guard = mutex.lock().await.expect("free");
+    assert_eq!(guard.fencing_token(), FencingToken::NONE);
+    let handoff = guard.into_handoff().await.expect("handed off");
+    assert_eq!(handoff.fencing_token(), FencingToken::NONE);
+    let guard: MutexGuard = locks.adopt(handoff).await.expect("adopted");
+    guard.release().await.expect("answered");
+    let all = locks.lock_all(["k"]).await.expect("free");
+    assert_eq!(all.fencing_token("k"), Some(FencingToken::NONE));
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,10 +291,7 @@ async fn upgrade_without_a_reply_is_recognised_after_renewals() {
     };
     let shown = b.inspect("k").await.expect("answered");
     assert!(shown.is_write_locked());
-    assert_eq!(
-        shown.held_tokens(),
-        [guard.fencing_token().expect("tokens")]
-    );
+    assert_eq!(shown.held_tokens(), [guard.fencing_token()]);
     guard.release().await.expect("answered");
     let _next = waiting.await.expect("no panic").expect("granted");
 }
@@ -259,22 +301,16 @@ async fn nested_downgrade_without_a_reply_converts_its_hold() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a.reentrant_rw_lock("k").expect("valid");
+    let rw = a.rw_lock("k").expect("valid").reentrant();
     let outer = rw.write().await.expect("free");
     let inner = rw.write().await.expect("nested");
     network.inject_into(Call::Convert, Fault::LoseReply);
     let inner = inner.downgrade().await.expect("answered");
     contended(&b.rw_lock("k").expect("valid").try_read().await);
-    assert_eq!(
-        outer.fencing_token().expect("tokens"),
-        inner.fencing_token().expect("tokens")
-    );
+    assert_eq!(outer.fencing_token(), inner.fencing_token());
     outer.release().await.expect("answered");
     let other_reader = held(b.rw_lock("k").expect("valid").try_read().await);
-    assert_eq!(
-        other_reader.fencing_token().expect("tokens"),
-        inner.fencing_token().expect("tokens")
-    );
+    assert_eq!(other_reader.fencing_token(), inner.fencing_token());
 }
 
 /// The mode in the reply comes from another hold, which was dropped but not released yet.
@@ -283,7 +319,7 @@ async fn upgrade_is_not_inferred_from_a_hold_being_released() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a.reentrant_rw_lock("k").expect("valid");
+    let rw = a.rw_lock("k").expect("valid").reentrant();
     let one = rw.read().await.expect("free");
     let two = rw.read().await.expect("nested");
     network.inject_into(Call::Convert, Fault::LoseRequest);

@@ -227,7 +227,7 @@ async fn wait_deadline_causes_no_extra_polls() {
     let _guards = hold_all(&a, 1).await;
     let begun = server.elapsed();
     let mutex = b.mutex("k0").expect("valid");
-    timed_out(&mutex.try_lock_for(secs(4)).await);
+    timed_out(&mutex.try_lock_for(secs(4)).await, secs(4));
     assert_eq!(server.elapsed() - begun, secs(4));
     // One after the subscription, then one each second.
     assert_eq!(calls(&sent).len(), 4, "{:?}", calls(&sent));

@@ -31,10 +31,14 @@ pub(crate) fn held<K>(outcome: Result<Outcome<Guard<K>>, Error>) -> Guard<K> {
 
 #[track_caller]
 pub(crate) fn contended<K>(outcome: &Result<Outcome<Guard<K>>, Error>) {
-    assert!(matches!(outcome, Ok(Outcome::Held(_))), "{outcome:?}");
+    assert!(matches!(outcome, Ok(Outcome::Contended(_))), "{outcome:?}");
 }
 
 #[track_caller]
-pub(crate) fn timed_out<K>(outcome: &Result<Outcome<Guard<K>>, Error>) {
-    assert!(matches!(outcome, Ok(Outcome::TimedOut(_))), "{outcome:?}");
+pub(crate) fn timed_out<K>(outcome: &Result<Outcome<Guard<K>>, Error>, time: Duration) {
+    let waited = match outcome {
+        Ok(Outcome::Contended(contention)) => contention.waited,
+        other => panic!("not timed out: {other:?}"),
+    };
+    assert!(waited >= time, "{outcome:?}");
 }

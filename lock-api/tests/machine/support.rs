@@ -9,7 +9,7 @@ use leasehold_api::machine::{Command, Env, Message, Payload, Reach, Reply, Setti
 #[cfg(leasehold_mutants)]
 use leasehold_api::mutants::step;
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, Contention, Convert, ConvertReply, FencingToken, ForceMode,
+    Acquire, AcquireReply, Acquired, Contended, Convert, ConvertReply, FencingToken, ForceMode,
     ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode, Operation,
     OwnerId, Policy, Poll, PollReply, Queued, Refused, Release, ReleaseReply, Renew, RenewReply,
     ServerTime, SessionId, Wait,
@@ -163,7 +163,7 @@ impl Key {
     }
 
     /// Expects `Contended`, or panics.
-    pub(crate) fn held(&mut self, ask: Ask) -> Contention {
+    pub(crate) fn held(&mut self, ask: Ask) -> Contended {
         match self.ask(ask.no_wait()) {
             AcquireReply::Contended(held) => held,
             other => panic!("{other:?}, wanted Contended"),

@@ -37,10 +37,8 @@ pub struct Failure {
     text: String,
     /// Whether the arguments of a command were removed from the text.
     is_cut: bool,
-    cause: Option<Cause>,
+    source: Option<Box<dyn Error + Send + Sync>>,
 }
-
-type Cause = Box<dyn Error + Send + Sync>;
 
 /// How far a command got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +63,7 @@ impl Failure {
             kind,
             is_cut: shown != text,
             text: shown.to_owned(),
-            cause: None,
+            source: None,
         }
     }
 
@@ -90,12 +88,12 @@ impl Failure {
         Self::lost(format!("{command} was answered with {answer:?}"))
     }
 
-    /// Adds the library's own error as the source of this one.
+    /// Adds the library's own error, which becomes the source of the backend's error.
     #[must_use]
-    pub fn with_cause(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
+    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         // The library's error would show the removed arguments.
         if !self.is_cut {
-            self.cause = Some(Box::new(cause));
+            self.source = Some(Box::new(source));
         }
         self
     }
@@ -126,14 +124,32 @@ impl Failure {
     }
 
     fn into_error(self, prefix: &str, make: impl FnOnce(String) -> BackendError) -> BackendError {
-        let text = match missing_access(prefix, &self.text) {
-            Some(missing) => format!("{} ({missing})", self.text),
+        let missing = missing_access(prefix, &self.text);
+        // The source has the text, and a report prints both.
+        let mut reason = match self.source {
+            Some(_) => self.summary(),
             None => self.text,
         };
-        let error = make(text);
-        match self.cause {
-            Some(cause) => error.with_cause(cause),
+        if let Some(missing) = missing {
+            reason = format!("{reason} ({missing})");
+        }
+        let error = make(reason);
+        match self.source {
+            Some(source) => error.with_source(source),
             None => error,
+        }
+    }
+
+    /// Describes the failure without the text of the library's error.
+    fn summary(&self) -> String {
+        match self.kind {
+            FailureKind::Answered(_) => {
+                let code = self.text.split(' ').next().unwrap_or_default();
+                format!("the server answered {code}")
+            }
+            FailureKind::Refused => "no connection".into(),
+            FailureKind::Misconfigured => "the configuration can't be used".into(),
+            FailureKind::Lost => "the connection failed".into(),
         }
     }
 }

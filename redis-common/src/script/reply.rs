@@ -4,7 +4,7 @@
 //! script of this crate, the error is [`BackendError::OutcomeUnknown`]. Decoders never panic.
 
 use leasehold_api::{
-    AcquireReply, Acquired, BackendError, ClockId, Contention, ConvertReply, EndReason, ForceReply,
+    AcquireReply, Acquired, BackendError, ClockId, Contended, ConvertReply, EndReason, ForceReply,
     HolderStatus, HolderView, InspectReply, Notification, PollReply, Queued, Refused, ReleaseReply,
     RenewReply, ServerTime, Stamp, Stamped, WaiterView,
 };
@@ -270,7 +270,7 @@ fn element<T>(
     let len = from.u8("length of a text")?;
     let text = String::from_utf8_lossy(from.take(usize::from(len), "text")?).into_owned();
     Ok(Err(match status {
-        FOREIGN => BackendError::ForeignValue { found: text },
+        FOREIGN => BackendError::foreign_value(text),
         REFUSED => {
             let (code, message) = text.split_once(' ').unwrap_or((&text, ""));
             classify(code, message).into_error(text.as_str())
@@ -281,7 +281,7 @@ fn element<T>(
 }
 
 fn garbage(error: &Malformed) -> BackendError {
-    BackendError::outcome_unknown(error.to_string()).with_cause(error.clone())
+    BackendError::outcome_unknown("the answer can't be decoded").with_source(error.clone())
 }
 
 fn reason(from: &mut Reader<'_>) -> Result<EndReason, Malformed> {
@@ -310,14 +310,14 @@ fn queued(from: &mut Reader<'_>) -> Result<Queued, Malformed> {
     })
 }
 
-fn contention(from: &mut Reader<'_>) -> Result<Contention, Malformed> {
+fn contention(from: &mut Reader<'_>) -> Result<Contended, Malformed> {
     let retry_after = from.duration("retry after")?;
     let holder = if from.flag("label flag")? {
         Some(from.label("label")?)
     } else {
         None
     };
-    Ok(Contention {
+    Ok(Contended {
         retry_after,
         holder,
     })
@@ -418,7 +418,7 @@ mod tests {
         );
         assert!(matches!(
             &answers[1],
-            Err(BackendError::ForeignValue { found }) if found == "list"
+            Err(BackendError::ForeignValue { found, .. }) if found == "list"
         ));
         assert!(matches!(&answers[2], Err(BackendError::Unavailable { .. })));
         let renewed = RenewReply::Renewed {

@@ -158,7 +158,7 @@ fn foreign_value_is_named_and_untouched() {
         let answer = fixture.connection.run(&call);
         assert!(matches!(
             &reply::releases(answer.bytes(), 1, CLOCK)[..],
-            [Err(BackendError::ForeignValue { found: it })] if it == found
+            [Err(BackendError::ForeignValue { found: it, .. })] if it == found
         ));
         assert_eq!(fixture.stored(name), before, "{name} was touched");
     }

@@ -198,7 +198,7 @@ async fn drop_one(recording: &RecordingBackend, mutex: &Mutex, counts: &mut Coun
 fn acquired(result: Result<Outcome<MutexGuard>, Error>) -> Result<Option<MutexGuard>, Error> {
     Ok(match result? {
         Outcome::Acquired(guard) => Some(guard),
-        Outcome::Held(_) | Outcome::TimedOut(_) => None,
+        Outcome::Contended(_) => None,
     })
 }
 

@@ -5,7 +5,7 @@
 use leasehold_api::bounds::{DELIVERY_WINDOW, MAX_FLOOR, MAX_FLOOR_AHEAD};
 use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, Contention, ConvertReply, ForceMode, ForceRelease, ForceReply,
+    Acquire, AcquireReply, Contended, ConvertReply, ForceMode, ForceRelease, ForceReply,
     HolderStatus, InspectReply, Kind, Limits, Mode, Operation, PollReply, Queued, Refused,
     ReleaseReply, RenewReply, ServerTime,
 };
@@ -205,7 +205,7 @@ fn changes(step: &Step<'_>) -> Option<ServerTime> {
 }
 
 /// A try is told when to retry. An acquire that may wait is queued instead.
-fn kept_out(step: &Step<'_>, request: &Acquire, held: &Contention, found: &mut Findings) {
+fn kept_out(step: &Step<'_>, request: &Acquire, held: &Contended, found: &mut Findings) {
     let over = |until: ServerTime| until <= step.now;
     let gives_up = |wait: leasehold_api::Wait| wait.wait_until.is_some_and(over);
     if !request.wait.is_none_or(gives_up) {

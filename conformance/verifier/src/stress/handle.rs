@@ -62,10 +62,10 @@ impl Handle {
         }
         Ok(match (terms.kind, terms.reentrant) {
             (Kind::Mutex, false) => with_terms!(locks.mutex(key)?, Self::Mutex),
-            (Kind::Mutex, true) => with_terms!(locks.reentrant_mutex(key)?, Self::Mutex),
+            (Kind::Mutex, true) => with_terms!(locks.mutex(key)?.reentrant(), Self::Mutex),
             (Kind::RwLock, false) => with_terms!(locks.rw_lock(key)?, Self::RwLock),
             (Kind::RwLock, true) => {
-                with_terms!(locks.reentrant_rw_lock(key)?, Self::RwLock)
+                with_terms!(locks.rw_lock(key)?.reentrant(), Self::RwLock)
             }
             (Kind::Semaphore, _) => {
                 with_terms!(locks.semaphore(key, terms.capacity)?, Self::Semaphore)
@@ -152,7 +152,7 @@ impl AnyGuard {
     }
 
     pub(crate) fn token(&self) -> u64 {
-        each!(self, guard => guard.fencing_token().map_or(0, |token| token.get()))
+        each!(self, guard => guard.fencing_token().get())
     }
 
     pub(crate) fn valid_for(&self) -> Duration {

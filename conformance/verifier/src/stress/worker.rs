@@ -213,8 +213,11 @@ impl Worker {
             Some(Ok(Outcome::Acquired(guard))) => {
                 return Some(self.hold(guard, mode, owner));
             }
-            Some(Ok(Outcome::TimedOut(_))) => self.monitor.reached(Situation::TimedOut),
-            Some(Ok(Outcome::Held(_))) => {}
+            Some(Ok(Outcome::Contended(_))) => {
+                if matches!(wait_limit, WaitLimit::Within(_)) {
+                    self.monitor.reached(Situation::TimedOut);
+                }
+            }
             Some(Err(error)) => self.check_error("an acquire", &error),
         }
         None

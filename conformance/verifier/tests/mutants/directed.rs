@@ -183,7 +183,7 @@ async fn lost_push_costs_one_poll() {
 async fn nested_holds_are_renewed_together() {
     let server = SimServer::new(1);
     let (_, locks) = client(&server, "a");
-    let mutex = locks.reentrant_mutex("job").expect("a valid key");
+    let mutex = locks.mutex("job").expect("a valid key").reentrant();
     let outer = mutex.lock().await.expect("free");
     let mut inner = Vec::new();
     for _ in 0..4 {
@@ -335,7 +335,7 @@ async fn contention_names_the_first_holder_to_expire() {
     }
     let (_, locks) = client(&server, "d");
     let lock = locks.rw_lock("job").expect("a valid key");
-    let Outcome::Held(held) = lock.try_write().await.expect("no failure") else {
+    let Outcome::Contended(held) = lock.try_write().await.expect("no failure") else {
         panic!("a writer was granted next to readers");
     };
     assert_eq!(held.holder.expect("a label").as_str(), "b");
@@ -374,7 +374,7 @@ async fn waiter_that_may_listen_is_not_skipped() {
     server.refuse_publish();
     guard.release().await.expect("acknowledged");
     let tried = job(&c).try_lock().await.expect("no failure");
-    assert!(matches!(tried, Outcome::Held(_)));
+    assert!(matches!(tried, Outcome::Contended(_)));
     // There was no notification, so the waiter polls.
     let freed = server.elapsed();
     let (got, ..) = next.await.expect("no panic");

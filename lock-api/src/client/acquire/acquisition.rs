@@ -6,23 +6,26 @@
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::client::acquire::request::Ask;
-use crate::client::error::{Error, Outcome};
+use crate::client::acquire::request::{Ask, WaitLimit};
+use crate::client::error::Error;
 use crate::client::hold::Hold;
+use crate::client::outcome::Outcome;
 use crate::client::telemetry::events::{DisplayMode, TARGET, emit, millis, mode_name};
 use crate::client::telemetry::meter::{self, count, record};
+use crate::error::Chain;
 use crate::runtime::Moment;
 
 /// The report of one call that acquires a lock.
 pub(crate) struct Acquisition<'a> {
     ask: Ask<'a>,
+    limit: WaitLimit,
     began: Moment,
     span: Span,
     reported: bool,
 }
 
 impl<'a> Acquisition<'a> {
-    pub(crate) fn begin(ask: Ask<'a>) -> Self {
+    pub(crate) fn begin(ask: Ask<'a>, limit: WaitLimit) -> Self {
         ask.client.events.check_lease(ask.key, ask.options.lease);
         let span = tracing::debug_span!(
             target: TARGET,
@@ -35,6 +38,7 @@ impl<'a> Acquisition<'a> {
         );
         Self {
             ask,
+            limit,
             began: ask.client.now(),
             span,
             reported: false,
@@ -49,8 +53,8 @@ impl<'a> Acquisition<'a> {
     pub(crate) fn finish(mut self, result: &Result<Outcome<Hold>, Error>) {
         match result {
             Ok(Outcome::Acquired(hold)) => self.report("acquired", Some(hold), None),
-            Ok(Outcome::Held(_)) => self.report("contended", None, None),
-            Ok(Outcome::TimedOut(_)) => self.report("timed_out", None, None),
+            Ok(Outcome::Contended(_)) if self.limit.waits() => self.report("timed_out", None, None),
+            Ok(Outcome::Contended(_)) => self.report("contended", None, None),
             Err(error @ Error::Refused { .. }) => self.report("refused", None, Some(error)),
             Err(error) => self.report("failed", None, Some(error)),
         }
@@ -71,7 +75,7 @@ impl<'a> Acquisition<'a> {
             let holds = hold.holder.holds();
             emit!(DEBUG, "granted", key, %mode, token, holds, waited_ms);
         } else {
-            let error = error.map(tracing::field::display);
+            let error = error.map(|error| tracing::field::display(Chain(error)));
             emit!(DEBUG, "not granted", key, %mode, outcome, waited_ms, error);
         }
         let mode = mode_name(self.ask.mode);

@@ -22,15 +22,17 @@ use crate::bounds::{CHECK_EARLY, MAX_POLL_INTERVAL};
 use crate::client::acquire::acquisition::Acquisition;
 use crate::client::acquire::attempt::Attempt;
 use crate::client::acquire::request::{Ask, WaitLimit};
-use crate::client::error::{Error, Outcome, TimedOut};
+use crate::client::error::Error;
 use crate::client::hold::Hold;
+use crate::client::outcome::{Contention, Outcome};
 use crate::client::state::answer::Answer;
 use crate::client::state::backoff::Backoff;
 use crate::client::state::polls::{Due, PollHandle};
 use crate::client::state::router::{InboxEvent, PushedGrant};
 use crate::error::BackendError;
+use crate::id::Label;
 use crate::mutants::mutant;
-use crate::reply::{AcquireReply, Acquired, Contention, PollReply, Queued, Refused};
+use crate::reply::{AcquireReply, Acquired, Contended, PollReply, Queued, Refused};
 use crate::runtime::Moment;
 use crate::time::Stamp;
 
@@ -52,7 +54,7 @@ enum Step {
 
 /// Acquires a lock and reports the outcome.
 pub(crate) async fn acquire(ask: Ask<'_>, limit: WaitLimit) -> Result<Outcome<Hold>, Error> {
-    let acquisition = Acquisition::begin(ask);
+    let acquisition = Acquisition::begin(ask, limit);
     let result = WaitLoop::new(ask, limit).run();
     let result = result.instrument(acquisition.span()).await;
     acquisition.finish(&result);
@@ -89,7 +91,17 @@ struct WaitLoop<'a> {
     /// The refusal in that answer, if it is temporary.
     refused: Option<Refused>,
     backoff: Backoff,
-    /// How many waiters were ahead, by the last answer.
+    obstacle: Obstacle,
+}
+
+/// What was in the way, by the last answer.
+#[derive(Default)]
+struct Obstacle {
+    /// Unknown to a waiter.
+    holder: Option<Label>,
+    /// When a lease may end.
+    changes_at: Option<Moment>,
+    /// How many waiters were ahead, if this one was in the queue.
     ahead: Option<u32>,
 }
 
@@ -107,7 +119,7 @@ impl<'a> WaitLoop<'a> {
             answered: false,
             refused: None,
             backoff: Backoff::foreground(),
-            ahead: None,
+            obstacle: Obstacle::default(),
         }
     }
 
@@ -156,10 +168,24 @@ impl<'a> WaitLoop<'a> {
             let reason = "no attempt succeeded in time";
             return Err(BackendError::unavailable(reason).on(self.ask.key));
         }
-        Ok(Outcome::TimedOut(TimedOut {
-            waited: self.ask.client.now().saturating_since(self.began),
-            ahead: self.ahead,
-        }))
+        Ok(self.contention())
+    }
+
+    /// The outcome of a call that ends without the lock.
+    fn contention(&mut self) -> Outcome<Hold> {
+        let now = self.ask.client.now();
+        let Obstacle {
+            holder,
+            changes_at,
+            ahead,
+        } = std::mem::take(&mut self.obstacle);
+        Outcome::Contended(Contention {
+            key: self.ask.key.clone(),
+            holder,
+            retry_after: changes_at.map_or(Duration::ZERO, |at| at.saturating_since(now)),
+            waited: now.saturating_since(self.began),
+            ahead,
+        })
     }
 
     /// Notes the error of a call. Fails if a retry cannot help.
@@ -242,11 +268,11 @@ impl<'a> WaitLoop<'a> {
                     self.note_progress();
                     return self.wait_in_queue(attempt, answer.stamp, queued).await;
                 }
-                AcquireReply::Contended(contention) => {
+                AcquireReply::Contended(contended) => {
                     // The backoff is not reset, because a wait without a queue consists of these
                     // pauses.
                     self.note_answer();
-                    return Ok(self.not_queued(contention));
+                    return Ok(self.not_queued(contended));
                 }
                 AcquireReply::Refused(Refused::Stale) => return Ok(Step::Retry(Duration::ZERO)),
                 AcquireReply::Refused(Refused::TooLate) => {
@@ -280,17 +306,27 @@ impl<'a> WaitLoop<'a> {
     }
 
     /// The result when the lock is held and the attempt was not queued.
-    fn not_queued(&mut self, contention: Contention) -> Step {
-        if !self.limit.waits() {
-            return Step::Done(match self.limit {
-                WaitLimit::Try => Outcome::Held(contention),
-                WaitLimit::Within(_) | WaitLimit::Forever => Outcome::TimedOut(TimedOut {
-                    waited: self.ask.client.now().saturating_since(self.began),
-                    ahead: None,
-                }),
-            });
+    fn not_queued(&mut self, contended: Contended) -> Step {
+        let now = self.ask.client.now();
+        self.obstacle = Obstacle {
+            holder: contended.holder,
+            changes_at: Some(now.saturating_add(contended.retry_after)),
+            ahead: None,
+        };
+        if self.limit.waits() {
+            Step::Retry(self.next_pause())
+        } else {
+            Step::Done(self.contention())
         }
-        Step::Retry(self.next_pause())
+    }
+
+    fn note_queued(&mut self, queued: &Queued) {
+        let now = self.ask.client.now();
+        self.obstacle = Obstacle {
+            holder: None,
+            changes_at: Some(now.saturating_add(queued.poll_after)),
+            ahead: Some(queued.ahead),
+        };
     }
 
     /// Turns a grant into a hold, after a renewal if [`Attempt::must_confirm`] says so.
@@ -345,7 +381,7 @@ impl<'a> WaitLoop<'a> {
         core.events.queued(key, mode, &queued);
         let polls = attempt.register_polls();
         let mut due = self.next_poll(&attempt, stamp, &queued);
-        self.ahead = Some(queued.ahead);
+        self.note_queued(&queued);
         loop {
             // Each event creates a new timer, and timers may fire late. Without this check,
             // frequent events would extend the wait.
@@ -373,7 +409,7 @@ impl<'a> WaitLoop<'a> {
                             return self.granted(attempt, answer.with(acquired)).await;
                         }
                         PollReply::Queued(queued) => {
-                            self.ahead = Some(queued.ahead);
+                            self.note_queued(&queued);
                             self.next_poll(&attempt, answer.stamp, &queued)
                         }
                         PollReply::Gone(_) => {

@@ -132,8 +132,8 @@ fn unanswered<T>() -> Result<T, BackendError> {
 /// Turns an unknown outcome into "unavailable": a call that changes nothing leaves no doubt.
 pub(crate) fn not_executed(error: BackendError) -> BackendError {
     match error {
-        BackendError::OutcomeUnknown { reason, cause } => {
-            BackendError::Unavailable { reason, cause }
+        BackendError::OutcomeUnknown { reason, source } => {
+            BackendError::Unavailable { reason, source }
         }
         other => other,
     }

@@ -8,8 +8,9 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use crate::client::error::{Error, Loss, ReleaseOutcome};
+use crate::client::error::{Error, Loss};
 use crate::client::hold::Hold;
+use crate::client::outcome::ReleaseOutcome;
 use crate::client::state::holder::Validity;
 use crate::id::{FencingToken, Key};
 
@@ -113,7 +114,7 @@ pub type PermitGuard = Guard<kind::Permits>;
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// println!("write with token {}", guard.fencing_token()?);
+/// println!("write with token {}", guard.fencing_token());
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -128,7 +129,7 @@ impl<K> fmt::Debug for Guard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("key", self.key())
-            .field("token", &self.fencing_token().ok())
+            .field("token", &self.fencing_token())
             .field("valid_for", &self.valid_for())
             .finish_non_exhaustive()
     }
@@ -163,21 +164,20 @@ impl<K> Guard<K> {
     /// hold the guard: when you convert the guard, or when the server loses the token of
     /// overlapping readers and gives them a new one.
     ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the backend has no
-    /// [`fencing_tokens`](crate::Capabilities::fencing_tokens). All backends of leasehold have
-    /// them.
+    /// The token is [`FencingToken::NONE`] if the backend has no fencing tokens. A client of such a
+    /// backend is made only with
+    /// [`allow_missing_fencing_tokens`](crate::LockClientBuilder::allow_missing_fencing_tokens).
     ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.mutex("invoice:42")?.lock().await?;
-    /// println!("write with token {}", guard.fencing_token()?);
+    /// println!("write with token {}", guard.fencing_token());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn fencing_token(&self) -> Result<FencingToken, Error> {
+    pub fn fencing_token(&self) -> FencingToken {
         self.hold.fencing_token()
     }
 
@@ -238,6 +238,24 @@ impl<K> Guard<K> {
     /// ```
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<K> {
         self.hold.lost()
+    }
+
+    /// Returns why the guard was lost, or `None` if it wasn't: you hold the lock, or the guard was
+    /// released first.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// if let Some(loss) = guard.loss() {
+    ///     println!("stop the work: {loss}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn loss(&self) -> Option<Loss> {
+        self.hold.loss()
     }
 
     /// Renews the lease now. Returns [`valid_for`](Self::valid_for).

@@ -1,12 +1,13 @@
 //! The guard of several keys that were locked together.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::client::error::{Error, Loss, ReleaseOutcome};
+use crate::client::error::{Error, Loss};
 use crate::client::hold::{Hold, first_lost, release_all, renew_all, run_until_lost};
-use crate::error::InvalidInput;
+use crate::client::outcome::ReleaseOutcome;
 use crate::id::{FencingToken, Key};
 
 /// A guard of several locks. **The loss of one lock is the loss of all.**
@@ -26,10 +27,10 @@ use crate::id::{FencingToken, Key};
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
-/// println!("write account 3 with token {}", guard.fencing_token("account:3")?);
-/// for (key, result) in guard.release().await {
-///     println!("{key}: {result:?}");
+/// for (key, token) in guard.fencing_tokens() {
+///     println!("write {key} with token {token}");
 /// }
+/// guard.release().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -42,8 +43,7 @@ pub struct MultiGuard {
 impl fmt::Debug for MultiGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MultiGuard")
-            .field("keys", &self.keys().collect::<Vec<_>>())
-            .field("tokens", &self.fencing_tokens().ok())
+            .field("tokens", &self.fencing_tokens().collect::<Vec<_>>())
             .field("valid_for", &self.valid_for())
             .finish()
     }
@@ -69,56 +69,45 @@ impl MultiGuard {
         self.holds.iter().map(|hold| &hold.holder.key)
     }
 
-    /// Returns the fencing token of `key`. Send it with every write to the resource that `key`
-    /// protects.
+    /// Returns the fencing token of `key`, or `None` if the guard does not hold `key`. Send the token
+    /// with every write to the resource that `key` protects.
     ///
-    /// # Errors
-    /// The same as [`Guard::fencing_token`](crate::Guard::fencing_token), and
-    /// [`Error::InvalidInput`] if the guard does not hold `key`.
+    /// See [`Guard::fencing_token`](crate::Guard::fencing_token).
     ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
-    /// println!("write account 3 with token {}", guard.fencing_token("account:3")?);
+    /// if let Some(token) = guard.fencing_token("account:3") {
+    ///     println!("write account 3 with token {token}");
+    /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn fencing_token(&self, key: impl AsRef<str>) -> Result<FencingToken, Error> {
+    pub fn fencing_token(&self, key: impl AsRef<str>) -> Option<FencingToken> {
         let name = key.as_ref();
         let mut holds = self.holds.iter();
-        match holds.find(|hold| hold.holder.key.as_str() == name) {
-            Some(hold) => hold.fencing_token(),
-            None => Err(Error::InvalidInput(InvalidInput::Setting {
-                what: "key",
-                problem: format!("the guard does not hold {name:?}"),
-            })),
-        }
+        let hold = holds.find(|hold| hold.holder.key.as_str() == name)?;
+        Some(hold.fencing_token())
     }
 
     /// Returns each key with its fencing token, in the order in which the keys were locked.
     ///
-    /// # Errors
-    /// The same as [`Guard::fencing_token`](crate::Guard::fencing_token).
-    ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
-    /// for (key, token) in guard.fencing_tokens()? {
+    /// for (key, token) in guard.fencing_tokens() {
     ///     println!("{key}: {token}");
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn fencing_tokens(&self) -> Result<Vec<(&Key, FencingToken)>, Error> {
-        let tokens = self
-            .holds
-            .iter()
-            .map(|hold| Ok((&hold.holder.key, hold.fencing_token()?)));
-        tokens.collect()
+    pub fn fencing_tokens(&self) -> impl ExactSizeIterator<Item = (&Key, FencingToken)> {
+        let holds = self.holds.iter();
+        holds.map(|hold| (&hold.holder.key, hold.fencing_token()))
     }
 
     /// Returns `true` if you certainly hold all keys now.
@@ -187,6 +176,25 @@ impl MultiGuard {
         first_lost(&self.holds)
     }
 
+    /// Returns the first key that was lost, and why. `None` if no key was lost: you hold all keys, or
+    /// the guard was released first.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
+    /// if let Some((key, loss)) = guard.loss() {
+    ///     println!("stop the work: {key} was lost: {loss}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn loss(&self) -> Option<(&Key, Loss)> {
+        let mut holds = self.holds.iter();
+        holds.find_map(|hold| Some((&hold.holder.key, hold.loss()?)))
+    }
+
     /// Renews all leases now, in one batch. Returns [`valid_for`](Self::valid_for).
     ///
     /// The call takes at most one call timeout.
@@ -217,14 +225,15 @@ impl MultiGuard {
         failed.map_or(Ok(left), Err)
     }
 
-    /// Releases all keys in one batch. Returns the result for each key, in the order of
+    /// Releases all keys in one batch. Returns the outcome for each key, in the order of
     /// [`keys`](Self::keys).
     ///
-    /// The call takes at most three call timeouts. You can repeat it, and you get the same results.
+    /// The call takes at most three call timeouts. You can repeat it, and you get the same result.
     ///
     /// # Errors
-    /// Each key has its own result, with the same errors as
-    /// [`Guard::release`](crate::Guard::release).
+    /// [`MultiReleaseError`] with the keys that were not released and those that were. The errors of
+    /// the keys are those of [`Guard::release`](crate::Guard::release). The `?` operator converts it
+    /// into the first of them.
     ///
     /// # Cancel safety
     /// The first poll of the future begins the release of all keys. If you drop the future after
@@ -235,16 +244,23 @@ impl MultiGuard {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
-    /// for (key, result) in guard.release().await {
-    ///     if let Err(error) = result {
-    ///         println!("{key} is not released yet: {error}");
-    ///     }
-    /// }
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn release(&self) -> Vec<(Key, Result<ReleaseOutcome, Error>)> {
-        release_all(&self.holds).await
+    pub async fn release(&self) -> Result<Vec<(Key, ReleaseOutcome)>, MultiReleaseError> {
+        let (mut released, mut failed) = (Vec::new(), Vec::new());
+        for (key, result) in release_all(&self.holds).await {
+            match result {
+                Ok(outcome) => released.push((key, outcome)),
+                Err(error) => failed.push((key, error)),
+            }
+        }
+        if failed.is_empty() {
+            Ok(released)
+        } else {
+            Err(MultiReleaseError { released, failed })
+        }
     }
 
     /// Runs `body` while the guard is valid. If a key is lost first, `body` is dropped at its
@@ -266,7 +282,7 @@ impl MultiGuard {
     ///
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// guard.protect(transfer()).await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -287,5 +303,64 @@ impl MultiGuard {
         // The output counts. A release without an answer goes on in the background.
         drop(self.release().await);
         Ok(output)
+    }
+}
+
+/// The error of [`MultiGuard::release`]: some keys were not released in time.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, LockClient};
+/// # async fn example(locks: LockClient) -> Result<(), Error> {
+/// let guard = locks.lock_all(["account:3", "account:7"]).await?;
+/// if let Err(failed) = guard.release().await {
+///     for (key, error) in failed.failed() {
+///         println!("{key} is not released yet: {error}");
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiReleaseError {
+    released: Vec<(Key, ReleaseOutcome)>,
+    /// Never empty.
+    failed: Vec<(Key, Error)>,
+}
+
+impl MultiReleaseError {
+    /// Returns the keys that were not released, each with its error. There is at least one.
+    pub fn failed(&self) -> &[(Key, Error)] {
+        &self.failed
+    }
+
+    /// Returns the outcome for each of the other keys.
+    pub fn released(&self) -> &[(Key, ReleaseOutcome)] {
+        &self.released
+    }
+
+    fn first(&self) -> &(Key, Error) {
+        self.failed.first().expect("at least one key failed")
+    }
+}
+
+impl fmt::Display for MultiReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failed = self.failed.len();
+        let all = failed + self.released.len();
+        let (key, _) = self.first();
+        write!(f, "{failed} of {all} keys were not released, first {key:?}")
+    }
+}
+
+impl StdError for MultiReleaseError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.first().1)
+    }
+}
+
+impl From<MultiReleaseError> for Error {
+    fn from(mut error: MultiReleaseError) -> Self {
+        error.failed.swap_remove(0).1
     }
 }

@@ -20,7 +20,12 @@ use crate::client::state::settings::ClientSettings;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::ForceReply;
 use crate::request::{ForceMode, ForceRelease, Kind, Limits, Policy};
+use crate::runtime::Runtime;
 use crate::sync::Arc;
+
+/// What a backend without tokens does not support, and what the user can do.
+const MISSING_TOKENS: &str = "fencing tokens \
+    (LockClientBuilder::allow_missing_fencing_tokens accepts a backend without them)";
 
 /// A client of a lock service. It makes handles, renews the leases of your guards, and releases
 /// dropped guards.
@@ -51,6 +56,11 @@ impl LockClient {
     ///
     /// `backend` may be an `Arc<dyn LockBackend>`.
     ///
+    /// # Panics
+    /// Panics if the backend has no [`fencing_tokens`](crate::Capabilities::fencing_tokens). All
+    /// backends of leasehold have them. For another backend, use
+    /// [`LockClientBuilder::allow_missing_fencing_tokens`].
+    ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{LockBackend, LockClient};
@@ -58,8 +68,12 @@ impl LockClient {
     /// let locks = LockClient::new(backend);
     /// # }
     /// ```
+    #[track_caller]
     pub fn new(backend: impl LockBackend) -> Self {
-        Self::builder(backend).open()
+        match Self::builder(backend).build() {
+            Ok(client) => client,
+            Err(error) => panic!("LockClient::new: {error}"),
+        }
     }
 
     /// Returns a builder, to change settings before you make the client. Does no I/O.
@@ -79,6 +93,7 @@ impl LockClient {
         LockClientBuilder {
             backend: Arc::new(backend),
             settings: ClientSettings::new(label),
+            missing_tokens_allowed: false,
         }
     }
 
@@ -97,6 +112,21 @@ impl LockClient {
         &*self.client.backend
     }
 
+    /// Returns the source of time, randomness and tasks of this client: that of its backend.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::LockClient;
+    /// # use std::time::Duration;
+    /// # async fn example(locks: LockClient) {
+    /// // On the simulator, this sleeps in virtual time.
+    /// locks.runtime().sleep(Duration::from_secs(1)).await;
+    /// # }
+    /// ```
+    pub fn runtime(&self) -> &dyn Runtime {
+        &*self.client.runtime
+    }
+
     /// Makes a handle for the mutex under `key`, a name of 1 to 256 bytes. Does no I/O.
     ///
     /// # Errors
@@ -113,32 +143,7 @@ impl LockClient {
     /// # }
     /// ```
     pub fn mutex(&self, key: impl AsRef<str>) -> Result<Mutex, Error> {
-        self.lock(key.as_ref(), Kind::Mutex, 1, false)
-            .map(Mutex::new)
-    }
-
-    /// Makes a reentrant handle for the mutex under `key`. The handle and its clones can lock it
-    /// again while they hold it. Does no I/O.
-    ///
-    /// # Errors
-    /// The same as [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend does not
-    /// support reentrancy.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let mutex = locks.reentrant_mutex("invoice:42")?;
-    /// let outer = mutex.lock().await?;
-    /// let inner = mutex.lock().await?;
-    /// inner.release().await?; // `outer` still holds the lock
-    /// outer.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn reentrant_mutex(&self, key: impl AsRef<str>) -> Result<Mutex, Error> {
-        self.lock(key.as_ref(), Kind::Mutex, 1, true)
-            .map(Mutex::new)
+        self.lock(key.as_ref(), Kind::Mutex, 1).map(Mutex::new)
     }
 
     /// Makes a handle for the reader/writer lock under `key`. Does no I/O.
@@ -157,32 +162,7 @@ impl LockClient {
     /// # }
     /// ```
     pub fn rw_lock(&self, key: impl AsRef<str>) -> Result<RwLock, Error> {
-        self.lock(key.as_ref(), Kind::RwLock, 1, false)
-            .map(RwLock::new)
-    }
-
-    /// Makes a reentrant handle for the reader/writer lock under `key`. The handle and its clones
-    /// can lock it again while they hold it. Does no I/O.
-    ///
-    /// # Errors
-    /// The same as [`rw_lock`](Self::rw_lock), and [`Error::Unsupported`] if the backend does not
-    /// support reentrancy.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let tree = locks.reentrant_rw_lock("tree")?;
-    /// let outer = tree.write().await?;
-    /// let inner = tree.read().await?;
-    /// inner.release().await?;
-    /// outer.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn reentrant_rw_lock(&self, key: impl AsRef<str>) -> Result<RwLock, Error> {
-        self.lock(key.as_ref(), Kind::RwLock, 1, true)
-            .map(RwLock::new)
+        self.lock(key.as_ref(), Kind::RwLock, 1).map(RwLock::new)
     }
 
     /// Makes a handle for the semaphore under `key`, with a capacity of 1 to 1,048,576 permits.
@@ -203,7 +183,7 @@ impl LockClient {
     /// # }
     /// ```
     pub fn semaphore(&self, key: impl AsRef<str>, permits: u32) -> Result<Semaphore, Error> {
-        self.lock(key.as_ref(), Kind::Semaphore, permits, false)
+        self.lock(key.as_ref(), Kind::Semaphore, permits)
             .map(Semaphore::new)
     }
 
@@ -216,7 +196,7 @@ impl LockClient {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let all = locks.multi().mutex("a")?.read("b")?.write("c")?.permits("d", 4, 1)?;
     /// let guard = all.lock().await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -241,7 +221,7 @@ impl LockClient {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["account:7", "account:3"]).await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -252,8 +232,8 @@ impl LockClient {
         self.multi().mutexes(keys)?.lock().await
     }
 
-    fn lock(&self, key: &str, kind: Kind, permits: u32, reentrant: bool) -> Result<Lock, Error> {
-        Lock::new(&self.client, key, kind, permits, reentrant)
+    fn lock(&self, key: &str, kind: Kind, permits: u32) -> Result<Lock, Error> {
+        Lock::new(&self.client, key, kind, permits)
     }
 
     /// Returns the state of a key: holders, waiters and the last fencing token. Changes nothing.
@@ -374,10 +354,7 @@ impl LockClient {
             Either::Right(_) => {
                 let reason = "the server did not acknowledge all releases; \
                               the remaining locks expire with their leases";
-                Err(Error::OutcomeUnknown {
-                    reason: reason.into(),
-                    cause: None,
-                })
+                Err(Error::outcome_unknown(reason))
             }
         }
     }
@@ -406,6 +383,7 @@ impl LockClient {
 pub struct LockClientBuilder {
     backend: Arc<dyn LockBackend>,
     settings: ClientSettings,
+    missing_tokens_allowed: bool,
 }
 
 impl LockClientBuilder {
@@ -487,7 +465,7 @@ impl LockClientBuilder {
     ///
     /// The client calls the hook whether or not you await [`lost`](crate::Guard::lost). It does
     /// not call the hook for a guard that was released or dropped before the loss. While
-    /// [`many`](LockClient::multi) waits for more keys, each key that it has already locked counts
+    /// [`multi`](LockClient::multi) waits for more keys, each key that it has already locked counts
     /// as a guard.
     ///
     /// The hook runs on the renewal thread of the backend, soon after the loss. A slow hook delays
@@ -514,10 +492,35 @@ impl LockClientBuilder {
         self
     }
 
+    /// Accepts a backend without [`fencing_tokens`](crate::Capabilities::fencing_tokens).
+    ///
+    /// **Nothing then fences off a late holder**: if a process is paused for longer than its lease,
+    /// the protected resource can't tell its late write from a write of the next holder. All guards
+    /// show [`FencingToken::NONE`]. A resource that checks tokens can't use it: it is lower than
+    /// every real token, and the same for every holder.
+    ///
+    /// With a backend that has fencing tokens, this changes nothing.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockBackend, LockClient};
+    /// # fn example(backend: impl LockBackend) -> Result<(), Error> {
+    /// let locks = LockClient::builder(backend).allow_missing_fencing_tokens().build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn allow_missing_fencing_tokens(mut self) -> Self {
+        self.missing_tokens_allowed = true;
+        self
+    }
+
     /// Makes the client. Does no I/O.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] if a setting is outside its limits.
+    /// - [`Error::InvalidInput`] if a setting is outside its limits.
+    /// - [`Error::Unsupported`] if the backend has no
+    ///   [`fencing_tokens`](crate::Capabilities::fencing_tokens), unless you
+    ///   [allow that](Self::allow_missing_fencing_tokens).
     ///
     /// # Examples
     /// ```no_run
@@ -529,13 +532,14 @@ impl LockClientBuilder {
     /// ```
     pub fn build(self) -> Result<LockClient, Error> {
         self.settings.check()?;
-        Ok(self.open())
-    }
-
-    fn open(self) -> LockClient {
-        let runtime = self.backend.runtime();
-        LockClient {
-            client: Core::new_handle(self.backend, runtime, self.settings),
+        if !self.missing_tokens_allowed && !self.backend.capabilities().fencing_tokens {
+            return Err(Error::Unsupported {
+                what: MISSING_TOKENS,
+            });
         }
+        let runtime = self.backend.runtime();
+        Ok(LockClient {
+            client: Core::new_handle(self.backend, runtime, self.settings),
+        })
     }
 }

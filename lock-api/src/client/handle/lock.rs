@@ -3,10 +3,10 @@
 use crate::client::acquire::request::{Ask, Owner, WaitLimit};
 use crate::client::acquire::wait::acquire;
 use crate::client::core::ClientHandle;
-use crate::client::error::{Error, Outcome};
+use crate::client::error::Error;
 use crate::client::guard::Guard;
+use crate::client::outcome::Outcome;
 use crate::client::state::settings::Options;
-use crate::error::InvalidInput;
 use crate::id::{Key, OwnerId};
 use crate::request::{Kind, Mode};
 use crate::sync::Arc;
@@ -27,34 +27,36 @@ impl Lock {
         key: &str,
         kind: Kind,
         permits: u32,
-        reentrant: bool,
     ) -> Result<Self, Error> {
         client.ensure_open()?;
         let capabilities = client.capabilities;
         let unsupported = match kind {
             Kind::RwLock if !capabilities.rw_locks => Some("reader/writer locks"),
             Kind::Semaphore if !capabilities.semaphores => Some("semaphores"),
-            _ if reentrant && !capabilities.reentrancy => Some("reentrant locks"),
             Kind::Mutex | Kind::RwLock | Kind::Semaphore => None,
         };
         if let Some(what) = unsupported {
             return Err(Error::Unsupported { what });
         }
-        let owner = if reentrant {
-            Owner::reentrant(OwnerId::from_u64(client.runtime.random_u64()))
-        } else {
-            Owner::Fresh
-        };
         let lock = Self {
             client: Arc::clone(client),
             key: Key::new(key)?,
             kind,
             permits,
-            owner,
+            owner: Owner::Fresh,
             options: Options::from_settings(&client.settings),
         };
         lock.options.spec(kind, permits, &client.settings)?;
         Ok(lock)
+    }
+
+    /// Gives the handle and its clones one owner.
+    pub(crate) fn reentrant(mut self) -> Self {
+        if matches!(self.owner, Owner::Fresh) {
+            let id = OwnerId::from_u64(self.client.runtime.random_u64());
+            self.owner = Owner::reentrant(id);
+        }
+        self
     }
 
     pub(crate) const fn permits(&self) -> u32 {
@@ -72,11 +74,13 @@ impl Lock {
     }
 
     /// Checks the input and returns the request.
-    pub(crate) fn ask<'a>(
-        &'a self,
-        mode: Mode,
-        options: &'a Options,
-    ) -> Result<Ask<'a>, InvalidInput> {
+    pub(crate) fn ask<'a>(&'a self, mode: Mode, options: &'a Options) -> Result<Ask<'a>, Error> {
+        let reentrant = matches!(self.owner, Owner::Reentrant(_));
+        if reentrant && !self.client.capabilities.reentrancy {
+            return Err(Error::Unsupported {
+                what: "reentrant locks",
+            });
+        }
         let spec = options.spec(self.kind, self.permits, &self.client.settings)?;
         spec.check_mode(mode)?;
         Ok(Ask {
@@ -93,11 +97,8 @@ impl Lock {
     pub(crate) async fn wait_for<K>(&self, mode: Mode) -> Result<Guard<K>, Error> {
         match self.acquire(mode, WaitLimit::Forever).await? {
             Outcome::Acquired(guard) => Ok(guard),
-            // Neither can happen without a deadline. An error is better than a panic.
-            Outcome::Held(_) | Outcome::TimedOut(_) => Err(Error::Unavailable {
-                reason: "the wait ended without the lock".into(),
-                cause: None,
-            }),
+            // It can't happen without a deadline. An error is better than a panic.
+            Outcome::Contended(_) => Err(Error::unavailable("the wait ended without the lock")),
         }
     }
 }

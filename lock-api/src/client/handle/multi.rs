@@ -17,15 +17,15 @@ use crate::bounds::MAX_KEYS_AT_ONCE;
 use crate::client::acquire::request::{Ask, WaitLimit};
 use crate::client::acquire::wait::acquire;
 use crate::client::core::ClientHandle;
-use crate::client::error::{Error, Outcome, TimedOut};
+use crate::client::error::Error;
 use crate::client::guard::multi::MultiGuard;
 use crate::client::handle::lock::Lock;
 use crate::client::hold::{Hold, first_lost};
+use crate::client::outcome::{Contention, Outcome};
 use crate::client::state::settings::{Options, option_setters};
 use crate::error::InvalidInput;
 use crate::id::Key;
 use crate::mutants::mutant;
-use crate::reply::Contention;
 use crate::request::{Kind, Mode};
 use crate::runtime::Moment;
 use crate::sync::Arc;
@@ -58,8 +58,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let transfer = locks.multi().mutex("account:7")?.mutex("account:3")?.read("tariff")?;
 /// let guard = transfer.lock().await?;
-/// println!("write account 7 with token {}", guard.fencing_token("account:7")?);
-/// guard.release().await;
+/// println!("write account 7 with token {:?}", guard.fencing_token("account:7"));
+/// guard.release().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -75,83 +75,6 @@ pub struct MultiLock {
 struct Want {
     lock: Lock,
     mode: Mode,
-}
-
-/// The result of an attempt to lock several keys, if the attempt may end without them.
-///
-/// # Examples
-/// ```no_run
-/// # use std::time::Duration;
-/// # use leasehold_api::{Error, LockClient, ManyOutcome};
-/// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let accounts = locks.multi().mutexes(["account:3", "account:7"])?;
-/// match accounts.try_lock_for(Duration::from_secs(5)).await? {
-///     ManyOutcome::Acquired(guard) => println!("acquired {} keys", guard.keys().len()),
-///     ManyOutcome::Held { key, .. } => println!("{key} is held"),
-///     ManyOutcome::TimedOut { key, timed_out } => {
-///         println!("gave up on {key} after {:?}", timed_out.waited);
-///     }
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-#[must_use = "an outcome may carry a guard, and a dropped guard releases its locks"]
-pub enum ManyOutcome {
-    /// You have all the locks.
-    Acquired(MultiGuard),
-    /// Another owner has one of the keys, or others wait for it. Only [`MultiLock::try_lock`] returns
-    /// this.
-    Held {
-        /// The first key, in order of the names, that could not be locked.
-        key: Key,
-        /// The holder of that key, and when to try again.
-        held: Contention,
-    },
-    /// The time to wait ran out. Only [`MultiLock::try_lock_for`] returns this.
-    TimedOut {
-        /// The key that the call was waiting for.
-        key: Key,
-        /// How long the whole call took, and how many waiters were ahead for that key.
-        timed_out: TimedOut,
-    },
-}
-
-impl ManyOutcome {
-    /// Returns the guard, or `None` if you don't have the locks.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let outcome = locks.multi().mutexes(["a", "b"])?.try_lock().await?;
-    /// if let Some(guard) = outcome.acquired() {
-    ///     guard.release().await;
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn acquired(self) -> Option<MultiGuard> {
-        match self {
-            Self::Acquired(guard) => Some(guard),
-            Self::Held { .. } | Self::TimedOut { .. } => None,
-        }
-    }
-
-    /// Returns `true` if you have all the locks.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let outcome = locks.multi().mutexes(["a", "b"])?.try_lock().await?;
-    /// println!("acquired: {}", outcome.is_acquired());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn is_acquired(&self) -> bool {
-        matches!(self, Self::Acquired(_))
-    }
 }
 
 impl MultiLock {
@@ -175,7 +98,7 @@ impl MultiLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.multi().mutex("account:3")?.mutex("account:7")?.lock().await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -193,7 +116,7 @@ impl MultiLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.multi().mutexes(["account:3", "account:7"])?.lock().await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -212,7 +135,7 @@ impl MultiLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.multi().mutex("account:7")?.read("tariff")?.lock().await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -230,7 +153,7 @@ impl MultiLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.multi().read("tariff")?.write("catalog")?.lock().await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -250,7 +173,7 @@ impl MultiLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.multi().mutex("report")?.permits("printers", 3, 1)?.lock().await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -260,7 +183,7 @@ impl MultiLock {
     }
 
     fn and(mut self, key: &str, kind: Kind, capacity: u32, mode: Mode) -> Result<Self, Error> {
-        let lock = Lock::new(&self.client, key, kind, capacity, false)?;
+        let lock = Lock::new(&self.client, key, kind, capacity)?;
         lock.ask(mode, &lock.options)?;
         let position = self
             .wants
@@ -312,17 +235,15 @@ impl MultiLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.multi().mutexes(["account:3", "account:7"])?.lock().await?;
-    /// guard.release().await;
+    /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
         match self.acquire(WaitLimit::Forever).await? {
-            ManyOutcome::Acquired(guard) => Ok(guard),
-            // Neither can happen without a deadline. An error is better than a panic.
-            ManyOutcome::Held { .. } | ManyOutcome::TimedOut { .. } => {
-                Err(unavailable("the wait ended without the locks"))
-            }
+            Outcome::Acquired(guard) => Ok(guard),
+            // It can't happen without a deadline. An error is better than a panic.
+            Outcome::Contended(_) => Err(Error::unavailable("the wait ended without the locks")),
         }
     }
 
@@ -342,17 +263,16 @@ impl MultiLock {
     ///
     /// # Examples
     /// ```no_run
-    /// # use leasehold_api::{Error, LockClient, ManyOutcome};
+    /// # use leasehold_api::{Error, LockClient, Outcome};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// match locks.multi().mutexes(["a", "b"])?.try_lock().await? {
-    ///     ManyOutcome::Acquired(guard) => println!("acquired: {guard:?}"),
-    ///     ManyOutcome::Held { key, held } => println!("{key} is held by {:?}", held.holder),
-    ///     ManyOutcome::TimedOut { .. } => unreachable!("try_lock does not wait"),
+    ///     Outcome::Acquired(guard) => println!("acquired: {guard:?}"),
+    ///     Outcome::Contended(contention) => println!("{} is not free", contention.key),
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn try_lock(&self) -> Result<ManyOutcome, Error> {
+    pub async fn try_lock(&self) -> Result<Outcome<MultiGuard>, Error> {
         self.acquire(WaitLimit::Try).await
     }
 
@@ -375,13 +295,13 @@ impl MultiLock {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let accounts = locks.multi().mutexes(["account:3", "account:7"])?;
     /// let outcome = accounts.try_lock_for(Duration::from_secs(5)).await?;
-    /// if let Some(guard) = outcome.acquired() {
-    ///     guard.release().await;
+    /// if let Some(guard) = outcome.into_guard() {
+    ///     guard.release().await?;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn try_lock_for(&self, time: Duration) -> Result<ManyOutcome, Error> {
+    pub async fn try_lock_for(&self, time: Duration) -> Result<Outcome<MultiGuard>, Error> {
         self.acquire(WaitLimit::Within(time)).await
     }
 
@@ -412,12 +332,12 @@ impl MultiLock {
     }
 
     /// Locks all keys. Checks the input before any I/O.
-    async fn acquire(&self, limit: WaitLimit) -> Result<ManyOutcome, Error> {
+    async fn acquire(&self, limit: WaitLimit) -> Result<Outcome<MultiGuard>, Error> {
         if self.wants.is_empty() {
             return Err(InvalidInput::KeyCount { asked: 0 }.into());
         }
         let asks = self.wants.iter();
-        let asks: Result<Vec<_>, _> = asks
+        let asks: Result<Vec<_>, Error> = asks
             .map(|want| want.lock.ask(want.mode, &self.options))
             .collect();
         MultiAcquire::new(&self.client, asks?, limit).run().await
@@ -436,7 +356,7 @@ struct MultiAcquire<'a> {
 
 /// How a round ended.
 enum Round {
-    Done(ManyOutcome),
+    Done(Outcome<MultiGuard>),
     /// This key was lost while the call waited for another.
     Lost(Key),
 }
@@ -460,15 +380,22 @@ impl<'a> MultiAcquire<'a> {
             .map_or(Duration::MAX, |deadline| deadline.saturating_since(now))
     }
 
-    fn timed_out(&self, key: &Key, ahead: Option<u32>) -> ManyOutcome {
-        let waited = self.client.now().saturating_since(self.started_at);
-        ManyOutcome::TimedOut {
+    /// The outcome of a call that ends before it asked for `key`.
+    fn timed_out(&self, key: &Key) -> Outcome<MultiGuard> {
+        Outcome::Contended(Contention {
             key: key.clone(),
-            timed_out: TimedOut { waited, ahead },
-        }
+            holder: None,
+            retry_after: Duration::ZERO,
+            waited: self.waited(),
+            ahead: None,
+        })
     }
 
-    async fn run(&self) -> Result<ManyOutcome, Error> {
+    fn waited(&self) -> Duration {
+        self.client.now().saturating_since(self.started_at)
+    }
+
+    async fn run(&self) -> Result<Outcome<MultiGuard>, Error> {
         loop {
             let key = match self.round().await? {
                 Round::Done(outcome) => return Ok(outcome),
@@ -478,9 +405,9 @@ impl<'a> MultiAcquire<'a> {
             if pause >= self.left() {
                 if matches!(self.limit, WaitLimit::Try) {
                     let reason = format!("key {key:?} was lost before the others were locked");
-                    return Err(unavailable(reason));
+                    return Err(Error::unavailable(reason));
                 }
-                return Ok(self.timed_out(&key, None));
+                return Ok(self.timed_out(&key));
             }
             self.client.runtime.sleep(pause).await;
         }
@@ -491,7 +418,7 @@ impl<'a> MultiAcquire<'a> {
         let mut holds: Vec<Hold> = Vec::with_capacity(self.asks.len());
         for ask in &self.asks {
             let Some(limit) = self.limit_for_next_key() else {
-                return Ok(Round::Done(self.timed_out(ask.key, None)));
+                return Ok(Round::Done(self.timed_out(ask.key)));
             };
             let so_far: &[Hold] = if mutant!(LossWhileGathering) {
                 &[]
@@ -505,15 +432,12 @@ impl<'a> MultiAcquire<'a> {
             };
             match outcome {
                 Outcome::Acquired(hold) => holds.push(hold),
-                Outcome::Held(contention) => {
-                    let key = ask.key.clone();
-                    return Ok(Round::Done(ManyOutcome::Held {
-                        key,
-                        held: contention,
-                    }));
-                }
-                Outcome::TimedOut(TimedOut { ahead, .. }) => {
-                    return Ok(Round::Done(self.timed_out(ask.key, ahead)));
+                Outcome::Contended(contention) => {
+                    let waited = self.waited();
+                    return Ok(Round::Done(Outcome::Contended(Contention {
+                        waited,
+                        ..contention
+                    })));
                 }
             }
         }
@@ -522,7 +446,7 @@ impl<'a> MultiAcquire<'a> {
         if let Some(lost) = lost.next().filter(|_| !mutant!(LossWhileGathering)) {
             return Ok(Round::Lost(lost.holder.key.clone()));
         }
-        Ok(Round::Done(ManyOutcome::Acquired(MultiGuard::new(holds))))
+        Ok(Round::Done(Outcome::Acquired(MultiGuard::new(holds))))
     }
 
     /// Returns the wait limit for the next key, or `None` if the time ran out.
@@ -534,12 +458,5 @@ impl<'a> MultiAcquire<'a> {
             }
             limit => Some(limit),
         }
-    }
-}
-
-fn unavailable(reason: impl Into<String>) -> Error {
-    Error::Unavailable {
-        reason: reason.into(),
-        cause: None,
     }
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::client::acquire::request::WaitLimit;
-use crate::client::error::{Error, Outcome};
+use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
 use crate::client::handle::lock::Lock;
+use crate::client::outcome::Outcome;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
 
@@ -15,21 +16,19 @@ use crate::request::Mode;
 /// clone, and making it does no I/O.
 ///
 /// Each acquisition is a separate owner. If you hold the lock and lock it again, you wait for
-/// yourself.
+/// yourself, unless the handle is reentrant.
 ///
 /// # Reentrant handles
-/// You can lock a handle from
-/// [`LockClient::reentrant_mutex`](crate::LockClient::reentrant_mutex) again while it holds the
-/// lock. The handle and its clones are one owner. Two handles for the same key are two owners, and
-/// an owner never spans processes. You can release nested guards in any order. The lock is free
-/// when the last of them is released.
+/// You can lock a [`reentrant`](Self::reentrant) handle again while it holds the lock. The handle
+/// and its clones are one owner. You can release nested guards in any order. The lock is free when
+/// the last of them is released.
 ///
 /// # Examples
 /// ```no_run
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// println!("write with token {}", guard.fencing_token()?);
+/// println!("write with token {}", guard.fencing_token());
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -62,6 +61,32 @@ impl Mutex {
     }
 
     option_setters!();
+
+    /// Makes the handle reentrant: it and its clones can lock the key again while they hold it.
+    ///
+    /// The handle and its clones are one owner. Another handle for the same key is another owner,
+    /// reentrant or not, and an owner never spans processes. On a handle that is already reentrant,
+    /// this changes nothing.
+    ///
+    /// If the backend does not support reentrancy, the acquisition fails with
+    /// [`Error::Unsupported`] before any I/O.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let mutex = locks.mutex("invoice:42")?.reentrant();
+    /// let outer = mutex.lock().await?;
+    /// let inner = mutex.lock().await?;
+    /// inner.release().await?; // `outer` still holds the lock
+    /// outer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn reentrant(self) -> Self {
+        Self::new(self.lock.reentrant())
+    }
 
     /// Locks the mutex. Waits without a time limit, also through outages of the lock service.
     ///
@@ -112,9 +137,8 @@ impl Mutex {
     /// # use leasehold_api::{Error, LockClient, Outcome};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// match locks.mutex("thumbnails")?.try_lock().await? {
-    ///     Outcome::Acquired(guard) => println!("acquired: {}", guard.fencing_token()?),
-    ///     Outcome::Held(contention) => println!("try again in {:?}", contention.retry_after),
-    ///     Outcome::TimedOut(_) => unreachable!("try_lock does not wait"),
+    ///     Outcome::Acquired(guard) => println!("acquired: {}", guard.fencing_token()),
+    ///     Outcome::Contended(contention) => println!("{contention}"),
     /// }
     /// # Ok(())
     /// # }
@@ -141,7 +165,7 @@ impl Mutex {
     /// # use std::time::Duration;
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let outcome = locks.mutex("invoice:42")?.try_lock_for(Duration::from_secs(5)).await?;
-    /// if let Some(guard) = outcome.acquired() {
+    /// if let Some(guard) = outcome.into_guard() {
     ///     guard.release().await?;
     /// }
     /// # Ok(())
@@ -174,7 +198,7 @@ impl Mutex {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let job = locks.mutex("job")?;
-    /// let token = job.with(async |guard| guard.fencing_token()).await??;
+    /// let token = job.with(async |guard| guard.fencing_token()).await?;
     /// println!("done with token {token}");
     /// # Ok(())
     /// # }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::client::acquire::request::WaitLimit;
-use crate::client::error::{Error, Outcome};
+use crate::client::error::Error;
 use crate::client::guard::{ReadGuard, WriteGuard};
 use crate::client::handle::lock::Lock;
+use crate::client::outcome::Outcome;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
 
@@ -17,10 +18,9 @@ use crate::request::Mode;
 /// sets another order. Readers that overlap share one fencing token.
 ///
 /// # Reentrant handles
-/// You can lock a handle from
-/// [`LockClient::reentrant_rw_lock`](crate::LockClient::reentrant_rw_lock) again while it holds
-/// the lock. A reader can read again, even past a waiting writer. A writer can read or write again.
-/// If you drop the write guards and keep a read guard, you downgrade the lock.
+/// You can lock a [`reentrant`](Self::reentrant) handle again while it holds the lock. A reader can
+/// read again, even past a waiting writer. A writer can read or write again. If you drop the write
+/// guards and keep a read guard, you downgrade the lock.
 ///
 /// If a reentrant handle holds a read guard and asks for the write lock, it would wait for itself.
 /// The request is refused with [`Refused::WouldDeadlock`](crate::Refused::WouldDeadlock). Use
@@ -33,7 +33,7 @@ use crate::request::Mode;
 /// # use std::time::Duration;
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let catalog = locks.rw_lock("catalog")?;
-/// if let Some(reader) = catalog.try_read_for(Duration::from_secs(5)).await?.acquired() {
+/// if let Some(reader) = catalog.try_read_for(Duration::from_secs(5)).await?.into_guard() {
 ///     reader.release().await?;
 /// }
 /// let writer = catalog.write().await?;
@@ -53,6 +53,32 @@ impl RwLock {
     }
 
     option_setters!();
+
+    /// Makes the handle reentrant: it and its clones can lock the key again while they hold it.
+    ///
+    /// The handle and its clones are one owner. Another handle for the same key is another owner,
+    /// reentrant or not, and an owner never spans processes. On a handle that is already reentrant,
+    /// this changes nothing.
+    ///
+    /// If the backend does not support reentrancy, the acquisition fails with
+    /// [`Error::Unsupported`] before any I/O.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let tree = locks.rw_lock("tree")?.reentrant();
+    /// let outer = tree.write().await?;
+    /// let inner = tree.read().await?;
+    /// inner.release().await?;
+    /// outer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn reentrant(self) -> Self {
+        Self::new(self.lock.reentrant())
+    }
 
     /// Takes the lock for reading. Waits without a time limit, also through outages of the lock
     /// service.
@@ -93,7 +119,7 @@ impl RwLock {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// if let Some(reader) = locks.rw_lock("catalog")?.try_read().await?.acquired() {
+    /// if let Some(reader) = locks.rw_lock("catalog")?.try_read().await?.into_guard() {
     ///     reader.release().await?;
     /// }
     /// # Ok(())
@@ -121,7 +147,7 @@ impl RwLock {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let catalog = locks.rw_lock("catalog")?;
     /// let outcome = catalog.try_read_for(Duration::from_secs(5)).await?;
-    /// if let Some(reader) = outcome.acquired() {
+    /// if let Some(reader) = outcome.into_guard() {
     ///     reader.release().await?;
     /// }
     /// # Ok(())
@@ -172,7 +198,7 @@ impl RwLock {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// if let Some(writer) = locks.rw_lock("catalog")?.try_write().await?.acquired() {
+    /// if let Some(writer) = locks.rw_lock("catalog")?.try_write().await?.into_guard() {
     ///     writer.release().await?;
     /// }
     /// # Ok(())
@@ -200,7 +226,7 @@ impl RwLock {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let catalog = locks.rw_lock("catalog")?;
     /// let outcome = catalog.try_write_for(Duration::from_secs(5)).await?;
-    /// if let Some(writer) = outcome.acquired() {
+    /// if let Some(writer) = outcome.into_guard() {
     ///     writer.release().await?;
     /// }
     /// # Ok(())

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::client::acquire::request::WaitLimit;
-use crate::client::error::{Error, Outcome};
+use crate::client::error::Error;
 use crate::client::guard::PermitGuard;
 use crate::client::handle::lock::Lock;
+use crate::client::outcome::Outcome;
 use crate::client::state::settings::option_setters;
 use crate::request::Mode;
 
@@ -98,8 +99,8 @@ impl Semaphore {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
-    /// match printers.try_acquire(1).await?.acquired() {
-    ///     Some(permit) => println!("printing with token {}", permit.fencing_token()?),
+    /// match printers.try_acquire(1).await?.into_guard() {
+    ///     Some(permit) => println!("printing with token {}", permit.fencing_token()),
     ///     None => println!("all printers are busy"),
     /// }
     /// # Ok(())
@@ -130,7 +131,7 @@ impl Semaphore {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
     /// let outcome = printers.try_acquire_for(1, Duration::from_secs(5)).await?;
-    /// if let Some(permit) = outcome.acquired() {
+    /// if let Some(permit) = outcome.into_guard() {
     ///     permit.release().await?;
     /// }
     /// # Ok(())

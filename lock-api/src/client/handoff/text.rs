@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::bounds::{MAX_HANDOFF_TEXT, MAX_LEASE, MAX_WAITER_LEASE};
-use crate::client::error::{Error, NO_TOKENS};
+use crate::client::error::Error;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key, Operation, OwnerId, SessionId};
 use crate::mutants::mutant;
@@ -53,8 +53,7 @@ pub struct Handoff {
     pub(crate) operation: Operation,
     /// Sequence of the transfer hold. Only one adopter can release it.
     pub(crate) transfer_hold: u64,
-    /// `None` if the backend has no fencing tokens. The text has a 0 then.
-    pub(crate) token: Option<FencingToken>,
+    pub(crate) token: FencingToken,
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
     pub(crate) fixed_lease: bool,
@@ -144,20 +143,17 @@ impl Handoff {
 
     /// Returns the fencing token that the guard had when it was handed off.
     ///
-    /// # Errors
-    /// The same as [`Guard::fencing_token`](crate::Guard::fencing_token).
-    ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let handoff = locks.mutex("report")?.lock().await?.into_handoff().await?;
-    /// println!("handed off with token {}", handoff.fencing_token()?);
+    /// println!("handed off with token {}", handoff.fencing_token());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn fencing_token(&self) -> Result<FencingToken, Error> {
-        self.token.ok_or(NO_TOKENS)
+    pub const fn fencing_token(&self) -> FencingToken {
+        self.token
     }
 
     /// Returns the hand-off as a line of ASCII. **The text is a secret**: keep it out of logs, and
@@ -191,7 +187,7 @@ impl Handoff {
             self.operation.owner.as_u64(),
             self.operation.sequence,
             self.transfer_hold,
-            self.token.map_or(0, FencingToken::get),
+            self.token.get(),
             micros(self.lease),
             micros(self.waiter_lease),
             u8::from(self.fixed_lease),
@@ -263,7 +259,7 @@ fn parse_fields<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handof
             owner: OwnerId::from_u64(owner),
         },
         transfer_hold,
-        token: (token > 0).then_some(FencingToken::new(token)),
+        token: FencingToken::new(token),
         lease,
         waiter_lease,
         fixed_lease,
@@ -409,7 +405,7 @@ mod tests {
                 owner: OwnerId::from_u64(0xdead_beef),
             },
             transfer_hold: 32,
-            token: Some(FencingToken::new(77)),
+            token: FencingToken::new(77),
             lease: Duration::from_secs(30),
             waiter_lease: Duration::from_secs(5),
             fixed_lease: true,
@@ -458,7 +454,7 @@ mod tests {
         let text = format!("{:?}", handoff("k"));
         assert_eq!(
             text,
-            "Handoff { key: \"k\", holds: \"read guard\", token: Some(Token(77)), .. }"
+            "Handoff { key: \"k\", holds: \"read guard\", token: Token(77), .. }"
         );
     }
 }

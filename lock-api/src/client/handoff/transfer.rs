@@ -218,7 +218,7 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
         mode,
         operation: hold.operation,
         transfer_hold: transfer_hold.operation.sequence,
-        token: hold.fencing_token().ok(),
+        token: hold.fencing_token(),
         lease: state.lease,
         waiter_lease: state.waiter_lease,
         fixed_lease: state.fixed_until.is_some(),

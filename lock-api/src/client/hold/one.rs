@@ -9,7 +9,8 @@ use futures_util::future::select;
 use smallvec::smallvec;
 
 use crate::client::core::{Busy, ClientHandle};
-use crate::client::error::{Error, Loss, NO_TOKENS, ReleaseOutcome};
+use crate::client::error::{Error, Loss};
+use crate::client::outcome::ReleaseOutcome;
 use crate::client::state::answer::{Answer, reply_of};
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
@@ -79,12 +80,12 @@ impl Hold {
         self.holder.token()
     }
 
-    /// Returns the token if the backend has fencing tokens.
-    pub(crate) fn fencing_token(&self) -> Result<FencingToken, Error> {
+    /// Returns the token, or `NONE` if the backend has no fencing tokens.
+    pub(crate) fn fencing_token(&self) -> FencingToken {
         if self.client.capabilities.fencing_tokens {
-            Ok(self.token())
+            self.token()
         } else {
-            Err(NO_TOKENS)
+            FencingToken::NONE
         }
     }
 
@@ -178,12 +179,17 @@ impl Hold {
         Error::Released { key }
     }
 
-    /// Returns the error if the hold is lost.
-    pub(crate) fn check_lost(&self) -> Option<Error> {
+    /// Returns why the hold was lost, if it was.
+    pub(crate) fn loss(&self) -> Option<Loss> {
         match self.validity() {
-            Validity::Lost(loss) => Some(self.loss_error(loss)),
+            Validity::Lost(loss) => Some(loss),
             Validity::ValidUntil(_) | Validity::Released => None,
         }
+    }
+
+    /// Returns the error if the hold is lost.
+    pub(crate) fn check_lost(&self) -> Option<Error> {
+        self.loss().map(|loss| self.loss_error(loss))
     }
 
     /// Begins the release. Only the first caller gets the pending release.

@@ -7,8 +7,9 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 
 use crate::client::core::Busy;
-use crate::client::error::{Error, Loss, ReleaseOutcome};
+use crate::client::error::{Error, Loss};
 use crate::client::hold::one::Hold;
+use crate::client::outcome::ReleaseOutcome;
 use crate::client::task::release::{self, Jobs};
 use crate::id::Key;
 use crate::request::Renew;

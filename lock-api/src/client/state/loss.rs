@@ -20,8 +20,8 @@ pub struct LossEvent {
     pub key: Key,
     /// The mode of the guard.
     pub mode: Mode,
-    /// The fencing token of the guard. `None` if the backend has no fencing tokens.
-    pub token: Option<FencingToken>,
+    /// The fencing token of the guard. [`FencingToken::NONE`] if the backend has no fencing tokens.
+    pub token: FencingToken,
     /// Why the guard was lost.
     pub reason: Loss,
     /// The time from when you got the guard until the client noticed the loss.

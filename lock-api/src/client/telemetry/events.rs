@@ -20,7 +20,7 @@ use crate::client::state::holder::HolderCell;
 use crate::client::state::loss::{Hook, LossEvent};
 use crate::client::state::settings::ClientSettings;
 use crate::client::telemetry::meter::{self, adjust, count, record};
-use crate::error::BackendError;
+use crate::error::{BackendError, Chain};
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::{EndReason, PollReply, Queued, ReleaseReply, RenewReply};
 use crate::request::Mode;
@@ -65,14 +65,9 @@ impl Events {
         }
     }
 
-    /// The token, if the backend has fencing tokens.
-    fn token(&self, token: FencingToken) -> Option<FencingToken> {
-        self.has_tokens.then_some(token)
-    }
-
-    /// The token as events show it.
+    /// The token as events show it, if the backend has fencing tokens.
     pub(crate) fn number(&self, token: FencingToken) -> Option<u64> {
-        self.token(token).map(FencingToken::get)
+        self.has_tokens.then_some(token.get())
     }
 
     /// An attempt became a waiter.
@@ -90,7 +85,9 @@ impl Events {
             Ok(PollReply::Gone(_)) => "gone",
             Err(_) => "failed",
         };
-        let error = result.err().map(tracing::field::display);
+        let error = result
+            .err()
+            .map(|error| tracing::field::display(Chain(error)));
         emit!(TRACE, "polled", key = key.as_str(), outcome, error);
         count!(meter::POLLS, "outcome" => outcome);
     }
@@ -115,7 +112,7 @@ impl Events {
                 "lost"
             }
             Err(error) => {
-                emit!(DEBUG, "renewal failed", key, %error);
+                emit!(DEBUG, "renewal failed", key, error = %Chain(error));
                 "failed"
             }
         };
@@ -124,7 +121,7 @@ impl Events {
 
     /// A call that renews `count` holders failed for `failed` of them.
     pub(crate) fn renewals_failed(&self, failed: usize, count: usize, error: &BackendError) {
-        emit!(INFO, "renewals failed", failed, count, %error);
+        emit!(INFO, "renewals failed", failed, count, error = %Chain(error));
     }
 
     /// A conversion succeeded. `from` is the old mode if the guard is still in use.
@@ -199,7 +196,7 @@ impl Events {
         let key = key.as_str();
         match result {
             Ok(_) => emit!(DEBUG, "released", key, outcome, reason, background),
-            Err(error) => emit!(INFO, "released", key, outcome, %error, background),
+            Err(error) => emit!(INFO, "released", key, outcome, error = %Chain(error), background),
         }
         let by = if background { "background" } else { "release" };
         count!(meter::RELEASES, "outcome" => outcome, "by" => by);
@@ -207,7 +204,7 @@ impl Events {
 
     /// A release failed and is retried.
     pub(crate) fn release_failed(&self, key: &Key, error: &BackendError) {
-        emit!(DEBUG, "release failed", key = key.as_str(), %error);
+        emit!(DEBUG, "release failed", key = key.as_str(), error = %Chain(error));
         count!(meter::RELEASE_RETRIES);
     }
 
@@ -230,7 +227,11 @@ impl Events {
             self.losses.lock().push_back(LossEvent {
                 key: holder.key.clone(),
                 mode: hold.mode,
-                token: self.token(token),
+                token: if self.has_tokens {
+                    token
+                } else {
+                    FencingToken::NONE
+                },
                 reason,
                 held,
                 label: self.label.clone(),
@@ -272,7 +273,7 @@ impl Events {
 
     /// The server refused the subscription or did not answer.
     pub(crate) fn subscription_failed(&self, error: &BackendError) {
-        emit!(WARN, "subscription failed", %error);
+        emit!(WARN, "subscription failed", error = %Chain(error));
         count!(meter::SUBSCRIPTION_FAILURES);
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Step, holder, holder_mut};
 use crate::bounds::{CHECK_EARLY, SCAN_FREELY};
 use crate::machine::{Command, Reply, StateParts};
-use crate::reply::{AcquireReply, Contention, PollReply, Queued, ReleaseReply, RenewReply};
+use crate::reply::{AcquireReply, Contended, PollReply, Queued, ReleaseReply, RenewReply};
 use crate::time::ServerTime;
 
 /// The resolution of the machine's time.
@@ -56,7 +56,7 @@ pub(super) fn redelivery_extends(step: &mut Step<'_>) {
     }
 }
 
-fn contention<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Contention> {
+fn contention<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Contended> {
     match &mut step.reply {
         Reply::Acquire(AcquireReply::Contended(contention)) => Some(contention),
         _ => None,
