@@ -39,6 +39,10 @@ pub const MAX_WAITER_LEASE: Duration = Duration::from_secs(60);
 /// Longest time between two polls of a waiter. The poll interval is a third of the waiter lease,
 /// and at most this.
 pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// An offer lasts for the lease that the waiter asked for, and at least this many poll intervals, but
+/// never longer than the waiter would have (rule 10). A waiter that misses the notification learns of
+/// the offer by its next poll, and needs time to confirm it then.
+pub const OFFER_POLLS: u32 = 2;
 
 /// Default timeout of one call to a backend, and the time in which a backend must answer.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);

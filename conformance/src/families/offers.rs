@@ -1,5 +1,8 @@
 //! Offers: a lock granted to a waiter that hasn't confirmed it yet. And the cost of dead waiters.
 
+use std::time::Duration;
+
+use leasehold_api::bounds::OFFER_POLLS;
 use leasehold_api::{PollReply, Stamped};
 
 use crate::case::{Case, cases};
@@ -8,13 +11,17 @@ use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("offers";
     offer_expires_when_its_waiter_would: ["rule 10"], [Queue];
+    short_lease_shortens_the_offer: ["rule 10", "L1"], [Queue];
+    short_offer_outlasts_two_polls: ["rule 10", "L2"], [Queue];
     own_poll_makes_an_offer_too: ["rule 10"], [Queue];
     poll_never_extends_an_offer: ["rule 10"], [Queue];
     renewal_confirms_an_offer: ["rule 10"], [Queue];
+    confirmation_never_shortens: ["rule 10", "S2"], [Queue];
     offer_excludes_others: ["S1", "rule 8"], [Queue];
     expired_offer_cannot_be_confirmed: ["rule 10", "S3"], [Queue];
     dead_waiter_costs_at_most_one_waiter_lease: ["rule 10", "L1"], [Queue];
     many_dead_waiters_cost_one_waiter_lease: ["rule 10", "L1"], [Queue];
+    dead_granted_waiter_costs_its_own_lease: ["rule 10", "L1"], [Queue];
 );
 
 /// Queues a waiter behind a holder that releases two units later. Returns the waiter and its
@@ -63,6 +70,63 @@ async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
     let c = world.session().await?;
     c.ask(&lock).acquired("rule 10").await?;
     Ok(())
+}
+
+/// The longest waiter lease.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Queues a waiter with this lease and a long waiter lease, and grants to it. Fails unless the offer
+/// lasts for `expected`.
+async fn offer_lasts(world: &World, lease: Duration, expected: Duration, name: &str) -> Verdict {
+    let lock = Lock::mutex(name).waiter_lease(MINUTE);
+    let [a, b] = world.sessions().await?;
+    let held = a.ask(&lock).acquired("S1").await?;
+    let (waiter, _) = b.ask(&lock).lease(lease).wait().queued("rule 7").await?;
+    let before = a.now().await?;
+    held.released("S3").await?;
+    let after = a.now().await?;
+    let Stamped { stamp, reply } = waiter.poll().await?;
+    let acquired = want!(
+        reply,
+        PollReply::Acquired(acquired) => acquired,
+        "rule 8",
+        "the release granted to the waiter"
+    );
+    let end = stamp.at.saturating_add(acquired.remaining);
+    let (first, last) = (
+        before.saturating_add(expected),
+        after.saturating_add(expected),
+    );
+    ensure!(
+        first <= end && end <= last,
+        "rule 10",
+        acquired.remaining,
+        "an offer to a waiter with a lease of {lease:?} lasts for {expected:?}"
+    );
+    Ok(())
+}
+
+async fn short_lease_shortens_the_offer(world: &World) -> Verdict {
+    let polls = Lock::mutex("k").waiter_lease(MINUTE).spec.poll_interval() * OFFER_POLLS;
+    offer_lasts(world, world.units(1), polls, "short").await?;
+    let lease = polls + world.units(1);
+    offer_lasts(world, lease, lease, "longer").await
+}
+
+async fn short_offer_outlasts_two_polls(world: &World) -> Verdict {
+    // A waiter that misses its notification has one poll to learn of the offer, and time to confirm
+    // it before another poll would be due.
+    let lock = Lock::mutex("k").waiter_lease(world.units(9));
+    let [a, b] = world.sessions().await?;
+    let held = a.ask(&lock).acquired("S1").await?;
+    let ask = b.ask(&lock).lease(Duration::from_millis(1));
+    let (waiter, _) = ask.wait().queued("rule 7").await?;
+    held.released("S3").await?;
+    world.pass(4).await; // a poll interval is 3 units, at most a second
+    waiter.poll_granted("L2").await?;
+    waiter.renewed(world.units(50), "rule 10").await?;
+    world.pass(6).await;
+    waiter.released("S3").await
 }
 
 async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
@@ -114,6 +178,19 @@ async fn renewal_confirms_an_offer(world: &World) -> Verdict {
     let c = world.session().await?;
     c.ask(&lock).held("S1").await?;
     waiter.released("S3").await
+}
+
+async fn confirmation_never_shortens(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(world.units(20));
+    let (waiter, end) = granted(world, &lock).await?;
+    let (_, confirmed) = waiter.renewed(world.units(1), "rule 10").await?;
+    ensure!(
+        confirmed >= end,
+        "rule 10",
+        confirmed,
+        "a guard may count on the offer until {end:?}: the reply to its confirmation may be lost"
+    );
+    Ok(())
 }
 
 async fn offer_excludes_others(world: &World) -> Verdict {
@@ -192,6 +269,36 @@ async fn many_dead_waiters_cost_one_waiter_lease(world: &World) -> Verdict {
         "rule 10",
         took,
         "any number of dead waiters cost one waiter lease together"
+    );
+    Ok(())
+}
+
+async fn dead_granted_waiter_costs_its_own_lease(world: &World) -> Verdict {
+    let lock = Lock::mutex("k").waiter_lease(MINUTE);
+    let [a, b, c] = world.sessions().await?;
+    let held = a.ask(&lock).acquired("S1").await?;
+    let ask = b.ask(&lock).lease(world.units(1));
+    let (dead, _) = ask.wait().queued("rule 7").await?;
+    let (waiter, _) = c.ask(&lock).wait().queued("rule 7").await?;
+    held.released("S3").await?;
+    // It confirms its hold once, and dies.
+    dead.poll_granted("rule 8").await?;
+    let (_, end) = dead.renewed(world.units(1), "rule 10").await?;
+    waiter.poll_queued("S1").await?;
+    let longest = lock.spec.poll_interval() * OFFER_POLLS + world.units(1);
+    world.pass_for(longest).await;
+    let Stamped { stamp, reply } = waiter.poll().await?;
+    want!(
+        reply,
+        PollReply::Acquired(_),
+        "L1",
+        "a waiter that dies after its grant blocks the key for its own lease, not for {MINUTE:?}"
+    );
+    ensure!(
+        stamp.at >= end,
+        "S1",
+        stamp.at,
+        "the dead waiter held until {end:?}"
     );
     Ok(())
 }

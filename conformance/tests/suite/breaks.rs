@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::support::{Reference, Server};
 use async_trait::async_trait;
 use futures_util::stream;
+use leasehold_api::bounds::MAX_LEASE;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     FencingToken, ForceMode, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits,
@@ -113,6 +114,8 @@ breaks! {
     NeverUnreachable: "rule 9", "unreachable::unreachable_waiter_is_passed_over";
     PollConfirms: "rule 10", "offers::poll_never_extends_an_offer";
     WaitersNeverExpire: "rule 10", "offers::dead_waiter_costs_at_most_one_waiter_lease";
+    OffersIgnoreTheLease: "rule 10", "offers::dead_granted_waiter_costs_its_own_lease",
+        "offers::short_lease_shortens_the_offer";
     LimitsIgnored: "rule 10", "limits::queue_full";
     CountsDeliveries: "rule 12", "redelivery::acquire_twice_holds_once";
     ForgetsEarlyReleases: "rule 12", "redelivery::release_before_acquire_makes_it_stale";
@@ -244,6 +247,7 @@ impl Broken {
         match self.how {
             Break::NeverExpires => sent.lease = Duration::from_secs(3_000),
             Break::ExpiresLate => sent.lease += Duration::from_millis(3),
+            Break::OffersIgnoreTheLease if sent.wait.is_some() => sent.lease = MAX_LEASE,
             Break::NeverUnreachable => {
                 sent.wait = sent.wait.map(|_| leasehold_api::Wait::new(false));
             }

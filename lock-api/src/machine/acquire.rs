@@ -192,6 +192,7 @@ impl State {
             mode: request.mode,
             label: request.label.clone(),
             floor: request.floor,
+            lease: request.lease,
             end,
             until: wait.wait_until,
             listening: wait.listening,

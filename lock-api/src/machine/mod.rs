@@ -41,8 +41,10 @@
 //! order. It drops expired waiters as it meets them, skips *unreachable* ones, and
 //! stops at the first waiter that does not fit.
 //!
-//! A grant turns a waiter into an **offer**. The offer expires when the waiter would have, and only
-//! a renewal extends it (rule 10). So a dead waiter costs at most one waiter lease.
+//! A grant turns a waiter into an **offer**. The offer expires when the waiter would have, or after
+//! the lease that the waiter asked for (at least [`OFFER_POLLS`] poll intervals) if that is sooner.
+//! Only a renewal extends it, and nothing shortens it (rule 10). So a waiter that dies in the queue
+//! costs at most one waiter lease, and one that dies after its grant about its own lease.
 //!
 //! A waiter may say that it listens. If nobody listens on its channel when it is to be granted, it
 //! is marked unreachable, at most [`MAX_UNREACHABLE_MARKS`] times. Its next poll clears the mark. If
@@ -74,7 +76,7 @@ use std::time::Duration;
 
 use crate::bounds::{DELIVERY_WINDOW, TOKEN_RETENTION};
 #[cfg(doc)]
-use crate::bounds::{MAX_UNREACHABLE_MARKS, SCAN_FREELY, SCAN_INTERVAL};
+use crate::bounds::{MAX_UNREACHABLE_MARKS, OFFER_POLLS, SCAN_FREELY, SCAN_INTERVAL};
 use crate::id::{FencingToken, SessionId};
 use crate::reply::{
     AcquireReply, ConvertReply, ForceReply, InspectReply, PollReply, ReleaseReply, RenewReply,

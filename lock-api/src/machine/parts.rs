@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -164,6 +165,8 @@ pub struct WaiterParts {
     pub label: Label,
     /// The highest token that its client has seen.
     pub floor: Option<FencingToken>,
+    /// The lease that it asked for.
+    pub lease: Duration,
     /// When it expires.
     pub end: ServerTime,
     /// The waiter's own deadline, if it has one.
@@ -237,6 +240,7 @@ impl State {
                 mode: waiter.mode,
                 label: waiter.label,
                 floor: waiter.floor,
+                lease: waiter.lease,
                 end: waiter.end,
                 until: waiter.until,
                 listening: waiter.listening,
@@ -336,6 +340,7 @@ impl State {
             mode: parts.mode,
             label: parts.label,
             floor: parts.floor,
+            lease: parts.lease,
             end: parts.end,
             until: parts.until,
             listening: parts.listening,

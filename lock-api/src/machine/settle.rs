@@ -164,7 +164,7 @@ impl State {
         true
     }
 
-    /// Turns a waiter into an offer, which expires when the waiter would have (rule 10).
+    /// Turns a waiter into an offer (rule 10).
     pub(super) fn grant_waiter(
         &mut self,
         env: Env<'_>,
@@ -175,12 +175,13 @@ impl State {
         let Some(waiter) = self.remove_waiter(ticket) else {
             return;
         };
+        let end = waiter.offer_end(env.now, self.poll_interval());
         let grant = Grant {
             operation: waiter.operation,
             mode: waiter.mode,
             label: waiter.label,
             floor: waiter.floor,
-            end: waiter.end,
+            end,
         };
         self.grant(env, grant);
         if !(notify && waiter.listening) {

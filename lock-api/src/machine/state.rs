@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::bounds::{CHECK_EARLY, SCAN_INTERVAL, STAGGER_STEPS};
+use crate::bounds::{CHECK_EARLY, OFFER_POLLS, SCAN_INTERVAL, STAGGER_STEPS};
 use crate::id::{FencingToken, Label, Operation, SessionId};
 use crate::machine::{Env, Inconsistent, Settings};
 use crate::reply::{Acquired, EndReason, HolderStatus, Queued};
@@ -74,6 +74,8 @@ pub(super) struct Waiter {
     pub(super) mode: Mode,
     pub(super) label: Label,
     pub(super) floor: Option<FencingToken>,
+    /// The lease that it asked for.
+    pub(super) lease: Duration,
     pub(super) end: ServerTime,
     pub(super) until: Option<ServerTime>,
     pub(super) listening: bool,
@@ -120,6 +122,12 @@ impl Waiter {
     ) -> ServerTime {
         let end = now.saturating_add(waiter_lease);
         until.map_or(end, |until| end.min(until))
+    }
+
+    /// The end of an offer that this waiter gets at `now` (rule 10).
+    pub(super) fn offer_end(&self, now: ServerTime, poll_interval: Duration) -> ServerTime {
+        let longest = self.lease.max(poll_interval * OFFER_POLLS);
+        self.end.min(now.saturating_add(longest))
     }
 }
 
@@ -186,6 +194,11 @@ impl State {
         self.tickets
             .get(&(operation.session, operation.sequence))
             .copied()
+    }
+
+    pub(super) fn poll_interval(&self) -> Duration {
+        self.spec
+            .map_or(Duration::ZERO, |spec| spec.poll_interval())
     }
 
     pub(super) fn capacity(&self) -> u32 {
@@ -403,9 +416,7 @@ impl State {
             .unwrap_or(u64::MAX)
             .saturating_sub(1);
         let ahead = u32::try_from((ticket - first).min(others)).unwrap_or(u32::MAX);
-        let poll = self
-            .spec
-            .map_or(Duration::ZERO, |spec| spec.poll_interval());
+        let poll = self.poll_interval();
         let poll_after = if ahead < CHECK_EARLY {
             poll.min(self.retry_after(now))
         } else {

@@ -141,6 +141,8 @@ mod planted {
         UnreachableLosesTicket = "unreachable-waiter-loses-its-ticket", "rule 9";
         /// A grant to a waiter lasts a full lease without a confirmation.
         FullLeaseForOffer = "full-lease-instead-of-an-offer-for-a-pushed-grant", "rule 10";
+        /// An offer lasts until its waiter would have expired, however short the lease is.
+        OfferIgnoresLease = "offer-ignores-the-lease", "rule 10";
         /// A poll extends an offer.
         PollExtendsOffer = "poll-extends-offer", "rule 10";
         /// A release of an operation that has only an offer leaves the offer in place.

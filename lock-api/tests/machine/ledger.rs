@@ -19,6 +19,8 @@ struct Entry {
     waiter_end: u64,
     /// The deadline of the wait.
     until: Option<u64>,
+    /// The lease that it asked for.
+    lease: u64,
     /// The number of holders granted since its arrival, while it was reachable.
     overtaken: u32,
     /// The number of waiters ahead of it at its arrival.
@@ -333,6 +335,7 @@ impl Ledger {
                     *entry = Entry {
                         waiter_end: until.map_or(end, |until| end.min(until)),
                         until,
+                        lease: micros(request.lease),
                         ahead: seen.before.waiter_count,
                         ..Entry::default()
                     };
@@ -372,6 +375,8 @@ impl Ledger {
     /// shortened.
     fn remaining(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let now = seen.key.now;
+        let spec = seen.after.spec.unwrap_or(seen.key.spec);
+        let poll = micros(spec.waiter_lease() / 3).min(1_000_000);
         for view in &seen.after.holders {
             let name = owner_part(&view.label).to_owned();
             let queued = seen.before.waiters.iter();
@@ -385,10 +390,9 @@ impl Ledger {
                     .into_iter()
                     .all(|w| operation_part(&w.label) != waiter)
                 {
-                    let end = self
-                        .entries
-                        .get(&waiter)
-                        .map_or(0, |entry| entry.waiter_end);
+                    let end = self.entries.get(&waiter).map_or(0, |entry| {
+                        entry.waiter_end.min(now + entry.lease.max(2 * poll))
+                    });
                     self.allow(name.clone(), end);
                 }
             }

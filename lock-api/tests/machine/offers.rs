@@ -1,9 +1,21 @@
-//! Rule 10: an offer expires when its waiter would have.
+//! Rule 10: an offer expires when its waiter would have, or with the lease if that is sooner.
+
+use std::time::Duration;
 
 use leasehold_api::bounds::SETTLE_BUDGET;
-use leasehold_api::{EndReason, PollReply, ReleaseReply, RenewReply};
+use leasehold_api::{EndReason, LockSpec, PollReply, ReleaseReply, RenewReply};
 
-use crate::support::{Ask, Key, id, secs};
+use crate::support::{Ask, Key, id, ms, secs};
+
+/// A mutex with the longest waiter lease. Its poll interval is 1 s.
+fn patient() -> Key {
+    let spec = LockSpec::mutex().with_waiter_lease(secs(60));
+    Key::of(spec.expect("valid"))
+}
+
+fn first_remaining(key: &Key) -> Duration {
+    key.inspect().holders[0].remaining
+}
 
 #[test]
 fn offer_expires_with_its_waiter() {
@@ -56,6 +68,116 @@ fn offer_expires_at_the_wait_deadline() {
     key.queue(Ask::write(b).until(until));
     key.release(a);
     assert_eq!(key.inspect().holders[0].remaining, secs(1));
+}
+
+#[test]
+fn offer_lasts_for_the_lease_and_at_least_two_poll_intervals() {
+    let cases = [
+        (secs(10), secs(10)),
+        (ms(2_001), ms(2_001)),
+        (secs(1), secs(2)),
+        (ms(1), secs(2)),
+        (secs(3_600), secs(59)), // the waiter arrived a second before
+    ];
+    for (lease, expected) in cases {
+        let mut key = patient();
+        let (a, b) = (key.next('a'), key.next('b'));
+        key.enter(Ask::write(a));
+        key.queue(Ask::write(b).lease(lease));
+        key.pass(secs(1));
+        key.release(a);
+        assert_eq!(first_remaining(&key), expected, "a lease of {lease:?}");
+    }
+}
+
+#[test]
+fn offer_lasts_for_two_poll_intervals_of_a_short_waiter_lease() {
+    let spec = LockSpec::mutex().with_waiter_lease(Duration::from_micros(10_001));
+    let mut key = Key::of(spec.expect("valid"));
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a));
+    key.queue(Ask::write(b).lease(ms(1)));
+    key.release(a);
+    assert_eq!(first_remaining(&key), Duration::from_micros(2 * 3_333));
+}
+
+#[test]
+fn own_poll_and_duplicates_keep_the_end_of_the_offer() {
+    let mut key = patient();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a).lease(secs(5)));
+    let ask = Ask::write(b).lease(secs(3)).deliver_in(secs(10));
+    key.queue(ask);
+    let again = ask.request(&key);
+    key.pass(secs(5));
+    let PollReply::Acquired(acquired) = key.poll(b) else {
+        panic!("not granted");
+    };
+    assert_eq!(acquired.remaining, secs(3));
+    key.pass(secs(1));
+    key.deliver(again);
+    key.poll(b);
+    assert_eq!(first_remaining(&key), secs(2));
+}
+
+/// The counterexample to one poll interval: the waiter would learn of its offer when it is over, each
+/// time, and would never get its turn (L2).
+#[test]
+fn waiter_that_misses_its_notification_confirms_after_its_next_poll() {
+    let mut key = patient();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a));
+    let queued = key.queue(Ask::write(b).lease(ms(100)));
+    key.release(a);
+    // The client polls up to 20 ms later, and each message takes 400 ms.
+    key.pass(queued.poll_after + ms(20 + 400));
+    assert!(matches!(key.poll(b), PollReply::Acquired(_)));
+    key.pass(ms(50 + 400));
+    let renewed = key.renew(b, ms(100));
+    assert!(matches!(renewed, RenewReply::Renewed { .. }), "{renewed:?}");
+}
+
+/// The counterexample to a confirmation that shortens: if its reply is lost, the guard counts on the
+/// offer, and the next holder gets in meanwhile (S2).
+#[test]
+fn confirmation_never_shortens_an_offer() {
+    let mut key = patient();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a));
+    key.queue(Ask::write(b).lease(secs(1)));
+    key.release(a);
+    key.pass(ms(50));
+    let RenewReply::Renewed { remaining, .. } = key.renew(b, secs(1)) else {
+        panic!("not granted");
+    };
+    assert_eq!(remaining, ms(1_950));
+}
+
+#[test]
+fn waiters_that_die_after_their_grants_cost_two_poll_intervals_each() {
+    let mut key = patient();
+    let a = key.next('a');
+    key.enter(Ask::write(a));
+    let mut queue: Vec<_> = (0..9).map(|_| key.next('w')).collect();
+    for waiter in &queue {
+        key.queue(Ask::write(*waiter).lease(secs(1)));
+    }
+    key.release(a);
+    let live = queue.pop().expect("the last one");
+    let mut waited = Duration::ZERO;
+    for dead in queue {
+        assert!(matches!(
+            key.renew(dead, secs(1)),
+            RenewReply::Renewed { .. }
+        ));
+        key.pass(ms(1_999));
+        assert!(matches!(key.poll(live), PollReply::Queued(_)));
+        key.pass(ms(1));
+        key.poll(live);
+        waited += secs(2);
+    }
+    assert!(matches!(key.poll(live), PollReply::Acquired(_)));
+    assert_eq!(waited, secs(16));
 }
 
 #[test]

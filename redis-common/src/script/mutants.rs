@@ -63,9 +63,17 @@ pub const ALL: &[LuaMutant] = &[
                 "watermarks, skip, to, to_owner, now + 30000000,",
             ),
             (
-                "waiter.floor, waiter.ends)\n",
+                "waiter.floor, S:offer_end(waiter))\n",
                 "waiter.floor, S.now + 30000000)\n",
             ),
+        ],
+    },
+    LuaMutant {
+        name: "lua-offer-ignores-the-lease",
+        rule: "rule 10",
+        changes: &[
+            ("local offer_ends =", "local offer_ends = waiter_end or"),
+            ("S.now, waiter.lease,", "S.now, 3600000000,"),
         ],
     },
     LuaMutant {

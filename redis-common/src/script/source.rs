@@ -143,13 +143,19 @@ end }})
 }
 
 /// Text that several scripts share. It uses variables of the surrounding script.
-const SHARED: [(&str, &str); 3] = [
+/// A text may use constants and the texts after it.
+const SHARED: [(&str, &str); 5] = [
     (
         "ONE_EXCLUSIVE_HOLD",
         include_str!("lua/shared/one_exclusive_hold.lua"),
     ),
     ("SET_VALUE", include_str!("lua/shared/set_value.lua")),
     ("POLL_AFTER", include_str!("lua/shared/poll_after.lua")),
+    ("OFFER_END", include_str!("lua/shared/offer_end.lua")),
+    (
+        "POLL_INTERVAL",
+        include_str!("lua/shared/poll_interval.lua"),
+    ),
 ];
 
 /// Replaces each `@NAME@` by a constant or by shared text. In Lua 5.1, constants and function calls
@@ -158,7 +164,7 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
     let number = |duration: Duration| duration.as_micros().to_string();
     let constants = [
         // The last byte is the version of the format.
-        ("MAGIC", r"'LH\2'".into()),
+        ("MAGIC", r"'LH\3'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
         ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),
@@ -177,6 +183,7 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("CHECK_EARLY", bounds::CHECK_EARLY.to_string()),
         ("STAGGER_STEPS", bounds::STAGGER_STEPS.to_string()),
         ("MAX_POLL_INTERVAL", number(bounds::MAX_POLL_INTERVAL)),
+        ("OFFER_POLLS", bounds::OFFER_POLLS.to_string()),
         ("INSPECT_LIST", bounds::INSPECT_LIST.to_string()),
         // Codes of kinds, policies and modes; see `encoding`.
         ("SEMAPHORE", b'S'.to_string()),

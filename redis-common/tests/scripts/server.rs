@@ -125,7 +125,8 @@ fn attempt(session: u8, sequence: u64) -> Operation {
 fn foreign_value_is_named_and_untouched() {
     let mut fixture = Fixture::new();
     let at = |name: &str| String::from_utf8(fixture.protocol.key(&key(name))).expect("plain");
-    let (string, list, hash, later) = (at("string"), at("list"), at("hash"), at("later"));
+    let (string, list, hash) = (at("string"), at("list"), at("hash"));
+    let (earlier, later) = (at("earlier"), at("later"));
     for command in [
         vec![
             "SET",
@@ -134,6 +135,11 @@ fn foreign_value_is_named_and_untouched() {
         ],
         vec!["RPUSH", &list, "x"],
         vec!["HSET", &hash, "owner", "1"],
+        vec![
+            "SET",
+            &earlier,
+            "LH\u{2} the format before waiters stored their lease, and some bytes of content",
+        ],
         vec![
             "SET",
             &later,
@@ -146,6 +152,7 @@ fn foreign_value_is_named_and_untouched() {
         ("string", "string"),
         ("list", "list"),
         ("hash", "hash"),
+        ("earlier", "leasehold format 2"),
         ("later", "leasehold format 9"),
     ] {
         let before = fixture.stored(name);

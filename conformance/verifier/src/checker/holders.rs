@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, HolderParts, Reply};
+use leasehold_api::bounds::OFFER_POLLS;
+use leasehold_api::machine::{Command, HolderParts, Reply, WaiterParts};
 use leasehold_api::{
     AcquireReply, ConvertReply, ForceMode, Mode, Operation, RenewReply, ServerTime, SessionId,
 };
@@ -149,8 +150,8 @@ fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut
     }
 }
 
-/// Checks the expiry of a new holder: an immediate grant has its full lease, and an offer has the
-/// remaining time of its waiter.
+/// Checks the expiry of a new holder: an immediate grant has its full lease, and an offer ends as
+/// rule 10 says.
 fn begun(step: &Step<'_>, holder: &HolderParts, found: &mut Findings) {
     let mut end = None;
     for (sequence, _) in &holder.holds {
@@ -179,16 +180,25 @@ fn granted_until(step: &Step<'_>, session: SessionId, sequence: u64) -> Option<S
     match (step.command, waiter) {
         (Command::Acquire(request), None) if own => Some(step.now.saturating_add(request.lease)),
         (Command::Renew(request), Some(waiter)) if own => {
-            Some(waiter.end.max(step.now.saturating_add(request.lease)))
+            let offer = offer_end(step, waiter, waiter.end);
+            Some(offer.max(step.now.saturating_add(request.lease)))
         }
         (Command::Poll(_), Some(waiter)) if own => {
             let lease = step.spec().map(|spec| spec.waiter_lease());
             let end = step.now.saturating_add(lease.unwrap_or_default());
-            Some(waiter.until.map_or(end, |until| end.min(until)))
+            let end = waiter.until.map_or(end, |until| end.min(until));
+            Some(offer_end(step, waiter, end))
         }
-        (_, Some(waiter)) => Some(waiter.end),
+        (_, Some(waiter)) => Some(offer_end(step, waiter, waiter.end)),
         _ => None,
     }
+}
+
+/// The end of an offer to a waiter that would have expired at `waiter_end`.
+fn offer_end(step: &Step<'_>, waiter: &WaiterParts, waiter_end: ServerTime) -> ServerTime {
+    let poll = step.spec().map(|spec| spec.poll_interval());
+    let longest = waiter.lease.max(poll.unwrap_or_default() * OFFER_POLLS);
+    waiter_end.min(step.now.saturating_add(longest))
 }
 
 /// Rule 14: the stored end covers every holder and waiter, and the token for its retention.

@@ -80,6 +80,7 @@ pub const MUTANTS: &[MutantInfo] = &[
     within("unknown-reachability-counts-as-unreachable", BUDGET),
     within("unreachable-waiter-loses-its-ticket", BUDGET),
     within("full-lease-instead-of-an-offer-for-a-pushed-grant", BUDGET),
+    within("offer-ignores-the-lease", BUDGET),
     within("poll-extends-offer", BUDGET),
     within("release-that-misses-an-offer", BUDGET),
     within("wake-up-sent-to-a-cancelled-waiter-is-swallowed", BUDGET),

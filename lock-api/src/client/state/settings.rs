@@ -145,7 +145,8 @@ macro_rules! option_setters {
         ///
         /// 100 ms to 1 h, 30 s by default. Outside these limits, the acquisition fails with
         /// [`InvalidInput::Lease`](crate::InvalidInput::Lease). The lock of a crashed holder
-        /// becomes free when its lease expires.
+        /// becomes free when its lease expires, or 2 s after the grant if it had waited for the
+        /// lock and its lease is shorter.
         #[must_use]
         pub const fn lease(mut self, lease: std::time::Duration) -> Self {
             self.$($options).+.lease = lease;

@@ -86,6 +86,7 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::UnknownIsUnreachable => queue::unknown_is_unreachable,
         Mutant::UnreachableLosesTicket => queue::unreachable_loses_ticket,
         Mutant::FullLeaseForOffer => queue::full_lease_for_offer,
+        Mutant::OfferIgnoresLease => queue::offer_ignores_lease,
         Mutant::PollExtendsOffer => queue::poll_extends_offer,
         Mutant::ReleaseMissesOffer => queue::release_misses_offer,
         Mutant::NoWatermarkAfterRelease => delivery::no_watermark_after_release,

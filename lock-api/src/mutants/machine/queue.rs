@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Step, full_mode, holder};
-use crate::bounds::DEFAULT_LEASE;
+use crate::bounds::{DEFAULT_LEASE, MAX_LEASE};
 use crate::id::FencingToken;
 use crate::machine::{Command, Env, Payload, Reach, Reply};
 use crate::reply::{AcquireReply, Refused, ReleaseReply};
@@ -163,6 +163,19 @@ pub(super) fn full_lease_for_offer(step: &mut Step<'_>) {
         step.set_end(operation, end);
     }
     grant_told_with_full_lease(step);
+}
+
+pub(super) fn offer_ignores_lease(step: &mut Step<'_>) {
+    let waiters = step.before.waiters.clone();
+    for waiter in &mut step.before.waiters {
+        waiter.lease = MAX_LEASE;
+    }
+    step.rerun();
+    for waiter in &mut step.after.waiters {
+        if let Some(was) = waiters.iter().find(|it| it.ticket == waiter.ticket) {
+            waiter.lease = was.lease;
+        }
+    }
 }
 
 pub(super) fn poll_extends_offer(step: &mut Step<'_>) {

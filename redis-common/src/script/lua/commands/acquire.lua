@@ -87,8 +87,8 @@ return S:serve(function(S)
     return S:contention()
   end
   local waiter = {
-    mode = mode, permits = permits, floor = floor, till = till, listening = waits == 2,
-    label = label,
+    mode = mode, permits = permits, floor = floor, lease = lease, till = till,
+    listening = waits == 2, label = label,
   }
   return enqueue(S, waiter, waiter_limit)
 end)

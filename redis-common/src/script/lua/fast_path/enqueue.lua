@@ -4,7 +4,7 @@ if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byt
   and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
 then
   local stored, argument = first, ARGV[1]
-  local session, sequence, owner, wanted, mode, permits, _, waits, till, deliver_before, floor, _,
+  local session, sequence, owner, wanted, mode, permits, lease, waits, till, deliver_before, floor, _,
     limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
   local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags,
     holder_label, holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
@@ -19,7 +19,7 @@ then
   if usable and waiters > 0 then
     next_ticket = struct.unpack('<d', stored, #stored - 7)
     head = struct.unpack('<d', stored, queue_at)
-    local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 53)
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 61)
     -- The general part drops an expired waiter and skips an unreachable one.
     usable = head_ends > now and head_flags < @UNREACHABLE@
       -- The operation may be in the queue already: a waiter can outlive its watermark.
@@ -38,8 +38,9 @@ then
   if usable and waits > 0 and till > now then
     usable = waiters < limit
     waiter_ends = math.min(now + struct.unpack('<d', wanted, 7), till)
-    waiter = struct.pack('<dc16c8c8c1I4dddBBBc0', next_ticket, session, string.sub(argument, 17, 24),
-      owner, mode, permits, floor, waiter_ends, till, waits - 1, 0, #label, label)
+    waiter = struct.pack('<dc16c8c8c1I4ddddBBBc0', next_ticket, session,
+      string.sub(argument, 17, 24), owner, mode, permits, floor, lease, waiter_ends, till, waits - 1,
+      0, #label, label)
     next_ticket, waiters = next_ticket + 1, waiters + 1
   end
   if usable then

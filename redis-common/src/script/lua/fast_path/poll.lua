@@ -16,7 +16,7 @@ then
     and string.sub(holder_id, 1, 16) ~= string.sub(attempt, 1, 16)
   at = queue_at -- the start of a waiter
   if usable and found ~= at + 8 then
-    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 53)
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 61)
     -- The general part drops an expired waiter and skips an unreachable one.
     usable = head_ends > now and head_flags < @UNREACHABLE@
   end
@@ -24,10 +24,10 @@ then
     local ticket, ahead = struct.unpack('<d', stored, found - 8), 0
     -- Waiters differ in length: check that a waiter starts at the position that was found.
     while ahead < waiters and at < found - 8 do
-      at, ahead = at + 72 + string.byte(stored, at + 71), ahead + 1
+      at, ahead = at + 80 + string.byte(stored, at + 79), ahead + 1
     end
     local till, waiter_flags
-    ends, till, waiter_flags = struct.unpack('<ddB', stored, found + 45)
+    ends, till, waiter_flags = struct.unpack('<ddB', stored, found + 53)
     if at == found - 8 and ends > now then
       local waiter_lease = struct.unpack('<d', stored, 10)
       ends = math.min(now + waiter_lease, till)
@@ -38,11 +38,11 @@ then
       local fresh, written = struct.pack('<ddB', ends, till, listening), nil
       if expires then
         local value = string.sub(stored, 1, 25)
-          .. struct.pack('<d', stored_end) .. string.sub(stored, 34, found + 44)
-          .. fresh .. string.sub(stored, found + 62)
+          .. struct.pack('<d', stored_end) .. string.sub(stored, 34, found + 52)
+          .. fresh .. string.sub(stored, found + 70)
         written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
       else
-        written = type(redis.pcall('SETRANGE', KEYS[1], found + 44, fresh)) == 'number'
+        written = type(redis.pcall('SETRANGE', KEYS[1], found + 52, fresh)) == 'number'
       end
       if written then
         ahead = math.min(ticket - struct.unpack('<d', stored, queue_at), waiters - 1)

@@ -6,16 +6,18 @@ if @PUSH@ and type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
 then
   local argument = ARGV[1]
   local session, sequence, owner = struct.unpack('<c16dc8', argument)
-  local token, stored_end, earliest, last_scan, _, waiters, watermarks, skip, holder_id, ends, flags,
-    holder_label, holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+  local waiter_lease, token, stored_end, earliest, last_scan, _, waiters, watermarks, skip,
+    holder_id, ends, flags, holder_label, holds, at =
+    struct.unpack('<dddddBBBHc24dBBc0I4c0', stored, 10)
   local watermarks_end = at + 33 * watermarks
-  local _, to, raw, to_owner, mode, _, floor, offer_ends, _, waiter_flags, _, label, next_at =
-    struct.unpack('<dc16c8c8c1I4dddBBBc0', stored, watermarks_end + skip)
+  local _, to, raw, to_owner, mode, _, floor, lease, waiter_end, _, waiter_flags, _, label, next_at =
+    struct.unpack('<dc16c8c8c1I4ddddBBBc0', stored, watermarks_end + skip)
+  local offer_ends = @OFFER_END@
   local usable = @ONE_EXCLUSIVE_HOLD@ and holder_id == session .. owner
     and string.sub(holds, 2) == string.sub(argument, 17, 24)
-    and mode == 'X' and offer_ends > now and waiter_flags == @LISTENING@
+    and mode == 'X' and waiter_end > now and waiter_flags == @LISTENING@
   if usable and waiters > 1 then
-    local after_ends, _, after_flags = struct.unpack('<ddB', stored, next_at + 53)
+    local after_ends, _, after_flags = struct.unpack('<ddB', stored, next_at + 61)
     -- The general part drops an expired waiter and skips an unreachable one.
     usable = after_ends > now and after_flags < @UNREACHABLE@
   end

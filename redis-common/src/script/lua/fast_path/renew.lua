@@ -12,7 +12,7 @@ then
     holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
   local usable = flags < @OWN_TOKEN@
   if usable and waiters > 0 then
-    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * watermarks + skip + 53)
+    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * watermarks + skip + 61)
     -- The general part drops an expired waiter and skips an unreachable one.
     usable = string.byte(stored, 5) == @FAIR@ and string.byte(holds) == @EXCLUSIVE@
       and earliest > now and head_ends > now and head_flags < @UNREACHABLE@

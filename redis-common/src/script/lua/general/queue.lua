@@ -18,11 +18,11 @@
   -- Reads the waiter at position `at`. Returns the next position too. The waiter keeps its packed
   -- bytes until it changes.
   read_waiter = function(S, from, at)
-    local session, raw, owner, mode, permits, floor, ends, till, flags, unreachable_marks, label,
-      next = struct.unpack('<c16c8c8c1I4dddBBBc0', from, at)
+    local session, raw, owner, mode, permits, floor, lease, ends, till, flags, unreachable_marks,
+      label, next = struct.unpack('<c16c8c8c1I4ddddBBBc0', from, at)
     return {
       session = session, raw = raw, owner = owner, mode = mode, permits = permits, floor = floor,
-      ends = ends, till = till, listening = flags % 2 == @LISTENING@,
+      lease = lease, ends = ends, till = till, listening = flags % 2 == @LISTENING@,
       unreachable = flags >= @UNREACHABLE@, unreachable_marks = unreachable_marks,
       label = label, bytes = string.sub(from, at, next - 1),
       before = @NONE@, after = @NONE@, fresh = false, arrived = false,
@@ -35,9 +35,9 @@
     end
     local flags = (waiter.listening and @LISTENING@ or 0)
       + (waiter.unreachable and @UNREACHABLE@ or 0)
-    return struct.pack('<c16c8c8c1I4dddBBBc0', waiter.session, waiter.raw, waiter.owner, waiter.mode,
-      waiter.permits, waiter.floor, waiter.ends, waiter.till, flags, waiter.unreachable_marks,
-      #waiter.label, waiter.label)
+    return struct.pack('<c16c8c8c1I4ddddBBBc0', waiter.session, waiter.raw, waiter.owner,
+      waiter.mode, waiter.permits, waiter.floor, waiter.lease, waiter.ends, waiter.till, flags,
+      waiter.unreachable_marks, #waiter.label, waiter.label)
   end,
 
   waiter_at = function(S, ticket)
@@ -229,11 +229,17 @@
     return #expired > 0
   end,
 
-  -- Turns a waiter into an offer. The offer expires when the waiter would have expired.
+  -- The end of an offer that this waiter gets now (rule 10).
+  offer_end = function(S, waiter)
+    local now, lease, waiter_end, waiter_lease = S.now, waiter.lease, waiter.ends, S.waiter_lease
+    return @OFFER_END@
+  end,
+
+  -- Turns a waiter into an offer.
   grant_waiter = function(S, ticket, waiter)
     S:remove_waiter(ticket, waiter)
     S:grant(waiter.session, waiter.raw, waiter.owner, waiter.mode, waiter.permits, waiter.label,
-      waiter.floor, waiter.ends)
+      waiter.floor, S:offer_end(waiter))
   end,
 
   -- The message to a waiter that is about to be granted.
@@ -243,7 +249,7 @@
     if holder and holder.ends <= S.now then
       holder, others = nil, others - 1
     end
-    local number, ends = S.token, waiter.ends
+    local number, ends = S.token, S:offer_end(waiter)
     if holder then
       ends = holder.flags % 2 == @REVOKED@ and holder.ends or math.max(ends, holder.ends)
     elseif not S:joins(waiter.mode, waiter.floor, others) then

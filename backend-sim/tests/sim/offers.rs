@@ -1,0 +1,86 @@
+//! Offers with a short lease and a long waiter lease, through the lock client.
+
+use std::future::pending;
+use std::time::Duration;
+
+use leasehold_api::{LockClient, Mutex};
+use leasehold_sim::{Fault, SimServer};
+
+use crate::locks::client;
+use crate::support::{ms, secs};
+
+const LEASE: Duration = secs(1);
+/// An offer lasts for two poll intervals of 1 s, which is longer than the lease.
+const OFFER: Duration = secs(2);
+/// The next waiter polls at the end of the offer: up to 20 ms later, plus 1 ms for the reply that
+/// told it when, and 1 ms for the poll.
+const POLL: Duration = ms(22);
+
+fn short(locks: &LockClient) -> Mutex {
+    let mutex = locks.mutex("job").expect("a valid key");
+    mutex.lease(LEASE).waiter_lease(secs(60))
+}
+
+/// Queues `dead` clients that are killed 200 ms after their grants, and a live one behind them.
+/// Returns how long the live one waits after a release.
+async fn delay_behind(dead: u32) -> Duration {
+    let server = SimServer::new(1);
+    let (_, a) = client(&server, "a");
+    let guard = short(&a).lock().await.expect("no failure");
+    let mut tasks = Vec::new();
+    for n in 0..dead {
+        let (process, locks) = client(&server, &format!("dead {n}"));
+        let time = server.clone();
+        tasks.push(tokio::spawn(async move {
+            let _guard = short(&locks).lock().await.expect("no failure");
+            time.advance(ms(200)).await;
+            process.kill();
+            pending::<()>().await;
+        }));
+        server.advance(ms(10)).await;
+    }
+    let (_, b) = client(&server, "b");
+    let waiting = tokio::spawn(async move { (short(&b).lock().await.expect("no failure"), b) });
+    server.advance(ms(100)).await;
+    let released = server.elapsed();
+    guard.release().await.expect("released");
+    let (_next, _b) = waiting.await.expect("no panic");
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    server.elapsed() - released
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_killed_after_its_grant_costs_its_lease() {
+    let took = delay_behind(1).await;
+    assert!(took > OFFER && took <= OFFER + POLL + ms(4), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn eight_clients_killed_after_their_grants_cost_16_s() {
+    let took = delay_behind(8).await;
+    assert!(
+        took > OFFER * 8 && took <= (OFFER + POLL) * 8 + ms(4),
+        "{took:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_push_leaves_time_to_confirm() {
+    let server = SimServer::new(1);
+    let (_, a) = client(&server, "a");
+    let (process, b) = client(&server, "b");
+    let guard = short(&a).lock().await.expect("no failure");
+    let waiting = tokio::spawn(async move { (short(&b).lock().await.expect("no failure"), b) });
+    server.advance(ms(100)).await;
+    process.inject(Fault::LosePush);
+    guard.release().await.expect("released");
+    let released = server.elapsed();
+    let (next, _b) = waiting.await.expect("no panic");
+    assert!(
+        server.elapsed() - released <= secs(1) + POLL,
+        "{}",
+        server.timeline()
+    );
+    server.advance(secs(10)).await;
+    assert!(next.is_valid(), "{}", server.timeline());
+}

@@ -1,0 +1,1 @@
+math.min(waiter_end, now + math.max(lease, @OFFER_POLLS@ * @POLL_INTERVAL@))

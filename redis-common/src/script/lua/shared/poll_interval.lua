@@ -1,0 +1,1 @@
+math.min(math.floor(waiter_lease / 3), @MAX_POLL_INTERVAL@)
