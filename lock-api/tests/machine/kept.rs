@@ -3,7 +3,7 @@
 use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::{EndReason, InspectReply, PollReply, RenewReply};
 
-use crate::support::{Ask, Key, START, WAITER_LEASE, secs};
+use crate::support::{Ask, Key, LEASE, START, WAITER_LEASE, ms, secs};
 
 #[test]
 fn token_outlives_the_last_holder() {
@@ -93,4 +93,42 @@ fn inspection_lists_holders_by_time_left_and_waiters_in_order() {
     let labels: Vec<_> = view.holders.iter().map(|h| h.label.as_str()).collect();
     assert_eq!(labels, ["b1", "a1"]);
     assert_eq!(key.waiting(), ["w1", "x1"]);
+}
+
+#[test]
+fn stored_end_moves_an_eighth_of_the_retention_further_than_needed() {
+    let mut key = Key::mutex();
+    let retention = key.settings.retention;
+    let a = key.next('a');
+    key.enter(Ask::write(a));
+    let first = key.at().saturating_add(LEASE + retention + retention / 8);
+    assert_eq!(key.state.stored_end(), first);
+    key.pass(retention / 8);
+    let b = key.next('b');
+    key.enter(Ask::write(b));
+    assert_eq!(
+        key.state.stored_end(),
+        first,
+        "the next holder is just covered"
+    );
+}
+
+#[test]
+fn key_is_idle_without_live_holders_and_waiters() {
+    let mut key = Key::mutex();
+    assert!(key.state.is_idle(key.at()));
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a));
+    assert!(!key.state.is_idle(key.at()));
+    key.queue(Ask::write(b));
+    key.release(a);
+    key.release(b);
+    assert!(key.state.is_idle(key.at()));
+    let (c, d) = (key.next('c'), key.next('d'));
+    key.enter(Ask::write(c).lease(ms(100)));
+    key.queue(Ask::write(d));
+    key.pass(ms(100));
+    assert!(!key.state.is_idle(key.at()), "a waiter is live");
+    key.pass(WAITER_LEASE);
+    assert!(key.state.is_idle(key.at()), "all have expired");
 }

@@ -3,6 +3,7 @@
 //! Each module tests one family of rules of `docs/semantics.md`. `random` plays random sequences of
 //! commands and checks the invariants after every step.
 
+mod barging;
 mod conversion;
 mod delivery;
 mod expiry;

@@ -1,9 +1,8 @@
 //! Rules 7 and 8: the order of grants.
 
-use leasehold_api::machine::Payload;
-use leasehold_api::{AcquireReply, Policy, PollReply, ReleaseReply};
+use leasehold_api::{Policy, PollReply, ReleaseReply};
 
-use crate::support::{Ask, Key, id, ms};
+use crate::support::{Ask, Key, id};
 
 #[test]
 fn fair_mutex_grants_in_order_and_notifies_only_the_next() {
@@ -82,59 +81,6 @@ fn granted_poll_sends_no_notification() {
     key.pass(crate::support::secs(1));
     assert!(matches!(key.poll(b), PollReply::Acquired(_)));
     assert_eq!(key.messages, []);
-}
-
-#[test]
-fn barging_wakes_the_head_and_lets_a_newcomer_overtake() {
-    let mut key = Key::mutex().policy(Policy::Barging);
-    let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
-    key.enter(Ask::write(ops[0]));
-    key.queue(Ask::write(ops[1]));
-    key.queue(Ask::write(ops[2]));
-    key.release(ops[0]);
-    assert_eq!(
-        key.holding(),
-        Vec::<String>::new(),
-        "a wake-up is not a grant"
-    );
-    assert_eq!(key.messages.len(), 1);
-    assert_eq!(key.messages[0].to, ops[1].session);
-    assert_eq!(key.messages[0].payload, Payload::WakeUp { sequence: 1 });
-    key.enter(Ask::write(ops[3]));
-    assert!(matches!(key.poll(ops[1]), PollReply::Queued(_)));
-    key.release(ops[3]);
-    assert!(
-        matches!(key.poll(ops[2]), PollReply::Acquired(_)),
-        "any waiter can acquire a free key by polling"
-    );
-}
-
-#[test]
-fn barging_wakes_nobody_while_the_key_is_held() {
-    let mut key = Key::mutex().policy(Policy::Barging);
-    let ops = ['a', 'b', 'c'].map(|letter| key.next(letter));
-    key.enter(Ask::write(ops[0]));
-    key.queue(Ask::write(ops[1]));
-    key.queue(Ask::write(ops[2]));
-    key.release(ops[1]);
-    assert_eq!(key.messages, []);
-}
-
-#[test]
-fn barging_wakes_the_head_when_a_holder_has_expired() {
-    let mut key = Key::semaphore(2).policy(Policy::Barging);
-    let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
-    key.enter(Ask::permits(ops[0], 1));
-    key.enter(Ask::permits(ops[1], 1).lease(ms(10)));
-    key.queue(Ask::permits(ops[2], 1));
-    let refused = key.ask(Ask::permits(ops[3], 2));
-    assert!(matches!(refused, AcquireReply::Queued(_)));
-    assert_eq!(key.messages, [], "nothing is free yet");
-    key.pass(ms(10));
-    assert!(matches!(key.poll(ops[3]), PollReply::Queued(_)));
-    assert_eq!(key.messages.len(), 1);
-    assert_eq!(key.messages[0].to, ops[2].session);
-    assert_eq!(key.messages[0].payload, Payload::WakeUp { sequence: 1 });
 }
 
 #[test]

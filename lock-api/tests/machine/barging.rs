@@ -1,0 +1,114 @@
+//! Rule 7 under the barging policy: a free key wakes the head of the queue, and belongs to whoever
+//! comes first.
+
+use leasehold_api::bounds::SETTLE_BUDGET;
+use leasehold_api::machine::{Payload, Reach};
+use leasehold_api::{AcquireReply, Operation, Policy, PollReply, SessionId};
+
+use crate::support::{Ask, Key, WAITER_LEASE, id, ms, session};
+
+/// A mutex with the barging policy, its holder, and two waiters.
+fn two_waiters(first: fn(Operation) -> Ask) -> (Key, [Operation; 3]) {
+    let mut key = Key::mutex().policy(Policy::Barging);
+    let ops = ['a', 'b', 'c'].map(|letter| key.next(letter));
+    key.enter(Ask::write(ops[0]));
+    key.queue(first(ops[1]));
+    key.queue(Ask::write(ops[2]));
+    (key, ops)
+}
+
+/// The attempts that the last step woke, in order.
+fn woken(key: &Key) -> Vec<(SessionId, u64)> {
+    let woken = key
+        .messages
+        .iter()
+        .filter_map(|message| match message.payload {
+            Payload::WakeUp { sequence } => Some((message.to, sequence)),
+            _ => None,
+        });
+    woken.collect()
+}
+
+#[test]
+fn barging_wakes_the_head_and_lets_a_newcomer_overtake() {
+    let mut key = Key::mutex().policy(Policy::Barging);
+    let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
+    key.enter(Ask::write(ops[0]));
+    key.queue(Ask::write(ops[1]));
+    key.queue(Ask::write(ops[2]));
+    key.release(ops[0]);
+    assert_eq!(
+        key.holding(),
+        Vec::<String>::new(),
+        "a wake-up is not a grant"
+    );
+    assert_eq!(woken(&key), [id(ops[1])]);
+    key.enter(Ask::write(ops[3]));
+    assert!(matches!(key.poll(ops[1]), PollReply::Queued(_)));
+    key.release(ops[3]);
+    assert!(
+        matches!(key.poll(ops[2]), PollReply::Acquired(_)),
+        "any waiter can acquire a free key by polling"
+    );
+}
+
+#[test]
+fn barging_wakes_nobody_while_the_key_is_held() {
+    let (mut key, ops) = two_waiters(Ask::write);
+    key.release(ops[1]);
+    assert_eq!(key.messages, []);
+}
+
+#[test]
+fn barging_wakes_the_head_when_a_holder_has_expired() {
+    let mut key = Key::semaphore(2).policy(Policy::Barging);
+    let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
+    key.enter(Ask::permits(ops[0], 1));
+    key.enter(Ask::permits(ops[1], 1).lease(ms(10)));
+    key.queue(Ask::permits(ops[2], 1));
+    let refused = key.ask(Ask::permits(ops[3], 2));
+    assert!(matches!(refused, AcquireReply::Queued(_)));
+    assert_eq!(key.messages, [], "nothing is free yet");
+    key.pass(ms(10));
+    assert!(matches!(key.poll(ops[3]), PollReply::Queued(_)));
+    assert_eq!(woken(&key), [id(ops[2])]);
+}
+
+#[test]
+fn barging_wakes_only_a_waiter_that_listens() {
+    let (mut key, ops) = two_waiters(|operation| Ask::write(operation).not_listening());
+    key.release(ops[0]);
+    assert_eq!(woken(&key), [id(ops[2])]);
+}
+
+#[test]
+fn barging_drops_an_expired_head() {
+    let (mut key, ops) = two_waiters(Ask::write);
+    key.pass(WAITER_LEASE - ms(1));
+    key.poll(ops[2]);
+    key.pass(ms(1));
+    key.release(ops[0]);
+    assert_eq!(woken(&key), [id(ops[2])]);
+    let waiters = key.state.to_parts().waiters;
+    assert_eq!(waiters.len(), 1, "the expired waiter takes no space");
+}
+
+#[test]
+fn barging_asks_a_bounded_number_of_sessions_who_listens() {
+    let budget = usize::try_from(SETTLE_BUDGET).expect("small");
+    for (unreachable, reached) in [(budget - 1, true), (budget, false)] {
+        let mut key = Key::mutex().policy(Policy::Barging);
+        let holder = key.next('a');
+        key.enter(Ask::write(holder));
+        for _ in 0..unreachable {
+            let waiter = key.next('u');
+            key.queue(Ask::write(waiter));
+        }
+        let last = key.next('l');
+        key.queue(Ask::write(last));
+        key.set_reach('u', Reach::Nobody);
+        key.release(holder);
+        let expected: &[_] = if reached { &[(session('l'), 1)] } else { &[] };
+        assert_eq!(woken(&key), expected);
+    }
+}
