@@ -70,6 +70,12 @@ apt_install() {
         apt-get install -q -y --no-install-recommends "$1"
 }
 
+# need_cargo_tool NAME VERSION: installs this version of a cargo subcommand unless it is there.
+need_cargo_tool() {
+    cargo "${1#cargo-}" --version 2>/dev/null | grep -qx "$1 $2" ||
+        cargo install --locked "$1" --version "$2"
+}
+
 # passed COUNT COMMAND...: fails unless the command reports this number of passed tests. Otherwise a
 # filter that matches no test would pass.
 passed() {
