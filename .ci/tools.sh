@@ -59,7 +59,7 @@ need() {
 apt_install() {
     local as_root=()
     [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
-    if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true; then
+    if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
         echo "$1 is missing and cannot be installed from here. Install it, or set" >&2
         echo "$2." >&2
         return 1
