@@ -207,11 +207,46 @@ feature_powerset() {
     done
 }
 
-# Builds the archives of the published packages, and builds the packages from them.
+# Builds the documentation as docs.rs does, and looks for the badges of features.
+docs_rs() {
+    RUSTDOC=$PWD/.ci/docsrs-rustdoc RUSTDOCFLAGS="-D warnings" \
+        cargo doc -q --workspace --exclude leasehold-benches --no-deps --all-features
+    grep -q 'Available on <strong>crate feature <code>redis-rs' "$CARGO_TARGET_DIR/doc/leasehold/index.html"
+}
+
+# Checks licences and sources of all dependencies, and that none is there in two versions.
+dependencies() {
+    need_cargo_tool cargo-deny 0.20.2
+    cargo deny --all-features check bans licenses sources
+}
+
+# Looks for known vulnerabilities in the dependencies. It downloads the RustSec database from GitHub.
+advisories() {
+    need_cargo_tool cargo-deny 0.20.2
+    cargo deny --all-features check advisories
+}
+
+# The packages that are published. Each comes after those that it depends on.
+published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fred leasehold-sim
+    leasehold-conformance leasehold)
+
+# Builds the archives of the published packages, and builds the packages from them. Each archive has
+# a readme and both licences.
 packages() {
-    cargo package --workspace --allow-dirty \
-        --exclude leasehold-benches --exclude leasehold-test-servers --exclude leasehold-processes \
-        --exclude leasehold-verifier
+    local name files selection=()
+    for name in "${published[@]}"; do selection+=(--package "$name"); done
+    rm -rf "$CARGO_TARGET_DIR/package"
+    cargo package --allow-dirty "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
+    ! grep '^warning' "$TMPDIR/packages.log"
+    for name in "${published[@]}"; do
+        files=$(tar -tzf "$CARGO_TARGET_DIR/package/$name"-[0-9]*.crate | cut -d / -f 2-)
+        for file in README.md LICENSE-MIT LICENSE-APACHE; do
+            grep -qx "$file" <<<"$files" || {
+                echo "the archive of $name lacks $file" >&2
+                return 1
+            }
+        done
+    done
 }
 
 # Renders the simulator's pages in a browser. The pictures stay in target/tmp.

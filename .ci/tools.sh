@@ -59,7 +59,7 @@ need() {
 apt_install() {
     local as_root=()
     [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
-    if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true; then
+    if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
         echo "$1 is missing and cannot be installed from here. Install it, or set" >&2
         echo "$2." >&2
         return 1
@@ -68,6 +68,12 @@ apt_install() {
     # RUNLEVEL=1 keeps the package from starting its server.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
         apt-get install -q -y --no-install-recommends "$1"
+}
+
+# need_cargo_tool NAME VERSION: installs this version of a cargo subcommand unless it is there.
+need_cargo_tool() {
+    cargo "${1#cargo-}" --version 2>/dev/null | grep -qx "$1 $2" ||
+        cargo install --locked "$1" --version "$2"
 }
 
 # passed COUNT COMMAND...: fails unless the command reports this number of passed tests. Otherwise a

@@ -78,6 +78,8 @@
 //! You can drop every future at any time. If the dropped call may have left a lock or a waiter on
 //! the server, the client releases it in the background.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[doc(inline)]
 pub use leasehold_api::{
     BackendError, Contention, EndReason, Error, FencingToken, ForceMode, Guard, Handoff,

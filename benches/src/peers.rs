@@ -7,30 +7,39 @@ use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use distributed_lock_redis::{RedisDistributedLock, RedisLockProvider};
 use redis_lock::{LockAcrossOptions, lock_across};
 use redis_of_redis_lock::aio::MultiplexedConnection;
-use rslock::LockManager;
+use rslock::{LockGuard, LockManager};
 use tokio::sync::Mutex;
 
-use crate::figures::{Fixture, Reading, median};
-use crate::library::Library;
+use crate::contend::contend;
+use crate::figures::hand_over::close;
+use crate::figures::{Fixture, Reading, median, steady};
+use crate::floor::Floor;
+use crate::library::{Library, mutexes};
 use crate::load::{one_by_one, side_by_side};
-use crate::lock::{FloorLock, Pair};
+use crate::lock::{FloorLock, Lock, Pair};
 use crate::samples::Samples;
+use crate::server_stats::ServerStats;
 use crate::{LEASE_MS, Result};
 
 const LEASE: Duration = Duration::from_millis(LEASE_MS.unsigned_abs());
 const TASKS: [usize; 4] = [1, 16, 64, 256];
 
 /// A lock of `rslock`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rslock {
     manager: LockManager,
     key: String,
 }
 
-impl Pair for Rslock {
-    async fn pair(&self) -> Result<()> {
-        let guard = self.manager.acquire(self.key.as_str(), LEASE).await?;
-        guard.release().await;
+impl Lock for Rslock {
+    type Held = LockGuard;
+
+    async fn acquire(&self) -> Result<LockGuard> {
+        Ok(self.manager.acquire(self.key.as_str(), LEASE).await?)
+    }
+
+    async fn release(&self, held: LockGuard) -> Result<()> {
+        held.release().await;
         Ok(())
     }
 }
@@ -61,6 +70,34 @@ impl Pair for DistributedLockRedis {
     async fn pair(&self) -> Result<()> {
         let handle = self.0.acquire(None).await?;
         Ok(handle.release().await?)
+    }
+}
+
+/// How long a lock by hand waits before it asks again.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A lock by hand: `SET NX PX`, repeated until the key is free, and a compare-and-delete script.
+#[derive(Clone, Debug)]
+struct ByHand {
+    floor: Floor,
+    owner: u64,
+}
+
+impl Lock for ByHand {
+    type Held = ();
+
+    async fn acquire(&self) -> Result<()> {
+        while !self.floor.acquire("by-hand", self.owner).await? {
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    async fn release(&self, (): ()) -> Result<()> {
+        match self.floor.release("by-hand", self.owner).await? {
+            true => Ok(()),
+            false => Err("the lock by hand was lost".into()),
+        }
     }
 }
 
@@ -105,13 +142,68 @@ impl Peers {
     }
 }
 
-/// Measures sequential and concurrent pairs, next to the floor on the `redis` crate.
+/// Measures sequential and concurrent pairs, next to the floor on the `redis` crate, and a contended
+/// lock.
 pub(crate) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let mut readings = sequential(fixture).await?;
     for tasks in TASKS {
         readings.extend(distinct_keys(fixture, tasks).await?);
     }
+    readings.extend(contended(fixture).await?);
     Ok(readings)
+}
+
+/// Contends for one lock as `steady` does. Each client has its own connections.
+async fn contended(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let url = fixture.url();
+    let (clients, own) = mutexes(Library::RedisRs, &url, "leasehold", steady::CLIENTS).await?;
+    let mut readings = contend_for("leasehold", fixture, own).await?;
+    close(clients).await?;
+    let mut rslock = Vec::new();
+    let mut by_hand = Vec::new();
+    for owner in 0..steady::CLIENTS {
+        rslock.push(Rslock {
+            manager: LockManager::new(vec![url.as_str()]),
+            key: "rslock".into(),
+        });
+        by_hand.push(ByHand {
+            floor: Library::RedisRs.floor(&url).await?,
+            owner: owner as u64,
+        });
+    }
+    readings.extend(contend_for("rslock", fixture, rslock).await?);
+    readings.extend(contend_for("by-hand", fixture, by_hand).await?);
+    Ok(readings)
+}
+
+async fn contend_for<L: Lock + Clone>(
+    name: &str,
+    fixture: &Fixture,
+    locks: Vec<L>,
+) -> Result<Vec<Reading>> {
+    let mut server = ServerStats::connect(&fixture.url()).await?;
+    contend(locks.clone(), steady::PACE, steady::WARM_UP).await?;
+    let before = server.commands().await?;
+    let time = Duration::from_millis(fixture.effort.of(200, 4_000));
+    let seen = contend(locks, steady::PACE, time).await?;
+    let used = server.commands().await?.since(&before);
+    // leasehold's scripts call SET themselves; the others send it.
+    let sent = if name == "leasehold" {
+        0
+    } else {
+        used.of("set").calls
+    };
+    let commands = (used.scripts().calls + sent) as f64 / seen.all as f64;
+    let milliseconds = |samples: &Samples, percent| samples.percentile(percent).as_secs_f64() * 1e3;
+    let figures = [
+        ("rate", seen.per_second(), "acquisitions/s"),
+        ("wait_p99", milliseconds(&seen.wait, 99), "ms"),
+        ("hand_over_p50", milliseconds(&seen.hand_over, 50), "ms"),
+        ("commands", commands, "calls per acquisition"),
+    ];
+    let reading =
+        |(figure, value, unit)| Reading::new(format!("peer.{name}.steady.{figure}"), value, unit);
+    Ok(figures.map(reading).into())
 }
 
 async fn sequential(fixture: &Fixture) -> Result<Vec<Reading>> {

@@ -28,6 +28,8 @@
 //! cases with a list that you pass. Cases without needs (exclusion, expiry, owner-checked release,
 //! redelivery) can't be ignored. A server that can't be reached is a failure.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod case;
 #[cfg(feature = "differential")]
 pub mod differential;

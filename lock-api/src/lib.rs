@@ -10,6 +10,8 @@
 //!
 //! Most programs use the facade crate `leasehold`. To write a backend, start at [`LockBackend`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod bounds;
 pub mod machine;
 #[cfg(leasehold_mutants)]

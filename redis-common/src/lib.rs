@@ -8,6 +8,8 @@
 //! To support a client library, implement `Connector` and `Connection`, and wrap a `Backend` in a
 //! type with constructors. `leasehold-redis-rs` and `leasehold-fred` are such crates.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "connection")]
 mod backend;
 #[cfg(feature = "connection")]

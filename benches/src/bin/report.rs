@@ -41,7 +41,7 @@ struct Arguments {
     /// The folder for the report.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench-report"))]
     out: PathBuf,
-    /// Also writes the summary and the plots to docs/.
+    /// Also writes the figures and the plots to docs/. Needs the feature `peers`.
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     docs: bool,
 }
@@ -50,6 +50,11 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     if cfg!(debug_assertions) && !arguments.quick {
         return Err("measure with --release, or pass --quick".into());
+    }
+    if arguments.docs && !cfg!(feature = "peers") {
+        return Err(
+            "the pages compare leasehold with other libraries: pass --features peers".into(),
+        );
     }
     let plan = Plan {
         rounds: if arguments.quick {
@@ -69,7 +74,7 @@ fn main() -> Result<ExitCode> {
     report.write(&arguments.out)?;
     if arguments.docs {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-        report.write_docs(&docs.join("performance.md"), &docs.join("performance"))?;
+        report.write_docs(&docs)?;
     }
     println!("{}", report.summary());
     for fault in &report.faults {

@@ -16,7 +16,7 @@ use crate::server_stats::ServerStats;
 
 const CLIENTS: [usize; 3] = [2, 8, 32];
 
-pub(super) async fn close(clients: Vec<LockClient>) -> Result<()> {
+pub(crate) async fn close(clients: Vec<LockClient>) -> Result<()> {
     for client in clients {
         client.shutdown().await?;
         client.backend().close().await?;

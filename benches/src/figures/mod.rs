@@ -12,14 +12,14 @@ use crate::library::Library;
 
 mod cost;
 mod distinct_keys;
-mod hand_over;
+pub(crate) mod hand_over;
 pub mod held;
 mod rw;
 mod semaphore;
 mod sequential;
 mod server_cpu;
 pub(crate) mod sim;
-mod steady;
+pub(crate) mod steady;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

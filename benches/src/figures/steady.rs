@@ -13,12 +13,12 @@ use crate::figures::hand_over::close;
 use crate::figures::{Fixture, Goal, Reading, micros};
 use crate::server_stats::ServerStats;
 
-const CLIENTS: usize = 8;
-const PACE: Pace = Pace {
+pub(crate) const CLIENTS: usize = 8;
+pub(crate) const PACE: Pace = Pace {
     hold: Duration::from_millis(5),
     pause: Duration::from_millis(20),
 };
-const WARM_UP: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let messages = fixture.effort.of(50, 3_000);

@@ -20,6 +20,9 @@ use crate::library::Library;
 use crate::server_stats::ServerStats;
 use crate::{Fault, Result};
 
+/// The other libraries that `peers` measures on free locks.
+const PEERS: [&str; 3] = ["rslock", "redis-lock", "distributed-lock-redis"];
+
 /// The measurements to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -265,15 +268,24 @@ impl Report {
         plots::draw(self, folder)
     }
 
-    /// Writes the summary to a page, between two markers, and the plots to a folder.
+    /// Writes what users compare to `performance.md` and everything to `performance-goals.md`, each
+    /// between two markers, and the plots to `performance/`.
     ///
     /// # Errors
-    /// Those of reading and writing, and if the page has no markers.
-    pub fn write_docs(&self, page: &Path, folder: &Path) -> Result<()> {
-        let text = fs::read_to_string(page)?;
-        fs::write(page, summary::between_markers(&text, &self.summary())?)?;
-        fs::create_dir_all(folder)?;
-        plots::draw(self, folder)
+    /// Those of reading and writing, and if a page has no markers.
+    pub fn write_docs(&self, docs: &Path) -> Result<()> {
+        let pages = [
+            ("performance.md", summary::for_users(self)),
+            ("performance-goals.md", self.summary()),
+        ];
+        for (name, part) in pages {
+            let page = docs.join(name);
+            let text = fs::read_to_string(&page)?;
+            fs::write(page, summary::between_markers(&text, &part)?)?;
+        }
+        let folder = docs.join("performance");
+        fs::create_dir_all(&folder)?;
+        plots::draw(self, &folder)
     }
 
     /// The summary, in Markdown.

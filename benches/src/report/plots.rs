@@ -8,8 +8,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::figures::Goal;
-use crate::report::summary::number;
-use crate::report::{Figure, Report};
+use crate::report::summary::{CONTENDED, number};
+use crate::report::{Figure, PEERS, Report};
 use crate::{Fault, Result};
 
 const INK: RGBColor = RGBColor(40, 44, 52);
@@ -38,7 +38,8 @@ pub(super) fn draw(report: &Report, folder: &Path) -> Result<()> {
     draw_pairs(report, &folder.join("sequential.svg"))?;
     draw_distinct_keys(report, &folder.join("distinct_keys.svg"))?;
     draw_hand_overs(report, &folder.join("hand_over.svg"))?;
-    draw_rates(report, &folder.join("queues.svg"))
+    draw_rates(report, &folder.join("queues.svg"))?;
+    draw_waits(report, &folder.join("waits.svg"))
 }
 
 fn fault(error: impl std::error::Error + Send + Sync + 'static) -> Fault {
@@ -290,7 +291,7 @@ fn draw_pairs(report: &Report, path: &Path) -> Result<()> {
         ("leasehold, Unix".into(), each("sequential_unix.p50")),
         ("semaphore".into(), each("semaphore.p50")),
     ];
-    for peer in ["rslock", "redis-lock", "distributed-lock-redis"] {
+    for peer in PEERS {
         let value = ratio(&format!("peer.{peer}.sequential.p50"), "peer");
         let nothing = report.plan.libraries.iter().map(|_| None);
         groups.push((peer.into(), nothing.chain([value]).collect()));
@@ -361,6 +362,25 @@ fn draw_rates(report: &Report, path: &Path) -> Result<()> {
     .draw(path)
 }
 
+/// Plots how long clients wait for a contended lock.
+fn draw_waits(report: &Report, path: &Path) -> Result<()> {
+    let group = |(words, name): (&str, &str)| {
+        let figure = report.figure(&format!("peer.{name}.steady.wait_p99"), "peer");
+        (
+            words.replace('`', ""),
+            vec![figure.map(|figure| figure.value)],
+        )
+    };
+    Bars {
+        title: "Waiting for one lock that 8 clients share",
+        below: "99th percentile of the wait in ms; each client holds it for 5 ms, then pauses for 20 ms; lower is better",
+        series: vec![("wait".into(), COLOURS[0])],
+        panels: vec![(String::new(), CONTENDED.map(group).into())],
+        line: None,
+    }
+    .draw(path)
+}
+
 /// The numbers of tasks in the plot of concurrent pairs.
 const TASKS: [f64; 4] = [1.0, 16.0, 64.0, 256.0];
 
@@ -375,7 +395,7 @@ fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
             lines.push((format!("{client}, {kind}"), id.into(), client));
         }
     }
-    for peer in ["rslock", "redis-lock", "distributed-lock-redis"] {
+    for peer in PEERS {
         let id = format!("peer.{peer}.distinct_keys");
         lines.push((peer.into(), id, "peer".into()));
     }

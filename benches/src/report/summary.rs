@@ -4,25 +4,15 @@ use std::fmt::Write;
 
 use crate::Result;
 use crate::figures::Effort;
-use crate::report::{Figure, Report};
+use crate::report::{Figure, PEERS, Report};
 
 const BEGIN: &str = "<!-- the report begins -->";
 const END: &str = "<!-- the report ends -->";
 
 /// The whole summary.
 pub(super) fn of(report: &Report) -> String {
-    let mut out = String::new();
+    let mut out = conditions(report);
     let clients: Vec<&str> = report.plan.libraries.iter().map(|one| one.name()).collect();
-    let rounds = report.plan.rounds;
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        out,
-        "{}; {}; medians of {rounds} rounds, in brackets the minimum and the maximum.\n",
-        report.machine, report.server,
-    );
-    if report.plan.effort == Effort::Quick {
-        out += "**A quick run: it only shows that the measurements work; its figures mean nothing.**\n\n";
-    }
     for fault in &report.faults {
         let _ = writeln!(out, "**Failed:** {fault}\n");
     }
@@ -35,12 +25,116 @@ pub(super) fn of(report: &Report) -> String {
         .filter(|figure| figure.met() == Some(true));
     let (met, all) = (met.count(), goals.iter().flatten().count());
     if all > 0 {
-        let _ = writeln!(out, "### Goals\n\n{met} of {all} are met.\n");
+        let _ = writeln!(
+            out,
+            "### Goals\n\n{met} of {all} are met. In brackets: the minimum and the maximum of the rounds.\n"
+        );
         table(&mut out, &goals, &clients);
     }
     if !others.is_empty() {
         out += "\n### Without a goal\n\n";
         table(&mut out, &others, &clients);
+    }
+    out
+}
+
+/// The part for users: leasehold next to other libraries.
+pub(super) fn for_users(report: &Report) -> String {
+    let mut out = conditions(report);
+    let libraries = report.plan.libraries.iter();
+    let clients: Vec<&str> = libraries.map(|library| library.name()).collect();
+    let ratio = |name: &str, client: &str| report.figure(name, client)?.ratio;
+    out += "### A free lock\n\n| ÷ the raw client |";
+    for client in &clients {
+        let _ = write!(out, " leasehold on {client} |");
+    }
+    let _ = writeln!(out, " {} |", PEERS.join(" | "));
+    let _ = writeln!(out, "|---|{}", "---|".repeat(clients.len() + PEERS.len()));
+    for (words, own, peer) in FREE {
+        let own = clients.iter().map(|client| ratio(own, client));
+        let peers = PEERS.map(|name| ratio(&format!("peer.{name}.{peer}"), "peer"));
+        let cells = own.chain(peers).map(|ratio| written(ratio, 2));
+        let _ = writeln!(
+            out,
+            "| {words} | {} |",
+            cells.collect::<Vec<_>>().join(" | ")
+        );
+    }
+    let contended = |name: &str, figure: &str| {
+        let id = format!("peer.{name}.steady.{figure}");
+        report.figure(&id, "peer").map(|figure| figure.value)
+    };
+    if contended(CONTENDED[0].1, "wait_p99").is_none() {
+        return out;
+    }
+    let names = CONTENDED.map(|(words, _)| words);
+    let _ = writeln!(out, "\n### A contended lock\n\n| | {} |", names.join(" | "));
+    let _ = writeln!(out, "|---|{}", "---|".repeat(names.len()));
+    for (words, figure) in STEADY {
+        let cells =
+            CONTENDED.map(|(_, name)| contended(name, figure).map_or_else(String::new, number));
+        let _ = writeln!(out, "| {words} | {} |", cells.join(" | "));
+    }
+    out
+}
+
+/// The rows about a free lock: words, leasehold's figure, the end of a peer's figure.
+const FREE: [(&str, &str, &str); 5] = [
+    (
+        "time of a pair, one at a time (lower is better)",
+        "sequential.p50",
+        "sequential.p50",
+    ),
+    (
+        "pairs/s of 1 task (higher is better)",
+        "distinct_keys_batched.1",
+        "distinct_keys.1",
+    ),
+    (
+        "pairs/s of 16 tasks",
+        "distinct_keys_batched.16",
+        "distinct_keys.16",
+    ),
+    (
+        "pairs/s of 64 tasks",
+        "distinct_keys_batched.64",
+        "distinct_keys.64",
+    ),
+    (
+        "pairs/s of 256 tasks",
+        "distinct_keys_batched.256",
+        "distinct_keys.256",
+    ),
+];
+
+/// The columns about a contended lock: words, and the name in the figure.
+pub(super) const CONTENDED: [(&str, &str); 3] = [
+    ("leasehold", "leasehold"),
+    ("rslock", "rslock"),
+    ("`SET NX` every 100 ms", "by-hand"),
+];
+
+/// The rows about a contended lock: words, and the end of the figure.
+const STEADY: [(&str, &str); 4] = [
+    ("acquisitions per second", "rate"),
+    ("wait, 99th percentile, ms", "wait_p99"),
+    ("hand-over, median, ms", "hand_over_p50"),
+    ("commands per acquisition", "commands"),
+];
+
+fn written(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.digits$}"))
+}
+
+/// Where and how the figures were measured.
+fn conditions(report: &Report) -> String {
+    let rounds = report.plan.rounds;
+    let mut out = format!(
+        "{}; {}; medians of {rounds} rounds.\n\n",
+        report.machine, report.server,
+    );
+    if report.plan.effort == Effort::Quick {
+        out += "**A quick run: it only shows that the measurements work; its figures mean nothing.**\n\n";
     }
     out
 }
@@ -124,6 +218,8 @@ pub(super) fn between_markers(page: &str, summary: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::library::Library;
+    use crate::report::Plan;
 
     #[test]
     fn number_rounds_to_three_digits() {
@@ -138,5 +234,53 @@ mod tests {
         assert_eq!(changed, format!("# Speed\n{BEGIN}\n\nnew\n\n{END}\nmore\n"));
         assert_eq!(between_markers(&changed, "new\n").expect("again"), changed);
         assert!(between_markers("# Speed\n", "new\n").is_err());
+    }
+
+    #[test]
+    fn pages_of_the_docs_have_the_markers() {
+        for page in [
+            include_str!("../../../docs/performance.md"),
+            include_str!("../../../docs/performance-goals.md"),
+        ] {
+            assert!(between_markers(page, "new\n").is_ok());
+        }
+    }
+
+    #[test]
+    fn users_see_each_library_next_to_the_raw_client() {
+        let figure = |name: &str, client, value: f64, ratio| Figure {
+            name: name.to_owned(),
+            client,
+            value,
+            unit: "µs",
+            floor: None,
+            ratio,
+            spread: None,
+            goal: None,
+        };
+        let mut report = Report {
+            server: "Redis 7".to_owned(),
+            machine: "2 cores".to_owned(),
+            plan: Plan {
+                rounds: 3,
+                effort: Effort::Full,
+                libraries: vec![Library::RedisRs],
+                only: Vec::new(),
+            },
+            figures: vec![
+                figure("sequential.p50", "redis-rs", 82.0, Some(1.48)),
+                figure("peer.redis-lock.sequential.p50", "peer", 58.5, Some(1.069)),
+            ],
+            faults: Vec::new(),
+        };
+        let text = for_users(&report);
+        assert!(text.contains("one at a time (lower is better) | 1.48 |  | 1.07 |  |"));
+        assert!(!text.contains("A contended lock"));
+        for (name, value) in [("leasehold", 26.3), ("by-hand", 810.4)] {
+            let name = format!("peer.{name}.steady.wait_p99");
+            report.figures.push(figure(&name, "peer", value, None));
+        }
+        let text = for_users(&report);
+        assert!(text.contains("| wait, 99th percentile, ms | 26.3 |  | 810 |"));
     }
 }
