@@ -93,7 +93,7 @@ pub enum Error {
         found: String,
     },
     /// The backend does not support the operation, as its
-    /// [`Capabilities`](crate::Capabilities) say, or this kind of guard does not.
+    /// [`Capabilities`](crate::Capabilities) say.
     #[error("not supported: {what}")]
     Unsupported {
         /// The operation or feature.
