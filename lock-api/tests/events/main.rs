@@ -192,7 +192,9 @@ async fn retried_acquire_is_reported_until_it_recovers() {
     let mutex = a.mutex("k").expect("valid");
     let reports = || -> Vec<String> {
         let lines = lines().into_iter().map(|line| line.trim_start().to_owned());
-        lines.filter(|line| line.contains(" acquire ")).collect()
+        lines
+            .filter(|line| line.contains(" acquire failed ") || line.contains(" acquire recovered "))
+            .collect()
     };
     // Once the server refuses connections, and once it is silent.
     for silent in [false, true] {
