@@ -37,7 +37,10 @@ pub enum InvalidInput {
         limits: RangeInclusive<Duration>,
     },
     /// The waiter lease is outside its limits.
-    #[error("a waiter lease of {asked:?} is outside the limits ({})", display(limits))]
+    #[error(
+        "a waiter lease of {asked:?} is outside the limits ({})",
+        display(limits)
+    )]
     WaiterLease {
         /// The waiter lease that was asked for.
         asked: Duration,

@@ -473,7 +473,8 @@ pub enum ForceMode {
 pub struct ForceRelease {
     /// The key to take away.
     pub key: Key,
-    /// The tokens of the holders, from an inspection. Holders of later epochs are not touched.
+    /// The tokens of the holders, from an inspection. Holders of later epochs are not touched. A
+    /// reader who joined a named epoch later is.
     pub tokens: Vec<FencingToken>,
     /// How to take it.
     pub how: ForceMode,

@@ -326,10 +326,10 @@ impl<'a> Attempt<'a> {
             core.renewals.watch(&holder, now);
         }
         if self.inbox.is_some() {
-            let revocable: Weak<HolderCell> = Arc::downgrade(&holder);
+            let target: Weak<HolderCell> = Arc::downgrade(&holder);
             self.session
                 .router
-                .set_held(self.operation.sequence, revocable);
+                .set_held(self.operation.sequence, target);
         }
         self.inbox = None;
         let origin = match self.ask.owner {

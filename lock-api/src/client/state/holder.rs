@@ -19,7 +19,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::client::error::Loss;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::lease_status::LeaseStatus;
-use crate::client::state::router::Revocable;
+use crate::client::state::router::LossTarget;
 use crate::client::state::session::Session;
 use crate::client::state::signal::Signal;
 use crate::client::state::watch::Watched;
@@ -367,8 +367,8 @@ impl HolderCell {
     }
 }
 
-impl Revocable for HolderCell {
-    fn revoke(&self, sequence: u64, loss: Loss) {
+impl LossTarget for HolderCell {
+    fn lose_hold(&self, sequence: u64, loss: Loss) {
         if self.is_unreleased(sequence) {
             self.lose(loss);
         }
