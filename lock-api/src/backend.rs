@@ -307,6 +307,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///
     /// Requires [`Capabilities::force_release`].
     /// - Never touches a holder of a later epoch.
+    /// - A reader who joined a named epoch after the inspection is one of its holders.
     async fn force_release(
         &self,
         request: &ForceRelease,

@@ -2,11 +2,13 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bounds::{MAX_CALL_TIMEOUT, MIN_CALL_TIMEOUT};
+use crate::bounds::{
+    MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_KEY_BYTES, MAX_KEYS_AT_ONCE, MAX_LABEL_BYTES, MIN_CALL_TIMEOUT,
+};
 use crate::id::Key;
 use crate::request::{Kind, Mode, Policy};
 
@@ -15,28 +17,35 @@ use crate::request::{Kind, Mode, Policy};
 #[non_exhaustive]
 pub enum InvalidInput {
     /// The key is empty or too long.
-    #[error("a key has 1 to 256 bytes, this one has {bytes}")]
+    #[error("a key has 1 to {max} bytes, this one has {bytes}", max = MAX_KEY_BYTES)]
     KeyLength {
         /// Its length in bytes.
         bytes: usize,
     },
     /// The label is too long.
-    #[error("a label has at most 32 bytes, this one has {bytes}")]
+    #[error("a label has at most {max} bytes, this one has {bytes}", max = MAX_LABEL_BYTES)]
     LabelLength {
         /// Its length in bytes.
         bytes: usize,
     },
     /// The lease is outside its limits.
-    #[error("a lease of {asked:?} is outside the limits (100 ms to 1 h)")]
+    #[error("a lease of {asked:?} is outside the limits ({})", display(limits))]
     Lease {
         /// The lease that was asked for.
         asked: Duration,
+        /// The limits. A client has narrower ones than the requests to a backend.
+        limits: RangeInclusive<Duration>,
     },
     /// The waiter lease is outside its limits.
-    #[error("a waiter lease of {asked:?} is outside the limits (3 s to 60 s)")]
+    #[error(
+        "a waiter lease of {asked:?} is outside the limits ({})",
+        display(limits)
+    )]
     WaiterLease {
         /// The waiter lease that was asked for.
         asked: Duration,
+        /// The limits. A client has narrower ones than the requests to a backend.
+        limits: RangeInclusive<Duration>,
     },
     /// The number of permits is 0, or above the capacity.
     #[error("{asked} permits were asked for; 1 to {capacity} are possible")]
@@ -63,13 +72,13 @@ pub enum InvalidInput {
         kind: Kind,
     },
     /// The token floor is above [`MAX_FLOOR`](crate::bounds::MAX_FLOOR).
-    #[error("a token floor of {asked} is above the limit (2^53 - 2^32)")]
+    #[error("a token floor of {asked} is above the limit ({max})", max = MAX_FLOOR)]
     Floor {
         /// The floor.
         asked: u64,
     },
     /// The number of keys to lock at once is outside its limits.
-    #[error("1 to 64 keys can be taken at once, not {asked}")]
+    #[error("1 to {max} keys can be locked at once, not {asked}", max = MAX_KEYS_AT_ONCE)]
     KeyCount {
         /// How many keys were named.
         asked: usize,
@@ -86,6 +95,12 @@ pub enum InvalidInput {
     HandoffText {
         /// What is wrong with the text.
         problem: &'static str,
+    },
+    /// The guard cannot be handed off.
+    #[error("{guard} cannot be handed off")]
+    HandoffGuard {
+        /// What kind of guard it is.
+        guard: &'static str,
     },
     /// The hand-off is for another kind of guard.
     #[error("a hand-off of a {carries} cannot be adopted as a {asked}")]
@@ -120,17 +135,42 @@ impl InvalidInput {
     ///
     /// let timeout = Duration::from_secs(60);
     /// let error = InvalidInput::check_time_limit("connect_timeout", timeout).unwrap_err();
-    /// assert_eq!(error.to_string(), "connect_timeout: 60s is outside the limits (10 ms to 5 s)");
+    /// assert_eq!(error.to_string(), "connect_timeout: 60s is outside the limits (10ms to 5s)");
     /// ```
     pub fn check_time_limit(what: &'static str, asked: Duration) -> Result<(), Self> {
-        if (MIN_CALL_TIMEOUT..=MAX_CALL_TIMEOUT).contains(&asked) {
+        let limits = MIN_CALL_TIMEOUT..=MAX_CALL_TIMEOUT;
+        if limits.contains(&asked) {
             return Ok(());
         }
         Err(Self::Setting {
             what,
-            problem: format!("{asked:?} is outside the limits (10 ms to 5 s)"),
+            problem: format!("{asked:?} is outside the limits ({})", display(&limits)),
         })
     }
+
+    pub(crate) fn check_lease(
+        asked: Duration,
+        limits: RangeInclusive<Duration>,
+    ) -> Result<(), Self> {
+        if limits.contains(&asked) {
+            return Ok(());
+        }
+        Err(Self::Lease { asked, limits })
+    }
+
+    pub(crate) fn check_waiter_lease(
+        asked: Duration,
+        limits: RangeInclusive<Duration>,
+    ) -> Result<(), Self> {
+        if limits.contains(&asked) {
+            return Ok(());
+        }
+        Err(Self::WaiterLease { asked, limits })
+    }
+}
+
+fn display(limits: &RangeInclusive<Duration>) -> String {
+    format!("{:?} to {:?}", limits.start(), limits.end())
 }
 
 /// The error of a client library, shared by the copies of a [`BackendError`] or an

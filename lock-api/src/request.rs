@@ -125,15 +125,10 @@ impl LockSpec {
     /// [`InvalidInput::WaiterLease`] below [`bounds::MACHINE_MIN_LEASE`] or above
     /// [`bounds::MAX_WAITER_LEASE`]. The client checks a narrower limit,
     /// [`bounds::MIN_WAITER_LEASE`].
-    pub const fn with_waiter_lease(mut self, lease: Duration) -> Result<Self, InvalidInput> {
-        let asked = lease.as_nanos();
-        if asked < bounds::MACHINE_MIN_LEASE.as_nanos()
-            || asked > bounds::MAX_WAITER_LEASE.as_nanos()
-        {
-            return Err(InvalidInput::WaiterLease { asked: lease });
-        }
-        // No overflow: at most MAX_WAITER_LEASE.
-        self.waiter_lease = Duration::from_micros(lease.as_micros() as u64);
+    pub fn with_waiter_lease(mut self, lease: Duration) -> Result<Self, InvalidInput> {
+        let limits = bounds::MACHINE_MIN_LEASE..=bounds::MAX_WAITER_LEASE;
+        InvalidInput::check_waiter_lease(lease, limits)?;
+        self.waiter_lease = Duration::from_micros(crate::time::micros(lease));
         Ok(self)
     }
 
@@ -353,9 +348,7 @@ impl Acquire {
 }
 
 fn check_lease(lease: Duration) -> Result<Duration, InvalidInput> {
-    if lease < bounds::MACHINE_MIN_LEASE || lease > bounds::MAX_LEASE {
-        return Err(InvalidInput::Lease { asked: lease });
-    }
+    InvalidInput::check_lease(lease, bounds::MACHINE_MIN_LEASE..=bounds::MAX_LEASE)?;
     Ok(Duration::from_micros(crate::time::micros(lease)))
 }
 
@@ -480,7 +473,8 @@ pub enum ForceMode {
 pub struct ForceRelease {
     /// The key to take away.
     pub key: Key,
-    /// The tokens of the holders, from an inspection. Holders of later epochs are not touched.
+    /// The tokens of the holders, from an inspection. Holders of later epochs are not touched. A
+    /// reader who joined a named epoch later is.
     pub tokens: Vec<FencingToken>,
     /// How to take it.
     pub how: ForceMode,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::api::{Kind, Mode};
+use leasehold::api::{Kind, Mode, bounds};
 use leasehold::sim::SimServer;
 use leasehold::{BackendError, InvalidInput, Label, LockClient, Policy};
 
@@ -18,9 +18,11 @@ fn invalid_input() {
         InvalidInput::LabelLength { bytes: 40 },
         InvalidInput::Lease {
             asked: Duration::ZERO,
+            limits: bounds::MIN_LEASE..=bounds::MAX_LEASE,
         },
         InvalidInput::WaiterLease {
             asked: Duration::from_secs(1),
+            limits: bounds::MIN_WAITER_LEASE..=bounds::MAX_WAITER_LEASE,
         },
         InvalidInput::Permits {
             asked: 9,
@@ -35,6 +37,9 @@ fn invalid_input() {
             kind: Kind::Mutex,
         },
         InvalidInput::Floor { asked: u64::MAX },
+        InvalidInput::HandoffGuard {
+            guard: "an adopted guard",
+        },
         InvalidInput::Setting {
             what: "key prefix",
             problem: "it has braces".into(),

@@ -259,6 +259,21 @@ fn gauge_follows_conversions() {
 }
 
 #[test]
+fn retried_acquires_are_counted() {
+    let recorder = record(async {
+        let server = SimServer::new(7);
+        let locks = LockClient::new(server.client("a"));
+        let lock = locks.mutex("k").expect("valid");
+        drop(lock.lock().await.expect("free"));
+        server.stop();
+        let timed_out = tokio::time::timeout(secs(2), lock.lock()).await;
+        assert!(timed_out.is_err());
+    });
+    let retries = recorder.count("leasehold_acquire_retries_total{}");
+    assert!((5..200).contains(&retries), "{retries} in 2 s");
+}
+
+#[test]
 fn metrics_are_described_and_contain_no_key() {
     let recorder = record(scenario());
     let described = recorder.described.lock().expect("no panic");

@@ -288,10 +288,15 @@ async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
     };
     want_eq!(proxy.calls(), before, "trait contract", "nothing was sent");
     let (error, guard) = refused.into_parts();
-    want!(
-        error,
-        Error::Unsupported { .. },
+    let names_the_reason = match error {
+        Error::InvalidInput(InvalidInput::HandoffGuard { .. }) => world.capabilities().reentrancy,
+        Error::Unsupported { .. } => !world.capabilities().reentrancy,
+        _ => false,
+    };
+    ensure!(
+        names_the_reason,
         "trait contract",
+        error,
         "the error says why the guard can't be handed off"
     );
     ensure!(

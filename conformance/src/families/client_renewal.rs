@@ -23,6 +23,7 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     with_stops_its_body: ["S2"], [];
     forced_now_is_noticed: ["S3"], [ForceRelease];
     revoked_guard_is_lost: ["S1", "S3"], [ForceRelease];
+    revoked_before_the_subscription_is_noticed: ["rule 11"], [ForceRelease, Inspect, Push];
     force_spares_later_holders: ["S3"], [ForceRelease, Inspect, FencingTokens];
     forced_release_stops_a_body: ["S2", "S3"], [ForceRelease];
 );
@@ -290,6 +291,25 @@ async fn revoked_guard_is_lost(world: &World) -> Verdict {
         Outcome::Acquired(_),
         "L1",
         "the key is free when the lease ends"
+    );
+    Ok(())
+}
+
+/// The subscription of a client begins with its first lock, so the notification of a forced release
+/// at that moment may have no listener.
+async fn revoked_before_the_subscription_is_noticed(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    b.inspect("k").await?;
+    // The first renewal that is due by itself comes after 30 units.
+    let guard = a.mutex("k")?.lease(world.units(90)).lock().await?;
+    let seen = b.inspect("k").await?.held_tokens();
+    b.force_release("k", seen, ForceMode::Revoke).await?;
+    let lost = world.within(20, guard.lost()).await;
+    want_eq!(
+        lost,
+        Some(Loss::Forced),
+        "rule 11",
+        "a client asks once, after it has subscribed, what it missed"
     );
     Ok(())
 }

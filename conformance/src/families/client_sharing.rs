@@ -19,6 +19,7 @@ pub(super) const CASES: &[Case] = cases!("client_sharing";
     nested_writer_downgrades_by_dropping: ["rule 5", "rule 6"], [Reentrancy, RwLocks, FencingTokens];
     permits_are_shared: ["S1"], [Semaphores];
     other_terms_are_refused: ["rule 13"], [Semaphores];
+    other_kind_follows_a_drop: ["rule 13", "S3"], [RwLocks];
     store_fences_a_sleeper: ["S5", "S2"], [FencingTokens];
 );
 
@@ -262,6 +263,19 @@ async fn other_terms_are_refused(world: &World) -> Verdict {
     released(&permit, "S3").await?;
     let guard = got(b.mutex("k")?.try_lock().await, "rule 13")?;
     released(&guard, "S3").await
+}
+
+/// The request of the next lock may overtake the release of a dropped guard.
+async fn other_kind_follows_a_drop(world: &World) -> Verdict {
+    let a = world.client().await?;
+    let (mutex, rw) = (a.mutex("k")?, a.rw_lock("k")?);
+    for _ in 0..5 {
+        drop(got(mutex.try_lock_for(world.units(50)).await, "rule 13")?);
+        drop(got(rw.try_read_for(world.units(50)).await, "rule 13")?);
+    }
+    drop(mutex.lock().await?);
+    drop(got(rw.try_write().await, "rule 13")?);
+    Ok(())
 }
 
 async fn store_fences_a_sleeper(world: &World) -> Verdict {

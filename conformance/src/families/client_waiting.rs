@@ -14,6 +14,7 @@ use crate::world::World;
 pub(super) const CASES: &[Case] = cases!("client_waiting";
     lock_waits_for_the_release: ["rule 8", "L2"], [];
     budget_bounds_the_wait: ["L4"], [];
+    budget_below_a_round_trip_is_a_timeout: ["L4", "S3"], [Queue, Inspect];
     no_budget_is_a_try: ["L4"], [];
     try_ends_in_one_call: ["L4"], [];
     turn_comes_within_the_budget: ["rule 8", "L4"], [];
@@ -82,6 +83,26 @@ async fn budget_bounds_the_wait(world: &World) -> Verdict {
         timed_out,
         "the outcome reports how long it waited"
     );
+    Ok(())
+}
+
+async fn budget_below_a_round_trip_is_a_timeout(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lock().await?;
+    let mutex = b.mutex("k")?;
+    // The client knows nothing of the server in the first of these waits.
+    for micros in [1, 200, 1_000] {
+        let outcome = mutex.try_lock_for(Duration::from_micros(micros)).await?;
+        want!(
+            outcome,
+            Outcome::TimedOut(_),
+            "L4",
+            "a wait that is too short for an answer is a timeout, not an error"
+        );
+    }
+    nobody_waits(world, &a, "S3").await?;
+    released(&guard, "S3").await?;
+    drop(got(b.mutex("k")?.try_lock().await, "S3")?);
     Ok(())
 }
 

@@ -50,6 +50,8 @@ breaks! {
         "client_locks::dropped_release_goes_on",
         "client_care::shutdown_releases_everything",
         "client_waiting::abandoned_wait_leaves_no_waiter",
+        "client_waiting::budget_below_a_round_trip_is_a_timeout",
+        "client_sharing::other_kind_follows_a_drop",
         "client_waiting::dropped_anywhere_leaves_nothing",
         "client_renewal::with_runs_and_releases",
         "client_locks::release_twice_reports_the_same";
@@ -77,6 +79,7 @@ breaks! {
         "client_many::loss_while_waiting_takes_all_anew",
         "client_handoff::revoked_handoff_is_refused",
         "client_renewal::forced_release_stops_a_body",
+        "client_renewal::revoked_before_the_subscription_is_noticed",
         "client_renewal::revoked_guard_is_lost";
     NeverExpires: "L1", "expiry::unattended_lease_frees_the_key",
         "client_waiting::crashed_holder_is_waited_out",

@@ -85,7 +85,7 @@ pub enum Error {
         found: String,
     },
     /// The backend does not support the operation, as its
-    /// [`Capabilities`](crate::Capabilities) say, or this kind of guard does not.
+    /// [`Capabilities`](crate::Capabilities) say.
     #[error("not supported: {what}")]
     #[non_exhaustive]
     Unsupported {

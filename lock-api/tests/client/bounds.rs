@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::bounds::{
-    MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE, MIN_WAITER_LEASE,
+    MACHINE_MIN_LEASE, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE, MIN_WAITER_LEASE,
 };
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Error, InvalidInput, Limits, LockBackend,
-    LockClient, Policy, Release, ReleaseReply, Renew, RenewReply, Runtime, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Capabilities, Error, InvalidInput, Key, Limits,
+    LockBackend, LockClient, LockSpec, Operation, OwnerId, Policy, Release, ReleaseReply, Renew,
+    RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 
 use crate::support::{client, secs, server};
@@ -80,7 +81,10 @@ async fn leases_are_checked_before_any_io() {
         MAX_LEASE + nano,
         Duration::MAX,
     ] {
-        let expected = InvalidInput::Lease { asked: lease };
+        let expected = InvalidInput::Lease {
+            asked: lease,
+            limits: MIN_LEASE..=MAX_LEASE,
+        };
         assert_eq!(invalid(mutex.clone().lease(lease).lock().await), expected);
         assert_eq!(
             invalid(mutex.clone().lease(lease).try_lock().await),
@@ -96,7 +100,10 @@ async fn leases_are_checked_before_any_io() {
         MIN_WAITER_LEASE - nano,
         MAX_WAITER_LEASE + nano,
     ] {
-        let expected = InvalidInput::WaiterLease { asked: lease };
+        let expected = InvalidInput::WaiterLease {
+            asked: lease,
+            limits: MIN_WAITER_LEASE..=MAX_WAITER_LEASE,
+        };
         assert_eq!(
             invalid(mutex.clone().waiter_lease(lease).lock().await),
             expected
@@ -107,6 +114,42 @@ async fn leases_are_checked_before_any_io() {
     let rw = locks.rw_lock("k").expect("valid").lease(Duration::ZERO);
     invalid(rw.read().await);
     invalid(rw.try_write().await);
+}
+
+/// Requests to a backend allow shorter leases than a client, and their errors say so.
+#[tokio::test(start_paused = true)]
+async fn errors_name_the_limits_that_were_checked() {
+    let nano = Duration::from_nanos(1);
+    let mutex = untouchable().mutex("k").expect("valid");
+    let checks = [
+        (MACHINE_MIN_LEASE, "1ms to 60s", |lease| {
+            LockSpec::mutex().with_waiter_lease(lease).map(|_| ())
+        }),
+        (MACHINE_MIN_LEASE, "1ms to 3600s", |lease| {
+            let session = SessionId::from_bytes([1; 16]);
+            let (sequence, owner) = (1, OwnerId::from_u64(1));
+            let operation = Operation {
+                session,
+                sequence,
+                owner,
+            };
+            let key = Key::new("k").expect("valid");
+            Renew::new(key, operation, lease).map(|_| ())
+        }),
+    ] as [(Duration, &str, fn(Duration) -> Result<(), InvalidInput>); 2];
+    for (min, limits, check) in checks {
+        assert_eq!(check(min), Ok(()));
+        let text = check(min - nano).expect_err("too short").to_string();
+        assert!(
+            text.ends_with(&format!("outside the limits ({limits})")),
+            "{text}"
+        );
+    }
+    let waiting = mutex.clone().waiter_lease(MIN_WAITER_LEASE - nano);
+    let text = invalid(waiting.lock().await).to_string();
+    assert!(text.ends_with("(3s to 60s)"), "{text}");
+    let text = invalid(mutex.lease(MIN_LEASE - nano).lock().await).to_string();
+    assert!(text.ends_with("(100ms to 3600s)"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

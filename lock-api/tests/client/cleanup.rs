@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
-use leasehold_api::{Error, LockBackend as _, LockClient, Loss, ReleaseOutcome};
+use leasehold_api::{Error, LockBackend as _, LockClient, Loss, Refused, ReleaseOutcome};
 use leasehold_sim::{Call, Fault};
 
 use crate::support::{client, contended, held, ms, secs, server};
@@ -145,6 +145,61 @@ async fn release_with_a_lost_reply_reports_an_expired_guard() {
         matches!(released, Ok(ReleaseOutcome::Released { holds_left: 0 })),
         "{released:?}"
     );
+}
+
+/// The request of the new lock overtakes the release of the dropped guard, on its way or because
+/// the release is lost at first.
+#[tokio::test(start_paused = true)]
+async fn another_kind_of_lock_waits_for_the_release_of_a_dropped_guard() {
+    for release_lost in [false, true] {
+        let server = server();
+        let (a, network) = client(&server, "a");
+        let mutex = a.mutex("k").expect("valid");
+        let rw_lock = a.rw_lock("k").expect("valid");
+        let permits = a.semaphore("k", 3).expect("valid");
+        let lose_next = || {
+            if release_lost {
+                network.inject_into(Call::Release, Fault::LoseRequest);
+            }
+        };
+        lose_next();
+        drop(mutex.lock().await.expect("free"));
+        // The client sends a lost release again after a call timeout.
+        let reading = rw_lock.try_read_for(secs(3)).await;
+        lose_next();
+        drop(held(reading));
+        let permit = permits.acquire(2).await.expect("free");
+        if !release_lost {
+            drop(permit);
+            drop(held(mutex.try_lock().await));
+            drop(held(rw_lock.try_write().await));
+        }
+        server.advance(secs(5)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_kind_of_lock_is_refused_although_the_client_releases_another_key() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let _theirs = b.mutex("k").expect("valid").lock().await.expect("free");
+    let other = a.mutex("other").expect("valid").lock().await.expect("free");
+    network.inject_into(Call::Release, Fault::LoseRequest);
+    drop(other);
+    let begun = server.elapsed();
+    let refused = a.rw_lock("k").expect("valid").write().await;
+    assert!(
+        matches!(
+            refused,
+            Err(Error::Refused {
+                reason: Refused::Mismatch { .. },
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+    assert!(server.elapsed() - begun < ms(10), "refused at once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -277,13 +277,49 @@ async fn handoff_keeps_fixed_lease_and_max_hold() {
     let (b, _) = client(&server, "b");
     let mutex = a.mutex("k").expect("valid");
     let fixed = mutex.clone().lease(secs(10)).fixed_lease().lock().await;
+    let fixed = fixed.expect("free");
+    let taken = server.elapsed();
+    server.advance(secs(2)).await;
+    let handoff = fixed.into_handoff().await.expect("answered");
+    server.advance(secs(3)).await;
+    let guard = adopt(&b, copy(&handoff)).await.expect("answered");
+    let left = guard.valid_for();
+    assert!(left > ms(4_800) && left < secs(5), "{left:?}");
+    assert_eq!(guard.lost().await, Loss::Deadline);
+    let held_for = server.elapsed() - taken;
+    assert!(held_for <= secs(10) && held_for > ms(9_800), "{held_for:?}");
+    drop(guard);
+    server.advance(secs(1)).await;
+
+    // A renewal by hand still extends it.
+    let fixed = mutex.clone().lease(secs(10)).fixed_lease().lock().await;
     let handoff = fixed.expect("free").into_handoff().await.expect("answered");
     server.advance(secs(5)).await;
     let guard = adopt(&b, handoff).await.expect("answered");
-    let left = guard.valid_for();
+    let left = guard.renew().await.expect("held");
     assert!(left > secs(9) && left < secs(10), "{left:?}");
-    assert_eq!(guard.lost().await, Loss::Deadline);
     drop(guard);
+    server.advance(secs(1)).await;
+
+    // A fixed lease that ended in transit is lost.
+    let fixed = mutex.clone().lease(secs(10)).fixed_lease().lock().await;
+    let fixed = fixed.expect("free");
+    server.advance(secs(7)).await;
+    let handoff = fixed.into_handoff().await.expect("answered");
+    server.advance(secs(4)).await;
+    let late = adopt(&b, handoff).await.expect_err("its lease has ended");
+    assert!(
+        matches!(
+            late.error(),
+            Error::Lost {
+                reason: Loss::Deadline,
+                ..
+            }
+        ),
+        "{late}"
+    );
+    server.advance(secs(1)).await;
+    assert!(is_free(&b).await, "the adopter released it");
 
     let limited = mutex.max_hold(secs(60)).lock().await.expect("free");
     let taken = server.elapsed();
@@ -306,7 +342,7 @@ async fn wrong_kind_is_refused_before_any_io() {
     let failed = b.adopt::<kind::Read>(handoff).await.expect_err("a mutex");
     assert_eq!(
         failed.to_string(),
-        "invalid input: a hand-off of a mutex guard cannot be adopted as a read guard"
+        "a hand-off of a mutex guard cannot be adopted as a read guard"
     );
     let failed = b.adopt::<kind::Write>(failed.given_back()).await;
     let (error, handoff) = failed.expect_err("a mutex").into_parts();
@@ -319,24 +355,32 @@ async fn wrong_kind_is_refused_before_any_io() {
     assert!(guard.is_valid());
 }
 
-async fn refused_handoff<K: kind::Transferable>(guard: Guard<K>) -> Guard<K> {
+async fn refused_handoff<K: kind::Transferable>(guard: Guard<K>, expected: &str) -> Guard<K> {
     let failed = guard.into_handoff().await.expect_err("not supported");
     assert!(
-        matches!(failed.error(), Error::Unsupported { .. }),
+        matches!(
+            failed.error(),
+            Error::InvalidInput(InvalidInput::HandoffGuard { .. })
+        ),
         "{failed}"
     );
+    let expected = format!("{expected} cannot be handed off");
+    assert_eq!(failed.to_string(), expected);
     failed.given_back()
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_guard_is_returned() {
+async fn refused_guard_is_returned_and_the_error_names_its_kind() {
     let server = server();
     let (a, _) = client(&server, "a");
     let reentrant = a.mutex("r").expect("valid").reentrant();
-    let guard = refused_handoff(reentrant.lock().await.expect("free")).await;
+    let guard = reentrant.lock().await.expect("free");
+    let calls = server.messages().len();
+    let guard = refused_handoff(guard, "a guard of a reentrant handle").await;
+    assert_eq!(server.messages().len(), calls, "nothing was sent");
     assert!(guard.is_valid());
     let once = adopt(&a, send(&a).await).await.expect("answered");
-    let guard = refused_handoff(once).await;
+    let guard = refused_handoff(once, "an adopted guard").await;
     assert!(guard.is_valid());
     let mutex = a.mutex("m").expect("valid");
     let guard = mutex.lock().await.expect("free");

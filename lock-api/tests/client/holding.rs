@@ -154,25 +154,56 @@ async fn only_manual_renewals_extend_a_fixed_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nested_fixed_lease_expires_alone() {
+async fn nested_fixed_lease_shares_the_end_of_its_holder() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let renewed = a.mutex("k").expect("valid").reentrant().lease(secs(9));
+    let fixed = renewed.clone().lease(secs(1)).fixed_lease();
+    let outer = renewed.lock().await.expect("free");
+    let inner = fixed.lock().await.expect("nested");
+    assert_eq!(outer.valid_for(), inner.valid_for());
+    server.advance(secs(30)).await;
+    assert!(outer.is_valid() && inner.is_valid());
+    assert_eq!(outer.valid_for(), inner.valid_for());
+    // Nobody renews the inner guard alone. It ends with the last lease.
+    outer.release().await.expect("answered");
+    let released = server.elapsed();
+    assert_eq!(inner.lost().await, Loss::Deadline);
+    let lasted = server.elapsed() - released;
+    assert!(lasted > secs(5) && lasted < secs(9), "{lasted:?}");
+    drop(inner);
+    server.advance(secs(9)).await;
+
+    // A renewed guard inside one with a fixed lease renews the holder of both.
+    let outer = fixed.lock().await.expect("free");
+    let inner = renewed.lock().await.expect("nested");
+    server.advance(secs(30)).await;
+    assert!(outer.is_valid() && inner.is_valid());
+    network.isolate();
+    let (one, other) = tokio::join!(async { (outer.lost().await, server.elapsed()) }, async {
+        (inner.lost().await, server.elapsed())
+    });
+    assert_eq!(one, other);
+    assert_eq!(one.0, Loss::Deadline);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_fixed_leases_end_together() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").reentrant();
+    let mutex = a.mutex("k").expect("valid").reentrant().lease(secs(10));
+    let mutex = mutex.fixed_lease();
     let outer = mutex.lock().await.expect("free");
-    let inner = mutex
-        .clone()
-        .lease(secs(1))
-        .fixed_lease()
-        .lock()
-        .await
-        .expect("nested");
-    server.advance(secs(2)).await;
-    assert!(outer.is_valid());
-    assert!(!inner.is_valid());
-    assert_eq!(inner.lost().await, Loss::Deadline);
-    assert_eq!(outer.lost().now_or_never(), None);
-    server.advance(secs(100)).await;
-    assert!(outer.is_valid());
+    let taken = server.elapsed();
+    server.advance(secs(6)).await;
+    let inner = mutex.lock().await.expect("nested");
+    assert_eq!(outer.valid_for(), inner.valid_for());
+    assert!(outer.valid_for() > secs(9), "{:?}", outer.valid_for());
+    drop(inner);
+    server.advance(secs(6)).await;
+    assert!(outer.is_valid(), "a release shortens nothing");
+    assert_eq!(outer.lost().await, Loss::Deadline);
+    assert!(server.elapsed() - taken < secs(16));
 }
 
 #[tokio::test(start_paused = true)]

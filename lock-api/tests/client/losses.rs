@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_api::{
     FencingToken, ForceMode, Key, Label, LockClient, LockClientBuilder, Loss, LossEvent, Mode,
 };
-use leasehold_sim::{Data, SimBackend, SimServer};
+use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
 
 use crate::support::{held, ms, secs, server};
 use crate::wrapped::Wrapped;
@@ -121,6 +121,32 @@ async fn hook_is_called_once_for_each_reason() {
     server.advance(secs(60)).await;
     assert_eq!(take_calls(&calls), []);
     assert_eq!(network.pending_faults(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forced_release_before_the_subscription_is_noticed_with_it() {
+    let server = server();
+    let (a, network, calls) = client(&server, "a");
+    let operator = LockClient::new(server.client("operator"));
+    network.inject_into(Call::Listen, Fault::DelayRequest(ms(300)));
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let force = async |token: FencingToken| {
+        let forced = operator.force_release("k", vec![token], ForceMode::Revoke);
+        forced.await.expect("answered");
+    };
+    force(guard.fencing_token()).await;
+    server.advance(ms(100)).await;
+    assert_eq!(take_calls(&calls), [], "nobody listens yet");
+    server.advance(ms(300)).await;
+    assert!(matches!(reasons(&calls)[..], [(_, Loss::Forced)]));
+    guard.release().await.expect("answered");
+
+    // The same after the subscription was lost.
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.drop_connection();
+    force(guard.fencing_token()).await;
+    server.advance(ms(700)).await;
+    assert!(matches!(reasons(&calls)[..], [(_, Loss::Forced)]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Calls without a reply: each operation takes effect once, and each call ends by its deadline.
 
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use leasehold_api::{
     Error, FencingToken, LockClient, MutexGuard, Outcome, ReleaseOutcome, Upgrade,
@@ -119,10 +120,7 @@ async fn contended_wait_times_out_with_a_value() {
         let begun = server.elapsed();
         let outcome = mutex.try_lock_for(wait).await;
         let took = server.elapsed() - begun;
-        // A limit shorter than a round trip leaves no time for a reply.
-        if wait.is_zero() || wait >= ms(50) {
-            timed_out(&outcome, wait);
-        }
+        timed_out(&outcome, wait);
         assert!(took <= wait.max(ms(10)), "{wait:?} took {took:?}");
     }
     server.advance(ms(100)).await;
@@ -132,6 +130,59 @@ async fn contended_wait_times_out_with_a_value() {
         "{}",
         server.left_behind()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_shorter_than_a_round_trip_is_a_timeout_and_leaves_nothing() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid");
+    // Before the first answer of the server, and after it.
+    for _ in 0..2 {
+        for wait in [Duration::from_micros(1), ms(1)] {
+            timed_out(&mutex.try_lock_for(wait).await, wait);
+        }
+        server.advance(ms(100)).await;
+        server.assert_idle();
+        drop(held(mutex.try_lock().await));
+        server.advance(ms(100)).await;
+    }
+    // The server executed this acquire, but its answer comes after the wait.
+    network.inject_into(Call::Acquire, Fault::DelayReply(ms(400)));
+    timed_out(&mutex.try_lock_for(ms(300)).await, ms(300));
+    server.advance(ms(100)).await;
+    server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_that_ends_during_an_outage_is_an_error_if_a_call_had_its_time() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid");
+    let unavailable =
+        |outcome: &Result<_, Error>| matches!(outcome, Err(Error::Unavailable { .. }));
+    for answered_before in [false, true] {
+        // The server refuses connections, so each call fails at once.
+        server.stop();
+        let refused = mutex.try_lock_for(ms(300)).await;
+        assert!(unavailable(&refused), "{answered_before}: {refused:?}");
+        server.start(Data::Kept);
+        // The server is silent, and the wait is shorter than the timeout of a call.
+        network.isolate();
+        timed_out(&mutex.try_lock_for(ms(900)).await, ms(900));
+        let silent = mutex.try_lock_for(ms(1_100)).await;
+        assert!(
+            matches!(
+                silent,
+                Err(Error::Unavailable { .. } | Error::OutcomeUnknown { .. })
+            ),
+            "{answered_before}: {silent:?}"
+        );
+        network.rejoin();
+        server.advance(secs(2)).await;
+        drop(held(mutex.try_lock().await));
+        server.advance(secs(1)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

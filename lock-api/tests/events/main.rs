@@ -25,7 +25,7 @@ use leasehold_api::{
     Acquire, Error, ForceMode, Handoff, Label, LockBackend, LockClient, MutexGuard, Operation,
     Outcome,
 };
-use leasehold_sim::{Call, Fault, SimBackend, SimServer};
+use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -182,6 +182,70 @@ async fn failed_operations() {
     drop(guard);
     server.advance(secs(5)).await;
     insta::assert_snapshot!(stable_lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn retried_acquire_is_reported_until_it_recovers() {
+    listen();
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let mutex = a.mutex("k").expect("valid");
+    let reports = || -> Vec<String> {
+        let lines = lines().into_iter().map(|line| line.trim_start().to_owned());
+        lines
+            .filter(|line| {
+                line.contains(" acquire failed ") || line.contains(" acquire recovered ")
+            })
+            .collect()
+    };
+    // Once the server refuses connections, and once it is silent.
+    for silent in [false, true] {
+        if silent {
+            network.isolate();
+        } else {
+            server.stop();
+        }
+        let begun = server.elapsed();
+        let waiting = tokio::spawn({
+            let mutex = mutex.clone();
+            async move { mutex.lock().await }
+        });
+        server.advance(secs(3)).await;
+        let failures = reports();
+        assert!(failures.len() >= 2, "{silent}: {failures:?}");
+        for (number, line) in (1..).zip(&failures) {
+            let level = if number == 1 { "INFO" } else { "DEBUG" };
+            let start = format!(r#"{level} acquire failed key="k" attempt={number} retry_in_ms="#);
+            assert!(
+                line.starts_with(&start) && line.contains(" error="),
+                "{line}"
+            );
+        }
+        if silent {
+            network.rejoin();
+        } else {
+            server.start(Data::Kept);
+        }
+        let guard = waiting.await.expect("no panic").expect("free");
+        let took = server.elapsed() - begun;
+        let mut rest = reports();
+        let last = rest.pop().expect("it works again");
+        assert!(
+            last.starts_with(r#"INFO acquire recovered key="k" failed="#),
+            "{last}"
+        );
+        let failed = format!(" failed={} ", failures.len() + rest.len());
+        assert!(last.contains(&failed), "{last}, not {failed}");
+        let (_, after_ms) = last.split_once("after_ms=").expect("a field");
+        let after_ms: f64 = after_ms.parse().expect("a number");
+        assert!(
+            after_ms > 0.0 && after_ms <= took.as_secs_f64() * 1e3,
+            "{last}"
+        );
+        guard.release().await.expect("released");
+        assert_eq!(reports(), [""; 0], "nothing failed since");
+        server.advance(secs(1)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

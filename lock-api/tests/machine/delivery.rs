@@ -38,6 +38,23 @@ fn older_attempt_is_stale_and_changes_nothing() {
     assert_eq!(key.holding(), ["a2"]);
 }
 
+/// So a client must not release an operation that it has not drawn: see decision 0003.
+#[test]
+fn release_of_a_later_sequence_makes_the_ones_before_it_stale() {
+    let mut key = Key::mutex();
+    let earlier = [(); 3].map(|()| key.next('a'));
+    let later = key.next('a');
+    assert_eq!(
+        key.release(later),
+        ReleaseReply::NotHeld(EndReason::Unknown)
+    );
+    for attempt in earlier {
+        assert_eq!(key.refused(Ask::write(attempt)), Refused::Stale);
+    }
+    let next = key.next('a');
+    key.enter(Ask::write(next));
+}
+
 #[test]
 fn retry_of_a_live_attempt_has_one_effect() {
     let mut key = Key::mutex();

@@ -267,7 +267,7 @@ impl<C: Connector> ManagedConnection<C> {
             Some(Either::Right(_)) => Err(Failure::lost("the connection was replaced")),
             None => {
                 self.suspect(live);
-                Err(Failure::lost(format!("no answer within {left:?}")))
+                Err(Failure::lost(format!("no answer within {left:.1?}")))
             }
         }
     }
@@ -467,7 +467,7 @@ fn not_run(ended: &JoinError) -> BackendError {
 }
 
 fn no_connection(limit: Duration) -> BackendError {
-    BackendError::unavailable(format!("no connection within {limit:?}"))
+    BackendError::unavailable(format!("no connection within {limit:.1?}"))
 }
 
 /// Ignores poisoning: the data behind these locks is always valid.

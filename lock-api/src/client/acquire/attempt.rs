@@ -27,7 +27,7 @@ use crate::client::state::session::Session;
 use crate::client::task::batch::send_batched;
 use crate::client::task::{listen, poll, release, renew};
 use crate::error::BackendError;
-use crate::id::Operation;
+use crate::id::{FencingToken, Operation};
 use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Acquired, RenewReply};
 use crate::request::{Acquire, Renew, Wait};
@@ -40,8 +40,30 @@ const CONFIRM_AFTER: Duration = Duration::from_millis(50);
 /// An offer with less time left is confirmed before the caller gets its guard: it expires at
 /// wait-until, and a later renewal may be too late.
 const SHORT_OFFER: Duration = Duration::from_millis(100);
-/// Stands for a number of holds that the server did not send.
-const HOLDS_UNKNOWN: u32 = 0;
+
+/// A grant, as the answer to an acquire, a poll or a renewal reports it, or a notification.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    token: FencingToken,
+    /// How many holds the owner has, if the server sent it.
+    holds: Option<u32>,
+    remaining: Duration,
+}
+
+impl From<Acquired> for Grant {
+    fn from(acquired: Acquired) -> Self {
+        let Acquired {
+            token,
+            holds,
+            remaining,
+        } = acquired;
+        Self {
+            token,
+            holds: Some(holds),
+            remaining,
+        }
+    }
+}
 
 /// An operation. Dropping it releases what it may have left on the server.
 #[derive(Debug)]
@@ -182,7 +204,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn renew(
         &mut self,
         limit: Duration,
-    ) -> Result<Option<Answer<Acquired>>, BackendError> {
+    ) -> Result<Option<Answer<Grant>>, BackendError> {
         let core = self.ask.client;
         let request = [Renew {
             key: self.ask.key.clone(),
@@ -195,9 +217,9 @@ impl<'a> Attempt<'a> {
         let answer = answer?;
         self.may_be_offer = false;
         Ok(match answer.reply {
-            RenewReply::Renewed { token, remaining } => Some(answer.with(Acquired {
+            RenewReply::Renewed { token, remaining } => Some(answer.with(Grant {
                 token,
-                holds: HOLDS_UNKNOWN,
+                holds: None,
                 remaining,
             })),
             RenewReply::Lost(_) => None,
@@ -205,7 +227,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Turns a pushed grant into an answer. `None` if its deadline cannot be computed.
-    pub(crate) fn pushed_answer(&self, grant: PushedGrant) -> Option<Answer<Acquired>> {
+    pub(crate) fn pushed_answer(&self, grant: PushedGrant) -> Option<Answer<Grant>> {
         let core = self.ask.client;
         // The grant counts as the answer to a request that was sent when the grant was made.
         let sent = core.clock.granted_at(grant.stamp, grant.received)?;
@@ -218,9 +240,9 @@ impl<'a> Attempt<'a> {
         Some(Answer {
             sent,
             stamp,
-            reply: Acquired {
+            reply: Grant {
                 token,
-                holds: HOLDS_UNKNOWN,
+                holds: None,
                 remaining,
             },
         })
@@ -228,18 +250,18 @@ impl<'a> Attempt<'a> {
 
     /// Whether a grant must be renewed before the caller gets its guard: if no time is left, or if
     /// it may be an offer that is short or that no later renewal would confirm.
-    pub(crate) fn must_confirm(&self, answer: &Answer<Acquired>) -> bool {
+    pub(crate) fn must_confirm(&self, answer: &Answer<Grant>) -> bool {
         let left = self.time_left(answer);
         let confirm_first = self.ask.options.fixed_lease || left < SHORT_OFFER;
         left.is_zero() || (self.may_be_offer && confirm_first)
     }
 
     /// Whether a grant has any time left.
-    pub(crate) fn is_usable(&self, answer: &Answer<Acquired>) -> bool {
+    pub(crate) fn is_usable(&self, answer: &Answer<Grant>) -> bool {
         !self.time_left(answer).is_zero()
     }
 
-    fn time_left(&self, answer: &Answer<Acquired>) -> Duration {
+    fn time_left(&self, answer: &Answer<Grant>) -> Duration {
         let deadline = local_deadline(answer.sent, answer.reply.remaining);
         deadline.saturating_since(self.ask.client.now())
     }
@@ -261,13 +283,13 @@ impl<'a> Attempt<'a> {
     }
 
     /// Turns a grant into a hold.
-    pub(crate) fn into_hold(mut self, answer: &Answer<Acquired>) -> Hold {
+    pub(crate) fn into_hold(mut self, answer: &Answer<Grant>) -> Hold {
         self.live = false;
         let core = self.ask.client;
         let now = core.now();
         let options = self.ask.options;
         let Answer { sent, reply, .. } = *answer;
-        let Acquired {
+        let Grant {
             token,
             remaining,
             holds,
@@ -304,10 +326,10 @@ impl<'a> Attempt<'a> {
             core.renewals.watch(&holder, now);
         }
         if self.inbox.is_some() {
-            let revocable: Weak<HolderCell> = Arc::downgrade(&holder);
+            let target: Weak<HolderCell> = Arc::downgrade(&holder);
             self.session
                 .router
-                .set_held(self.operation.sequence, revocable);
+                .set_held(self.operation.sequence, target);
         }
         self.inbox = None;
         let origin = match self.ask.owner {
@@ -322,7 +344,7 @@ impl<'a> Attempt<'a> {
         &self,
         status: LeaseStatus,
         state: &HoldState,
-        holds: u32,
+        holds: Option<u32>,
     ) -> Arc<HolderCell> {
         let core = self.ask.client;
         let create = || {

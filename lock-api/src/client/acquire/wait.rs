@@ -7,8 +7,12 @@
 //! attempt.
 //!
 //! Transient errors are retried with a backoff. At the deadline, the loop returns the last error,
-//! or a timeout if the last call was answered. You can drop the future at any await point: a
+//! or a timeout if the last call was answered. A call that only the deadline cut short says nothing
+//! about the server, so its error does not count. You can drop the future at any await point: a
 //! dropped attempt is released in the background.
+//!
+//! A key may still have a hold or a waiter that this client is releasing. If the key is refused
+//! because of that, the loop tries again.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -20,7 +24,7 @@ use tracing::Instrument;
 
 use crate::bounds::{CHECK_EARLY, MAX_POLL_INTERVAL};
 use crate::client::acquire::acquisition::Acquisition;
-use crate::client::acquire::attempt::Attempt;
+use crate::client::acquire::attempt::{Attempt, Grant};
 use crate::client::acquire::request::{Ask, WaitLimit};
 use crate::client::error::Error;
 use crate::client::hold::Hold;
@@ -32,7 +36,7 @@ use crate::client::state::router::{InboxEvent, PushedGrant};
 use crate::error::BackendError;
 use crate::id::Label;
 use crate::mutants::mutant;
-use crate::reply::{AcquireReply, Acquired, Contended, PollReply, Queued, Refused};
+use crate::reply::{AcquireReply, Contended, PollReply, Queued, Refused};
 use crate::runtime::Moment;
 use crate::time::Stamp;
 
@@ -90,6 +94,9 @@ struct WaitLoop<'a> {
     answered: bool,
     /// The refusal in that answer, if it is temporary.
     refused: Option<Refused>,
+    /// The calls that failed since the last answer, and when the first of them failed.
+    failures: u32,
+    failing_since: Moment,
     backoff: Backoff,
     obstacle: Obstacle,
 }
@@ -118,6 +125,8 @@ impl<'a> WaitLoop<'a> {
             last_error: None,
             answered: false,
             refused: None,
+            failures: 0,
+            failing_since: began,
             backoff: Backoff::foreground(),
             obstacle: Obstacle::default(),
         }
@@ -188,18 +197,29 @@ impl<'a> WaitLoop<'a> {
         })
     }
 
-    /// Notes the error of a call. Fails if a retry cannot help.
-    fn note_error(&mut self, error: BackendError) -> Result<(), Error> {
+    /// Notes the error of a call that had `limit` to answer. Returns the pause before the next
+    /// call. Fails if a retry cannot help.
+    fn note_error(&mut self, error: BackendError, limit: Duration) -> Result<Duration, Error> {
         if !error.is_transient() {
             return Err(error.on(self.ask.key));
         }
-        // If the call before was answered and only the deadline cut this one short, there is no
-        // sign of an outage.
-        if !(self.answered && self.left().is_zero()) {
+        let core = self.ask.client;
+        let (left, pause) = (self.left(), self.next_pause());
+        if pause < left {
+            if self.failures == 0 {
+                self.failing_since = core.now();
+            }
+            self.failures += 1;
+            core.events
+                .acquire_failed(self.ask.key, self.failures, pause, &error);
+        }
+        // If only the deadline cut the call short, there is no sign of an outage.
+        let had_its_time = !self.limit.waits() || limit >= core.settings.call_timeout;
+        if !left.is_zero() || (had_its_time && !self.answered) {
             self.last_error = Some(error);
             self.answered = false;
         }
-        Ok(())
+        Ok(pause)
     }
 
     /// Notes an answer that resets the backoff.
@@ -210,6 +230,12 @@ impl<'a> WaitLoop<'a> {
 
     /// Notes that a call was answered.
     fn note_answer(&mut self) {
+        let failures = std::mem::take(&mut self.failures);
+        if failures > 0 {
+            let core = self.ask.client;
+            let after = core.now().saturating_since(self.failing_since);
+            core.events.acquire_recovered(self.ask.key, failures, after);
+        }
         self.refused = None;
         self.last_error = None;
         self.answered = true;
@@ -245,14 +271,14 @@ impl<'a> WaitLoop<'a> {
                 return self.out_of_time().map(Step::Done);
             }
             let limit = self.call_limit();
+            let is_releasing = self.ask.client.releases.has(self.ask.key);
             let answer = match attempt
                 .acquire(self.limit.waits(), self.deadline, limit)
                 .await
             {
                 Ok(answer) => answer,
                 Err(error) => {
-                    self.note_error(error)?;
-                    let pause = self.next_pause();
+                    let pause = self.note_error(error, limit)?;
                     if self.sleep(pause).await? == Slept::PastDeadline {
                         return self.out_of_time().map(Step::Done);
                     }
@@ -262,7 +288,7 @@ impl<'a> WaitLoop<'a> {
             match answer.reply {
                 AcquireReply::Acquired(acquired) => {
                     self.note_progress();
-                    return self.granted(attempt, answer.with(acquired)).await;
+                    return self.granted(attempt, answer.with(acquired.into())).await;
                 }
                 AcquireReply::Queued(queued) => {
                     self.note_progress();
@@ -287,14 +313,25 @@ impl<'a> WaitLoop<'a> {
                         return self.out_of_time().map(Step::Done);
                     }
                 }
-                AcquireReply::Refused(Refused::WouldDeadlock) if self.ask.owner.has_no_guard() => {
-                    self.note_answer();
-                    self.refused = Some(Refused::WouldDeadlock);
-                    return Ok(Step::Retry(self.next_pause()));
-                }
-                AcquireReply::Refused(reason) => return Err(self.refusal(reason)),
+                AcquireReply::Refused(reason) => return self.refused(reason, is_releasing),
             }
         }
+    }
+
+    /// Tries again after a refusal if this client is still releasing what the refusal is about.
+    /// `is_releasing` says whether it was releasing the key when it sent the acquire.
+    fn refused(&mut self, reason: Refused, is_releasing: bool) -> Result<Step, Error> {
+        let is_ours = match reason {
+            Refused::Mismatch { .. } => is_releasing,
+            Refused::WouldDeadlock => self.ask.owner.has_no_guard(),
+            _ => false,
+        };
+        if !is_ours {
+            return Err(self.refusal(reason));
+        }
+        self.note_answer();
+        self.refused = Some(reason);
+        Ok(Step::Retry(self.next_pause()))
     }
 
     fn refusal(&self, reason: Refused) -> Error {
@@ -333,7 +370,7 @@ impl<'a> WaitLoop<'a> {
     async fn granted(
         &mut self,
         attempt: Attempt<'a>,
-        answer: Answer<Acquired>,
+        answer: Answer<Grant>,
     ) -> Result<Step, Error> {
         if attempt.must_confirm(&answer) {
             return self.confirm(attempt).await;
@@ -347,19 +384,20 @@ impl<'a> WaitLoop<'a> {
             if self.left().is_zero() {
                 return self.out_of_time().map(Step::Done);
             }
-            match attempt.renew(self.call_limit()).await {
+            let limit = self.call_limit();
+            let pause = match attempt.renew(limit).await {
                 Ok(Some(answer)) => {
                     self.note_progress();
                     if attempt.is_usable(&answer) {
                         return Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))));
                     }
+                    self.next_pause()
                 }
                 // The server may grant again at once, for example to the owner of a revoked
                 // holder. The pause avoids a busy loop.
                 Ok(None) => return Ok(Step::Retry(self.next_pause())),
-                Err(error) => self.note_error(error)?,
-            }
-            let pause = self.next_pause();
+                Err(error) => self.note_error(error, limit)?,
+            };
             if self.sleep(pause).await? == Slept::PastDeadline {
                 return self.out_of_time().map(Step::Done);
             }
@@ -406,7 +444,7 @@ impl<'a> WaitLoop<'a> {
                     match answer.reply {
                         PollReply::Acquired(acquired) => {
                             drop(polls);
-                            return self.granted(attempt, answer.with(acquired)).await;
+                            return self.granted(attempt, answer.with(acquired.into())).await;
                         }
                         PollReply::Queued(queued) => {
                             self.note_queued(&queued);
@@ -419,8 +457,7 @@ impl<'a> WaitLoop<'a> {
                     }
                 }
                 Woken::Polled(Err(error)) => {
-                    self.note_error(error)?;
-                    let within = self.next_pause();
+                    let within = self.note_error(error, core.settings.call_timeout)?;
                     let early = within / 2;
                     Due { within, early }
                 }

@@ -72,7 +72,7 @@ impl Core {
         match select(pin!(call), self.runtime.sleep(limit)).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => Err(BackendError::outcome_unknown(format!(
-                "no answer within {limit:?}"
+                "no answer within {limit:.1?}"
             ))),
         }
     }

@@ -96,8 +96,9 @@ pub type PermitGuard = Guard<kind::Permits>;
 /// the resource that the lock protects. The resource must refuse every token that is lower than
 /// the highest it has accepted.
 ///
-/// The nested guards of a reentrant handle share one token and one deadline. You can release them
-/// in any order.
+/// The nested guards of a reentrant handle share one token and one deadline, also if some of them
+/// have a fixed lease. Only a [`max_hold`](crate::Mutex::max_hold) ends its guard alone. You can
+/// release nested guards in any order.
 ///
 /// # Dropping
 /// The client releases a dropped guard in the background. A drop never blocks, spawns or panics,
@@ -107,7 +108,8 @@ pub type PermitGuard = Guard<kind::Permits>;
 ///
 /// Your next request may reach the server before the release of a dropped guard. For example, a
 /// `try_lock` right after a drop usually finds the lock held. If the next step depends on the
-/// release, await [`release`](Self::release).
+/// release, await [`release`](Self::release). If you lock the same key as another kind of lock, the
+/// client waits for the release by itself.
 ///
 /// # Examples
 /// ```no_run

@@ -268,8 +268,9 @@ impl LockClient {
 
     /// Releases a key by force, for the holders with these tokens.
     ///
-    /// [`Inspection::held_tokens`] returns the tokens. Holders with other tokens, and so all later
-    /// holders, keep the key.
+    /// [`Inspection::held_tokens`] returns the tokens. A token names an epoch. Holders of a later
+    /// epoch have another token, and keep the key. Overlapping readers share one epoch, so a reader
+    /// who joined the others after the inspection is released with them.
     ///
     /// - [`ForceMode::Revoke`] refuses further renewals, and the lease runs out. Two holders never
     ///   overlap.
@@ -295,7 +296,7 @@ impl LockClient {
     /// if let ForceReply::Forced { holders } =
     ///     locks.force_release("invoice:42", stuck, ForceMode::Revoke).await?
     /// {
-    ///     println!("revoked {holders} holders");
+    ///     println!("released {holders} holders by force");
     /// }
     /// # Ok(())
     /// # }

@@ -282,7 +282,10 @@ impl MultiLock {
     ///
     /// # Errors
     /// The same as [`lock`](Self::lock), and [`Error::Unavailable`] or [`Error::OutcomeUnknown`]
-    /// if the time ran out during an outage, or before the first answer.
+    /// if the time ran out during an outage: the last call to the service failed, or got no answer
+    /// within the call timeout.
+    ///
+    /// A `time` that is too short for an answer is no error: the call has timed out.
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue and releases the keys locked so far, in

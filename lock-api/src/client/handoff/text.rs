@@ -56,9 +56,10 @@ pub struct Handoff {
     pub(crate) token: FencingToken,
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
-    pub(crate) fixed_lease: bool,
+    /// When a fixed lease ends.
+    pub(crate) fixed_until: Option<ServerTime>,
     /// When `max_hold` ends.
-    pub(crate) until: Option<ServerTime>,
+    pub(crate) max_until: Option<ServerTime>,
     pub(crate) adoption: Adoption,
 }
 
@@ -180,9 +181,9 @@ impl Handoff {
             (Kind::RwLock, _) => "write",
             (Kind::Mutex | Kind::Semaphore, _) => "mutex",
         };
-        let until = self.until.map_or(0, ServerTime::as_micros);
+        let micros_or_zero = |until: Option<ServerTime>| until.map_or(0, ServerTime::as_micros);
         format!(
-            "{FORMAT}:{form}:{}:{:016x}:{}:{}:{}:{}:{}:{}:{until}:{}",
+            "{FORMAT}:{form}:{}:{:016x}:{}:{}:{}:{}:{}:{}:{}:{}",
             hex(self.operation.session.as_bytes()),
             self.operation.owner.as_u64(),
             self.operation.sequence,
@@ -190,7 +191,8 @@ impl Handoff {
             self.token.get(),
             micros(self.lease),
             micros(self.waiter_lease),
-            u8::from(self.fixed_lease),
+            micros_or_zero(self.fixed_until),
+            micros_or_zero(self.max_until),
             hex(self.key.as_str().as_bytes()),
         )
     }
@@ -242,12 +244,8 @@ fn parse_fields<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handof
     let (sequence, transfer_hold, token) = (number()?, number()?, number()?);
     let lease = duration(number()?, MAX_LEASE)?;
     let waiter_lease = duration(number()?, MAX_WAITER_LEASE)?;
-    let fixed_lease = match number()? {
-        0 => false,
-        1 => true,
-        _ => return None,
-    };
-    let until = number()?;
+    let time = |micros: u64| (micros > 0).then_some(ServerTime::from_micros(micros));
+    let (fixed_until, max_until) = (time(number()?), time(number()?));
     let key = String::from_utf8(unhex(fields.next()?)?).ok()?;
     Some(Handoff {
         key: Key::new(key).ok()?,
@@ -262,8 +260,8 @@ fn parse_fields<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Handof
         token: FencingToken::new(token),
         lease,
         waiter_lease,
-        fixed_lease,
-        until: (until > 0).then_some(ServerTime::from_micros(until)),
+        fixed_until,
+        max_until,
         adoption: Adoption::No,
     })
 }
@@ -408,8 +406,8 @@ mod tests {
             token: FencingToken::new(77),
             lease: Duration::from_secs(30),
             waiter_lease: Duration::from_secs(5),
-            fixed_lease: true,
-            until: Some(ServerTime::from_micros(9)),
+            fixed_until: Some(ServerTime::from_micros(8)),
+            max_until: Some(ServerTime::from_micros(9)),
             adoption: Adoption::No,
         }
     }

@@ -22,7 +22,6 @@ use crate::client::handoff::text::{Adoption, Handoff, HandoffFailed, guard_name}
 use crate::client::hold::{Hold, Origin};
 use crate::client::state::answer::Answer;
 use crate::client::state::backoff::Backoff;
-use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::lease_status::LeaseStatus;
@@ -46,15 +45,16 @@ impl<K: Transferable> Guard<K> {
     /// Hands the lock to another function, client or process without releasing it in between. The
     /// receiver [adopts](LockClient::adopt) it.
     ///
-    /// The hand-off is valid for one whole lease, counted from this call. This client stops
-    /// renewing the lease, and nobody renews it until the hand-off is adopted. Choose a lease that
-    /// is long enough. If nobody adopts the hand-off, the lock is free when the lease expires.
+    /// The hand-off is valid for one whole lease, counted from this call, or until the end of a
+    /// [`fixed_lease`](crate::Mutex::fixed_lease). This client stops renewing the lease, and nobody
+    /// renews it until the hand-off is adopted. Choose a lease that is long enough. If nobody
+    /// adopts the hand-off, the lock is free one lease after this call.
     ///
     /// The fencing token stays the same, so the resource can't tell the sender from the adopter.
     /// Stop writing before you hand off the lock.
     ///
-    /// The adopted guard has the same lease, [`fixed_lease`](crate::Mutex::fixed_lease) and
-    /// [`max_hold`](crate::Mutex::max_hold). The time of `max_hold` goes on counting.
+    /// The adopted guard has the same lease. A `fixed_lease` and a
+    /// [`max_hold`](crate::Mutex::max_hold) end when they would have ended without the hand-off.
     ///
     /// You can't hand off
     /// - an adopted guard, because a hold can be handed off once;
@@ -64,8 +64,8 @@ impl<K: Transferable> Guard<K> {
     ///
     /// # Errors
     /// [`HandoffFailed`] with the guard, which holds the lock as before, and one of these errors:
-    /// - [`Error::Unsupported`] before any I/O, if the guard cannot be handed off or the backend
-    ///   does not support reentrancy;
+    /// - [`Error::InvalidInput`] before any I/O, if the guard cannot be handed off;
+    /// - [`Error::Unsupported`] before any I/O, if the backend does not support reentrancy;
     /// - [`Error::Lost`] or [`Error::Released`] if the guard no longer holds the lock;
     /// - [`Error::Unavailable`] or [`Error::OutcomeUnknown`] after at most three call timeouts
     ///   without an answer.
@@ -116,7 +116,7 @@ impl LockClient {
     ///   hand-off. Try again with the returned hand-off. You get a guard, or
     ///   [`Error::HandoffSpent`] at the latest with the next answer of the server. In the latter
     ///   case, nobody gets the lock before its lease expires;
-    /// - [`Error::Lost`] if the `max_hold` of the guard has passed.
+    /// - [`Error::Lost`] if the `fixed_lease` or the `max_hold` of the guard has ended.
     ///
     /// After an error, adopt the returned hand-off rather than a copy of its text: if the failed
     /// call has taken over the hold, only the returned hand-off can still be adopted.
@@ -193,6 +193,7 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
     let stamp = transfer_hold.acquire().await?;
     let now = core.now();
     hold.check()?;
+    let fixed_until = hold.holder.fixed_until();
     let Some((state, lost)) = hold.holder.begin_release(now, hold.operation.sequence) else {
         return Err(hold.released_error());
     };
@@ -221,8 +222,8 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
         token: hold.fencing_token(),
         lease: state.lease,
         waiter_lease: state.waiter_lease,
-        fixed_lease: state.fixed_until.is_some(),
-        until: state.max_until.map(server_time),
+        fixed_until: fixed_until.map(server_time),
+        max_until: state.max_until.map(server_time),
         adoption: Adoption::No,
     })
 }
@@ -230,17 +231,20 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
 /// Returns the spec of the key if the hold can be handed off.
 fn check_transferable(hold: &Hold) -> Result<LockSpec, Error> {
     let core = &hold.client;
-    let what = match hold.origin {
+    let guard = match hold.origin {
         Origin::Reentrant if mutant!(ReentrantHandoff) => return Ok(LockSpec::mutex()),
-        Origin::Reentrant => "handing off a guard of a reentrant handle",
-        Origin::Adopted => "handing off an adopted guard",
-        Origin::Plain(_) if !core.capabilities.reentrancy => "handing off a guard",
+        Origin::Reentrant => "a guard of a reentrant handle",
+        Origin::Adopted => "an adopted guard",
+        Origin::Plain(_) if !core.capabilities.reentrancy => {
+            let what = "handing off a guard";
+            return Err(Error::Unsupported { what });
+        }
         Origin::Plain(_) if hold.holder.session.process != core.runtime.process_id() => {
-            "handing off a guard that was taken before a fork"
+            "a guard that was taken before a fork"
         }
         Origin::Plain(spec) => return Ok(spec),
     };
-    Err(Error::Unsupported { what })
+    Err(InvalidInput::HandoffGuard { guard }.into())
 }
 
 /// Removes a hold that is no longer this client's.
@@ -490,14 +494,13 @@ impl Adopter<'_> {
     fn hold(&self, sent: Moment, stamp: Stamp, status: LeaseStatus) -> Hold {
         let (core, handoff) = (self.client, &*self.handoff);
         let local_time = |until: ServerTime| sent.saturating_add(until.saturating_since(stamp.at));
-        let fixed = handoff.fixed_lease;
         let state = HoldState {
             operation: handoff.operation,
             mode: handoff.mode,
             lease: handoff.lease,
-            renewed: !fixed,
-            fixed_until: fixed.then(|| local_deadline(sent, handoff.lease)),
-            max_until: handoff.until.map(local_time),
+            renewed: handoff.fixed_until.is_none(),
+            fixed_until: handoff.fixed_until.map(local_time),
+            max_until: handoff.max_until.map(local_time),
             waiter_lease: handoff.waiter_lease,
             since: core.now(),
             loss_reported: false,

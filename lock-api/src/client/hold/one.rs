@@ -150,7 +150,7 @@ impl Hold {
                 let status = answer.status(token, remaining);
                 if core.extend(&self.holder, status) && self.fixed_lease {
                     let until = local_deadline(answer.sent, self.lease);
-                    self.holder.extend_fixed(core.now(), self.sequence(), until);
+                    self.holder.extend_fixed(core.now(), until);
                 }
             }
             RenewReply::Lost(reason) => {

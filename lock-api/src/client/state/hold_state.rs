@@ -1,7 +1,7 @@
 //! One hold in the cell of its holder: the terms of its guard, and whether its loss was reported.
 //!
-//! A hold is lost with its holder, when its maximum hold time is over, or at the end of a fixed
-//! lease, whichever comes first. `take_loss` returns the loss once, so the event, the metric and
+//! A hold is lost with its holder, or when its maximum hold time is over, whichever comes first.
+//! `take_loss` returns the loss once, so the event, the metric and
 //! the hook see each lost guard once.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct HoldState {
     pub(crate) lease: Duration,
     /// Whether the renewal task renews it.
     pub(crate) renewed: bool,
-    /// The end of a fixed lease. An explicit renewal extends it.
+    /// The end of a fixed lease, as it was when the hold was granted.
     pub(crate) fixed_until: Option<Moment>,
     /// The end of the maximum hold time. It never moves.
     pub(crate) max_until: Option<Moment>,
@@ -37,16 +37,13 @@ pub(crate) struct HoldState {
 impl HoldState {
     /// When its guard becomes invalid, if the holder is valid until `deadline`.
     pub(super) fn until(&self, deadline: Moment) -> Moment {
-        let caps = [self.fixed_until, self.max_until];
-        caps.into_iter().flatten().fold(deadline, Moment::min)
+        self.max_until.map_or(deadline, |max| max.min(deadline))
     }
 
     /// The reason why its guard is lost, if it is. `holder` is the loss of the whole holder.
     pub(super) fn loss(&self, now: Moment, holder: Option<Loss>) -> Option<Loss> {
-        let passed = |until: Option<Moment>| until.is_some_and(|until| now >= until);
-        holder
-            .or(passed(self.max_until).then_some(Loss::MaxHold))
-            .or(passed(self.fixed_until).then_some(Loss::Deadline))
+        let passed = self.max_until.is_some_and(|until| now >= until);
+        holder.or(passed.then_some(Loss::MaxHold))
     }
 
     /// Returns the loss once and marks it as reported.

@@ -5,7 +5,9 @@
 //! it out. From then on the hold is neither renewed nor lost.
 //!
 //! Replies may arrive in any order. The cell keeps the highest token and the latest deadline that a
-//! reply has reported. Each function that takes the current time checks the deadline first. Once
+//! reply has reported. If every hold so far has a fixed lease, the holder ends with the last of
+//! them, whatever the server reports. A renewed hold lifts that limit for all guards of the holder.
+//! Each function that takes the current time checks the deadline first. Once
 //! the deadline has passed, or the holder is lost for another reason, the loss is final. It is
 //! reported once for each hold. Every change notifies `changed`. A loss before the deadline also
 //! wakes the renewal task, which reports it.
@@ -17,7 +19,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::client::error::Loss;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::lease_status::LeaseStatus;
-use crate::client::state::router::Revocable;
+use crate::client::state::router::LossTarget;
 use crate::client::state::session::Session;
 use crate::client::state::signal::Signal;
 use crate::client::state::watch::Watched;
@@ -58,6 +60,9 @@ pub(crate) struct HolderCell {
 #[derive(Debug)]
 struct State {
     status: LeaseStatus,
+    /// The end of the last fixed lease, if no hold so far was renewed automatically. An explicit
+    /// renewal extends it.
+    fixed_until: Option<Moment>,
     lost: Option<Loss>,
     /// More than one only if the owner is reentrant.
     holds: SmallVec<[HoldState; 1]>,
@@ -66,9 +71,16 @@ struct State {
 }
 
 impl State {
+    /// When all guards of the holder become invalid.
+    fn deadline(&self) -> Moment {
+        let reported = self.status.deadline;
+        self.fixed_until
+            .map_or(reported, |until| until.min(reported))
+    }
+
     /// Marks the holder as lost if its deadline has passed.
     fn check_deadline(&mut self, now: Moment) {
-        if self.lost.is_none() && now >= self.status.deadline {
+        if self.lost.is_none() && now >= self.deadline() {
             self.lost = Some(Loss::Deadline);
         }
     }
@@ -103,6 +115,7 @@ impl HolderCell {
             watched,
             state: Mutex::new(State {
                 status,
+                fixed_until: hold.fixed_until,
                 lost: None,
                 holds: smallvec![hold],
                 shut_down: Vec::new(),
@@ -113,8 +126,8 @@ impl HolderCell {
 
     /// Adds a nested hold. Returns `false` if the holder is lost or released.
     ///
-    /// `holds` is the number of holds that the server counts. Without a hold in the cell, a count
-    /// above one means that the release of the last one is still in flight, so the new hold joins.
+    /// `holds` is the number of holds that the server counts, if it is known. Without a hold in the
+    /// cell, a count above one means that the release of the last one is still in flight, so the new hold joins.
     /// A count of one under a higher token means that the server has dropped the holds in the cell,
     /// so the holder is lost.
     ///
@@ -125,19 +138,21 @@ impl HolderCell {
         now: Moment,
         status: LeaseStatus,
         hold: &HoldState,
-        holds: u32,
+        holds: Option<u32>,
     ) -> bool {
         let mut state = self.state.lock();
         state.check_deadline(now);
-        let is_released = state.holds.is_empty() && holds < 2;
+        let is_released = state.holds.is_empty() && holds.is_none_or(|holds| holds < 2);
         if state.lost.is_some() || is_released {
             return false;
         }
-        let replaced = holds == 1 && status.token > state.status.token;
+        let replaced = holds == Some(1) && status.token > state.status.token;
         if replaced {
             state.lost = Some(Loss::Unknown);
         } else {
             state.merge(status);
+            let both = state.fixed_until.zip(hold.fixed_until);
+            state.fixed_until = both.map(|(before, new)| before.max(new));
             state.holds.push(hold.clone());
         }
         !replaced
@@ -165,19 +180,19 @@ impl HolderCell {
     }
 
     /// Extends a fixed lease to `until`, after an explicit renewal.
-    pub(crate) fn extend_fixed(&self, now: Moment, sequence: u64, until: Moment) {
+    pub(crate) fn extend_fixed(&self, now: Moment, until: Moment) {
         let mut state = self.state.lock();
-        let hold = state
-            .holds
-            .iter_mut()
-            .find(|hold| hold.operation.sequence == sequence);
-        if let Some(fixed) = hold.and_then(|hold| hold.fixed_until.as_mut())
-            && now < *fixed
-        {
-            *fixed = until.max(*fixed);
+        state.check_deadline(now);
+        if state.lost.is_none() {
+            state.fixed_until = state.fixed_until.map(|fixed| fixed.max(until));
         }
         drop(state);
         self.changed.notify();
+    }
+
+    /// The end of the fixed lease, if no hold is renewed automatically.
+    pub(crate) fn fixed_until(&self) -> Option<Moment> {
+        self.state.lock().fixed_until
     }
 
     /// Changes the mode of a hold, after a conversion. Returns its old mode, or `None` if the hold
@@ -289,7 +304,7 @@ impl HolderCell {
         let state = self.state.lock();
         let deadline = match state.lost {
             Some(_) => Moment::default(),
-            None => state.status.deadline,
+            None => state.deadline(),
         };
         let unreported = state.holds.iter().filter(|hold| !hold.loss_reported);
         unreported.map(|hold| hold.until(deadline)).min()
@@ -352,8 +367,8 @@ impl HolderCell {
     }
 }
 
-impl Revocable for HolderCell {
-    fn revoke(&self, sequence: u64, loss: Loss) {
+impl LossTarget for HolderCell {
+    fn lose_hold(&self, sequence: u64, loss: Loss) {
         if self.is_unreleased(sequence) {
             self.lose(loss);
         }
@@ -374,7 +389,7 @@ fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
     };
     match hold.loss(now, state.lost) {
         Some(loss) => Validity::Lost(loss),
-        None => Validity::ValidUntil(hold.until(state.status.deadline)),
+        None => Validity::ValidUntil(hold.until(state.deadline())),
     }
 }
 
@@ -483,8 +498,8 @@ pub(crate) mod tests {
         fixed.renewed = false;
         let mut limited = hold(3, 5_000);
         limited.max_until = Some(at(500));
-        assert!(holder.join(at(0), status(7, 9_000), &fixed, 2));
-        assert!(holder.join(at(0), status(7, 9_000), &limited, 3));
+        assert!(holder.join(at(0), status(7, 9_000), &fixed, Some(2)));
+        assert!(holder.join(at(0), status(7, 9_000), &limited, Some(3)));
         assert_eq!(
             holder.plan(at(499)).map(|plan| plan.operation.sequence),
             Some(3)
@@ -501,7 +516,7 @@ pub(crate) mod tests {
     #[test]
     fn loss_of_a_released_hold_spares_the_others() {
         let holder = holder(hold(1, 1_000));
-        assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), 2));
+        assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)));
         assert!(holder.begin_release(at(1), 1).is_some());
         assert!(
             holder.begin_release(at(1), 1).is_none(),
@@ -517,8 +532,8 @@ pub(crate) mod tests {
     #[test]
     fn sole_hold_of_a_later_epoch_loses_the_holder() {
         let other = holder(hold(1, 1_000));
-        assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), 1));
-        assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), 1));
+        assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(1)));
+        assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), Some(1)));
         assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
         assert!(!other.is_unreleased(3));
     }
@@ -527,15 +542,15 @@ pub(crate) mod tests {
     fn join_wakes_nobody_and_works_during_the_last_release() {
         let holder = holder(hold(1, 1_000));
         let before = holder.changed.version();
-        assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), 2));
+        assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)));
         assert_eq!(holder.changed.version(), before, "join wakes nobody");
         holder.wake();
         assert_ne!(holder.changed.version(), before);
         assert!(holder.begin_release(at(0), 1).is_some());
         assert!(holder.begin_release(at(0), 2).is_some());
         // The server counts only this hold, so the others are gone.
-        assert!(!holder.join(at(0), status(8, 1_000), &hold(3, 1_000), 1));
-        assert!(holder.join(at(0), status(7, 1_000), &hold(4, 1_000), 2));
+        assert!(!holder.join(at(0), status(8, 1_000), &hold(3, 1_000), Some(1)));
+        assert!(holder.join(at(0), status(7, 1_000), &hold(4, 1_000), Some(2)));
         assert!(!holder.is_released());
     }
 

@@ -107,6 +107,8 @@ struct Queue {
     /// Releases to retry, by the moment of the next attempt and a unique number.
     retries: BTreeMap<(Moment, u64), PendingRelease>,
     last_number: u64,
+    /// How many releases of each key are queued or in flight.
+    keys: BTreeMap<Key, usize>,
     /// Calls of the task in flight, by lane.
     calls: [usize; 2],
     /// Work that may still queue a release.
@@ -116,8 +118,16 @@ struct Queue {
 impl ReleaseQueue {
     /// Queues a release. Never blocks, spawns or panics.
     pub(crate) fn push(&self, job: PendingRelease) {
-        self.state.lock().fresh.push_back(job);
+        let mut state = self.state.lock();
+        *state.keys.entry(job.key.clone()).or_default() += 1;
+        state.fresh.push_back(job);
+        drop(state);
         self.changed.notify();
+    }
+
+    /// Whether a release of this key is queued or in flight.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.state.lock().keys.contains_key(key)
     }
 
     /// Whether no release is queued or in flight, and no work may queue one.
@@ -144,11 +154,23 @@ impl ReleaseQueue {
         }
     }
 
-    /// Notes that a call has completed, and queues its failed releases for a retry.
-    pub(crate) fn finish_call(&self, lane: Lane, jobs: Vec<(Moment, PendingRelease)>) {
+    /// Notes that a call with releases of these keys has completed, and queues the failed ones for a
+    /// retry.
+    pub(crate) fn finish_call(
+        &self,
+        lane: Lane,
+        keys: &[Key],
+        failed: Vec<(Moment, PendingRelease)>,
+    ) {
         let mut state = self.state.lock();
         state.calls[lane as usize] -= 1;
-        for (at, job) in jobs {
+        for (_, job) in &failed {
+            *state.keys.entry(job.key.clone()).or_default() += 1;
+        }
+        for key in keys {
+            state.forget(key);
+        }
+        for (at, job) in failed {
             state.last_number += 1;
             let number = state.last_number;
             state.retries.insert((at, number), job);
@@ -203,6 +225,16 @@ pub(crate) struct Work {
 impl Queue {
     fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.retries.is_empty() && self.calls == [0, 0]
+    }
+
+    /// Counts one release less for a key.
+    fn forget(&mut self, key: &Key) {
+        if let Some(count) = self.keys.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.keys.remove(key);
+            }
+        }
     }
 
     fn take(&mut self, lane: Lane, now: Moment) -> Option<Vec<PendingRelease>> {

@@ -223,6 +223,22 @@ impl Renewals {
         state.check_at(holder.id, at);
     }
 
+    /// Makes the next renewal of every holder due now.
+    pub(crate) fn renew_now(&self, now: Moment) {
+        let mut state = self.state.lock();
+        let renewed = state.holders.iter_mut().filter_map(|(id, entry)| {
+            let at = entry.renew.as_mut()?;
+            *at = now.min(*at);
+            Some(*id)
+        });
+        let renewed: Vec<u64> = renewed.collect();
+        for id in renewed {
+            state.check_by(id, now);
+        }
+        drop(state);
+        self.changed.notify();
+    }
+
     pub(crate) fn remove(&self, id: u64) {
         let removed = self.state.lock().remove(id);
         drop(removed);

@@ -4,8 +4,10 @@
 //! sends its acquire, because a grant may be pushed before the reply arrives (rule 11). While the
 //! attempt waits, its entry is an [`Inbox`], which keeps the last grant and whether to poll. A
 //! grant is taken from the inbox once, so a duplicate has no effect. With a guard, the entry refers
-//! to its holder, so that a revocation reaches it. Once a release is decided, the entry only
-//! remains until the release is acknowledged, and notifications for it are ignored.
+//! to its holder, so that a forced release reaches it. Once a release is decided, the entry only
+//! remains until the release is acknowledged, and notifications for it are ignored. A notification
+//! without an entry is ignored too: it is a late copy, or it is for another session whose channel
+//! has the same name.
 //!
 //! When the subscription is confirmed or lost, notifications may have been missed. Every inbox then
 //! asks for a poll.
@@ -86,16 +88,16 @@ impl Inbox {
     }
 }
 
-/// A holder that a notification can revoke.
-pub(crate) trait Revocable: fmt::Debug + Send + Sync {
+/// A holder that learns of its loss from a notification.
+pub(crate) trait LossTarget: fmt::Debug + Send + Sync {
     /// Marks the holder as lost, if the operation with this sequence still holds through it.
-    fn revoke(&self, sequence: u64, loss: Loss);
+    fn lose_hold(&self, sequence: u64, loss: Loss);
 }
 
 #[derive(Debug)]
 enum Entry {
     Waiting(Arc<Inbox>),
-    Held(Weak<dyn Revocable>),
+    Held(Weak<dyn LossTarget>),
     /// A release was decided and is not acknowledged yet.
     Releasing,
 }
@@ -122,8 +124,8 @@ impl NotificationRouter {
         inbox
     }
 
-    /// Routes revocations of an operation to its holder.
-    pub(crate) fn set_held(&self, sequence: u64, holder: Weak<dyn Revocable>) {
+    /// Routes the forced release of an operation to its holder.
+    pub(crate) fn set_held(&self, sequence: u64, holder: Weak<dyn LossTarget>) {
         self.entries.lock().insert(sequence, Entry::Held(holder));
     }
 
@@ -181,7 +183,7 @@ impl NotificationRouter {
                 if let Some(inbox) = self.inbox(sequence) {
                     inbox.update(|contents| contents.grant = Some(grant));
                 } else if mutant!(DuplicatePushEndsHold) {
-                    self.revoke(sequence, Loss::Unknown);
+                    self.lose(sequence, Loss::Unknown);
                 }
             }
             Notification::WakeUp { sequence, .. } => {
@@ -189,19 +191,19 @@ impl NotificationRouter {
                     inbox.update(|contents| contents.poll_now = true);
                 }
             }
-            Notification::Revoked { sequence, .. } => self.revoke(sequence, Loss::Forced),
+            Notification::Revoked { sequence, .. } => self.lose(sequence, Loss::Forced),
             Notification::Missed { listening } => self.set_listening(listening),
         }
     }
 
-    /// Revokes the holder of an operation, if there is one.
-    fn revoke(&self, sequence: u64, loss: Loss) {
+    /// Marks the holder of an operation as lost, if there is one.
+    fn lose(&self, sequence: u64, loss: Loss) {
         let holder = match self.entries.lock().get(&sequence) {
             Some(Entry::Held(holder)) => holder.upgrade(),
             _ => None,
         };
         if let Some(holder) = holder {
-            holder.revoke(sequence, loss);
+            holder.lose_hold(sequence, loss);
         }
     }
 
@@ -248,6 +250,44 @@ mod tests {
         let event = inbox.next().now_or_never();
         assert!(matches!(event, Some(InboxEvent::Granted(grant)) if grant.token.get() == 7));
         assert!(inbox.next().now_or_never().is_none());
+    }
+
+    /// Records the losses that reach a holder.
+    #[derive(Debug, Default)]
+    struct Holder(Mutex<Vec<u64>>);
+
+    impl LossTarget for Holder {
+        fn lose_hold(&self, sequence: u64, _: Loss) {
+            self.0.lock().push(sequence);
+        }
+    }
+
+    #[test]
+    fn notification_without_an_entry_changes_nothing() {
+        let router = NotificationRouter::default();
+        let inbox = router.register(1);
+        let holder = Arc::new(Holder::default());
+        let target: Weak<Holder> = Arc::downgrade(&holder);
+        router.set_held(2, target);
+        let forced = |sequence| Notification::Revoked {
+            sequence,
+            stamp: STAMP,
+        };
+        let wake_up = |sequence| Notification::WakeUp {
+            sequence,
+            stamp: STAMP,
+        };
+        for sequence in [0, 3, 1_000, u64::MAX] {
+            for notification in [granted(sequence, 7), forced(sequence), wake_up(sequence)] {
+                deliver(&router, notification);
+            }
+        }
+        assert!(inbox.next().now_or_never().is_none());
+        assert!(holder.0.lock().is_empty());
+        let known: Vec<u64> = router.entries.lock().keys().copied().collect();
+        assert_eq!(known, [1, 2], "no entry is made or removed");
+        deliver(&router, forced(2));
+        assert_eq!(*holder.0.lock(), [2]);
     }
 
     #[test]

@@ -116,17 +116,11 @@ impl Options {
 }
 
 fn check_lease(lease: Duration) -> Result<(), InvalidInput> {
-    if lease < bounds::MIN_LEASE || lease > bounds::MAX_LEASE {
-        return Err(InvalidInput::Lease { asked: lease });
-    }
-    Ok(())
+    InvalidInput::check_lease(lease, bounds::MIN_LEASE..=bounds::MAX_LEASE)
 }
 
 fn check_waiter_lease(lease: Duration) -> Result<(), InvalidInput> {
-    if lease < bounds::MIN_WAITER_LEASE || lease > bounds::MAX_WAITER_LEASE {
-        return Err(InvalidInput::WaiterLease { asked: lease });
-    }
-    Ok(())
+    InvalidInput::check_waiter_lease(lease, bounds::MIN_WAITER_LEASE..=bounds::MAX_WAITER_LEASE)
 }
 
 /// The setters that all handles share. They check nothing; the acquisition checks the options
@@ -176,6 +170,9 @@ macro_rules! option_setters {
         }
 
         /// Turns off automatic renewal. A guard lasts for one lease, unless you renew it.
+        ///
+        /// The nested guards of a reentrant handle end together. If one of them is renewed
+        /// automatically, all of them are.
         #[must_use]
         pub const fn fixed_lease(mut self) -> Self {
             self.$($options).+.fixed_lease = true;

@@ -3,7 +3,8 @@
 //! The task subscribes again after each failure, with a pause. The pause is longer if the server
 //! refuses the subscription, for example because the user may not subscribe. Without a
 //! subscription, polls alone serve the waiters. Whenever the subscription is confirmed or lost, the
-//! router asks every waiter for a poll, because notifications may have been missed.
+//! router asks every waiter for a poll, because notifications may have been missed. When it is
+//! confirmed, every holder is also renewed, because a forced release may have been missed.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -109,6 +110,10 @@ fn set_listening(core: &Core, session: &Session, listening: bool) {
         .deliver(Notification::Missed { listening }, core.now());
     if before != listening {
         core.events.subscription(listening);
+    }
+    // A forced release may have been missed. Only a renewal can tell.
+    if listening {
+        core.renewals.renew_now(core.now());
     }
 }
 

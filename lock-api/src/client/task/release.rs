@@ -21,6 +21,7 @@ use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
 use crate::client::state::release_queue::PendingRelease;
 use crate::client::task::batch::send_batched;
 use crate::error::BackendError;
+use crate::id::Key;
 use crate::reply::ReleaseReply;
 use crate::request::Release;
 use crate::runtime::{BoxFuture, Moment};
@@ -47,8 +48,9 @@ pub(crate) async fn run(core: Arc<Core>) {
         for (lane, jobs) in work.batches {
             let core = Arc::clone(&core);
             calls.push(Box::pin(async move {
+                let keys: Vec<Key> = jobs.iter().map(|job| job.key.clone()).collect();
                 let failed = release_batch(&core, jobs).await;
-                core.releases.finish_call(lane, failed);
+                core.releases.finish_call(lane, &keys, failed);
             }));
         }
         core.wait_for_work(&releases.changed, version, work.next, &mut calls)

@@ -70,6 +70,36 @@ impl Events {
         self.has_tokens.then_some(token.get())
     }
 
+    /// A call failed while its caller waits for a lock, and is retried. `attempt` counts the
+    /// failures in a row.
+    pub(crate) fn acquire_failed(
+        &self,
+        key: &Key,
+        attempt: u32,
+        retry_in: Duration,
+        error: &BackendError,
+    ) {
+        let (key, retry_in_ms) = (key.as_str(), millis(retry_in));
+        // The first failure tells everybody why nothing happens. The others are details.
+        if attempt == 1 {
+            emit!(INFO, "acquire failed", key, attempt, retry_in_ms, %error);
+        } else {
+            emit!(DEBUG, "acquire failed", key, attempt, retry_in_ms, %error);
+        }
+        count!(meter::ACQUIRE_RETRIES);
+    }
+
+    /// The server answers again, `after` the first of `failed` failures.
+    pub(crate) fn acquire_recovered(&self, key: &Key, failed: u32, after: Duration) {
+        emit!(
+            INFO,
+            "acquire recovered",
+            key = key.as_str(),
+            failed,
+            after_ms = millis(after)
+        );
+    }
+
     /// An attempt became a waiter.
     pub(crate) fn queued(&self, key: &Key, mode: Mode, queued: &Queued) {
         let ahead = queued.ahead;

@@ -60,6 +60,8 @@ pub(crate) const ACQUISITIONS: &str = "leasehold_acquisitions_total";
 pub(crate) const WAIT: &str = "leasehold_wait_seconds";
 /// Waiters that entered a queue.
 pub(crate) const QUEUED: &str = "leasehold_queued_total";
+/// Calls that failed while a caller waited for a lock, and were retried.
+pub(crate) const ACQUIRE_RETRIES: &str = "leasehold_acquire_retries_total";
 /// Polls for a waiter.
 pub(crate) const POLLS: &str = "leasehold_polls_total";
 /// Guards in use.
@@ -87,6 +89,10 @@ pub(crate) fn describe() {
     for (name, description) in [
         (ACQUISITIONS, "Calls that took a lock or tried to"),
         (QUEUED, "Waiters that entered a queue"),
+        (
+            ACQUIRE_RETRIES,
+            "Calls that failed while a caller waited for a lock, and were retried",
+        ),
         (POLLS, "Polls for a waiter"),
         (RENEWALS, "Renewals of a holder"),
         (LOSSES, "Guards that were lost"),
