@@ -3,7 +3,7 @@
 use leasehold_api::machine::Settings;
 use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome, ReleaseOutcome};
 use leasehold_sim::{
-    Content, Data, Fate, Fault, Latency, SimBackend, SimOptions, SimServer, Simulation, Tail,
+    Call, Content, Data, Fate, Fault, Latency, SimBackend, SimOptions, SimServer, Simulation, Tail,
     replay,
 };
 
@@ -76,13 +76,15 @@ async fn too_large_clock_step_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn lagging_replica_grants_again_with_a_higher_token() {
     let server = server();
-    let ((_, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
+    let ((network, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
     let (a, b) = (
         a.mutex("job").expect("a name"),
         b.mutex("job").expect("a name"),
     );
     let first = a.lock().await.expect("the server serves");
     let before = server.elapsed();
+    // A new subscription renews the guard, which then learns of its loss.
+    network.inject_into(Call::Listen, Fault::LoseRequest);
     server.fail_over(Tail::Commands(1));
     let second = b.lock().await.expect("the replica serves");
     assert!(server.elapsed() - before < secs(1));
