@@ -194,7 +194,7 @@ impl State {
             floor: request.floor,
             lease: request.lease,
             end,
-            until: wait.wait_until,
+            wait_until: wait.wait_until,
             listening: wait.listening,
             unreachable: false,
             unreachable_marks: 0,
@@ -251,7 +251,7 @@ impl State {
         else {
             return;
         };
-        waiter.end = Waiter::end_from(env.now, waiter_lease, waiter.until);
+        waiter.end = Waiter::end_from(env.now, waiter_lease, waiter.wait_until);
         waiter.listening = request.listening;
         self.unreachable -= u32::from(std::mem::take(&mut waiter.unreachable));
         let end = waiter.end;

@@ -170,7 +170,7 @@ pub struct WaiterParts {
     /// When it expires.
     pub end: ServerTime,
     /// The waiter's own deadline, if it has one.
-    pub until: Option<ServerTime>,
+    pub wait_until: Option<ServerTime>,
     /// Whether its latest acquire or poll said that it listens.
     pub listening: bool,
     /// Whether it is marked unreachable (rule 9).
@@ -187,7 +187,7 @@ pub struct WatermarkParts {
     /// The sequence.
     pub sequence: u64,
     /// When the watermark expires.
-    pub until: ServerTime,
+    pub end: ServerTime,
     /// Why the operation with exactly this sequence is gone, if known.
     pub reason: Option<EndReason>,
 }
@@ -242,7 +242,7 @@ impl State {
                 floor: waiter.floor,
                 lease: waiter.lease,
                 end: waiter.end,
-                until: waiter.until,
+                wait_until: waiter.wait_until,
                 listening: waiter.listening,
                 unreachable: waiter.unreachable,
                 unreachable_marks: waiter.unreachable_marks,
@@ -254,7 +254,7 @@ impl State {
             .extend(watermarks.map(|(&session, watermark)| WatermarkParts {
                 session,
                 sequence: watermark.sequence,
-                until: watermark.until,
+                end: watermark.end,
                 reason: watermark.reason,
             }));
         (parts.spec, parts.token) = (self.spec, self.token);
@@ -289,11 +289,10 @@ impl State {
         state
             .watermarks
             .extend(parts.watermarks.iter().map(|watermark| {
-                let (sequence, until, reason) =
-                    (watermark.sequence, watermark.until, watermark.reason);
+                let (sequence, end, reason) = (watermark.sequence, watermark.end, watermark.reason);
                 let stored = Watermark {
                     sequence,
-                    until,
+                    end,
                     reason,
                 };
                 (watermark.session, stored)
@@ -342,7 +341,7 @@ impl State {
             floor: parts.floor,
             lease: parts.lease,
             end: parts.end,
-            until: parts.until,
+            wait_until: parts.wait_until,
             listening: parts.listening,
             unreachable: parts.unreachable,
             unreachable_marks: parts.unreachable_marks,

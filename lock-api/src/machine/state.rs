@@ -77,7 +77,8 @@ pub(super) struct Waiter {
     /// The lease that it asked for.
     pub(super) lease: Duration,
     pub(super) end: ServerTime,
-    pub(super) until: Option<ServerTime>,
+    /// Its own deadline, if it has one.
+    pub(super) wait_until: Option<ServerTime>,
     pub(super) listening: bool,
     pub(super) unreachable: bool,
     pub(super) unreachable_marks: u8,
@@ -87,7 +88,7 @@ pub(super) struct Waiter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Watermark {
     pub(super) sequence: u64,
-    pub(super) until: ServerTime,
+    pub(super) end: ServerTime,
     /// Why the operation with exactly this sequence is gone, if known.
     pub(super) reason: Option<EndReason>,
 }
@@ -118,10 +119,10 @@ impl Waiter {
     pub(super) fn end_from(
         now: ServerTime,
         waiter_lease: Duration,
-        until: Option<ServerTime>,
+        wait_until: Option<ServerTime>,
     ) -> ServerTime {
         let end = now.saturating_add(waiter_lease);
-        until.map_or(end, |until| end.min(until))
+        wait_until.map_or(end, |until| end.min(until))
     }
 
     /// The end of an offer that this waiter gets at `now` (rule 10).
@@ -161,10 +162,10 @@ impl State {
         }
     }
 
-    /// Moves the stored end to cover `until`, and T/8 further than needed, so that it moves rarely.
-    pub(super) fn cover(&mut self, until: ServerTime, settings: Settings) {
-        if self.stored_end < until {
-            self.stored_end = until.saturating_add(settings.retention / 8);
+    /// Moves the stored end to cover `needed_end`, and T/8 further than needed, so that it moves rarely.
+    pub(super) fn cover(&mut self, needed_end: ServerTime, settings: Settings) {
+        if self.stored_end < needed_end {
+            self.stored_end = needed_end.saturating_add(settings.retention / 8);
         }
     }
 
@@ -351,7 +352,7 @@ impl State {
     pub(super) fn watermark(&self, session: SessionId, now: ServerTime) -> Option<&Watermark> {
         self.watermarks
             .get(&session)
-            .filter(|watermark| watermark.until > now)
+            .filter(|watermark| watermark.end > now)
     }
 
     /// Raises the session's watermark to this sequence and extends it by 2 W (rule 12).
@@ -361,28 +362,28 @@ impl State {
         operation: Operation,
         reason: Option<EndReason>,
     ) {
-        let until = env.now.saturating_add(env.settings.delivery_window * 2);
+        let end = env.now.saturating_add(env.settings.delivery_window * 2);
         self.watermarks
-            .retain(|_, watermark| watermark.until > env.now);
+            .retain(|_, watermark| watermark.end > env.now);
         let watermark = self
             .watermarks
             .entry(operation.session)
             .or_insert(Watermark {
                 sequence: operation.sequence,
-                until,
+                end,
                 reason,
             });
         if operation.sequence > watermark.sequence {
             *watermark = Watermark {
                 sequence: operation.sequence,
-                until,
+                end,
                 reason,
             };
         } else if operation.sequence == watermark.sequence && reason.is_some() {
             watermark.reason = reason;
         }
-        watermark.until = until;
-        self.cover(until, env.settings);
+        watermark.end = end;
+        self.cover(end, env.settings);
     }
 
     /// Why an operation is not live. `expired` says that this very step has dropped it.
@@ -479,7 +480,7 @@ impl State {
     fn needed_end(&self) -> ServerTime {
         let holders = self.holders.values().map(|holder| holder.end);
         let waiters = self.waiters.values().map(|waiter| waiter.end);
-        let watermarks = self.watermarks.values().map(|watermark| watermark.until);
+        let watermarks = self.watermarks.values().map(|watermark| watermark.end);
         holders
             .chain(waiters)
             .chain(watermarks)

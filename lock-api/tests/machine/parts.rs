@@ -146,7 +146,7 @@ fn bounds_must_cover_every_end() {
     let changes: [&dyn Fn(&mut StateParts); 3] = [
         &|parts| parts.holders[0].end = beyond(parts),
         &|parts| parts.waiters[0].end = beyond(parts),
-        &|parts| parts.watermarks[0].until = beyond(parts),
+        &|parts| parts.watermarks[0].end = beyond(parts),
     ];
     for change in changes {
         assert_eq!(refused(mutex(), change), "the stored end covers all");

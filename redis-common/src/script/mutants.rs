@@ -59,7 +59,7 @@ pub const ALL: &[LuaMutant] = &[
         rule: "rule 10",
         changes: &[
             (
-                "watermarks, skip, to, to_owner, offer_ends,",
+                "watermarks, skip, to, to_owner, offer_end,",
                 "watermarks, skip, to, to_owner, now + 30000000,",
             ),
             (
@@ -72,7 +72,7 @@ pub const ALL: &[LuaMutant] = &[
         name: "lua-offer-ignores-the-lease",
         rule: "rule 10",
         changes: &[
-            ("local offer_ends =", "local offer_ends = waiter_end or"),
+            ("local offer_end =", "local offer_end = waiter_end or"),
             ("S.now, waiter.lease,", "S.now, 3600000000,"),
         ],
     },

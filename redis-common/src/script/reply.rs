@@ -16,13 +16,24 @@ use super::error_class::classify;
 pub type Answer<T> = Result<Stamped<T>, BackendError>;
 
 /// Status: the element was executed. Its reply follows.
-const DONE: u8 = b'=';
+pub(super) const DONE: u8 = b'=';
 /// Status: the key has a foreign value. Its type or version follows.
-const FOREIGN: u8 = b'F';
+pub(super) const FOREIGN: u8 = b'F';
 /// Status: the server refused the first write. Its error follows.
-const REFUSED: u8 = b'E';
+pub(super) const REFUSED: u8 = b'E';
 /// Status: an error after the first write. It follows.
-const BROKEN: u8 = b'U';
+pub(super) const BROKEN: u8 = b'U';
+
+/// Why an operation is gone. A watermark stores the same codes.
+pub(super) const EXPIRED: u8 = b'X';
+/// See [`EXPIRED`].
+pub(super) const FORCED: u8 = b'F';
+/// See [`EXPIRED`].
+pub(super) const RELEASED: u8 = b'E';
+/// See [`EXPIRED`].
+pub(super) const UNKNOWN: u8 = b'U';
+/// In a watermark: its operation is live, or gone for an unknown reason.
+pub(super) const NO_REASON: u8 = b' ';
 
 /// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire).
 pub fn acquire(bytes: &[u8], clock: ClockId) -> Answer<AcquireReply> {
@@ -286,10 +297,10 @@ fn garbage(error: &Malformed) -> BackendError {
 
 fn reason(from: &mut Reader<'_>) -> Result<EndReason, Malformed> {
     match from.u8("reason")? {
-        b'X' => Ok(EndReason::Expired),
-        b'F' => Ok(EndReason::Forced),
-        b'E' => Ok(EndReason::Released),
-        b'U' => Ok(EndReason::Unknown),
+        EXPIRED => Ok(EndReason::Expired),
+        FORCED => Ok(EndReason::Forced),
+        RELEASED => Ok(EndReason::Released),
+        UNKNOWN => Ok(EndReason::Unknown),
         _ => Err(Malformed { what: "reason" }),
     }
 }

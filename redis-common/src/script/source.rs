@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold_api::bounds;
 
 use super::call::ScriptSettings;
+use super::reply;
 
 /// A script with its source and hash.
 #[derive(Debug)]
@@ -158,6 +159,19 @@ const SHARED: [(&str, &str); 5] = [
     ),
 ];
 
+/// The status of an answer, and why an operation is gone. Each is a string of one letter.
+const LETTERS: [(&str, u8); 9] = [
+    ("DONE", reply::DONE),
+    ("FOREIGN", reply::FOREIGN),
+    ("REFUSED", reply::REFUSED),
+    ("BROKEN", reply::BROKEN),
+    ("REASON_EXPIRED", reply::EXPIRED),
+    ("REASON_FORCED", reply::FORCED),
+    ("REASON_RELEASED", reply::RELEASED),
+    ("REASON_UNKNOWN", reply::UNKNOWN),
+    ("REASON_NONE", reply::NO_REASON),
+];
+
 /// Replaces each `@NAME@` by a constant or by shared text. In Lua 5.1, constants and function calls
 /// cost time in every call of a script.
 fn with_constants(settings: &ScriptSettings, text: String) -> String {
@@ -220,6 +234,9 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
     ];
     let text = SHARED.iter().fold(text, |text, (name, shared)| {
         text.replace(&format!("@{name}@"), shared.trim_end())
+    });
+    let text = LETTERS.iter().fold(text, |text, (name, letter)| {
+        text.replace(&format!("@{name}@"), &format!("'{}'", char::from(*letter)))
     });
     constants.iter().fold(text, |text, (name, value)| {
         text.replace(&format!("@{name}@"), value)

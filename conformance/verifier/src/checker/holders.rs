@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::bounds::OFFER_POLLS;
-use leasehold_api::machine::{Command, HolderParts, Reply, WaiterParts};
+use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
     AcquireReply, ConvertReply, ForceMode, Mode, Operation, RenewReply, ServerTime, SessionId,
 };
@@ -180,25 +179,18 @@ fn granted_until(step: &Step<'_>, session: SessionId, sequence: u64) -> Option<S
     match (step.command, waiter) {
         (Command::Acquire(request), None) if own => Some(step.now.saturating_add(request.lease)),
         (Command::Renew(request), Some(waiter)) if own => {
-            let offer = offer_end(step, waiter, waiter.end);
+            let offer = step.offer_end(waiter, waiter.end);
             Some(offer.max(step.now.saturating_add(request.lease)))
         }
         (Command::Poll(_), Some(waiter)) if own => {
             let lease = step.spec().map(|spec| spec.waiter_lease());
             let end = step.now.saturating_add(lease.unwrap_or_default());
-            let end = waiter.until.map_or(end, |until| end.min(until));
-            Some(offer_end(step, waiter, end))
+            let end = waiter.wait_until.map_or(end, |until| end.min(until));
+            Some(step.offer_end(waiter, end))
         }
-        (_, Some(waiter)) => Some(offer_end(step, waiter, waiter.end)),
+        (_, Some(waiter)) => Some(step.offer_end(waiter, waiter.end)),
         _ => None,
     }
-}
-
-/// The end of an offer to a waiter that would have expired at `waiter_end`.
-fn offer_end(step: &Step<'_>, waiter: &WaiterParts, waiter_end: ServerTime) -> ServerTime {
-    let poll = step.spec().map(|spec| spec.poll_interval());
-    let longest = waiter.lease.max(poll.unwrap_or_default() * OFFER_POLLS);
-    waiter_end.min(step.now.saturating_add(longest))
 }
 
 /// Rule 14: the stored end covers every holder and waiter, and the token for its retention.

@@ -56,7 +56,8 @@ fn sent(step: &Step<'_>, message: &Message, found: &mut Findings) {
                         let until = step.now.saturating_add(remaining);
                         has_token(step, holder, token)
                             && until <= holder.end
-                            && waiter_of(step.before, to, sequence).is_some_and(|p| p.end <= until)
+                            && waiter_of(step.before, to, sequence)
+                                .is_some_and(|p| step.offer_end(p, p.end) <= until)
                     }
                     // Granted and released in one step.
                     None => step.is_of(to, sequence) || is_force(step),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_api::bounds::OFFER_POLLS;
 use leasehold_api::machine::{Command, HolderParts, Message, Reply, StateParts, WaiterParts};
 use leasehold_api::{ConvertReply, Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
 
@@ -106,6 +107,14 @@ impl Step<'_> {
     /// The spec of the key.
     pub(crate) fn spec(&self) -> Option<LockSpec> {
         self.after.spec.or(self.before.spec)
+    }
+
+    /// The end of an offer that the step makes to a waiter that would have expired at `waiter_end`
+    /// (rule 10).
+    pub(crate) fn offer_end(&self, waiter: &WaiterParts, waiter_end: ServerTime) -> ServerTime {
+        let poll = self.spec().map(|spec| spec.poll_interval());
+        let longest = waiter.lease.max(poll.unwrap_or_default() * OFFER_POLLS);
+        waiter_end.min(self.now.saturating_add(longest))
     }
 
     pub(crate) fn policy(&self) -> Option<Policy> {

@@ -63,7 +63,7 @@ pub(super) fn stale_too_soon(step: &mut Step<'_>) {
     };
     let operation = request.operation;
     let mut watermarks = step.before.watermarks.iter_mut();
-    if let Some(watermark) = watermarks.find(|it| it.session == operation.session && it.until > now)
+    if let Some(watermark) = watermarks.find(|it| it.session == operation.session && it.end > now)
         && operation.sequence > watermark.sequence + 1
     {
         (watermark.sequence, watermark.reason) = (operation.sequence, None);

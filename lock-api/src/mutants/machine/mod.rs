@@ -292,7 +292,7 @@ const fn full_mode(spec: LockSpec) -> Mode {
 fn last_end(parts: &StateParts) -> ServerTime {
     let holders = parts.holders.iter().map(|holder| holder.end);
     let waiters = parts.waiters.iter().map(|waiter| waiter.end);
-    let watermarks = parts.watermarks.iter().map(|watermark| watermark.until);
+    let watermarks = parts.watermarks.iter().map(|watermark| watermark.end);
     let all = holders.chain(waiters).chain(watermarks);
     all.max().unwrap_or_default()
 }

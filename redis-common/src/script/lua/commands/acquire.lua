@@ -36,14 +36,14 @@ local function enqueue(S, waiter, limit)
     end
   end
   waiter.session, waiter.raw, waiter.owner = S.session, S.raw_sequence, S.owner
-  waiter.ends = math.min(S.now + S.waiter_lease, waiter.till)
+  waiter.ends = math.min(S.now + S.waiter_lease, waiter.wait_until)
   return S:queued(S:enqueue(waiter), waiter)
 end
 
 return S:serve(function(S)
   S:set_operation()
   local wanted = string.sub(S.argument, 33, 46)
-  local mode, permits, lease, waits, till, deliver_before, floor, hold_limit, waiter_limit,
+  local mode, permits, lease, waits, wait_until, deliver_before, floor, hold_limit, waiter_limit,
     holder_limit, label = struct.unpack('<c1I4dBdddI4I4I4Bc0', S.argument, 47)
   if deliver_before < S.now or deliver_before > S.now + @DELIVERY_WINDOW@ then
     return 'RL'
@@ -61,7 +61,7 @@ return S:serve(function(S)
   local stale = watermark and S.sequence <= watermark.sequence
   -- Also for an acquire that is stale or only reports. A copy of this request may arrive until the
   -- end of its delivery window, and the watermark must last that long.
-  S:note(' ')
+  S:raise_watermark(@REASON_NONE@)
   local reported = S:report()
   if reported or stale then
     return reported or 'RS'
@@ -83,11 +83,11 @@ return S:serve(function(S)
     holder = S:grant(S.session, S.raw_sequence, S.owner, mode, permits, label, floor, S.now + lease)
     return S:acquired(holder)
   end
-  if waits == 0 or till <= S.now then
+  if waits == 0 or wait_until <= S.now then
     return S:contention()
   end
   local waiter = {
-    mode = mode, permits = permits, floor = floor, lease = lease, till = till,
+    mode = mode, permits = permits, floor = floor, lease = lease, wait_until = wait_until,
     listening = waits == 2, label = label,
   }
   return enqueue(S, waiter, waiter_limit)

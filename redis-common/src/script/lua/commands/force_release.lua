@@ -17,7 +17,7 @@ local function force(S, holder, force_mode)
   -- The holder learns the reason from its next command.
   local watermark = S:watermark_of(to)
   if watermark and S:hold_at(holder, struct.pack('<d', watermark.sequence)) then
-    watermark.reason, watermark.fresh = 'F', true
+    watermark.reason, watermark.fresh = @REASON_FORCED@, true
   end
 end
 

@@ -40,7 +40,7 @@ return S:serve(function(S)
       reply, freed = 'N' .. S:reason(expired), false
     end
   end
-  S:note('E')
+  S:raise_watermark(@REASON_RELEASED@)
   if freed then
     S:settle(S.waiter_count > 0, true)
   end

@@ -10,7 +10,7 @@ return S:serve(function(S)
     return 'L' .. S:reason(expired)
   end
   if holder.flags % 2 == @REVOKED@ then
-    return 'LF'
+    return 'L' .. @REASON_FORCED@
   end
   -- A renewal never shortens the lease, so S.earliest remains a lower bound.
   holder.ends, holder.fresh, S.dirty = math.max(holder.ends, S.now + lease), true, true

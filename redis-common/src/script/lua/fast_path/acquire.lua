@@ -8,22 +8,22 @@ if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @
 then
   local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _,
     holder_limit, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', ARGV[1])
-  local last, stored_end, last_scan, others, left, expires = 0, 0, 0, '', 0, true
+  local token, stored_end, last_scan, others, left, moved = 0, 0, 0, '', 0, true
   local usable = holder_limit > 0 and (mode ~= 'P' or permits <= struct.unpack('<I4', wanted, 3))
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
   if usable and stored then
-    local ends, scanned, watermarks
-    last, ends, _, scanned, _, _, watermarks = struct.unpack('<ddddBBB', stored, 18)
-    if ends <= now then
-      last = 0 -- past its stored end, so it counts as empty
+    local watermarks
+    token, stored_end, _, last_scan, _, _, watermarks = struct.unpack('<ddddBBB', stored, 18)
+    if stored_end <= now then
+      token, stored_end, last_scan = 0, 0, 0 -- counts as empty
     else
-      stored_end, last_scan, expires = ends, scanned, false
+      moved = false
       local own = watermarks > 0 and string.find(stored, session, 55, true)
       if own and own % 33 ~= 22 then
         usable = false -- not the start of a watermark
       elseif own then
-        local seen, till = struct.unpack('<dd', stored, own + 16)
-        usable = sequence > seen or till <= now
+        local seen, watermark_end = struct.unpack('<dd', stored, own + 16)
+        usable = sequence > seen or watermark_end <= now
         left = watermarks - 1
         if left > 0 then
           others = string.sub(stored, 55, own - 1) .. string.sub(stored, own + 33)
@@ -38,30 +38,31 @@ then
       usable = usable and left < @PACKED_RECORDS@ - 1
     end
   end
-  if usable and floor <= math.min(math.max(now, last) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
-    local ends, till = now + lease, now + 2 * @DELIVERY_WINDOW@
-    if stored_end < till then
-      stored_end, expires = till + @SLACK@, true
+  if usable and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
+    local holder_end, watermark_end = now + lease, now + 2 * @DELIVERY_WINDOW@
+    if stored_end < watermark_end then
+      stored_end, moved = watermark_end + @SLACK@, true
     end
-    if stored_end < ends + @RETENTION@ then
-      stored_end, expires = ends + @RETENTION@ + @SLACK@, true
+    if stored_end < holder_end + @RETENTION@ then
+      stored_end, moved = holder_end + @RETENTION@ + @SLACK@, true
     end
-    local token = math.max(last + 1, now, floor + 1)
+    token = math.max(token + 1, now, floor + 1)
     local raw, value = string.sub(ARGV[1], 17, 24), nil
     if mode == 'P' then
       -- Each permit hold is a separate holder with its own token.
       value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8dI4c16ddc1', @MAGIC@, wanted, token,
-        stored_end, ends, last_scan, 1, 0, left + 1, 0, session, raw, ends, @OWN_TOKEN@, #label,
-        label, 9, mode, raw, token, permits, session, sequence, till, ' ') .. others
+        stored_end, holder_end, last_scan, 1, 0, left + 1, 0, session, raw, holder_end, @OWN_TOKEN@,
+        #label, label, 9, mode, raw, token, permits, session, sequence, watermark_end,
+        @REASON_NONE@) .. others
     else
       value = struct.pack('<c3c14ddddBBBHc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
-        stored_end, ends, last_scan, 1, 0, left + 1, 0, session, owner, ends, 0, #label, label, 9,
-        mode, raw, session, sequence, till, ' ') .. others
+        stored_end, holder_end, last_scan, 1, 0, left + 1, 0, session, owner, holder_end, 0, #label,
+        label, 9, mode, raw, session, sequence, watermark_end, @REASON_NONE@) .. others
     end
     local written
     @SET_VALUE@
     if written then
-      return struct.pack('<c1dc1dI4d', '=', now, 'A', token, 1, lease)
+      return struct.pack('<c1dc1dI4d', @DONE@, now, 'A', token, 1, lease)
     end
   end
 end

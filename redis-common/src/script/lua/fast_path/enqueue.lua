@@ -4,12 +4,12 @@ if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byt
   and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
 then
   local stored, argument = first, ARGV[1]
-  local session, sequence, owner, wanted, mode, permits, lease, waits, till, deliver_before, floor, _,
-    limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
-  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags,
+  local session, sequence, owner, wanted, mode, permits, lease, waits, wait_until, deliver_before,
+    floor, _, limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
+  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, holder_end, flags,
     holder_label, holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
-  local watermarks_end = at + 33 * watermarks
-  local queue_at = watermarks_end + skip
+  local gap_at = at + 33 * watermarks
+  local queue_at = gap_at + skip
   local usable = @ONE_EXCLUSIVE_HOLD@ and mode ~= 'P'
     and string.sub(stored, 4, 17) == wanted and holder_id ~= session .. owner
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
@@ -19,37 +19,38 @@ then
   if usable and waiters > 0 then
     next_ticket = struct.unpack('<d', stored, #stored - 7)
     head = struct.unpack('<d', stored, queue_at)
-    local head_ends, _, head_flags = struct.unpack('<ddB', stored, queue_at + 61)
+    local head_end, _, head_flags = struct.unpack('<ddB', stored, queue_at + 61)
     -- The general part drops an expired waiter and skips an unreachable one.
-    usable = head_ends > now and head_flags < @UNREACHABLE@
+    usable = head_end > now and head_flags < @UNREACHABLE@
       -- The operation may be in the queue already: a waiter can outlive its watermark.
       and not string.find(stored, session .. string.sub(argument, 17, 24), queue_at, true)
   end
   local own = usable and watermarks > 0 and string.find(stored, session, at, true)
-  if own and own >= watermarks_end then
+  if own and own >= gap_at then
     own = false
   elseif own then
-    local seen, seen_till = struct.unpack('<dd', stored, own + 16)
+    local seen, seen_end = struct.unpack('<dd', stored, own + 16)
     usable = (own - at) % 33 == 0 -- the start of a watermark
-      and (sequence > seen or seen_till <= now)
+      and (sequence > seen or seen_end <= now)
   end
-  local watermark = struct.pack('<c16ddc1', session, sequence, now + 2 * @DELIVERY_WINDOW@, ' ')
-  local waiter, waiter_ends, waiting = '', 0, waiters
-  if usable and waits > 0 and till > now then
+  local watermark = struct.pack('<c16ddc1', session, sequence, now + 2 * @DELIVERY_WINDOW@,
+    @REASON_NONE@)
+  local waiter, waiter_end, waiting = '', 0, waiters
+  if usable and waits > 0 and wait_until > now then
     usable = waiters < limit
-    waiter_ends = math.min(now + struct.unpack('<d', wanted, 7), till)
+    waiter_end = math.min(now + struct.unpack('<d', wanted, 7), wait_until)
     waiter = struct.pack('<dc16c8c8c1I4ddddBBBc0', next_ticket, session,
-      string.sub(argument, 17, 24), owner, mode, permits, floor, lease, waiter_ends, till, waits - 1,
-      0, #label, label)
+      string.sub(argument, 17, 24), owner, mode, permits, floor, lease, waiter_end, wait_until,
+      waits - 1, 0, #label, label)
     next_ticket, waiters = next_ticket + 1, waiters + 1
   end
   if usable then
-    local covered, expires = math.max(now + 2 * @DELIVERY_WINDOW@, waiter_ends + @RETENTION@), false
-    if stored_end < covered then
-      stored_end, expires = covered + @SLACK@, true
+    local needed_end, moved = math.max(now + 2 * @DELIVERY_WINDOW@, waiter_end + @RETENTION@), false
+    if stored_end < needed_end then
+      stored_end, moved = needed_end + @SLACK@, true
     end
     local written
-    if own and waiting > 0 and not expires then
+    if own and waiting > 0 and not moved then
       written = type(redis.pcall('SETRANGE', KEYS[1], own - 1, watermark)) == 'number'
       if written and waiters > waiting then
         redis.call('SETRANGE', KEYS[1], '50', string.char(waiters))
@@ -70,19 +71,19 @@ then
         .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), waiters, watermarks + 1,
           0)
         .. string.sub(stored, 55, at - 1) .. watermark
-        .. string.sub(stored, own and own + 33 or at, watermarks_end - 1) .. queue .. waiter .. next
+        .. string.sub(stored, own and own + 33 or at, gap_at - 1) .. queue .. waiter .. next
       @SET_VALUE@
     end
     if written then
       local retry_after = math.max(earliest - now, 1000)
       if waiters == waiting then
-        return struct.pack('<c1dc1dBBc0', '=', now, 'H', retry_after, 1, #holder_label,
+        return struct.pack('<c1dc1dBBc0', @DONE@, now, 'H', retry_after, 1, #holder_label,
           holder_label)
       end
       local ahead = math.min(next_ticket - 1 - head, waiting)
       local waiter_lease = struct.unpack('<d', wanted, 7)
       @POLL_AFTER@
-      return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, poll_after, waiter_ends - now)
+      return struct.pack('<c1dc1I4dd', @DONE@, now, 'Q', ahead, poll_after, waiter_end - now)
     end
   end
 end

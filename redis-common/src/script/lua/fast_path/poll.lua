@@ -8,7 +8,8 @@ if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byt
 then
   local stored = first
   local attempt, listening = struct.unpack('<c24xxxxxxxxB', ARGV[1])
-  local stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags, _, holds, at =
+  local stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, holder_end, flags, _,
+    holds, at =
     struct.unpack('<dddBBBHc24dBBc0I4c0', stored, 26)
   local queue_at = at + 33 * watermarks + skip
   local found = string.find(stored, attempt, queue_at, true)
@@ -16,9 +17,9 @@ then
     and string.sub(holder_id, 1, 16) ~= string.sub(attempt, 1, 16)
   at = queue_at -- the start of a waiter
   if usable and found ~= at + 8 then
-    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 61)
+    local head_end, _, head_flags = struct.unpack('<ddB', stored, at + 61)
     -- The general part drops an expired waiter and skips an unreachable one.
-    usable = head_ends > now and head_flags < @UNREACHABLE@
+    usable = head_end > now and head_flags < @UNREACHABLE@
   end
   if usable then
     local ticket, ahead = struct.unpack('<d', stored, found - 8), 0
@@ -26,17 +27,16 @@ then
     while ahead < waiters and at < found - 8 do
       at, ahead = at + 80 + string.byte(stored, at + 79), ahead + 1
     end
-    local till, waiter_flags
-    ends, till, waiter_flags = struct.unpack('<ddB', stored, found + 53)
-    if at == found - 8 and ends > now then
+    local waiter_end, wait_until = struct.unpack('<dd', stored, found + 53)
+    if at == found - 8 and waiter_end > now then
       local waiter_lease = struct.unpack('<d', stored, 10)
-      ends = math.min(now + waiter_lease, till)
-      local expires = stored_end < ends + @RETENTION@
-      if expires then
-        stored_end = ends + @RETENTION@ + @SLACK@
+      waiter_end = math.min(now + waiter_lease, wait_until)
+      local moved = stored_end < waiter_end + @RETENTION@
+      if moved then
+        stored_end = waiter_end + @RETENTION@ + @SLACK@
       end
-      local fresh, written = struct.pack('<ddB', ends, till, listening), nil
-      if expires then
+      local fresh, written = struct.pack('<ddB', waiter_end, wait_until, listening), nil
+      if moved then
         local value = string.sub(stored, 1, 25)
           .. struct.pack('<d', stored_end) .. string.sub(stored, 34, found + 52)
           .. fresh .. string.sub(stored, found + 70)
@@ -48,7 +48,7 @@ then
         ahead = math.min(ticket - struct.unpack('<d', stored, queue_at), waiters - 1)
         local retry_after = math.max(earliest - now, 1000)
         @POLL_AFTER@
-        return struct.pack('<c1dc1I4dd', '=', now, 'Q', ahead, poll_after, ends - now)
+        return struct.pack('<c1dc1I4dd', @DONE@, now, 'Q', ahead, poll_after, waiter_end - now)
       end
     end
   end

@@ -7,23 +7,24 @@ if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 50, 51) == '\1\0' -- one holder, no waiter
 then
   local session, sequence, owner = struct.unpack('<c16dc8', ARGV[1])
-  local head, stored_end, _, _, _, _, watermarks, _, holder_session, holder_owner, ends, flags,
-    _, holds, at = struct.unpack('<c25dddBBBHc16c8dBBc0I4c0', stored)
+  local head, stored_end, _, _, _, _, watermarks, _, holder_session, holder_owner, holder_end,
+    flags, _, holds, at = struct.unpack('<c25dddBBBHc16c8dBBc0I4c0', stored)
   local raw = string.sub(ARGV[1], 17, 24)
   if flags == @OWN_TOKEN@ then
     -- A semaphore's holder is named by its operation. Its token and permits follow.
     owner, at = raw, at + 12
   end
   if stored_end > now and watermarks < @PACKED_RECORDS@
-    and holder_session == session and holder_owner == owner and ends > now and flags <= @OWN_TOKEN@
-    and #holds == 9 and string.sub(holds, 2) == raw
+    and holder_session == session and holder_owner == owner and holder_end > now
+    and flags <= @OWN_TOKEN@ and #holds == 9 and string.sub(holds, 2) == raw
   then
-    local others, left, seen, reason, till = '', 0, sequence, 'E', now + 2 * @DELIVERY_WINDOW@
+    local others, left, seen, reason, watermark_end = '', 0, sequence, @REASON_RELEASED@,
+      now + 2 * @DELIVERY_WINDOW@
     local own = watermarks > 0 and string.find(stored, session, at, true)
     local usable = not own or (own - at) % 33 == 0
     if own and usable then
-      local highest, highest_till, known_reason = struct.unpack('<ddc1', stored, own + 16)
-      if highest_till > now and highest > sequence then
+      local highest, highest_end, known_reason = struct.unpack('<ddc1', stored, own + 16)
+      if highest_end > now and highest > sequence then
         seen, reason = highest, known_reason
       end
       left = watermarks - 1
@@ -37,17 +38,17 @@ then
     while usable and left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
       others, left = string.sub(others, 1, -34), left - 1
     end
-    local expires = stored_end < till
-    if expires then
-      stored_end = till + @SLACK@
+    local moved = stored_end < watermark_end
+    if moved then
+      stored_end = watermark_end + @SLACK@
     end
     if usable then
       local value = struct.pack('<c25dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 34, 49),
-        0, 0, left + 1, 0, session, seen, till, reason) .. others
+        0, 0, left + 1, 0, session, seen, watermark_end, reason) .. others
       local written
       @SET_VALUE@
       if written then
-        return struct.pack('<c1dc1I4', '=', now, 'R', 0)
+        return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
       end
     end
   end

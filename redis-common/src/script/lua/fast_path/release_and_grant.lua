@@ -7,48 +7,48 @@ then
   local argument = ARGV[1]
   local session, sequence, owner = struct.unpack('<c16dc8', argument)
   local waiter_lease, token, stored_end, earliest, last_scan, _, waiters, watermarks, skip,
-    holder_id, ends, flags, holder_label, holds, at =
+    holder_id, holder_end, flags, holder_label, holds, at =
     struct.unpack('<dddddBBBHc24dBBc0I4c0', stored, 10)
-  local watermarks_end = at + 33 * watermarks
-  local _, to, raw, to_owner, mode, _, floor, lease, waiter_end, _, waiter_flags, _, label, next_at =
-    struct.unpack('<dc16c8c8c1I4ddddBBBc0', stored, watermarks_end + skip)
-  local offer_ends = @OFFER_END@
+  local gap_at = at + 33 * watermarks
+  local _, to, raw, to_owner, mode, _, floor, lease, waiter_end, _, waiter_flags, _, label,
+    next_at = struct.unpack('<dc16c8c8c1I4ddddBBBc0', stored, gap_at + skip)
+  local offer_end = @OFFER_END@
   local usable = @ONE_EXCLUSIVE_HOLD@ and holder_id == session .. owner
     and string.sub(holds, 2) == string.sub(argument, 17, 24)
     and mode == 'X' and waiter_end > now and waiter_flags == @LISTENING@
   if usable and waiters > 1 then
-    local after_ends, _, after_flags = struct.unpack('<ddB', stored, next_at + 61)
+    local after_end, _, after_flags = struct.unpack('<ddB', stored, next_at + 61)
     -- The general part drops an expired waiter and skips an unreachable one.
-    usable = after_ends > now and after_flags < @UNREACHABLE@
+    usable = after_end > now and after_flags < @UNREACHABLE@
   end
-  local seen, reason, watermark_till = sequence, 'E', now + 2 * @DELIVERY_WINDOW@
+  local seen, reason, watermark_end = sequence, @REASON_RELEASED@, now + 2 * @DELIVERY_WINDOW@
   local own = usable and watermarks > 0 and string.find(stored, session, at, true)
-  if own and own >= watermarks_end then
+  if own and own >= gap_at then
     own = false
   elseif own then
     usable = (own - at) % 33 == 0 -- the start of a watermark
-    local highest, till, known_reason = struct.unpack('<ddc1', stored, own + 16)
-    if till > now and highest > sequence then
+    local highest, highest_end, known_reason = struct.unpack('<ddc1', stored, own + 16)
+    if highest_end > now and highest > sequence then
       seen, reason = highest, known_reason
     end
   end
   if usable and (own and 0 or 1) + watermarks + waiters <= @PACKED_RECORDS@ then
-    local watermark = struct.pack('<c16ddc1', session, seen, watermark_till, reason)
+    local watermark = struct.pack('<c16ddc1', session, seen, watermark_end, reason)
     token = math.max(token + 1, now, floor + 1)
-    local covered, old_end = math.max(watermark_till, offer_ends + @RETENTION@), stored_end
-    if stored_end < covered then
-      stored_end = covered + @SLACK@
+    local needed_end, old_end = math.max(watermark_end, offer_end + @RETENTION@), stored_end
+    if stored_end < needed_end then
+      stored_end = needed_end + @SLACK@
     end
     -- If the next holder's record has the same size, it overwrites this one. The granted waiter
     -- remains as a gap before the queue. A gap that grows too large is closed by a full write.
     local in_place = own and waiters > 1 and #label == #holder_label and stored_end == old_end
-      and next_at - watermarks_end <= @MAX_SKIP@
-    skip = in_place and next_at - watermarks_end or 0
+      and next_at - gap_at <= @MAX_SKIP@
+    skip = in_place and next_at - gap_at or 0
     if not own then
       watermarks = watermarks + 1
     end
-    local head_and_holder = struct.pack('<ddddBBBHc16c8dBBc0I4c1c8', token, stored_end, offer_ends,
-      last_scan, 1, waiters - 1, watermarks, skip, to, to_owner, offer_ends, 0, #label, label, 9,
+    local head_and_holder = struct.pack('<ddddBBBHc16c8dBBc0I4c1c8', token, stored_end, offer_end,
+      last_scan, 1, waiters - 1, watermarks, skip, to, to_owner, offer_end, 0, #label, label, 9,
       'X', raw)
     local written
     if in_place then
@@ -58,20 +58,20 @@ then
       end
     else
       local value = string.sub(stored, 1, 17) .. head_and_holder .. watermark
-        .. string.sub(stored, at, (own or watermarks_end) - 1)
-        .. string.sub(stored, own and own + 33 or watermarks_end, watermarks_end - 1)
+        .. string.sub(stored, at, (own or gap_at) - 1)
+        .. string.sub(stored, own and own + 33 or gap_at, gap_at - 1)
         .. (waiters > 1 and string.sub(stored, next_at) or '')
-      local expires = stored_end ~= old_end
+      local moved = stored_end ~= old_end
       @SET_VALUE@
     end
     if written then
       local channel = string.match(KEYS[1], '^[^{]*') .. 'c:'
         .. string.sub(redis.sha1hex(to), 1, 16)
       local listeners = redis.pcall('PUBLISH', channel,
-        struct.pack('<dc1c8dd', now, 'G', raw, token, offer_ends - now))
+        struct.pack('<dc1c8dd', now, 'G', raw, token, offer_end - now))
       -- After an error the number of listeners is unknown, which counts as listening.
       if type(listeners) == 'table' or listeners > 0 then
-        return struct.pack('<c1dc1I4', '=', now, 'R', 0)
+        return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
       end
       -- Nobody listens: undo the write. The general part marks the waiter as unreachable.
       redis.call('SET', KEYS[1], stored, 'PXAT', math.ceil(old_end / 1000) + 1000)

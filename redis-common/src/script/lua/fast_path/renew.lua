@@ -8,34 +8,35 @@ if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
 then
   local argument = ARGV[1]
   local session, _, owner, lease = struct.unpack('<c16dc8d', argument)
-  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, ends, flags, _,
-    holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+  local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, holder_end, flags,
+    _, holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
   local usable = flags < @OWN_TOKEN@
   if usable and waiters > 0 then
-    local head_ends, _, head_flags = struct.unpack('<ddB', stored, at + 33 * watermarks + skip + 61)
+    local head_end, _, head_flags = struct.unpack('<ddB', stored, at + 33 * watermarks + skip + 61)
     -- The general part drops an expired waiter and skips an unreachable one.
     usable = string.byte(stored, 5) == @FAIR@ and string.byte(holds) == @EXCLUSIVE@
-      and earliest > now and head_ends > now and head_flags < @UNREACHABLE@
+      and earliest > now and head_end > now and head_flags < @UNREACHABLE@
   end
-  if usable and stored_end > now and holder_id == session .. owner and ends > now
+  if usable and stored_end > now and holder_id == session .. owner and holder_end > now
     and flags % 2 ~= @REVOKED@ and #holds == 9
     and string.sub(holds, 2) == string.sub(argument, 17, 24)
   then
-    ends = math.max(ends, now + lease)
-    local expires = stored_end < ends + @RETENTION@
-    if expires then
-      stored_end = ends + @RETENTION@ + @SLACK@
+    holder_end = math.max(holder_end, now + lease)
+    local moved = stored_end < holder_end + @RETENTION@
+    if moved then
+      stored_end = holder_end + @RETENTION@ + @SLACK@
     end
     local written
-    if expires then
+    if moved then
       local value = string.sub(stored, 1, 25) .. struct.pack('<dc45d', stored_end,
-        string.sub(stored, 34, 78), ends) .. string.sub(stored, 87)
+        string.sub(stored, 34, 78), holder_end) .. string.sub(stored, 87)
       written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
     else
-      written = type(redis.pcall('SETRANGE', KEYS[1], '78', struct.pack('<d', ends))) == 'number'
+      local fresh = struct.pack('<d', holder_end)
+      written = type(redis.pcall('SETRANGE', KEYS[1], '78', fresh)) == 'number'
     end
     if written then
-      return struct.pack('<c1dc1dd', '=', now, 'N', token, ends - now)
+      return struct.pack('<c1dc1dd', @DONE@, now, 'N', token, holder_end - now)
     end
   end
 end

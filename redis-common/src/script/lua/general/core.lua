@@ -23,6 +23,12 @@
 -- Numbers
 --   Every time, token, ticket and sequence is a double that holds an integer below 2^53.
 --
+-- Times
+--   A holder, a waiter and a watermark expire when their time `ends` has come. (The state machine
+--   says `end`, which is a keyword here. Variables are called `holder_end` and so on.) `wait_until`
+--   is a waiter's own deadline. `stored_end` is the end of the whole state, and Redis expires the
+--   key a little later, at expire_at().
+--
 -- Style
 --   Each call of a script creates its functions again. A function gets more expensive with each
 --   outer variable that it uses: with four it costs three to four times as much as with none. So
@@ -142,13 +148,13 @@ local S = {
     if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 54 then
       S:refuse_foreign(stored, 'string')
     end
-    local _, spec, token, ends, earliest, last_scan, holders, waiting, watermarks, skip, at =
+    local _, spec, token, stored_end, earliest, last_scan, holders, waiting, watermarks, skip, at =
       struct.unpack('<c3c14ddddBBBH', stored)
-    if ends <= S.now then
+    if stored_end <= S.now then
       return -- past its stored end: counts as empty, and will be overwritten
     end
     S:set_spec(spec)
-    S.form, S.token, S.stored_end = 'packed', token, ends
+    S.form, S.token, S.stored_end = 'packed', token, stored_end
     S.earliest, S.last_scan = earliest, last_scan
     for _ = 1, holders do
       local holder_id, holder = string.sub(stored, at, at + 23), nil
@@ -158,10 +164,10 @@ local S = {
     end
     S.holder_count = holders
     for _ = 1, watermarks do
-      local session, seen, till, reason
-      session, seen, till, reason, at = struct.unpack('<c16ddc1', stored, at)
-      if till > S.now then
-        S.watermarks[session] = { sequence = seen, till = till, reason = reason }
+      local session, sequence, ends, reason
+      session, sequence, ends, reason, at = struct.unpack('<c16ddc1', stored, at)
+      if ends > S.now then
+        S.watermarks[session] = { sequence = sequence, ends = ends, reason = reason }
       end
     end
     if waiting > 0 then
@@ -187,9 +193,9 @@ local S = {
       end
     end
     for session, watermark in pairs(S.watermarks) do
-      if watermark and watermark.till > S.now then
+      if watermark and watermark.ends > S.now then
         n, watermarks = n + 1, watermarks + 1
-        out[n] = struct.pack('<c16ddc1', session, watermark.sequence, watermark.till,
+        out[n] = struct.pack('<c16ddc1', session, watermark.sequence, watermark.ends,
           watermark.reason)
       end
     end
@@ -211,16 +217,16 @@ local S = {
     if S.form == 'packed' and not S.moved then
       S:write('SET', S.key, table.concat(out), 'KEEPTTL')
     else
-      -- The key expires a second after the stored end, or a little later.
+      -- The same as expire_at(), without creating its table of methods.
       S:write('SET', S.key, table.concat(out), 'PXAT', math.ceil(S.stored_end / 1000) + 1000)
     end
   end,
 
   -- The state machine -------------------------------------------------------------------------
 
-  cover = function(S, till)
-    if S.stored_end < till then
-      S.stored_end = till + @SLACK@
+  cover = function(S, needed_end)
+    if S.stored_end < needed_end then
+      S.stored_end = needed_end + @SLACK@
       S.moved = true
     end
   end,
@@ -250,28 +256,28 @@ local S = {
     if watermark == nil and S.form == 'hash' then
       watermark = S:load_watermark(session)
     end
-    if watermark and watermark.till > S.now then
+    if watermark and watermark.ends > S.now then
       return watermark
     end
   end,
 
-  -- Sets the watermark for an acquire or release of this sequence. `reason` is ' ' if the operation
-  -- is live or the reason is unknown.
-  note = function(S, reason)
-    local till = S.now + 2 * @DELIVERY_WINDOW@
+  -- Raises the session's watermark to this sequence and extends it by 2 W (rule 12). `reason` says
+  -- why the operation is gone, if it is.
+  raise_watermark = function(S, reason)
+    local ends = S.now + 2 * @DELIVERY_WINDOW@
     local watermark = S:watermark_of(S.session)
     if not watermark or S.sequence > watermark.sequence then
       S.watermarks[S.session] = {
-        sequence = S.sequence, till = till, reason = reason, fresh = true,
+        sequence = S.sequence, ends = ends, reason = reason, fresh = true,
       }
     else
-      if S.sequence == watermark.sequence and reason ~= ' ' then
+      if S.sequence == watermark.sequence and reason ~= @REASON_NONE@ then
         watermark.reason = reason
       end
-      watermark.till, watermark.fresh = till, true
+      watermark.ends, watermark.fresh = ends, true
     end
     S.dirty = true
-    S:cover(till)
+    S:cover(ends)
   end,
 
   remove_holder = function(S, holder_id, holder)
@@ -405,7 +411,7 @@ local S = {
       else
         S.key, S.argument = KEYS[i], ARGV[i]
         ok, answer = pcall(S.step, S, command)
-        out[i] = ok and '=' .. stamp .. answer or S:problem(answer)
+        out[i] = ok and @DONE@ .. stamp .. answer or S:problem(answer)
         if type(out[i]) == 'table' then
           return out[i]
         end

@@ -16,7 +16,7 @@
     if not S.wrote and not S.strict and string.find(answer.err, 'OOM', 1, true) then
       -- Redis stops checking memory after a script's first write, and PEXPIREAT needs no memory. It
       -- sets the expiry that the failed write would set or keep.
-      redis.pcall('PEXPIREAT', S.key, S:expiry())
+      redis.pcall('PEXPIREAT', S.key, S:expire_at())
       answer = redis.pcall(...)
     end
     if type(answer) == 'table' and answer.err then
@@ -27,9 +27,9 @@
   -- The answer for an element whose step failed. For a single element that was not executed, it is
   -- the server's error.
   problem = function(S, answer)
-    local status, text = 'F', type(answer) == 'table' and answer.foreign
+    local status, text = @FOREIGN@, type(answer) == 'table' and answer.foreign
     if not text then
-      status = S.wrote and 'U' or 'E'
+      status = S.wrote and @BROKEN@ or @REFUSED@
       text = type(answer) == 'table' and answer.server or tostring(answer)
       -- Redis 6.2 puts the position in the script before the error.
       text = string.match(text, '^@[^:]*: *%d+: *%-(.*)$') or text
@@ -37,7 +37,7 @@
         text = 'ERR ' .. text
       end
     end
-    if status == 'E' and #KEYS == 1 then
+    if status == @REFUSED@ and #KEYS == 1 then
       return { err = text }
     end
     text = string.sub(text, 1, 255)
@@ -62,15 +62,16 @@
     if not S.stored or string.sub(S.stored, 1, 3) ~= @MAGIC@ or #S.stored < 109 then
       S:refuse_foreign(S.stored or '', 'hash')
     end
-    local _, bytes, last_token, ends, early, scanned, weights, holders, waiting, unreachable, ticket,
-      first, last, bound, tick, swept_to = struct.unpack('<c3c14ddddI4I4I4I4ddddI4d', S.stored)
-    if ends <= S.now then
+    local _, bytes, token, stored_end, early, scanned, weights, holders, waiting, unreachable,
+      ticket, first, last, bound, tick, swept_to =
+      struct.unpack('<c3c14ddddI4I4I4I4ddddI4d', S.stored)
+    if stored_end <= S.now then
       S.old_hash = true
       return
     end
     S.form = 'hash'
     S:set_spec(bytes)
-    S.token, S.stored_end, S.earliest, S.last_scan = last_token, ends, early, scanned
+    S.token, S.stored_end, S.earliest, S.last_scan = token, stored_end, early, scanned
     S.used, S.holder_count, S.waiter_count = weights, holders, waiting
     S:start_hash(tick, swept_to)
     S.waiters = {
@@ -87,8 +88,8 @@
   end,
 
   parse_watermark = function(_, bytes)
-    local seen, till, reason = struct.unpack('<ddc1', bytes)
-    return { sequence = seen, till = till, reason = reason }
+    local sequence, ends, reason = struct.unpack('<ddc1', bytes)
+    return { sequence = sequence, ends = ends, reason = reason }
   end,
 
   load_holder = function(S, holder_id)
@@ -126,9 +127,9 @@
 
   each_holder_in_hash = function(S, visit)
     for from = 1, S.holder_count, @CHUNK@ do
-      local till = math.min(from + @CHUNK@ - 1, S.holder_count)
+      local to = math.min(from + @CHUNK@ - 1, S.holder_count)
       local fields = {}
-      for slot = from, till do
+      for slot = from, to do
         fields[#fields + 1] = 's' .. slot
       end
       local holder_ids = redis.call('HMGET', S.key, unpack(fields))
@@ -218,7 +219,7 @@
     for session, watermark in pairs(S.watermarks) do
       if watermark and watermark.fresh then
         set[#set + 1] = 'm' .. session
-        set[#set + 1] = struct.pack('<ddc1', watermark.sequence, watermark.till, watermark.reason)
+        set[#set + 1] = struct.pack('<ddc1', watermark.sequence, watermark.ends, watermark.reason)
       end
     end
   end,
@@ -260,8 +261,9 @@
       local field = fields[i]
       if string.byte(field) == @WATERMARK@ then
         local session = string.sub(field, 2)
-        local _, till = struct.unpack('<dd', fields[i + 1])
-        if till <= S.now and not (S.watermarks[session] and S.watermarks[session].fresh) then
+        local _, watermark_end = struct.unpack('<dd', fields[i + 1])
+        local fresh = S.watermarks[session] and S.watermarks[session].fresh
+        if watermark_end <= S.now and not fresh then
           gone[#gone + 1] = field
         end
       end
@@ -307,7 +309,7 @@
     S:write_all('HSET', set)
     S:write_all('HDEL', gone)
     if S.moved then
-      S:write('PEXPIREAT', S.key, S:expiry())
+      S:write('PEXPIREAT', S.key, S:expire_at())
     end
   end,
 
@@ -355,8 +357,8 @@
   -- Returns the holders that have not expired, and sets `holder_id` in each.
   live_holders = function(S)
     local found = {}
-    S:each_holder(function(holder_id, ends, bytes)
-      if ends > S.now then
+    S:each_holder(function(holder_id, holder_end, bytes)
+      if holder_end > S.now then
         local holder = S.holders[holder_id] or S:parse_holder(bytes)
         S.holders[holder_id], holder.holder_id = holder, holder_id
         found[#found + 1] = holder

@@ -18,12 +18,13 @@
   -- Reads the waiter at position `at`. Returns the next position too. The waiter keeps its packed
   -- bytes until it changes.
   read_waiter = function(S, from, at)
-    local session, raw, owner, mode, permits, floor, lease, ends, till, flags, unreachable_marks,
-      label, next = struct.unpack('<c16c8c8c1I4ddddBBBc0', from, at)
+    local session, raw, owner, mode, permits, floor, lease, ends, wait_until, flags,
+      unreachable_marks, label, next = struct.unpack('<c16c8c8c1I4ddddBBBc0', from, at)
     return {
       session = session, raw = raw, owner = owner, mode = mode, permits = permits, floor = floor,
-      lease = lease, ends = ends, till = till, listening = flags % 2 == @LISTENING@,
-      unreachable = flags >= @UNREACHABLE@, unreachable_marks = unreachable_marks,
+      lease = lease, ends = ends, wait_until = wait_until,
+      listening = flags % 2 == @LISTENING@, unreachable = flags >= @UNREACHABLE@,
+      unreachable_marks = unreachable_marks,
       label = label, bytes = string.sub(from, at, next - 1),
       before = @NONE@, after = @NONE@, fresh = false, arrived = false,
     }, next
@@ -36,8 +37,8 @@
     local flags = (waiter.listening and @LISTENING@ or 0)
       + (waiter.unreachable and @UNREACHABLE@ or 0)
     return struct.pack('<c16c8c8c1I4ddddBBBc0', waiter.session, waiter.raw, waiter.owner,
-      waiter.mode, waiter.permits, waiter.floor, waiter.lease, waiter.ends, waiter.till, flags,
-      waiter.unreachable_marks, #waiter.label, waiter.label)
+      waiter.mode, waiter.permits, waiter.floor, waiter.lease, waiter.ends, waiter.wait_until,
+      flags, waiter.unreachable_marks, #waiter.label, waiter.label)
   end,
 
   waiter_at = function(S, ticket)
@@ -136,7 +137,8 @@
 
   -- Publishing --------------------------------------------------------------------------------
 
-  expiry = function(S)
+  -- When Redis expires the key, in ms: a second after the stored end, or a little later.
+  expire_at = function(S)
     return math.ceil(S.stored_end / 1000) + 1000
   end,
 
@@ -146,7 +148,7 @@
       return
     end
     if not S.strict then
-      S:write('PEXPIREAT', S.key, S:expiry())
+      S:write('PEXPIREAT', S.key, S:expire_at())
     elseif S.form == 'hash' or S.old_hash then
       S:write('HSET', S.key, 'head', S.stored)
     elseif S.stored then
@@ -198,7 +200,8 @@
 
   -- Settling ----------------------------------------------------------------------------------
 
-  -- Calls `visit(holder_id, ends, bytes)` for each holder. `bytes` is the packed holder of a hash.
+  -- Calls `visit(holder_id, holder_end, bytes)` for each holder. `bytes` is the packed holder of a
+  -- hash.
   each_holder = function(S, visit)
     if S.form == 'hash' then
       return S:each_holder_in_hash(visit)
@@ -214,12 +217,12 @@
       return false
     end
     local expired, least = {}, nil
-    S:each_holder(function(holder_id, ends, bytes)
-      if ends <= S.now then
+    S:each_holder(function(holder_id, holder_end, bytes)
+      if holder_end <= S.now then
         expired[#expired + 1] = holder_id
         S.holders[holder_id] = S.holders[holder_id] or S:parse_holder(bytes)
-      elseif not least or ends < least then
-        least = ends
+      elseif not least or holder_end < least then
+        least = holder_end
       end
     end)
     for i = 1, #expired do
@@ -249,13 +252,15 @@
     if holder and holder.ends <= S.now then
       holder, others = nil, others - 1
     end
-    local number, ends = S.token, S:offer_end(waiter)
-    if holder then
-      ends = holder.flags % 2 == @REVOKED@ and holder.ends or math.max(ends, holder.ends)
+    local token, holder_end = S.token, S:offer_end(waiter)
+    if holder and holder.flags % 2 == @REVOKED@ then
+      holder_end = holder.ends
+    elseif holder then
+      holder_end = math.max(holder_end, holder.ends)
     elseif not S:joins(waiter.mode, waiter.floor, others) then
-      number = S:token_after(waiter.floor)
+      token = S:token_after(waiter.floor)
     end
-    return 'G' .. waiter.raw .. struct.pack('<dd', number, ends - S.now)
+    return 'G' .. waiter.raw .. struct.pack('<dd', token, holder_end - S.now)
   end,
 
   -- Makes an offer to a waiter, or marks it as unreachable if nobody listens (rule 9).
@@ -365,7 +370,7 @@
     if not waiter then
       return
     end
-    waiter.ends = math.min(S.now + S.waiter_lease, waiter.till)
+    waiter.ends = math.min(S.now + S.waiter_lease, waiter.wait_until)
     S.waiters.earliest = math.min(S.waiters.earliest, waiter.ends)
     if waiter.unreachable then
       waiter.unreachable = false
@@ -439,9 +444,11 @@
       return out .. '\0'
     end
     local first, least
-    S:each_holder(function(holder_id, ends)
-      if not first or ends < least or (ends == least and S:holder_before(holder_id, first)) then
-        first, least = holder_id, ends
+    S:each_holder(function(holder_id, holder_end)
+      if not first or holder_end < least
+        or (holder_end == least and S:holder_before(holder_id, first))
+      then
+        first, least = holder_id, holder_end
       end
     end)
     local label = S:holder_of(first).label
@@ -450,13 +457,15 @@
 
   reason = function(S, expired)
     if expired then
-      return 'X'
+      return @REASON_EXPIRED@
     end
     local watermark = S:watermark_of(S.session)
-    if watermark and watermark.sequence == S.sequence and watermark.reason ~= ' ' then
+    if watermark and watermark.sequence == S.sequence
+      and watermark.reason ~= @REASON_NONE@
+    then
       return watermark.reason
     end
-    return 'U'
+    return @REASON_UNKNOWN@
   end,
 
   view = function(S, holder)

@@ -1,6 +1,6 @@
--- Writes `value` and sets `written`. `expires` says whether `stored_end` has changed.
+-- Writes `value` and sets `written`. `moved` says whether `stored_end` has changed.
 local answer
-if expires then
+if moved then
   answer = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000)
 else
   answer = redis.pcall('SET', KEYS[1], value, 'KEEPTTL')
