@@ -211,7 +211,7 @@ feature_powerset() {
 docs_rs() {
     RUSTDOC=$PWD/.ci/docsrs-rustdoc RUSTDOCFLAGS="-D warnings" \
         cargo doc -q --workspace --exclude leasehold-benches --no-deps --all-features
-    grep -q 'Available on <strong>crate feature <code>redis-rs' "$CARGO_TARGET_DIR/doc/leasehold/index.html"
+    grep -q 'Available on crate feature `redis-rs`' "$CARGO_TARGET_DIR/doc/leasehold/index.html"
 }
 
 # Checks licences and sources of all dependencies, and that none is there in two versions.
@@ -237,7 +237,7 @@ packages() {
     for name in "${published[@]}"; do selection+=(--package "$name"); done
     rm -rf "$CARGO_TARGET_DIR/package"
     cargo package --allow-dirty "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
-    ! grep '^warning' "$TMPDIR/packages.log"
+    ! grep '^warning' "$TMPDIR/packages.log" || return 1
     for name in "${published[@]}"; do
         files=$(tar -tzf "$CARGO_TARGET_DIR/package/$name"-[0-9]*.crate | cut -d / -f 2-)
         for file in README.md LICENSE-MIT LICENSE-APACHE; do
