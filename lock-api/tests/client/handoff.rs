@@ -306,7 +306,7 @@ async fn wrong_kind_is_refused_before_any_io() {
     let failed = b.adopt::<kind::Read>(handoff).await.expect_err("a mutex");
     assert_eq!(
         failed.to_string(),
-        "invalid input: a hand-off of a mutex guard cannot be adopted as a read guard"
+        "a hand-off of a mutex guard cannot be adopted as a read guard"
     );
     let failed = b.adopt::<kind::Write>(failed.given_back()).await;
     let (error, handoff) = failed.expect_err("a mutex").into_parts();
