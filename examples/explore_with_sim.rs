@@ -110,8 +110,8 @@ const SEEDS: u64 = 5_000;
 
 fn exploration() -> Exploration {
     Exploration::new()
-        .with_seeds(0..SEEDS)
-        .with_fault_mix(FaultMix::all())
+        .seeds(0..SEEDS)
+        .fault_mix(FaultMix::all())
 }
 
 fn main() {

@@ -82,11 +82,12 @@
 
 #[doc(inline)]
 pub use leasehold_api::{
-    BackendError, Contention, EndReason, Error, FencingToken, ForceMode, Guard, Handoff,
-    HandoffFailed, Inspection, InvalidInput, Key, Label, Limits, LockBackend, LockClient,
-    LockClientBuilder, Loss, LossEvent, MultiGuard, MultiLock, MultiReleaseError, Mutex,
-    MutexGuard, Outcome, PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, RwLock,
-    Semaphore, Upgrade, WriteGuard,
+    BackendError, BoxFuture, Capabilities, Cause, Contention, EndReason, Error, FencingToken,
+    ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView, Inspection, InvalidInput,
+    Key, Kind, Label, Limits, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss,
+    LossEvent, Mode, Moment, MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Outcome,
+    PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, Runtime, RwLock, Semaphore, Upgrade,
+    WaiterView, WriteGuard, kind,
 };
 
 /// All of `leasehold-api`: the types that a backend needs, the state machine, and the bounds.

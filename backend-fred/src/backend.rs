@@ -31,7 +31,7 @@ impl FredBackend {
     /// Connects to the server at `url`, with the default [`Options`].
     ///
     /// Takes at most 500 ms, the default of
-    /// [`with_connect_timeout`](Options::with_connect_timeout).
+    /// [`connect_timeout`](Options::connect_timeout).
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if the URL can't be used. Nothing was sent.
@@ -61,7 +61,7 @@ impl FredBackend {
 
     /// Connects to the server at `url`.
     ///
-    /// [`with_connect_timeout`](Options::with_connect_timeout) limits the time that this takes.
+    /// [`connect_timeout`](Options::connect_timeout) limits the time that this takes.
     ///
     /// # Errors
     /// The errors of [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of
@@ -81,8 +81,8 @@ impl FredBackend {
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let options = Options::new()
-    ///     .with_key_prefix("billing:locks:")
-    ///     .with_call_timeout(Duration::from_millis(500));
+    ///     .key_prefix("billing:locks:")
+    ///     .call_timeout(Duration::from_millis(500));
     /// let backend = FredBackend::connect_with("redis://127.0.0.1:6379", options).await?;
     /// # Ok(())
     /// # }

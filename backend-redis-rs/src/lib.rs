@@ -19,10 +19,10 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | prefix of all keys and channels; must be the same for clients that share locks |
-//! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | limit of a single call, including the time to connect |
-//! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | limit of an attempt to connect, including checks of the server |
-//! | [`with_resp`](Options::with_resp) | RESP3 | protocol version of the connections that the backend opens |
+//! | [`key_prefix`](Options::key_prefix) | `leasehold:` | prefix of all keys and channels; must be the same for clients that share locks |
+//! | [`call_timeout`](Options::call_timeout) | 1 s | limit of a single call, including the time to connect |
+//! | [`connect_timeout`](Options::connect_timeout) | 500 ms | limit of an attempt to connect, including checks of the server |
+//! | [`resp`](Options::resp) | RESP3 | protocol version of the connections that the backend opens |
 //!
 //! # Connections
 //! A backend made from a URL or a `redis::Client` opens

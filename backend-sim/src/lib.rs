@@ -63,7 +63,7 @@
 //! | all messages are lost without an error | [`isolate`](SimBackend::isolate), [`rejoin`](SimBackend::rejoin) |
 //! | a client's clock runs fast or slow, or jumps | [`set_clock_rate`](SimBackend::set_clock_rate), [`jump_clock`](SimBackend::jump_clock) |
 //! | pushes and replies overtake each other | [`set_unordered_pushes`](SimBackend::set_unordered_pushes) |
-//! | messages are slow | [`SimOptions::with_latency`], [`set_latency`](SimBackend::set_latency) |
+//! | messages are slow | [`SimOptions::latency`], [`set_latency`](SimBackend::set_latency) |
 //! | the server is down, or restarts, with or without its data | [`stop`](SimServer::stop), [`start`](SimServer::start), [`restart`](SimServer::restart) |
 //! | a restart loses the latest writes | [`restart`](SimServer::restart) with [`Data::AllBut`] |
 //! | a replica that lags becomes the primary | [`fail_over`](SimServer::fail_over) |

@@ -214,11 +214,11 @@ async fn all_clients(sim: SimServer, clients: usize, rounds: u64) {
 }
 
 fn options() -> SimOptions {
-    SimOptions::new(1).with_log_limit(0).with_recording(false)
+    SimOptions::new(1).log_limit(0).recording(false)
 }
 
 fn on_own_executor<F: Future<Output = ()>>(scenario: impl FnOnce(SimServer) -> F) {
-    let simulation = Simulation::new(options()).with_step_limit(u64::MAX);
+    let simulation = Simulation::new(options()).step_limit(u64::MAX);
     let report = simulation.run(scenario);
     assert_eq!(report.ending, Ending::Completed(()));
 }
@@ -333,13 +333,13 @@ fn runs(criterion: &mut Criterion) {
         let mut seed = 0;
         bencher.iter(|| {
             seed += 1;
-            let options = SimOptions::new(seed).with_log_limit(0);
-            let run = stress.run(options.with_recording(false), Scheduling::Random);
+            let options = SimOptions::new(seed).log_limit(0);
+            let run = stress.run(options.recording(false), Scheduling::Random);
             assert_eq!(run.violations, []);
         });
     });
     group.bench_function(format!("every order of 3 x {CALLS}"), |bencher| {
-        let options = options().with_atomic_calls(true);
+        let options = options().atomic_calls(true);
         bencher.iter(|| {
             let scenario = |sim| try_only(sim, 3, CALLS);
             let each = |_: &_| ControlFlow::Continue(());
@@ -378,12 +378,12 @@ fn shrinking(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sim_shrink");
     group.sample_size(10);
     group.bench_function("lost update, from the first seed on", |bencher| {
-        let exploration = Exploration::new().with_fault_mix(FaultMix::all());
+        let exploration = Exploration::new().fault_mix(FaultMix::all());
         bencher.iter(|| exploration.find(lost_update).expect("a seed fails"));
     });
     group.bench_function("a stress run", |bencher| {
         let stress = Stress::new().with_careless_resource();
-        let run = |seed| stress.run(SimOptions::new(seed).with_log_limit(0), Scheduling::Random);
+        let run = |seed| stress.run(SimOptions::new(seed).log_limit(0), Scheduling::Random);
         let mut failed = (0..).map(run).filter(|run| !run.violations.is_empty());
         let tape = failed.next().expect("a seed fails").report.tape;
         bencher.iter(|| stress.simplest(tape.clone(), SHRINK_RUNS));

@@ -73,10 +73,7 @@ fn one(counter: &AtomicU64) {
 
 #[deny(clippy::missing_trait_methods)]
 impl<B: LockBackend> LockBackend for Counting<B> {
-    forward_lock_backend! {
-        |it| { one(&it.counts.acquires); &it.inner };
-        acquire acquire_all
-    }
+    forward_lock_backend!(|it| { one(&it.counts.acquires); &it.inner }; acquire);
     forward_lock_backend!(|it| { one(&it.counts.polls); &it.inner }; poll);
     forward_lock_backend!(|it| { one(&it.counts.renewals); &it.inner }; renew);
     forward_lock_backend!(|it| { one(&it.counts.releases); &it.inner }; release);

@@ -100,14 +100,14 @@ pub struct Abilities {
 impl Abilities {
     /// Sets whether the harness can store foreign values.
     #[must_use]
-    pub const fn with_plant_foreign(mut self, can: bool) -> Self {
+    pub const fn plant_foreign(mut self, can: bool) -> Self {
         self.plant_foreign = can;
         self
     }
 
     /// Sets whether time is virtual.
     #[must_use]
-    pub const fn with_virtual_time(mut self, is: bool) -> Self {
+    pub const fn virtual_time(mut self, is: bool) -> Self {
         self.virtual_time = is;
         self
     }
@@ -145,21 +145,21 @@ impl Timing {
 
     /// Sets the unit, at least 10 ms.
     #[must_use]
-    pub fn with_unit(mut self, unit: Duration) -> Self {
+    pub fn unit(mut self, unit: Duration) -> Self {
         self.unit = unit.max(Duration::from_millis(10));
         self
     }
 
     /// Sets the tolerance.
     #[must_use]
-    pub const fn with_tolerance(mut self, tolerance: Duration) -> Self {
+    pub const fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = tolerance;
         self
     }
 
     /// Sets the watchdog.
     #[must_use]
-    pub const fn with_watchdog(mut self, watchdog: Duration) -> Self {
+    pub const fn watchdog(mut self, watchdog: Duration) -> Self {
         self.watchdog = watchdog;
         self
     }

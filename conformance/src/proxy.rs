@@ -194,26 +194,13 @@ impl LockBackend for ProxyBackend {
         })))
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        self.with(|state| {
-            state.calls += 1;
-            state.acquired.push(request.key.clone());
-        });
-        let reply = self.inner.acquire(request).await;
-        self.replies_pass().await;
-        reply
-    }
-
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         self.with(|state| {
             state.calls += 1;
             let keys = batch.iter().map(|request| request.key.clone());
             state.acquired.extend(keys);
         });
-        let replies = self.inner.acquire_all(batch).await;
+        let replies = self.inner.acquire(batch).await;
         self.replies_pass().await;
         replies
     }

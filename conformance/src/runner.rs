@@ -195,7 +195,7 @@ mod tests {
         fn timing(&self) -> Timing {
             let hangs = matches!(self, Self::Hangs);
             let limit = Duration::from_millis(if hangs { 200 } else { 30_000 });
-            Timing::real().with_watchdog(limit)
+            Timing::real().watchdog(limit)
         }
 
         async fn environment(&self, _: &str) -> Result<Arc<dyn Environment>, SetupError> {

@@ -1,6 +1,7 @@
 //! The steps that cases are made of: sessions, and the attempts that they send.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -370,7 +371,11 @@ impl Attempt {
         session: Session,
         request: Acquire,
     ) -> Result<(Self, AcquireReply), Failure> {
-        let Stamped { stamp, reply } = session.backend.acquire(&request).await?;
+        let Stamped { stamp, reply } = session
+            .backend
+            .acquire(from_ref(&request))
+            .await
+            .remove(0)?;
         let attempt = Self {
             session,
             request,
@@ -408,7 +413,12 @@ impl Attempt {
 
     /// Delivers the same acquire again.
     pub(crate) async fn again(&self) -> Result<Stamped<AcquireReply>, Failure> {
-        Ok(self.session.backend.acquire(&self.request).await?)
+        Ok(self
+            .session
+            .backend
+            .acquire(from_ref(&self.request))
+            .await
+            .remove(0)?)
     }
 
     pub(crate) fn poll_request(&self, listening: bool) -> Poll {

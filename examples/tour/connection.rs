@@ -78,23 +78,16 @@ impl LockBackend for FlakyConnection {
         self.inner.listen(session).await
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        self.check()?;
-        let reply = self.inner.acquire(request).await?;
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        if let Some(errors) = self.check_batch(batch.len()) {
+            return errors;
+        }
+        let replies = self.inner.acquire(batch).await;
         if self.lose_next_reply.swap(false, Ordering::Relaxed) {
-            return Err(BackendError::outcome_unknown("the reply was lost"));
+            let lost = BackendError::outcome_unknown("the reply was lost");
+            return batch.iter().map(|_| Err(lost.clone())).collect();
         }
-        Ok(reply)
-    }
-
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        match self.check_batch(batch.len()) {
-            Some(errors) => errors,
-            None => self.inner.acquire_all(batch).await,
-        }
+        replies
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

@@ -50,11 +50,11 @@ impl Connect for OnServer {
     async fn connect(&self, _name: &str) -> Result<Arc<dyn LockBackend>> {
         Ok(match self.client {
             Client::RedisRs => {
-                let options = leasehold::redis_rs::Options::new().with_key_prefix(&self.prefix);
+                let options = leasehold::redis_rs::Options::new().key_prefix(&self.prefix);
                 Arc::new(RedisBackend::connect_with(&self.url, options).await?)
             }
             Client::Fred => {
-                let options = leasehold::fred::Options::new().with_key_prefix(&self.prefix);
+                let options = leasehold::fred::Options::new().key_prefix(&self.prefix);
                 Arc::new(FredBackend::connect_with(&self.url, options).await?)
             }
         })

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_core::Stream;
-use futures_util::future::join_all;
 
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, SessionId};
@@ -57,9 +56,9 @@ pub struct Capabilities {
     /// Renewals can run on a separate connection and a separate thread.
     pub independent_renewal: bool,
     /// One call for several keys costs less than one call for each. The client then sends
-    /// acquires and releases that are ready at the same time in one call
-    /// ([`LockBackend::acquire_all`], [`LockBackend::release`]). Leave it out if a call must keep
-    /// to one key, as in a cluster.
+    /// acquires and releases that are ready at the same time in one call ([`LockBackend::acquire`],
+    /// [`LockBackend::release`]). Without it, each acquire has a separate call. Leave it out if a call
+    /// must keep to one key, as in a cluster.
     pub batches: bool,
 }
 
@@ -162,8 +161,11 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///   [`BackendError::Unavailable`] only if the command was certainly not executed. If in doubt,
 ///   return [`BackendError::OutcomeUnknown`].
 /// - **A batch is not a transaction.** The result has one element for each request, in the same
-///   order. An error in one element touches no other. A batch has at most
-///   [`MAX_BATCH`](crate::bounds::MAX_BATCH) elements.
+///   order. Requests for one key are executed in the order of the batch. A request that is refused
+///   or fails touches no other. A batch has at most [`MAX_BATCH`](crate::bounds::MAX_BATCH)
+///   elements. [`convert`](Self::convert), [`inspect`](Self::inspect) and
+///   [`force_release`](Self::force_release) take one request, because they are rare and nobody
+///   sends several at once.
 /// - **Cancel safety.** The caller may drop a method's future at any time. The command may then
 ///   have been executed or not, and the caller treats its outcome as unknown. Nothing else may be
 ///   left behind.
@@ -171,9 +173,8 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 /// # Required methods
 /// A backend must implement [`capabilities`](Self::capabilities), [`runtime`](Self::runtime),
 /// [`hello`](Self::hello), [`acquire`](Self::acquire), [`renew`](Self::renew) and
-/// [`release`](Self::release). The default [`acquire_all`](Self::acquire_all) calls `acquire` for
-/// each request, and the default [`close`](Self::close) does nothing. The other defaults return
-/// [`BackendError::Unsupported`]. `capabilities` says which methods a backend implements.
+/// [`release`](Self::release). The default [`close`](Self::close) does nothing. The other defaults
+/// return [`BackendError::Unsupported`]. `capabilities` says which methods a backend implements.
 ///
 /// # Clone
 /// The trait does not require `Clone`. Share a backend as `Arc<dyn LockBackend>`, which is a
@@ -206,10 +207,10 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///     let request = Acquire::new(
 ///         key, LockSpec::mutex(), Mode::Exclusive, operation, lease, deliver_before,
 ///     )?;
-///     match backend.acquire(&request).await?.reply {
+///     match backend.acquire(&[request]).await.remove(0)?.reply {
 ///         AcquireReply::Acquired(_) => Ok(true),
-///         AcquireReply::Contended(contention) => {
-///             println!("try again in {:?}", contention.retry_after);
+///         AcquireReply::Contended(contended) => {
+///             println!("try again in {:?}", contended.retry_after);
 ///             Ok(false)
 ///         }
 ///         reply => Err(format!("unexpected: {reply:?}").into()),
@@ -242,27 +243,13 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         Err(BackendError::Unsupported { what: "listen" })
     }
 
-    /// Tries to acquire a key, or to queue for it.
+    /// Tries to acquire keys, or to queue for them.
     ///
-    /// - If the operation already holds or waits, the reply only reports that. The operation takes
+    /// - If an operation already holds or waits, the reply only reports that. The operation takes
     ///   nothing twice and extends nothing.
     /// - Without [`Capabilities::queue`], [`wait`](Acquire::wait) is ignored, and a key that is not
     ///   free is [`Contended`](AcquireReply::Contended).
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError>;
-
-    /// Sends several acquires in one call. Each behaves like [`acquire`](Self::acquire).
-    ///
-    /// The client calls this method only with [`Capabilities::batches`]. All requests come from
-    /// one client, and mostly name different keys. The default calls `acquire` for each request,
-    /// concurrently.
-    /// - A request that is refused or fails touches no other.
-    /// - Two requests for one key are executed in the order of the batch.
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        join_all(batch.iter().map(|request| self.acquire(request))).await
-    }
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>>;
 
     /// Refreshes waiters and reports their state.
     ///
@@ -355,7 +342,7 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 /// impl<B: LockBackend> LockBackend for Logged<B> {
 ///     forward_lock_backend! {
 ///         |wrapper| wrapper.0;
-///         capabilities runtime hello listen acquire acquire_all poll release convert inspect
+///         capabilities runtime hello listen acquire poll release convert inspect
 ///         force_release close
 ///     }
 ///
@@ -370,7 +357,7 @@ macro_rules! forward_lock_backend {
     (|$wrapper:ident| $inner:expr; all) => {
         $crate::forward_lock_backend! {
             |$wrapper| $inner;
-            capabilities runtime hello listen acquire acquire_all poll renew release convert inspect
+            capabilities runtime hello listen acquire poll renew release convert inspect
             force_release close
         }
     };
@@ -398,10 +385,7 @@ macro_rules! forward_lock_backend {
         );
     };
     (@ acquire $($to:tt)+) => {
-        $crate::forward_lock_backend!(@one acquire(Acquire) -> AcquireReply, $($to)+);
-    };
-    (@ acquire_all $($to:tt)+) => {
-        $crate::forward_lock_backend!(@batch acquire_all(Acquire) -> AcquireReply, $($to)+);
+        $crate::forward_lock_backend!(@batch acquire(Acquire) -> AcquireReply, $($to)+);
     };
     (@ poll $($to:tt)+) => {
         $crate::forward_lock_backend!(@batch poll(Poll) -> PollReply, $($to)+);

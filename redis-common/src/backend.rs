@@ -188,18 +188,9 @@ impl<C: Connector> LockBackend for Backend<C> {
         connection::listen(&self.shared, channel, self.closed.subscribe()).await
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        let call = self.protocol.acquire(request);
-        let answer = self.run(call, reply::acquire).await?;
-        if may_be_renewed(&answer.reply) {
-            self.warm_renewals();
-        }
-        Ok(answer)
-    }
-
-    async fn acquire_all(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
         let answers = self
-            .run_batch(&self.commands, batch, Protocol::acquires, reply::acquires)
+            .run_batch(&self.commands, batch, Protocol::acquire, reply::acquires)
             .await;
         let mut replies = answers.iter().flatten().map(|answer| &answer.reply);
         if replies.any(may_be_renewed) {

@@ -23,20 +23,20 @@ pub enum RespVersion {
 /// use leasehold_redis_common::Options;
 ///
 /// let options = Options::new()
-///     .with_key_prefix("billing:locks:")
-///     .with_call_timeout(Duration::from_millis(500));
+///     .key_prefix("billing:locks:")
+///     .call_timeout(Duration::from_millis(500));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The prefix of all keys and channels; see [`with_key_prefix`](Self::with_key_prefix).
+    /// The prefix of all keys and channels; see [`key_prefix`](Self::key_prefix()).
     pub key_prefix: String,
-    /// The time limit of a call; see [`with_call_timeout`](Self::with_call_timeout).
+    /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
     pub call_timeout: Duration,
     /// The time limit of an attempt to connect; see
-    /// [`with_connect_timeout`](Self::with_connect_timeout).
+    /// [`connect_timeout`](Self::connect_timeout()).
     pub connect_timeout: Duration,
-    /// The protocol version; see [`with_resp`](Self::with_resp).
+    /// The protocol version; see [`resp`](Self::resp()).
     pub resp: RespVersion,
 }
 
@@ -71,11 +71,11 @@ impl Options {
     /// ```
     /// use leasehold_redis_common::Options;
     ///
-    /// let options = Options::new().with_key_prefix("billing:locks:");
+    /// let options = Options::new().key_prefix("billing:locks:");
     /// assert_eq!(options.key_prefix, "billing:locks:");
     /// ```
     #[must_use]
-    pub fn with_key_prefix(mut self, prefix: impl Into<String>) -> Self {
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
         self
     }
@@ -92,11 +92,11 @@ impl Options {
     ///
     /// use leasehold_redis_common::Options;
     ///
-    /// let options = Options::new().with_call_timeout(Duration::from_millis(500));
+    /// let options = Options::new().call_timeout(Duration::from_millis(500));
     /// assert_eq!(options.call_timeout, Duration::from_millis(500));
     /// ```
     #[must_use]
-    pub const fn with_call_timeout(mut self, limit: Duration) -> Self {
+    pub const fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
         self
     }
@@ -105,7 +105,7 @@ impl Options {
     /// the server.
     ///
     /// The default is 500 ms. A limit outside 10 ms to 5 s is refused when you create the backend.
-    /// If [`call_timeout`](Self::call_timeout) is shorter, it applies instead.
+    /// If [`call_timeout`](Self::call_timeout()) is shorter, it applies instead.
     ///
     /// # Examples
     /// ```
@@ -115,11 +115,11 @@ impl Options {
     ///
     /// // A distant server, behind TLS.
     /// let options = Options::new()
-    ///     .with_call_timeout(Duration::from_secs(3))
-    ///     .with_connect_timeout(Duration::from_secs(2));
+    ///     .call_timeout(Duration::from_secs(3))
+    ///     .connect_timeout(Duration::from_secs(2));
     /// ```
     #[must_use]
-    pub const fn with_connect_timeout(mut self, limit: Duration) -> Self {
+    pub const fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
@@ -134,10 +134,10 @@ impl Options {
     /// use leasehold_redis_common::{Options, RespVersion};
     ///
     /// // For a proxy that doesn't know HELLO 3.
-    /// let options = Options::new().with_resp(RespVersion::Resp2);
+    /// let options = Options::new().resp(RespVersion::Resp2);
     /// ```
     #[must_use]
-    pub const fn with_resp(mut self, resp: RespVersion) -> Self {
+    pub const fn resp(mut self, resp: RespVersion) -> Self {
         self.resp = resp;
         self
     }
@@ -181,12 +181,9 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(Options::new().check(), Ok(()));
         for (options, name) in [
-            (Options::new().with_call_timeout(ms(9)), "call timeout"),
-            (Options::new().with_call_timeout(ms(5_001)), "call timeout"),
-            (
-                Options::new().with_connect_timeout(ms(0)),
-                "connect timeout",
-            ),
+            (Options::new().call_timeout(ms(9)), "call timeout"),
+            (Options::new().call_timeout(ms(5_001)), "call timeout"),
+            (Options::new().connect_timeout(ms(0)), "connect timeout"),
         ] {
             let error = options.check().expect_err("out of range");
             assert!(error.to_string().contains(name), "{error}");

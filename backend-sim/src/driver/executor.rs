@@ -20,11 +20,11 @@ pub enum Ending<T> {
     Completed(T),
     /// Every task waits, and no event is left.
     Deadlock,
-    /// The scenario exceeded its [time limit](crate::Simulation::with_time_limit).
+    /// The scenario exceeded its [time limit](crate::Simulation::time_limit).
     TimeLimit,
-    /// The scenario exceeded its [step limit](crate::Simulation::with_step_limit).
+    /// The scenario exceeded its [step limit](crate::Simulation::step_limit).
     StepLimit,
-    /// The flag of [`Simulation::with_stop`](crate::Simulation::with_stop) was set.
+    /// The flag of [`Simulation::stop_flag`](crate::Simulation::stop_flag) was set.
     Stopped,
     /// The scenario or one of its tasks panicked, with this message.
     Panicked(String),

@@ -17,7 +17,7 @@ use crate::engine::tape::{Draw, Site, Tape};
 ///
 /// let simulation = Simulation::new(SimOptions::new(7));
 /// let first = simulation.clone().run(scenario);
-/// let replay = simulation.with_scheduling(Scheduling::Replay(first.tape)).run(scenario);
+/// let replay = simulation.scheduling(Scheduling::Replay(first.tape)).run(scenario);
 /// assert_eq!(first.ending, replay.ending);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

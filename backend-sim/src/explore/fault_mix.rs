@@ -20,8 +20,8 @@ use crate::record::{Data, Fault};
 /// use leasehold_api::LockClient;
 /// use leasehold_sim::{Exploration, FaultMix};
 ///
-/// let faults = FaultMix::none().with_messages(true).with_restarts(true);
-/// Exploration::new().with_seeds(0..50).with_fault_mix(faults).check(|sim| async move {
+/// let faults = FaultMix::none().messages(true).restarts(true);
+/// Exploration::new().seeds(0..50).fault_mix(faults).check(|sim| async move {
 ///     let locks = LockClient::new(sim.client("a"));
 ///     let guard = locks.mutex("job")?.lock().await?;
 ///     guard.release().await?;
@@ -80,35 +80,35 @@ impl FaultMix {
 
     /// Sets [`messages`](Self::messages).
     #[must_use]
-    pub const fn with_messages(mut self, messages: bool) -> Self {
+    pub const fn messages(mut self, messages: bool) -> Self {
         self.messages = messages;
         self
     }
 
     /// Sets [`connections`](Self::connections).
     #[must_use]
-    pub const fn with_connections(mut self, connections: bool) -> Self {
+    pub const fn connections(mut self, connections: bool) -> Self {
         self.connections = connections;
         self
     }
 
     /// Sets [`pauses`](Self::pauses).
     #[must_use]
-    pub const fn with_pauses(mut self, pauses: bool) -> Self {
+    pub const fn pauses(mut self, pauses: bool) -> Self {
         self.pauses = pauses;
         self
     }
 
     /// Sets [`restarts`](Self::restarts).
     #[must_use]
-    pub const fn with_restarts(mut self, restarts: bool) -> Self {
+    pub const fn restarts(mut self, restarts: bool) -> Self {
         self.restarts = restarts;
         self
     }
 
     /// Sets [`outages`](Self::outages).
     #[must_use]
-    pub const fn with_outages(mut self, outages: bool) -> Self {
+    pub const fn outages(mut self, outages: bool) -> Self {
         self.outages = outages;
         self
     }

@@ -36,8 +36,8 @@ pub use fault_mix::FaultMix;
 /// - the scenario or one of its tasks panics;
 /// - the scenario returns an error;
 /// - every task waits and no event is left;
-/// - the run exceeds the [time limit](Self::with_time_limit) or the
-///   [step limit](Self::with_step_limit).
+/// - the run exceeds the [time limit](Self::time_limit) or the
+///   [step limit](Self::step_limit).
 ///
 /// The exploration simplifies the failing run and reports it as a [`Failure`]: the reason, the
 /// timeline, and the command that repeats it. The page `docs/simulation.md` of the repository says
@@ -71,7 +71,7 @@ pub use fault_mix::FaultMix;
 ///     }
 /// }
 ///
-/// Exploration::new().with_seeds(0..200).check(two_workers);
+/// Exploration::new().seeds(0..200).check(two_workers);
 /// ```
 ///
 /// # Environment
@@ -127,7 +127,7 @@ impl Exploration {
     /// Panics if the range is empty, because a check without runs always passes.
     #[must_use]
     #[track_caller]
-    pub const fn with_seeds(mut self, seeds: Range<u64>) -> Self {
+    pub const fn seeds(mut self, seeds: Range<u64>) -> Self {
         assert!(
             seeds.start < seeds.end,
             "the range of seeds is empty, so nothing would run"
@@ -138,46 +138,46 @@ impl Exploration {
 
     /// Sets how the runs make their choices. The default is [`Scheduling::Random`].
     #[must_use]
-    pub fn with_scheduling(mut self, scheduling: Scheduling) -> Self {
+    pub fn scheduling(mut self, scheduling: Scheduling) -> Self {
         self.scheduling = scheduling;
         self
     }
 
     /// Sets the latency of all messages. The default is 0 to 3 ms.
     #[must_use]
-    pub const fn with_latency(mut self, latency: Latency) -> Self {
+    pub const fn latency(mut self, latency: Latency) -> Self {
         self.latency = latency;
         self
     }
 
     /// Sets whether each call is one event that takes no time
-    /// ([`SimOptions::with_atomic_calls`]). By default, it isn't.
+    /// ([`SimOptions::atomic_calls`]). By default, it isn't.
     ///
     /// Atomic calls give a small scope far fewer orders. Events between a request and its reply are
     /// then not explored.
     #[must_use]
-    pub const fn with_atomic_calls(mut self, atomic: bool) -> Self {
+    pub const fn atomic_calls(mut self, atomic: bool) -> Self {
         self.atomic_calls = atomic;
         self
     }
 
     /// Sets the faults that the runs inject. The default is [`FaultMix::none`].
     #[must_use]
-    pub const fn with_fault_mix(mut self, fault_mix: FaultMix) -> Self {
+    pub const fn fault_mix(mut self, fault_mix: FaultMix) -> Self {
         self.fault_mix = fault_mix;
         self
     }
 
     /// Sets the maximum virtual time of a run. The default is one hour.
     #[must_use]
-    pub const fn with_time_limit(mut self, limit: Duration) -> Self {
+    pub const fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
     /// Sets the maximum number of steps of a run. The default is a million.
     #[must_use]
-    pub const fn with_step_limit(mut self, steps: u64) -> Self {
+    pub const fn step_limit(mut self, steps: u64) -> Self {
         self.step_limit = steps;
         self
     }
@@ -185,7 +185,7 @@ impl Exploration {
     /// Sets the maximum number of runs of [`check_all`](Self::check_all). The default is 100,000,
     /// which take a minute or two in a debug build.
     #[must_use]
-    pub const fn with_run_limit(mut self, runs: u64) -> Self {
+    pub const fn run_limit(mut self, runs: u64) -> Self {
         self.run_limit = runs;
         self
     }
@@ -193,7 +193,7 @@ impl Exploration {
     /// Sets the maximum number of runs that simplify a failing run. The default is [`SHRINK_RUNS`];
     /// 0 leaves the run as it was found.
     #[must_use]
-    pub const fn with_shrink_runs(mut self, runs: u32) -> Self {
+    pub const fn shrink_runs(mut self, runs: u32) -> Self {
         self.shrink_runs = runs;
         self
     }
@@ -250,8 +250,8 @@ impl Exploration {
             return Some(failure);
         }
         (1..).zip(seeds).find_map(|(runs, seed)| {
-            let unlogged = self.options(seed).with_log_limit(0);
-            let quick = unlogged.with_recording(false);
+            let unlogged = self.options(seed).log_limit(0);
+            let quick = unlogged.recording(false);
             let failed = self.run(quick, self.scheduling.clone(), &scenario).1?;
             // Repeat the run to record its tape.
             let (report, reason) = self.run(unlogged, self.scheduling.clone(), &scenario);
@@ -270,19 +270,19 @@ impl Exploration {
     /// instead.
     ///
     /// The scope must be small. Two clients that try a lock once have some 300 runs, and two
-    /// clients that wait for it several 100,000. With [atomic calls](Self::with_atomic_calls) they
+    /// clients that wait for it several 100,000. With [atomic calls](Self::atomic_calls) they
     /// have 14 and 2,500.
     ///
     /// # Panics
     /// Panics at the first run that fails, if two runs with the same choices differ, if there are
-    /// more runs than the [limit](Self::with_run_limit), or if an environment variable is invalid.
+    /// more runs than the [limit](Self::run_limit), or if an environment variable is invalid.
     ///
     /// # Examples
     /// ```
     /// use leasehold_api::LockClient;
     /// use leasehold_sim::Exploration;
     ///
-    /// let runs = Exploration::new().with_atomic_calls(true).check_all(|sim| async move {
+    /// let runs = Exploration::new().atomic_calls(true).check_all(|sim| async move {
     ///     let tries = ["a", "b"].map(|name| {
     ///         let locks = LockClient::new(sim.client(name));
     ///         sim.spawn(async move { locks.mutex("job").unwrap().try_lock().await.unwrap() })
@@ -301,7 +301,7 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let scope = self.clone().with_latency(Latency::ZERO);
+        let scope = self.clone().latency(Latency::ZERO);
         if let Request::Replay(tape) = environment::requested() {
             if let Some(failure) = scope.replay(tape, &scenario) {
                 failure.panic();
@@ -313,7 +313,7 @@ impl Exploration {
         }
         let limit = self.run_limit;
         let (mut runs, mut failed) = (0, None);
-        let options = scope.options(self.seeds.start).with_log_limit(0);
+        let options = scope.options(self.seeds.start).log_limit(0);
         let each = |report: &_| {
             runs += 1;
             failed = scope
@@ -335,15 +335,15 @@ impl Exploration {
         assert!(
             runs <= limit,
             "the scope has more than {limit} runs: make it smaller (fewer clients, fewer calls, `try_…`), \
-             make its calls atomic, raise `with_run_limit`, or explore seeds"
+             make its calls atomic, raise `run_limit`, or explore seeds"
         );
         runs
     }
 
     fn options(&self, seed: u64) -> SimOptions {
         SimOptions::new(seed)
-            .with_latency(self.latency)
-            .with_atomic_calls(self.atomic_calls)
+            .latency(self.latency)
+            .atomic_calls(self.atomic_calls)
     }
 
     /// Makes one run. Returns its report, and why it failed, if it did.
@@ -372,7 +372,7 @@ impl Exploration {
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
     {
-        let simulation = self.simulation(options).with_scheduling(scheduling);
+        let simulation = self.simulation(options).scheduling(scheduling);
         let scenario = self.with_faults(scenario);
         quietly(|| {
             let report = simulation.run(scenario);
@@ -383,8 +383,8 @@ impl Exploration {
 
     const fn simulation(&self, options: SimOptions) -> Simulation {
         Simulation::new(options)
-            .with_time_limit(self.time_limit)
-            .with_step_limit(self.step_limit)
+            .time_limit(self.time_limit)
+            .step_limit(self.step_limit)
     }
 
     /// Returns the scenario with its faults, and with its verdict as output.
@@ -497,8 +497,8 @@ impl Exploration {
         let tape = found.tape;
         let (seed, draws) = (tape.seed, tape.draws.len());
         let fails = |tape| {
-            let options = self.options(seed).with_log_limit(0);
-            let limited = self.clone().with_step_limit(allowed.steps());
+            let options = self.options(seed).log_limit(0);
+            let limited = self.clone().step_limit(allowed.steps());
             let run = limited.try_run(options, Scheduling::Guided(tape), scenario);
             let (report, reason) = run.ok()?;
             let same = reason.is_some_and(|reason| signature(&reason) == wanted);

@@ -43,7 +43,7 @@ pub struct StepsAllowed {
 const MORE_STEPS: u64 = 50;
 
 impl StepsAllowed {
-    /// Starts from a failing run that had this [limit](crate::Simulation::with_step_limit).
+    /// Starts from a failing run that had this [limit](crate::Simulation::step_limit).
     pub fn of<T>(failed: &RunReport<T>, limit: u64) -> Self {
         let steps = limit.min(failed.steps + MORE_STEPS);
         Self { limit, steps }
@@ -86,7 +86,7 @@ impl StepsAllowed {
 ///
 /// let fails = |tape: Tape| {
 ///     let simulation = Simulation::new(SimOptions::new(tape.seed));
-///     let report = simulation.with_scheduling(Scheduling::Guided(tape)).run(scenario);
+///     let report = simulation.scheduling(Scheduling::Guided(tape)).run(scenario);
 ///     (report.ending == Ending::Completed(false)).then_some(report.tape)
 /// };
 /// let failing = (0..).find_map(|seed| {

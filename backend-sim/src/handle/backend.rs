@@ -289,16 +289,7 @@ impl LockBackend for SimBackend {
         Ok(Box::pin(stream))
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        let command = Command::Acquire(request.clone());
-        self.one(Call::Acquire, &request.key, command, of!(Acquire))
-            .await
-    }
-
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         let steps = batch
             .iter()
             .map(|request| (request.key.clone(), Command::Acquire(request.clone())));

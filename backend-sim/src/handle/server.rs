@@ -101,7 +101,7 @@ impl SimServer {
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() {
     /// let latency = Latency::between(Duration::ZERO, Duration::from_millis(3));
-    /// let server = SimServer::with_options(SimOptions::new(7).with_latency(latency));
+    /// let server = SimServer::with_options(SimOptions::new(7).latency(latency));
     /// # drop(server);
     /// # }
     /// ```
@@ -227,7 +227,7 @@ impl SimServer {
     /// clients subscribe again.
     ///
     /// # Panics
-    /// Panics for [`Data::AllBut`] if the options have no [journal](SimOptions::with_journal).
+    /// Panics for [`Data::AllBut`] if the options have no [journal](SimOptions::journal).
     ///
     /// # Examples
     /// ```
@@ -283,7 +283,7 @@ impl SimServer {
     /// serves at once, with a new [`ClockId`](leasehold_api::ClockId).
     ///
     /// # Panics
-    /// Panics if the options have no [journal](SimOptions::with_journal).
+    /// Panics if the options have no [journal](SimOptions::journal).
     ///
     /// # Examples
     /// ```
@@ -292,7 +292,7 @@ impl SimServer {
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), leasehold_api::Error> {
-    /// let server = SimServer::with_options(SimOptions::new(1).with_journal(100));
+    /// let server = SimServer::with_options(SimOptions::new(1).journal(100));
     /// let locks = LockClient::new(server.client("a"));
     /// let _guard = locks.mutex("job")?.lock().await?;
     /// server.fail_over(Tail::Commands(1)); // the replica lacks the acquire
@@ -314,7 +314,7 @@ impl SimServer {
     ///
     /// # Panics
     /// Panics if there are two primaries already, if the server is stopped, if the options have no
-    /// [journal](SimOptions::with_journal), or if a client belongs to another simulation.
+    /// [journal](SimOptions::journal), or if a client belongs to another simulation.
     #[track_caller]
     pub fn split(&self, lost: Tail, staying: &[SimBackend]) {
         self.assert_journal();
@@ -346,7 +346,7 @@ impl SimServer {
         let journal = self.world.act(|network, _| network.options.journal);
         assert!(
             journal > 0,
-            "to lose commands, the server needs a journal: use SimOptions::with_journal"
+            "to lose commands, the server needs a journal: use SimOptions::journal"
         );
     }
 
@@ -373,17 +373,26 @@ impl SimServer {
     /// Replaces a key with a value of another program. Calls on the key then return
     /// [`ForeignValue`](leasehold_api::BackendError::ForeignValue), which reports `found` as its
     /// type.
-    pub fn plant_foreign(&self, key: &Key, found: &str) {
+    ///
+    /// # Panics
+    /// Panics if the key is empty or longer than 256 bytes.
+    #[track_caller]
+    pub fn plant_foreign(&self, key: impl AsRef<str>, found: &str) {
         self.change(ServerEvent::ForeignPlanted {
-            key: key.clone(),
+            key: valid_key(key),
             found: found.to_owned(),
         });
     }
 
     /// Returns the type of the foreign value under a key, if there is one.
-    pub fn foreign(&self, key: &Key) -> Option<String> {
+    ///
+    /// # Panics
+    /// Panics if the key is empty or longer than 256 bytes.
+    #[track_caller]
+    pub fn foreign(&self, key: impl AsRef<str>) -> Option<String> {
+        let key = valid_key(key);
         self.world
-            .act(|network, _| network.servers.primary.store.foreign(key))
+            .act(|network, _| network.servers.primary.store.foreign(&key))
     }
 
     /// Makes the server publish nothing until [`allow_publish`](Self::allow_publish), like a server
@@ -399,8 +408,13 @@ impl SimServer {
     }
 
     /// Deletes a key with its holders, waiters and watermarks, as an eviction does.
-    pub fn remove_key(&self, key: &Key) {
-        self.change(ServerEvent::KeyRemoved { key: key.clone() });
+    ///
+    /// # Panics
+    /// Panics if the key is empty or longer than 256 bytes.
+    #[track_caller]
+    pub fn remove_key(&self, key: impl AsRef<str>) {
+        let key = valid_key(key);
+        self.change(ServerEvent::KeyRemoved { key });
     }
 
     fn change(&self, event: ServerEvent) {
@@ -421,14 +435,14 @@ impl SimServer {
     }
 
     /// Returns the events so far, oldest first. [`replay`](crate::replay) can execute them again if
-    /// the log is complete ([`SimOptions::with_log_limit`]).
+    /// the log is complete ([`SimOptions::log_limit`]).
     pub fn log(&self) -> Vec<Entry> {
         self.world
             .act(|network, _| network.log.entries().cloned().collect())
     }
 
     /// Returns the messages so far, in the order in which they were sent. The
-    /// [log limit](SimOptions::with_log_limit) applies to them too.
+    /// [log limit](SimOptions::log_limit) applies to them too.
     pub fn messages(&self) -> Vec<Message> {
         self.world
             .act(|network, _| network.log.messages().cloned().collect())
@@ -529,4 +543,12 @@ fn print(network: &Network) {
         eprintln!("{line}");
     }
     eprintln!("\nto repeat it: {}", command_with_seed(seed));
+}
+
+#[track_caller]
+fn valid_key(key: impl AsRef<str>) -> Key {
+    match Key::new(key) {
+        Ok(key) => key,
+        Err(error) => panic!("{error}"),
+    }
 }

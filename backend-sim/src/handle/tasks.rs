@@ -142,7 +142,7 @@ impl SimServer {
     ///
     /// use leasehold_sim::Exploration;
     ///
-    /// Exploration::new().with_seeds(0..20).check(|sim| async move {
+    /// Exploration::new().seeds(0..20).check(|sim| async move {
     ///     let work = Duration::from_millis(sim.draw(1_000).into());
     ///     sim.sleep(work).await;
     ///     assert!(sim.elapsed() < Duration::from_secs(1));
@@ -154,7 +154,7 @@ impl SimServer {
     }
 
     /// Returns the choices so far. The tape has no draws if they are not
-    /// [recorded](crate::SimOptions::with_recording).
+    /// [recorded](crate::SimOptions::recording).
     pub fn tape(&self) -> Tape {
         self.world().act(|network, _| network.choices.tape())
     }

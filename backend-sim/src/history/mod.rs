@@ -61,7 +61,7 @@ pub struct History {
     /// The messages, in the order in which they were sent.
     pub messages: Vec<Message>,
     /// The number of older events that the log has dropped
-    /// ([`SimOptions::with_log_limit`](crate::SimOptions::with_log_limit)).
+    /// ([`SimOptions::log_limit`](crate::SimOptions::log_limit)).
     pub dropped: u64,
 }
 

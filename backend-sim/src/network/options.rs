@@ -45,7 +45,7 @@ impl Latency {
     /// use leasehold_sim::{Latency, SimOptions};
     ///
     /// let latency = Latency::between(Duration::from_millis(1), Duration::from_millis(4));
-    /// let options = SimOptions::new(7).with_latency(latency);
+    /// let options = SimOptions::new(7).latency(latency);
     /// # let _ = options;
     /// ```
     #[track_caller]
@@ -97,14 +97,14 @@ impl SimOptions {
     /// Sets the latency of all clients. [`SimBackend::set_latency`](crate::SimBackend::set_latency)
     /// changes it for one.
     #[must_use]
-    pub const fn with_latency(mut self, latency: Latency) -> Self {
+    pub const fn latency(mut self, latency: Latency) -> Self {
         self.latency = latency;
         self
     }
 
     /// Sets the durations of the state machine, such as the delivery window.
     #[must_use]
-    pub const fn with_settings(mut self, settings: Settings) -> Self {
+    pub const fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
@@ -112,20 +112,20 @@ impl SimOptions {
     /// Sets the maximum number of log entries, and of messages. The oldest are dropped first. With
     /// 0, nothing is logged, which makes runs faster.
     #[must_use]
-    pub const fn with_log_limit(mut self, entries: usize) -> Self {
+    pub const fn log_limit(mut self, entries: usize) -> Self {
         self.log_limit = entries;
         self
     }
 
-    /// Returns the maximum number of log entries.
-    pub const fn log_limit(&self) -> usize {
-        self.log_limit
+    /// Returns whether anything is logged.
+    pub const fn is_logged(&self) -> bool {
+        self.log_limit > 0
     }
 
     /// Sets whether the choices of the run are recorded as a [`Tape`](crate::Tape). By default,
     /// they are; each takes 12 bytes.
     #[must_use]
-    pub const fn with_recording(mut self, recording: bool) -> Self {
+    pub const fn recording(mut self, recording: bool) -> Self {
         self.recording = recording;
         self
     }
@@ -135,7 +135,7 @@ impl SimOptions {
     /// [`SimServer::fail_over`](crate::SimServer::fail_over)). The default is 0, because the
     /// journal copies the key's state for each command.
     #[must_use]
-    pub const fn with_journal(mut self, commands: usize) -> Self {
+    pub const fn journal(mut self, commands: usize) -> Self {
         self.journal = commands;
         self
     }
@@ -146,7 +146,7 @@ impl SimOptions {
     /// Latencies have no effect. An injected fault makes a call take time again. Use this option
     /// for [exhaustive searches](crate::Simulation::run_all).
     #[must_use]
-    pub const fn with_atomic_calls(mut self, atomic: bool) -> Self {
+    pub const fn atomic_calls(mut self, atomic: bool) -> Self {
         self.atomic_calls = atomic;
         self
     }

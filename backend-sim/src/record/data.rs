@@ -11,7 +11,7 @@ pub enum Data {
     /// No data.
     Lost,
     /// All data except the latest writes, as with a log that is flushed at intervals. Needs a
-    /// [journal](crate::SimOptions::with_journal).
+    /// [journal](crate::SimOptions::journal).
     AllBut(Tail),
 }
 
@@ -19,7 +19,7 @@ pub enum Data {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// The writes of the last commands, at most as many as the
-    /// [journal](crate::SimOptions::with_journal) has.
+    /// [journal](crate::SimOptions::journal) has.
     Commands(usize),
     /// The writes of the last commands in this much virtual time, at most as many as the journal
     /// has.

@@ -8,7 +8,7 @@ use crate::server::primaries::Servers;
 /// Executes the commands of a complete log again, on new servers, and compares the answers.
 ///
 /// `settings` must be those of the run
-/// ([`SimOptions::with_settings`](crate::SimOptions::with_settings)).
+/// ([`SimOptions::settings`](crate::SimOptions::settings)).
 ///
 /// # Errors
 /// Returns the first entry that has another answer or stamp in the replay, and the answer of the

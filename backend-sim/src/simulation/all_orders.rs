@@ -17,7 +17,7 @@ impl Simulation {
     ///
     /// The number of runs grows with the factorial of the number of simultaneous events. So keep
     /// the scenario small, and use
-    /// [`SimOptions::with_atomic_calls`](crate::SimOptions::with_atomic_calls). If tasks interact
+    /// [`SimOptions::atomic_calls`](crate::SimOptions::atomic_calls). If tasks interact
     /// only through the server, [`Site::Order`] alone covers every order of their calls. If they
     /// share memory, add [`Site::Task`].
     ///
@@ -57,7 +57,7 @@ impl Simulation {
         let mut tape = Tape::new(self.seed());
         let mut runs = 0;
         loop {
-            let simulation = self.clone().with_scheduling(Scheduling::Replay(tape));
+            let simulation = self.clone().scheduling(Scheduling::Replay(tape));
             let report = simulation.run(&scenario);
             runs += 1;
             if each(&report).is_break() {

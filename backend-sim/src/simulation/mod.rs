@@ -91,7 +91,7 @@ impl Simulation {
 
     /// Sets how the run makes its choices. The default is [`Scheduling::Random`].
     #[must_use]
-    pub fn with_scheduling(mut self, scheduling: Scheduling) -> Self {
+    pub fn scheduling(mut self, scheduling: Scheduling) -> Self {
         self.scheduling = scheduling;
         self
     }
@@ -99,7 +99,7 @@ impl Simulation {
     /// Sets the maximum virtual time. The default is one day. A run that exceeds it ends with
     /// [`Ending::TimeLimit`].
     #[must_use]
-    pub const fn with_time_limit(mut self, limit: Duration) -> Self {
+    pub const fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
@@ -109,7 +109,7 @@ impl Simulation {
     ///
     /// A step is one poll of a task, one event, or one movement of the clock.
     #[must_use]
-    pub const fn with_step_limit(mut self, steps: u64) -> Self {
+    pub const fn step_limit(mut self, steps: u64) -> Self {
         self.step_limit = steps;
         self
     }
@@ -119,7 +119,7 @@ impl Simulation {
     /// Set it when the rest of the run no longer matters, for example in an
     /// [`Observer`](crate::Observer) that has found an error.
     #[must_use]
-    pub fn with_stop(mut self, decided: Arc<AtomicBool>) -> Self {
+    pub fn stop_flag(mut self, decided: Arc<AtomicBool>) -> Self {
         self.decided = Some(decided);
         self
     }

@@ -30,11 +30,11 @@ pub struct RunReport<T> {
     /// hashes, in any process and any build of the same version.
     pub trace: u64,
     /// The choices of the run, for [`Scheduling::Replay`](crate::Scheduling::Replay). It has no
-    /// draws if they were not [recorded](crate::SimOptions::with_recording).
+    /// draws if they were not [recorded](crate::SimOptions::recording).
     pub tape: Tape,
     /// The virtual time that the run took.
     pub elapsed: Duration,
-    /// The number of [steps](crate::Simulation::with_step_limit) that the run took.
+    /// The number of [steps](crate::Simulation::step_limit) that the run took.
     pub steps: u64,
     clients: Vec<Arc<str>>,
     log: Log,
@@ -63,13 +63,13 @@ impl<T> RunReport<T> {
     }
 
     /// Returns the events, oldest first. The
-    /// [log limit](crate::SimOptions::with_log_limit) applies.
+    /// [log limit](crate::SimOptions::log_limit) applies.
     pub fn log(&self) -> impl ExactSizeIterator<Item = &Entry> {
         self.log.entries()
     }
 
     /// Returns the messages, in the order in which they were sent. The
-    /// [log limit](crate::SimOptions::with_log_limit) applies.
+    /// [log limit](crate::SimOptions::log_limit) applies.
     pub fn messages(&self) -> impl ExactSizeIterator<Item = &Message> {
         self.log.messages()
     }

@@ -24,9 +24,7 @@ impl Harness for Simulated {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default()
-            .with_plant_foreign(true)
-            .with_virtual_time(true)
+        Abilities::default().plant_foreign(true).virtual_time(true)
     }
 
     fn timing(&self) -> Timing {
@@ -51,7 +49,7 @@ impl Harness for Simulated {
             seed.wrapping_mul(31).wrapping_add(byte.into())
         });
         let latency = Latency::between(Duration::ZERO, Duration::from_millis(2));
-        let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
+        let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
         Ok(Arc::new(SimEnvironment { server }))
     }
 }

@@ -53,7 +53,7 @@ async fn reply_waits_for_a_paused_client() {
         server.advance(secs(30)).await;
         a.backend.resume();
     };
-    let (result, ()) = join(a.backend.acquire(&request), pause).await;
+    let (result, ()) = join(a.send(&request), pause).await;
     let reply = result.expect("the reply arrived before the timeout");
     // The remaining time is true at the execution, so a client counts from before it sent the request.
     assert!(
@@ -220,7 +220,7 @@ async fn request_in_flight_is_lost_with_the_server() {
     let a = Raw::new(&server, "a");
     let operation = a.operation();
     let request = a.request(operation, secs(10)).await;
-    let mut call = a.backend.acquire(&request);
+    let mut call = Box::pin(a.send(&request));
     assert!((&mut call).now_or_never().is_none());
     server.restart(Data::Kept);
     assert!(unknown(&call.await));
@@ -251,7 +251,7 @@ async fn foreign_value_is_reported_and_kept() {
     let operation = a.operation();
     let request = a.request(operation, secs(10)).await;
     for found in [
-        a.backend.acquire(&request).await.map(drop),
+        a.send(&request).await.map(drop),
         a.renew(operation, secs(1)).await.map(drop),
         a.release(operation).await.map(drop),
         a.backend.inspect(&key()).await.map(drop),
@@ -261,7 +261,7 @@ async fn foreign_value_is_reported_and_kept() {
     assert_eq!(server.foreign(&key()).as_deref(), Some("hash"));
     server.remove_key(&key());
     assert_eq!(server.foreign(&key()), None);
-    let reply = a.backend.acquire(&request).await.expect("an answer").reply;
+    let reply = a.send(&request).await.expect("an answer").reply;
     assert!(matches!(reply, AcquireReply::Acquired(_)));
 }
 
@@ -332,7 +332,7 @@ async fn what_is_left_behind_is_listed() {
 
 #[tokio::test(start_paused = true)]
 async fn latency_is_as_configured() {
-    let zero = SimServer::with_options(SimOptions::new(1).with_latency(Latency::ZERO));
+    let zero = SimServer::with_options(SimOptions::new(1).latency(Latency::ZERO));
     let a = Raw::new(&zero, "a");
     for _ in 0..100 {
         a.backend.hello().await.expect("an answer");
@@ -340,7 +340,7 @@ async fn latency_is_as_configured() {
     assert_eq!(zero.elapsed(), ms(0));
 
     let drawn = Latency::between(ms(3), ms(5));
-    let server = SimServer::with_options(SimOptions::new(1).with_latency(drawn));
+    let server = SimServer::with_options(SimOptions::new(1).latency(drawn));
     let a = Raw::new(&server, "a");
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..200 {
@@ -354,7 +354,7 @@ async fn latency_is_as_configured() {
 /// A run with all kinds of events, which its seed repeats exactly.
 async fn busy_run(seed: u64) -> (SimServer, String) {
     let latency = Latency::between(ms(0), ms(3));
-    let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
+    let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
     let clients: Vec<_> = ["a", "b", "c", "d"]
         .map(|name| Arc::new(Raw::new(&server, name)))
         .into();
@@ -378,7 +378,7 @@ async fn busy_run(seed: u64) -> (SimServer, String) {
     clients[0].backend.resume();
     clients[1].backend.drop_connection();
     server.step_clock_forward(secs(1));
-    server.plant_foreign(&leasehold_api::Key::new("other").expect("valid"), "list");
+    server.plant_foreign("other", "list");
     for task in tasks {
         task.await.expect("no panic");
     }
@@ -429,7 +429,7 @@ fn seed_repeats_a_run_byte_for_byte() {
 
 #[tokio::test(start_paused = true)]
 async fn the_log_is_bounded() {
-    let server = SimServer::with_options(SimOptions::new(1).with_log_limit(3));
+    let server = SimServer::with_options(SimOptions::new(1).log_limit(3));
     let a = Raw::new(&server, "a");
     for _ in 0..5 {
         a.backend.hello().await.expect("an answer");

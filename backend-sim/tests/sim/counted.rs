@@ -88,14 +88,8 @@ impl LockBackend for Counted {
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         self.inner.listen(session).await
     }
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        self.inner.acquire(request).await
-    }
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        self.inner.acquire_all(batch).await
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        self.inner.acquire(batch).await
     }
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         self.inner.poll(batch).await

@@ -71,12 +71,12 @@ async fn chaos(sim: SimServer, clients: [SimBackend; 3]) {
 }
 
 pub(crate) fn options(seed: u64) -> SimOptions {
-    SimOptions::new(seed).with_latency(Latency::between(ms(0), ms(3)))
+    SimOptions::new(seed).latency(Latency::between(ms(0), ms(3)))
 }
 
 fn run(seed: u64, scheduling: Scheduling) -> RunReport<(u32, u64)> {
     Simulation::new(options(seed))
-        .with_scheduling(scheduling)
+        .scheduling(scheduling)
         .run(scenario)
 }
 
@@ -224,10 +224,10 @@ fn limits_end_the_run() {
         }
     };
     let simulation = Simulation::new(options(1));
-    let report: RunReport<()> = simulation.clone().with_time_limit(secs(60)).run(endless);
+    let report: RunReport<()> = simulation.clone().time_limit(secs(60)).run(endless);
     assert_eq!(report.ending, Ending::TimeLimit);
     assert_eq!(report.elapsed, secs(60));
-    let report: RunReport<()> = simulation.with_step_limit(100).run(endless);
+    let report: RunReport<()> = simulation.step_limit(100).run(endless);
     assert_eq!((report.ending, report.steps), (Ending::StepLimit, 100));
 }
 
@@ -276,7 +276,7 @@ fn depth_first_reaches_every_order_of_tasks() {
     let mut runs = 0;
     loop {
         let report = Simulation::new(options(1))
-            .with_scheduling(Scheduling::Replay(tape))
+            .scheduling(Scheduling::Replay(tape))
             .run(three_tasks);
         seen.insert(completed(&report).clone());
         runs += 1;
@@ -325,7 +325,7 @@ fn pct_accepts_any_depth() {
         depth: u32::MAX,
         length: 10,
     };
-    let simulation = Simulation::new(SimOptions::new(1)).with_scheduling(scheduling);
+    let simulation = Simulation::new(SimOptions::new(1)).scheduling(scheduling);
     let report = simulation.run(|sim| async move {
         let hello = |name| {
             let client = sim.client(name);

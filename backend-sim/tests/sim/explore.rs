@@ -43,9 +43,7 @@ async fn count(sim: SimServer, locked: bool) -> Result<(), String> {
 }
 
 fn exploration() -> Exploration {
-    Exploration::new()
-        .with_seeds(0..300)
-        .with_fault_mix(FaultMix::all())
+    Exploration::new().seeds(0..300).fault_mix(FaultMix::all())
 }
 
 #[test]
@@ -66,7 +64,7 @@ fn failure_is_found_and_simplified() {
 
 #[test]
 fn outages_fail_only_code_that_does_not_expect_them() {
-    let outages = || exploration().with_fault_mix(FaultMix::none().with_outages(true));
+    let outages = || exploration().fault_mix(FaultMix::none().outages(true));
     outages().check(|sim| count(sim, true));
     let found = outages().find(|sim| async move {
         let locks = LockClient::new(sim.client("a"));
@@ -165,7 +163,7 @@ fn environment_variables_choose_the_run() {
 #[ignore = "fails on purpose; other tests run it"]
 async fn a_tokio_test_that_fails() {
     let latency = Latency::between(ms(0), ms(3));
-    let server = SimServer::with_options(SimOptions::new(1).with_latency(latency));
+    let server = SimServer::with_options(SimOptions::new(1).latency(latency));
     let client = server.client("a");
     for _ in 0..2 {
         client.hello().await.expect("an answer");
@@ -232,18 +230,18 @@ fn panics_deadlocks_and_endless_runs_are_failures() {
         let failure = exploration.find(scenario).expect("it fails");
         failure.reason
     };
-    let few = Exploration::new().with_seeds(0..3);
+    let few = Exploration::new().seeds(0..3);
     let reason = find(few.clone(), |sim| {
         Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") })
     });
     assert!(reason.contains("of mine"), "{reason}");
     let reason = find(few.clone(), |_| Box::pin(std::future::pending()));
     assert!(reason.contains("nothing can go on"), "{reason}");
-    let reason = find(few.clone().with_time_limit(secs(9)), |sim| {
+    let reason = find(few.clone().time_limit(secs(9)), |sim| {
         Box::pin(async move { sim.sleep(secs(10)).await })
     });
     assert!(reason.contains("not done after 9s"), "{reason}");
-    let reason = find(few.with_step_limit(100), |sim| {
+    let reason = find(few.step_limit(100), |sim| {
         Box::pin(async move {
             loop {
                 sim.yield_now().await;
@@ -278,7 +276,7 @@ fn shrinking_cuts_off_long_runs() {
 #[test]
 fn nondeterminism_is_found() {
     static RUNS: AtomicU32 = AtomicU32::new(0);
-    let failure = Exploration::new().with_seeds(0..3).find(|sim| async move {
+    let failure = Exploration::new().seeds(0..3).find(|sim| async move {
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         sim.client("a").hello().await.expect("an answer");
         sim.sleep(ms(u64::from(run % 2))).await;
@@ -297,7 +295,7 @@ fn nondeterminism_is_found() {
 #[test]
 fn different_keys_in_the_second_run_are_found() {
     static RUNS: AtomicU32 = AtomicU32::new(0);
-    let failure = Exploration::new().with_seeds(0..3).find(|sim| async move {
+    let failure = Exploration::new().seeds(0..3).find(|sim| async move {
         let key = RUNS.fetch_add(1, Ordering::Relaxed).to_string();
         let locks = LockClient::new(sim.client("a"));
         let mutex = locks.mutex(key).expect("a valid key");
@@ -314,13 +312,13 @@ fn different_keys_in_the_second_run_are_found() {
 #[test]
 #[should_panic(expected = "nothing would run")]
 fn empty_range_of_seeds_is_refused() {
-    let _ = Exploration::new().with_seeds(5..5);
+    let _ = Exploration::new().seeds(5..5);
 }
 
 #[test]
 fn panic_is_reported_with_its_location_and_advice() {
     let find = |scenario: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
-        let failure = Exploration::new().with_seeds(0..3).find(scenario);
+        let failure = Exploration::new().seeds(0..3).find(scenario);
         failure.expect("it fails").reason
     };
     let reason = find(|sim| Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") }));
@@ -374,7 +372,7 @@ fn panic_in_a_destructor_is_reported_by_check_all() {
 /// A client that takes a plain mutex twice waits for itself, and polls once a second.
 #[test]
 fn report_of_a_hang_is_short_and_names_the_lock() {
-    let exploration = Exploration::new().with_time_limit(secs(1_000));
+    let exploration = Exploration::new().time_limit(secs(1_000));
     let failure = exploration.find(|sim| async move {
         let locks = LockClient::new(sim.client("a"));
         let mutex = locks.mutex("job")?;
@@ -423,7 +421,7 @@ fn check_all_covers_a_small_scope() {
 #[test]
 fn small_scope_with_atomic_calls_may_wait() {
     let runs = Exploration::new()
-        .with_atomic_calls(true)
+        .atomic_calls(true)
         .check_all(|sim| async move {
             let inside = Arc::new(AtomicU32::new(0));
             let clients = ["a", "b"].map(|name| {
@@ -459,7 +457,7 @@ fn nondeterministic_scope_is_refused() {
 #[should_panic(expected = "the scope has more than 10 runs")]
 fn too_large_scope_is_refused() {
     Exploration::new()
-        .with_run_limit(10)
+        .run_limit(10)
         .check_all(|sim| async move {
             for _ in 0..10 {
                 sim.draw(2);
@@ -474,8 +472,8 @@ fn too_large_scope_is_refused() {
 fn shrinking_takes_little_time() {
     let mut times = Vec::new();
     for from in (0..3_000).step_by(100) {
-        let found = exploration().with_seeds(from..from + 100);
-        let (unshrunk, shrunk) = (found.clone().with_shrink_runs(0), found);
+        let found = exploration().seeds(from..from + 100);
+        let (unshrunk, shrunk) = (found.clone().shrink_runs(0), found);
         let time = |exploration: &Exploration| -> (Duration, bool) {
             let start = std::time::Instant::now();
             let failure = exploration.find(|sim| count(sim, false));

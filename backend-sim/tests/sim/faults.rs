@@ -18,7 +18,7 @@ async fn lost_request_is_not_executed() {
     let request = a.request(operation, secs(10)).await;
     a.backend.inject(Fault::LoseRequest);
     let sent = server.elapsed();
-    assert!(unknown(&a.backend.acquire(&request).await));
+    assert!(unknown(&a.send(&request).await));
     assert_eq!(server.elapsed() - sent, secs(1));
     assert_eq!(a.backend.pending_faults(), 0);
     server.assert_idle();
@@ -31,10 +31,10 @@ async fn retry_after_a_lost_reply_reports_the_grant() {
     let operation = a.operation();
     let request = a.request(operation, secs(10)).await;
     a.backend.inject(Fault::LoseReply);
-    assert!(unknown(&a.backend.acquire(&request).await));
+    assert!(unknown(&a.send(&request).await));
     assert_eq!(server.elapsed(), ms(1_002));
     insta::assert_snapshot!(server.left_behind(), @r#"  mutex "job": "a" holds it (exclusive), 9.001s left"#);
-    let again = a.backend.acquire(&request).await.expect("an answer").reply;
+    let again = a.send(&request).await.expect("an answer").reply;
     let AcquireReply::Acquired(acquired) = again else {
         panic!("{again:?}");
     };
@@ -54,7 +54,7 @@ async fn late_request_is_overtaken() {
     let operation = a.operation();
     let request = a.request(operation, secs(10)).await;
     a.backend.inject(Fault::DelayRequest(ms(500)));
-    let (late, end) = join(a.backend.acquire(&request), a.release(operation)).await;
+    let (late, end) = join(a.send(&request), a.release(operation)).await;
     assert!(matches!(end, Ok(ReleaseReply::NotHeld(_))), "{end:?}");
     let reply = late.expect("an answer").reply;
     assert_eq!(reply, AcquireReply::Refused(Refused::Stale));
@@ -69,7 +69,7 @@ async fn request_later_than_the_timeout_is_executed() {
     let operation = a.operation();
     let request = a.request(operation, secs(10)).await;
     a.backend.inject(Fault::DelayRequest(secs(3)));
-    assert!(unknown(&a.backend.acquire(&request).await));
+    assert!(unknown(&a.send(&request).await));
     server.assert_idle();
     server.advance(secs(3)).await;
     assert_ne!(server.left_behind(), "");
@@ -252,7 +252,7 @@ async fn broken_connection_leaves_the_outcome_unknown() {
         a.backend.drop_connection();
         assert_eq!(server.listeners(a.session), 0);
     };
-    let (result, ()) = join(a.backend.acquire(&request), cut).await;
+    let (result, ()) = join(a.send(&request), cut).await;
     assert!(unknown(&result));
     assert_eq!(
         server.elapsed() - sent,
@@ -279,12 +279,12 @@ async fn dropped_call_is_executed_if_it_was_sent() {
     let a = Raw::new(&server, "a");
     let (first, second) = (a.operation(), a.operation());
     let unsent = a.request(first, secs(10)).await;
-    drop(a.backend.acquire(&unsent));
+    drop(a.send(&unsent));
     server.advance(secs(1)).await;
     server.assert_idle();
     let sent = a.request(second, secs(10)).await;
     {
-        let mut call = a.backend.acquire(&sent);
+        let mut call = Box::pin(a.send(&sent));
         assert!((&mut call).now_or_never().is_none());
     }
     server.advance(secs(1)).await;
@@ -299,7 +299,7 @@ async fn messages_of_one_client_keep_their_order() {
     for _ in 0..50 {
         let operation = a.operation();
         let request = a.request(operation, secs(10)).await;
-        let (acquired, ended) = join(a.backend.acquire(&request), a.release(operation)).await;
+        let (acquired, ended) = join(a.send(&request), a.release(operation)).await;
         assert!(matches!(
             acquired.map(|r| r.reply),
             Ok(AcquireReply::Acquired(_))

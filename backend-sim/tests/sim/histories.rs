@@ -86,7 +86,7 @@ async fn read_together(ann: &Raw, bob: &Raw) {
         );
         let request = Acquire::new(key.clone(), spec, Mode::Shared, operation, secs(3), before);
         let request = request.expect("a valid request");
-        raw.backend.acquire(&request).await.expect("an answer");
+        raw.send(&request).await.expect("an answer");
         holds.push((raw, Release::new(key, operation)));
     }
     for (raw, release) in holds {
@@ -212,7 +212,7 @@ async fn as_a_trace_for_perfetto() {
 /// instant.
 #[tokio::test(start_paused = true)]
 async fn grants_at_one_instant_are_shown_in_order() {
-    let server = SimServer::with_options(SimOptions::new(1).with_latency(Latency::ZERO));
+    let server = SimServer::with_options(SimOptions::new(1).latency(Latency::ZERO));
     let rounds = ["a", "b", "c"].map(|name| {
         let locks = LockClient::new(server.client(name));
         async move {
@@ -254,7 +254,7 @@ async fn grants_at_one_instant_are_shown_in_order() {
 /// Three clients with more than 200 events each.
 async fn large() -> History {
     let latency = Latency::between(ms(0), ms(3));
-    let server = SimServer::with_options(SimOptions::new(4).with_latency(latency));
+    let server = SimServer::with_options(SimOptions::new(4).latency(latency));
     let machines = ["worker-1", "worker-2", "worker-3"].map(|name| server.client(name));
     let locks = machines.clone().map(LockClient::new);
     let rounds = |n: usize| {

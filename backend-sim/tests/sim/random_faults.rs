@@ -130,7 +130,7 @@ fn run(seed: u64, data: Data) -> Run {
         .expect("a runtime");
     runtime.block_on(async {
         let latency = Latency::between(ms(0), ms(3));
-        let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
+        let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
         let shared = Shared::default();
         let dice = server.client("chaos").runtime();
         let clients: Vec<_> = ["a", "b", "c"].map(|name| client(&server, name)).into();

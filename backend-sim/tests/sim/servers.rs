@@ -11,7 +11,7 @@ use crate::locks::job;
 use crate::support::{Raw, ms, secs};
 
 fn server() -> SimServer {
-    SimServer::with_options(SimOptions::new(1).with_journal(16))
+    SimServer::with_options(SimOptions::new(1).journal(16))
 }
 
 fn client(server: &SimServer, name: &str) -> (SimBackend, LockClient) {
@@ -54,7 +54,7 @@ async fn restart_can_lose_only_the_last_commands() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "SimOptions::with_journal")]
+#[should_panic(expected = "SimOptions::journal")]
 async fn failover_without_a_journal_is_refused() {
     SimServer::new(1).fail_over(Tail::Commands(1));
 }
@@ -221,7 +221,7 @@ async fn new_hold_after_a_suspend_is_renewed_in_time() {
 
 /// Whether a reply or push to the client overtook another.
 fn overtaken(seed: u64, unordered: bool) -> bool {
-    let options = SimOptions::new(seed).with_latency(Latency::between(ms(0), ms(3)));
+    let options = SimOptions::new(seed).latency(Latency::between(ms(0), ms(3)));
     let report = Simulation::new(options).run(|sim| async move {
         let a = Raw::new(&sim, "a");
         a.backend.set_unordered_pushes(unordered);

@@ -1,12 +1,14 @@
 //! Sends single commands to the backend, without a lock client.
 
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Key, Label, LockBackend, LockSpec, Mode, Operation,
-    OwnerId, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId, Stamp, Wait,
+    OwnerId, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped,
+    Wait,
 };
 use leasehold_sim::{SimBackend, SimServer};
 
@@ -71,10 +73,18 @@ impl Raw {
         .with_label(Label::new(&self.name).expect("a short name"))
     }
 
+    /// Sends one acquire.
+    pub(crate) async fn send(
+        &self,
+        request: &Acquire,
+    ) -> Result<Stamped<AcquireReply>, BackendError> {
+        self.backend.acquire(from_ref(request)).await.remove(0)
+    }
+
     pub(crate) async fn acquire(&self, lease: Duration) -> (Operation, AcquireReply) {
         let operation = self.operation();
         let request = self.request(operation, lease).await;
-        let reply = self.backend.acquire(&request).await.expect("an answer");
+        let reply = self.send(&request).await.expect("an answer");
         (operation, reply.reply)
     }
 
@@ -82,7 +92,7 @@ impl Raw {
         let operation = self.operation();
         let request = self.request(operation, lease).await;
         let request = request.with_wait(Wait::new(true));
-        let reply = self.backend.acquire(&request).await.expect("an answer");
+        let reply = self.send(&request).await.expect("an answer");
         (operation, reply.reply)
     }
 
@@ -93,7 +103,7 @@ impl Raw {
             let request = self.request_at(stamp, operation, lease);
             let request = request.with_wait(Wait::new(true));
             // The result doesn't matter: the test polls and releases the operation later.
-            let _ = self.backend.acquire(&request).await;
+            let _ = self.send(&request).await;
         }
         operation
     }

@@ -39,9 +39,9 @@ fn time_of(clients: u32, rounds: u32) -> Result<f64> {
 
 /// Runs `clients` clients that acquire and release one lock `rounds` times each.
 pub(crate) fn play(clients: u32, rounds: u32) -> Result<()> {
-    let options = SimOptions::new(1).with_log_limit(0).with_recording(false);
+    let options = SimOptions::new(1).log_limit(0).recording(false);
     let report = Simulation::new(options)
-        .with_step_limit(u64::MAX)
+        .step_limit(u64::MAX)
         .run(|sim| contend(sim, clients, rounds));
     match report.ending {
         Ending::Completed(Ok(())) => Ok(()),

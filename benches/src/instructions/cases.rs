@@ -186,7 +186,7 @@ fn acquires(times: u32) -> Result<()> {
     )?;
     let request = request.with_wait(Wait::new(true));
     for _ in 0..times {
-        black_box(protocol.acquire(black_box(&request)));
+        black_box(protocol.acquire(black_box(std::slice::from_ref(&request))));
     }
     Ok(())
 }
@@ -244,7 +244,7 @@ const CLOCK: ClockId = ClockId::new(1);
 fn acquire_replies(times: u32) -> Result<()> {
     let Packed(bytes) = executed().text("A").number(1e15).count(1).number(3e7);
     for _ in 0..times {
-        black_box(reply::acquire(black_box(&bytes), CLOCK)?);
+        black_box(reply::acquires(black_box(&bytes), 1, CLOCK).remove(0)?);
     }
     Ok(())
 }

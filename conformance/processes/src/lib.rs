@@ -48,8 +48,8 @@ impl Library {
         url: &str,
     ) -> Result<Arc<dyn LockBackend>, Box<dyn std::error::Error + Send + Sync>> {
         let options = Options::new()
-            .with_call_timeout(CALL_TIMEOUT)
-            .with_connect_timeout(CALL_TIMEOUT);
+            .call_timeout(CALL_TIMEOUT)
+            .connect_timeout(CALL_TIMEOUT);
         Ok(match self {
             Self::RedisRs => Arc::new(RedisBackend::connect_with(url, options).await?),
             Self::Fred => Arc::new(FredBackend::connect_with(url, options).await?),

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, LockBackend, Notification, Notifications, Poll, PollReply,
     Runtime, ServerTime, SessionId, Stamped, forward_lock_backend,
@@ -135,32 +134,30 @@ impl LockBackend for RecordingBackend {
         })))
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        let sequence = request.operation.sequence;
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         {
             let mut notes = lock(&self.notes);
-            notes.current = sequence;
-            notes.advance(sequence, Phase::Sent);
-        }
-        let reply = self.inner.acquire(request).await?;
-        {
-            let mut notes = lock(&self.notes);
-            match reply.reply {
-                AcquireReply::Acquired(_) => notes.advance(sequence, Phase::Granted),
-                AcquireReply::Queued(_) => {}
-                AcquireReply::Contended(_) | AcquireReply::Refused(_) => return Ok(reply),
+            for request in batch {
+                notes.current = request.operation.sequence;
+                notes.advance(request.operation.sequence, Phase::Sent);
             }
-            notes.tickets.entry(sequence).or_insert(reply.stamp.at);
+        }
+        let replies = self.inner.acquire(batch).await;
+        {
+            let mut notes = lock(&self.notes);
+            for (request, reply) in batch.iter().zip(&replies) {
+                let Ok(reply) = reply else { continue };
+                let sequence = request.operation.sequence;
+                match reply.reply {
+                    AcquireReply::Acquired(_) => notes.advance(sequence, Phase::Granted),
+                    AcquireReply::Queued(_) => {}
+                    AcquireReply::Contended(_) | AcquireReply::Refused(_) => continue,
+                }
+                notes.tickets.entry(sequence).or_insert(reply.stamp.at);
+            }
         }
         self.hold_back().await;
-        Ok(reply)
-    }
-
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        join_all(batch.iter().map(|request| self.acquire(request))).await
+        replies
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

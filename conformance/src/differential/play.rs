@@ -512,8 +512,7 @@ async fn send(
         };
     }
     match &batch[0].command {
-        Command::Acquire(request) if batch.len() == 1 => one!(backend.acquire(request), Acquire),
-        Command::Acquire(_) => all!(Acquire, acquire_all),
+        Command::Acquire(_) => all!(Acquire, acquire),
         Command::Convert(request) => one!(backend.convert(request), Convert),
         Command::Inspect => one!(backend.inspect(&locks[&batch[0].lock].name), Inspect),
         Command::ForceRelease(request) => one!(backend.force_release(request), ForceRelease),

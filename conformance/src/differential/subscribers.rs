@@ -1,6 +1,7 @@
 //! Sessions whose subscription the test controls.
 
 use std::collections::VecDeque;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,9 +144,17 @@ impl Subscriber {
         let holder = self.attempt(1);
         let waiter = self.attempt(2);
         let error = |error| format!("probe: {error}");
-        backend.acquire(&ask(holder)?).await.map_err(error)?;
+        backend
+            .acquire(&[ask(holder)?])
+            .await
+            .remove(0)
+            .map_err(error)?;
         let request = ask(waiter)?.with_wait(Wait::new(true));
-        backend.acquire(&request).await.map_err(error)?;
+        backend
+            .acquire(from_ref(&request))
+            .await
+            .remove(0)
+            .map_err(error)?;
         let release = [Release::new(key.clone(), holder)];
         backend.release(&release).await.remove(0).map_err(error)?;
         Ok(Release::new(key, waiter))

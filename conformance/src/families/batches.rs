@@ -243,7 +243,7 @@ async fn acquire_all(
     session: &Session,
     batch: &[Acquire],
 ) -> Result<Vec<Result<AcquireReply, BackendError>>, Failure> {
-    let answers = session.backend.acquire_all(batch).await;
+    let answers = session.backend.acquire(batch).await;
     want_eq!(
         answers.len(),
         batch.len(),

@@ -175,8 +175,8 @@ impl LockBackend for Untouchable {
         panic!("hello was sent")
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        panic!("{request:?} was sent")
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        panic!("{batch:?} was sent")
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {

@@ -59,7 +59,7 @@ async fn acquire_says_so(world: &World) -> Verdict {
     plant(world, &lock).await?;
     let a = world.session().await?;
     for ask in [a.ask(&lock), a.ask(&lock).wait()] {
-        is_foreign(a.backend.acquire(&ask.build().await?).await)?;
+        is_foreign(a.backend.acquire(&[ask.build().await?]).await.remove(0))?;
     }
     untouched(world, &lock).await
 }
@@ -120,7 +120,12 @@ async fn other_keys_work_beside_it(world: &World) -> Verdict {
     plant(world, &lock).await?;
     let a = world.session().await?;
     let held = a.ask(&other).acquired("rule 14").await?;
-    is_foreign(a.backend.acquire(&a.ask(&lock).build().await?).await)?;
+    is_foreign(
+        a.backend
+            .acquire(&[a.ask(&lock).build().await?])
+            .await
+            .remove(0),
+    )?;
     held.released("S3").await?;
     untouched(world, &lock).await
 }

@@ -1,6 +1,7 @@
 //! Tests the suite with broken backends: each backend breaks one rule, and the named cases must
 //! fail.
 
+use std::slice::from_ref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -332,12 +333,44 @@ impl Broken {
                 if let Some(mut again) = self.noted(request.operation) {
                     again.operation.sequence += 1_000_000;
                     again.deliver_before = self.soon().await;
-                    self.inner.acquire(&again).await?;
+                    self.inner.acquire(from_ref(&again)).await.remove(0)?;
                 }
             }
             _ => {}
         }
         Ok(reply)
+    }
+
+    async fn acquire_one(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        let sent = self.altered(request).await;
+        self.notes(|notes| notes.push(request.clone()));
+        let Stamped { stamp, reply } = match self.inner.acquire(from_ref(&sent)).await.remove(0) {
+            Err(BackendError::ForeignValue { .. }) if self.how == Break::ForeignIsUnavailable => {
+                return Err(BackendError::unavailable("the key is unusable"));
+            }
+            reply => reply?,
+        };
+        let reply = match reply {
+            AcquireReply::Acquired(acquired) => {
+                AcquireReply::Acquired(self.acquired(acquired, request))
+            }
+            AcquireReply::Contended(_) | AcquireReply::Queued(_)
+                if self.how == Break::GrantsHeldKeys =>
+            {
+                AcquireReply::Acquired(Acquired {
+                    token: FencingToken::new(1),
+                    holds: 1,
+                    remaining: request.lease,
+                })
+            }
+            AcquireReply::Queued(mut queued) if self.how == Break::PollAfterTooLong => {
+                queued.poll_after = Duration::from_secs(5);
+                AcquireReply::Queued(queued)
+            }
+            other => other,
+        };
+        let stamp = self.stamp(stamp);
+        Ok(Stamped { stamp, reply })
     }
 
     async fn renew_for(
@@ -489,45 +522,10 @@ impl LockBackend for Broken {
         Ok(notifications)
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        let sent = self.altered(request).await;
-        self.notes(|notes| notes.push(request.clone()));
-        let Stamped { stamp, reply } = match self.inner.acquire(&sent).await {
-            Err(BackendError::ForeignValue { .. }) if self.how == Break::ForeignIsUnavailable => {
-                return Err(BackendError::unavailable("the key is unusable"));
-            }
-            reply => reply?,
-        };
-        let reply = match reply {
-            AcquireReply::Acquired(acquired) => {
-                AcquireReply::Acquired(self.acquired(acquired, request))
-            }
-            AcquireReply::Contended(_) | AcquireReply::Queued(_)
-                if self.how == Break::GrantsHeldKeys =>
-            {
-                AcquireReply::Acquired(Acquired {
-                    token: FencingToken::new(1),
-                    holds: 1,
-                    remaining: request.lease,
-                })
-            }
-            AcquireReply::Queued(mut queued) if self.how == Break::PollAfterTooLong => {
-                queued.poll_after = Duration::from_secs(5);
-                AcquireReply::Queued(queued)
-            }
-            other => other,
-        };
-        let stamp = self.stamp(stamp);
-        Ok(Stamped { stamp, reply })
-    }
-
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         let mut replies = Vec::new();
         for request in batch {
-            replies.push(self.acquire(request).await);
+            replies.push(self.acquire_one(request).await);
         }
         change_replies(self.how, replies)
     }

@@ -114,10 +114,15 @@ impl LockBackend for Small {
         self.base.hello().await
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        let stamp = self.hello().await?;
-        let reply = self.with(&request.key, |lock| acquire(lock, request, stamp.at));
-        Ok(Stamped { stamp, reply })
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        let mut replies = Vec::new();
+        for request in batch {
+            replies.push(self.hello().await.map(|stamp| {
+                let reply = self.with(&request.key, |lock| acquire(lock, request, stamp.at));
+                Stamped { stamp, reply }
+            }));
+        }
+        replies
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {

@@ -57,13 +57,11 @@ impl Harness for Reference {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default()
-            .with_plant_foreign(true)
-            .with_virtual_time(true)
+        Abilities::default().plant_foreign(true).virtual_time(true)
     }
 
     fn timing(&self) -> Timing {
-        Timing::simulated().with_watchdog(Duration::from_secs(20))
+        Timing::simulated().watchdog(Duration::from_secs(20))
     }
 
     fn block_on(&self, case: BoxFuture<'static, ()>) {
@@ -225,6 +223,10 @@ macro_rules! ask {
 }
 
 impl Client {
+    fn acquire_one(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        ask!(self, &request.key, Acquire(request.clone()))
+    }
+
     fn poll_one(&self, request: &Poll) -> Result<Stamped<PollReply>, BackendError> {
         ask!(self, &request.key, Poll(request.clone()))
     }
@@ -261,8 +263,11 @@ impl LockBackend for Client {
         Ok(Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
     }
 
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        ask!(self, &request.key, Acquire(request.clone()))
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        batch
+            .iter()
+            .map(|request| self.acquire_one(request))
+            .collect()
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

@@ -354,7 +354,7 @@ mod tests {
             BackendError::unavailable("connecting to 10.0.0.7:6379 failed")
                 .with_source(library_error())
                 .on(&key()),
-            BackendError::rejected("the server answered with NOAUTH")
+            BackendError::rejected("the server answered NOAUTH")
                 .with_source(library_error())
                 .with_context("connecting to 10.0.0.7:6379")
                 .on(&key()),

@@ -30,8 +30,8 @@ impl LockBackend for Untouchable {
     async fn hello(&self) -> Result<Stamp, BackendError> {
         panic!("hello was called")
     }
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        panic!("acquire was called: {request:?}")
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        panic!("acquire was called: {batch:?}")
     }
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         panic!("renew was called: {batch:?}")

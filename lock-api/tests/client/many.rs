@@ -331,7 +331,7 @@ async fn renew_renews_all_and_returns_the_shortest_validity() {
 async fn opposite_order_does_not_deadlock() {
     for seed in 0..60 {
         let latency = Latency::between(Duration::ZERO, ms(3));
-        let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
+        let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
         let inside = Arc::new(AtomicU32::new(0));
         let tasks: Vec<_> = (0..6)
             .map(|n| {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_api::bounds::MAX_BATCH;
-use leasehold_api::{Error, Key, LockBackend as _, LockClient, Moment, MutexGuard};
+use leasehold_api::{Error, LockBackend as _, LockClient, Moment, MutexGuard};
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 use tokio::task::JoinHandle;
 
@@ -172,7 +172,7 @@ async fn error_of_one_waiter_affects_no_other() {
     let waiting: Vec<_> = (0..3).map(|n| wait(&b, n)).collect();
     server.advance(ms(100)).await;
     clear(&sent);
-    server.plant_foreign(&Key::new("k1").expect("valid"), "list");
+    server.plant_foreign("k1", "list");
     next_poll(&server, &sent).await;
     assert_eq!(calls(&sent)[0].1, 3, "one call for all");
     server.advance(ms(5)).await;

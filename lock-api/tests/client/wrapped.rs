@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Key, LockBackend, Moment,
     Notifications, Poll, PollReply, Release, ReleaseReply, Runtime, SessionId, Stamped,
@@ -29,7 +28,7 @@ pub(crate) struct Wrapped {
     pub(crate) refusals: Arc<AtomicUsize>,
     /// All acquire requests.
     pub(crate) acquires: Arc<Mutex<Vec<Acquire>>>,
-    /// The size of each batch of acquires.
+    /// The size of each batch of acquires, including single ones.
     pub(crate) batches: Arc<Mutex<Vec<usize>>>,
     /// The size of each batch of releases, including single ones.
     pub(crate) releases: Arc<Mutex<Vec<usize>>>,
@@ -80,30 +79,29 @@ impl LockBackend for Wrapped {
         }
         self.inner.listen(session).await
     }
-    async fn acquire(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        let mut request = request.clone();
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        assert!(
+            batch.len() == 1 || self.capabilities.batches,
+            "a batch without the capability"
+        );
+        self.batches.lock().expect("no panic").push(batch.len());
+        let mut batch = batch.to_vec();
         if !self.capabilities.queue {
-            request.wait = None;
+            batch.iter_mut().for_each(|request| request.wait = None);
         }
         self.acquires
             .lock()
             .expect("no panic")
-            .push(request.clone());
-        let mut reply = self.inner.acquire(&request).await;
-        if let (Ok(reply), Some(poll_after)) = (&mut reply, self.poll_after)
-            && let AcquireReply::Queued(waiter) = &mut reply.reply
-        {
-            waiter.poll_after = poll_after;
+            .extend(batch.iter().cloned());
+        let mut replies = self.inner.acquire(&batch).await;
+        if let Some(poll_after) = self.poll_after {
+            for reply in replies.iter_mut().flatten() {
+                if let AcquireReply::Queued(waiter) = &mut reply.reply {
+                    waiter.poll_after = poll_after;
+                }
+            }
         }
-        reply
-    }
-    async fn acquire_all(
-        &self,
-        batch: &[Acquire],
-    ) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        assert!(self.capabilities.batches, "a batch without the capability");
-        self.batches.lock().expect("no panic").push(batch.len());
-        join_all(batch.iter().map(|request| self.acquire(request))).await
+        replies
     }
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         assert!(self.capabilities.queue, "polled without a queue");

@@ -133,14 +133,9 @@ impl Protocol {
         self.names.channel(session)
     }
 
-    /// Encodes an acquire. Decode the answer with [`reply::acquire`](super::reply::acquire).
-    pub fn acquire(&self, request: &Acquire) -> Call {
-        self.acquires(std::slice::from_ref(request))
-    }
-
     /// Encodes a batch of acquires. Decode the answer with
     /// [`reply::acquires`](super::reply::acquires).
-    pub fn acquires(&self, batch: &[Acquire]) -> Call {
+    pub fn acquire(&self, batch: &[Acquire]) -> Call {
         let elements = batch.iter().map(|request| (&request.key, request));
         self.call(&self.scripts.acquire, ACQUIRE, elements, acquire)
     }

@@ -35,12 +35,7 @@ pub(super) const UNKNOWN: u8 = b'U';
 /// In a watermark: its operation is live, or gone for an unknown reason.
 pub(super) const NO_REASON: u8 = b' ';
 
-/// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire).
-pub fn acquire(bytes: &[u8], clock: ClockId) -> Answer<AcquireReply> {
-    only(bytes, clock, acquire_reply)
-}
-
-/// Decodes the answer to [`Protocol::acquires`](super::Protocol::acquires). Always returns `count`
+/// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire). Always returns `count`
 /// elements.
 pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<AcquireReply>> {
     elements(bytes, count, clock, acquire_reply)
@@ -488,7 +483,7 @@ mod tests {
             count in 0_usize..5,
         ) {
             let bytes = [start, &bytes].concat();
-            let _ = (acquire(&bytes, CLOCK), convert(&bytes, CLOCK), inspect(&bytes, CLOCK));
+            let _ = (convert(&bytes, CLOCK), inspect(&bytes, CLOCK));
             let _ = (force_release(&bytes, CLOCK), decode_notification(&bytes, CLOCK));
             prop_assert_eq!(polls(&bytes, count, CLOCK).len(), count);
             prop_assert_eq!(renewals(&bytes, count, CLOCK).len(), count);

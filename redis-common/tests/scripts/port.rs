@@ -435,7 +435,7 @@ impl World<'_> {
         use std::slice::from_ref;
         let protocol = self.protocol;
         let call = match command {
-            Command::Acquire(request) => protocol.acquire(request),
+            Command::Acquire(request) => protocol.acquire(from_ref(request)),
             Command::Poll(request) => protocol.poll(from_ref(request)),
             Command::Renew(request) => protocol.renew(from_ref(request)),
             Command::Release(request) => protocol.release(from_ref(request)),
@@ -454,7 +454,10 @@ impl World<'_> {
         };
         let first = |answers: Vec<_>| answers.into_iter().next().expect("one element");
         match command {
-            Command::Acquire(_) => unstamp(reply::acquire(&bytes, CLOCK), Reply::Acquire),
+            Command::Acquire(_) => {
+                let mut all = reply::acquires(&bytes, 1, CLOCK);
+                unstamp(all.remove(0), Reply::Acquire)
+            }
             Command::Poll(_) => {
                 let mut all = reply::polls(&bytes, 1, CLOCK);
                 unstamp(all.remove(0), Reply::Poll)

@@ -1,6 +1,7 @@
 //! Behavior that the state machine doesn't model: foreign values, full memory, read-only servers,
 //! batches, and the stored form of a key.
 
+use std::slice::from_ref;
 use std::time::Duration;
 
 use leasehold_api::{
@@ -57,9 +58,13 @@ impl Fixture {
 
     /// Returns the reply, or the text of the error.
     fn try_acquire(&mut self, request: &Acquire) -> Result<AcquireReply, String> {
-        match self.connection.run(&self.protocol.acquire(request)) {
+        match self
+            .connection
+            .run(&self.protocol.acquire(from_ref(request)))
+        {
             Value::Error(error) => Err(error),
-            answer => reply::acquire(answer.bytes(), CLOCK)
+            answer => reply::acquires(answer.bytes(), 1, CLOCK)
+                .remove(0)
                 .map(|stamped| stamped.reply)
                 .map_err(|error| error.to_string()),
         }

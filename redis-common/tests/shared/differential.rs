@@ -12,7 +12,7 @@ pub(crate) fn run(url: fn(&RedisServer) -> String) {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     // Other tests may keep the machine busy.
-    let options = Options::new().with_call_timeout(bounds::MAX_CALL_TIMEOUT);
+    let options = Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT);
     let backend = runtime
         .block_on(client::connect_with(&url(&server), options))
         .expect("the server can be reached");

@@ -3,6 +3,7 @@
 //! The proxy drops the replies to commands that the server has executed. The error must not say
 //! "not executed", and the repeated command must find the effect of the first one.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ impl Setup {
         for constructor in CONSTRUCTORS {
             let proxy = Arc::new(FaultProxy::start(server.address()).await);
             let prefix = format!("{}:", constructor.name);
-            let options = Options::new().with_key_prefix(prefix);
+            let options = Options::new().key_prefix(prefix);
             setups.push(Self {
                 constructor,
                 tested: constructor.open_with(&proxy.url(), options.clone()).await,
@@ -103,7 +104,7 @@ impl Setup {
 
     async fn reconnect(&self) -> Backend {
         let prefix = format!("{}:", self.constructor.name);
-        let options = Options::new().with_key_prefix(prefix);
+        let options = Options::new().key_prefix(prefix);
         self.constructor.open_with(&self.proxy.url(), options).await
     }
 
@@ -113,7 +114,12 @@ impl Setup {
 
     /// Acquires without a fault.
     async fn acquire(&self, request: &Acquire) -> Acquired {
-        let answer = self.direct.acquire(request).await.expect("an answer");
+        let answer = self
+            .direct
+            .acquire(from_ref(request))
+            .await
+            .remove(0)
+            .expect("an answer");
         acquired(&answer.reply)
     }
 
@@ -131,7 +137,14 @@ impl Setup {
 async fn load_scripts(backend: &Backend) {
     let (key, operation) = (key("warm"), operation(session(9), 1));
     let acquire = mutex(&key, operation, soon(backend).await);
-    let held = acquired(&backend.acquire(&acquire).await.expect("an answer").reply);
+    let held = acquired(
+        &backend
+            .acquire(from_ref(&acquire))
+            .await
+            .remove(0)
+            .expect("an answer")
+            .reply,
+    );
     let poll = Poll::new(key.clone(), operation, false);
     first(backend.poll(&[poll]).await).expect("an answer");
     let renew = Renew::new(key.clone(), operation, LEASE).expect("a good lease");
@@ -174,7 +187,7 @@ async fn repeated_acquire_holds_once() {
             let operation = operation(session(1), sequence);
             let request = mutex(&key, operation, soon(&setup.direct).await);
             let reply = setup
-                .lose_reply(async |backend| backend.acquire(&request).await)
+                .lose_reply(async |backend| backend.acquire(from_ref(&request)).await.remove(0))
                 .await;
             let held = acquired(&reply);
             assert_eq!(held.holds, 1);
@@ -200,7 +213,7 @@ async fn repeated_nested_hold_counts_once() {
 
             let request = mutex(&key, inner, before);
             let reply = setup
-                .lose_reply(async |backend| backend.acquire(&request).await)
+                .lose_reply(async |backend| backend.acquire(from_ref(&request)).await.remove(0))
                 .await;
             assert_eq!(acquired(&reply).holds, 2);
 
@@ -252,7 +265,7 @@ async fn repeated_acquire_queues_once() {
             let request = mutex(&key, waiter, soon(&setup.direct).await);
             let request = request.with_wait(Wait::new(false));
             let reply = setup
-                .lose_reply(async |backend| backend.acquire(&request).await)
+                .lose_reply(async |backend| backend.acquire(from_ref(&request)).await.remove(0))
                 .await;
             assert!(matches!(reply, AcquireReply::Queued(waiter) if waiter.ahead == 0));
             assert_eq!(setup.inspect(&key).await.waiter_count, 1);

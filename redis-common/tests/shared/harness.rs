@@ -77,12 +77,12 @@ impl Harness for Redis {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default().with_plant_foreign(true)
+        Abilities::default().plant_foreign(true)
     }
 
     fn timing(&self) -> Timing {
         // A busy machine may stall a process for more than 100 ms.
-        Timing::real().with_unit(Duration::from_millis(300))
+        Timing::real().unit(Duration::from_millis(300))
     }
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
@@ -92,10 +92,10 @@ impl Harness for Redis {
             backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
             protocol: Protocol::new(&prefix, ScriptSettings::default())?,
             options: Options::new()
-                .with_key_prefix(prefix)
-                .with_resp(resp())
+                .key_prefix(prefix)
+                .resp(resp())
                 // A busy machine may need longer than the default.
-                .with_connect_timeout(Duration::from_secs(5)),
+                .connect_timeout(Duration::from_secs(5)),
         }))
     }
 }

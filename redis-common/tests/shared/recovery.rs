@@ -198,12 +198,16 @@ async fn failover_moves_to_the_new_primary() {
         let name = key(constructor.name);
         let before = soon(&backend).await;
         let ours = |sequence| mutex(&name, operation(session(number), sequence), before);
-        let first = backend.acquire(&ours(1)).await.expect("an answer");
+        let first = backend
+            .acquire(&[ours(1)])
+            .await
+            .remove(0)
+            .expect("an answer");
         admin(&old.url(), &["REPLICAOF", "127.0.0.1", "1"]).await;
         proxy.lead_to(new.address());
         let began = Instant::now();
         let moved = loop {
-            match backend.acquire(&ours(2)).await {
+            match backend.acquire(&[ours(2)]).await.remove(0) {
                 Ok(answer) => break answer,
                 Err(error) => assert!(error.is_transient(), "{}: {error}", constructor.name),
             }

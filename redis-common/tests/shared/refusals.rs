@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::slice::from_ref;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ const BUSY: &str = "for _ = 1, 5e7 do end";
 async fn try_acquire(backend: &Backend, key: &Key, sequence: u64) -> Result<(), BackendError> {
     let before = soon(backend).await;
     let request = mutex(key, operation(session(1), sequence), before);
-    match backend.acquire(&request).await?.reply {
+    match backend.acquire(from_ref(&request)).await.remove(0)?.reply {
         AcquireReply::Acquired(_) => Ok(()),
         other => panic!("{other:?}"),
     }
@@ -140,7 +141,7 @@ async fn busy_server_is_unavailable() {
         let busy = tokio::spawn(async move { admin(&busy, &["EVAL", BUSY, "0"]).await });
         let error = loop {
             // Until the server is busy, the same request is acquired again.
-            match backend.acquire(&request).await {
+            match backend.acquire(from_ref(&request)).await.remove(0) {
                 Ok(_) => assert!(!busy.is_finished(), "it was never busy"),
                 Err(error) => break error,
             }
@@ -148,7 +149,11 @@ async fn busy_server_is_unavailable() {
         assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
         assert!(error.to_string().contains("BUSY"), "{error}");
         busy.await.expect("it ends");
-        backend.acquire(&request).await.expect("an answer");
+        backend
+            .acquire(from_ref(&request))
+            .await
+            .remove(0)
+            .expect("an answer");
         release(&backend, &key("busy"), sequence).await;
     }
 }
@@ -192,8 +197,9 @@ async fn secrets_are_in_no_error() {
         let operation = operation(SessionId::from_bytes(*SESSION), 1);
         let request = mutex(&key("repeated"), operation, soon(&backend).await);
         let error = backend
-            .acquire(&request)
+            .acquire(from_ref(&request))
             .await
+            .remove(0)
             .expect_err("unknown command");
         let mut text = format!("{error} {error:?}");
         let mut below = std::error::Error::source(&error);
@@ -220,7 +226,7 @@ async fn call_dropped_during_an_outage_is_not_sent_later() {
         server.kill();
         for sequence in 1..=50 {
             let request = mutex(&key, operation(session(1), sequence), before);
-            let mut call = pin!(backend.acquire(&request));
+            let mut call = pin!(backend.acquire(from_ref(&request)));
             poll_fn(|context| {
                 let _ = call.as_mut().poll(context);
                 Poll::Ready(())
@@ -246,7 +252,7 @@ async fn release_cleans_up_after_dropped_calls() {
             let operation = operation(session(1), sequence);
             let request = mutex(&key, operation, soon(&backend).await);
             let limit = Duration::from_micros(sequence % 50 * 10);
-            let _ = tokio::time::timeout(limit, backend.acquire(&request)).await;
+            let _ = tokio::time::timeout(limit, backend.acquire(from_ref(&request))).await;
             let release = Release::new(key.clone(), operation);
             backend
                 .release(&[release])

@@ -51,7 +51,7 @@ impl Constructor {
     /// Connects to a URL, over RESP2.
     pub(crate) const URL_RESP2: Self = Self {
         name: "URL with RESP2",
-        make: |url, options| Box::pin(connected(url, options.with_resp(RespVersion::Resp2))),
+        make: |url, options| Box::pin(connected(url, options.resp(RespVersion::Resp2))),
         ..Self::URL
     };
 

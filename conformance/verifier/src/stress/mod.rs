@@ -137,20 +137,20 @@ impl Stress {
     ) -> (RunReport<()>, Option<Monitor>) {
         let stress = self.clone();
         let options = if self.out_of_model || self.broken.is_some() {
-            options.with_journal(JOURNAL)
+            options.journal(JOURNAL)
         } else {
             options
         };
-        let notes = options.log_limit() > 0;
+        let notes = options.is_logged();
         let mut monitor = None;
         let slot = &mut monitor;
         let mut simulation = Simulation::new(options)
-            .with_scheduling(scheduling)
-            .with_time_limit(Duration::from_secs(4_000))
-            .with_step_limit(steps);
+            .scheduling(scheduling)
+            .time_limit(Duration::from_secs(4_000))
+            .step_limit(steps);
         let broken = Arc::default();
         if self.until_broken {
-            simulation = simulation.with_stop(Arc::clone(&broken));
+            simulation = simulation.stop_flag(Arc::clone(&broken));
         }
         let report = simulation.run(|sim| {
             let monitor = slot.insert(stress.monitor(&sim, notes)).clone();

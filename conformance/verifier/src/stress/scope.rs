@@ -27,8 +27,8 @@ impl SmallScope {
     pub fn run(self, options: SimOptions, scheduling: Scheduling) -> StressRun {
         let mut monitor = None;
         let slot = &mut monitor;
-        let report = Simulation::new(options.with_atomic_calls(true))
-            .with_scheduling(scheduling)
+        let report = Simulation::new(options.atomic_calls(true))
+            .scheduling(scheduling)
             .run(|sim| {
                 *slot = Some(Monitor::new(&sim, Model::Within, false, false));
                 try_only(sim, self.clients, self.calls)
@@ -38,7 +38,7 @@ impl SmallScope {
 
     /// Runs every order once, depth first, until `each` breaks. Returns the number of runs.
     pub fn run_all(self, mut each: impl FnMut(StressRun) -> ControlFlow<()>) -> u64 {
-        let options = SimOptions::new(0).with_log_limit(0);
+        let options = SimOptions::new(0).log_limit(0);
         let mut tape = Tape::new(0);
         let mut runs = 0;
         loop {

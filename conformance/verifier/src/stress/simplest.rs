@@ -13,7 +13,7 @@ impl Stress {
     /// of `tape` breaks no promise.
     pub fn simplest(&self, tape: Tape, max_runs: u32) -> Option<Shrunk> {
         let stress = self.clone().until_broken();
-        let options = SimOptions::new(tape.seed).with_log_limit(0);
+        let options = SimOptions::new(tape.seed).log_limit(0);
         let found = stress.run(options, Scheduling::Guided(tape));
         let (promise, end) = (found.violations.first()?.promise, failed_end(&found));
         let mut allowed = StepsAllowed::of(&found.report, STEP_LIMIT);

@@ -1,5 +1,6 @@
 //! A small scenario without a lock client: each client tries one lock.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +14,7 @@ use leasehold_sim::{SimBackend, SimServer};
 /// A scenario for [`Simulation::run_all`](leasehold_sim::Simulation::run_all): each client tries one
 /// lock and releases it, in turn, until it has made `calls` calls. It never waits.
 ///
-/// With [atomic calls](leasehold_sim::SimOptions::with_atomic_calls), the scenario has
+/// With [atomic calls](leasehold_sim::SimOptions::atomic_calls), the scenario has
 /// (clients × calls)! / (calls!)^clients orders at [`Site::Order`](leasehold_sim::Site::Order).
 ///
 /// # Panics
@@ -66,7 +67,11 @@ async fn try_and_release(
             operation.sequence += 1;
             request.operation = operation;
             request.deliver_before = sim.server_time().saturating_add(DELIVERY_WINDOW);
-            let reply = backend.acquire(&request).await.expect("the server answers");
+            let reply = backend
+                .acquire(from_ref(&request))
+                .await
+                .remove(0)
+                .expect("the server answers");
             held = matches!(reply.reply, AcquireReply::Acquired(_));
             if held {
                 let others = holders.fetch_add(1, Ordering::Relaxed);

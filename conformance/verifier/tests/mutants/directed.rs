@@ -278,7 +278,7 @@ async fn duplicate_push_changes_nothing() {
     // In some seeds, the second copy arrives after the client has taken the grant.
     for seed in 0..20 {
         let latency = Latency::between(ms(1), ms(20));
-        let server = SimServer::with_options(SimOptions::new(seed).with_latency(latency));
+        let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
         let (_, a) = client(&server, "a");
         let (process, b) = client(&server, "b");
         let guard = hold(&a).await;

@@ -14,7 +14,7 @@ use leasehold_verifier::try_only;
 
 fn options(seed: u64) -> SimOptions {
     let latency = Latency::between(Duration::ZERO, Duration::from_millis(3));
-    SimOptions::new(seed).with_latency(latency)
+    SimOptions::new(seed).latency(latency)
 }
 
 fn completed<T>(report: &RunReport<T>) -> bool {
@@ -130,7 +130,7 @@ fn every_order_of_three_clients_and_four_calls_is_run_once() {
 }
 
 fn run_all(clients: usize, calls: usize) -> u64 {
-    let options = SimOptions::new(1).with_atomic_calls(true).with_log_limit(0);
+    let options = SimOptions::new(1).atomic_calls(true).log_limit(0);
     let mut traces = Vec::new();
     let runs = Simulation::new(options).run_all(
         &[Site::Order],

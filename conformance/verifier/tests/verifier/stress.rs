@@ -8,7 +8,7 @@ use leasehold_sim::{Ending, SHRINK_RUNS, Scheduling, SimOptions, Tape};
 use leasehold_verifier::{Assumption, Stress, StressRun};
 
 fn run(stress: &Stress, seed: u64) -> StressRun {
-    stress.run(SimOptions::new(seed).with_log_limit(0), Scheduling::Random)
+    stress.run(SimOptions::new(seed).log_limit(0), Scheduling::Random)
 }
 
 /// Returns the first seed below `seeds` whose run breaks one of these promises.
@@ -75,7 +75,7 @@ fn seed_and_tape_repeat_a_run() {
         let (first, again) = (run(&stress, seed), run(&stress, seed));
         assert_eq!(first.report.trace, again.report.trace);
         assert_eq!(first.coverage, again.coverage);
-        let options = SimOptions::new(0).with_log_limit(0);
+        let options = SimOptions::new(0).log_limit(0);
         let replayed = stress.run(options, Scheduling::Replay(first.report.tape.clone()));
         assert_eq!(replayed.report.tape, first.report.tape);
         assert_eq!(replayed.report.trace, first.report.trace);
@@ -105,7 +105,7 @@ fn simplified_run_breaks_the_same_promise() {
     assert_eq!(simplest(SHRINK_RUNS).expect("it fails"), shrunk);
     let set = shrunk.tape.draws.iter().filter(|draw| draw.value != 0);
     assert!(set.count() <= 8, "{}", shrunk.tape);
-    let options = SimOptions::new(0).with_log_limit(0);
+    let options = SimOptions::new(0).log_limit(0);
     let again = stress.run(options, Scheduling::Replay(shrunk.tape.clone()));
     assert_eq!(again.violations[0].promise, found.violations[0].promise);
     let steps = run(&stress.clone().until_broken(), seed).report.steps;

@@ -142,7 +142,10 @@ impl<'a> Attempt<'a> {
         self.may_be_offer = self.may_be_offer || (wait && self.live);
         let was_live = std::mem::replace(&mut self.live, true);
         let result = match core.batcher.begin_unbatched() {
-            Some(_call) => core.exchange(limit, core.backend.acquire(&request)).await,
+            Some(_call) => {
+                let call = core.backend.acquire(std::slice::from_ref(&request));
+                core.exchange_one(limit, call).await
+            }
             None => send_batched(core, limit, request).await,
         };
         match &result {

@@ -339,7 +339,8 @@ impl<'a> TransferHold<'a> {
             },
         };
         self.may_exist = true;
-        core.exchange(limit, core.backend.acquire(&request)).await
+        let call = core.backend.acquire(std::slice::from_ref(&request));
+        core.exchange_one(limit, call).await
     }
 }
 

@@ -187,17 +187,19 @@ impl LockBackend for Server {
         Ok(STAMP)
     }
 
-    async fn acquire(&self, _: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        if !self.queues.load(Ordering::Acquire) {
-            return Ok(stamped(AcquireReply::Acquired(Acquired {
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        let reply = if self.queues.load(Ordering::Acquire) {
+            self.state.lock().queued = true;
+            self.changed.notify();
+            AcquireReply::Queued(queued())
+        } else {
+            AcquireReply::Acquired(Acquired {
                 token: FencingToken::new(7),
                 holds: 1,
                 remaining: LEASE,
-            })));
-        }
-        self.state.lock().queued = true;
-        self.changed.notify();
-        Ok(stamped(AcquireReply::Queued(queued())))
+            })
+        };
+        batch.iter().map(|_| Ok(stamped(reply.clone()))).collect()
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

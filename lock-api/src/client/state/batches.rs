@@ -46,7 +46,7 @@ impl Batchable for Acquire {
     }
 
     fn send<'a>(backend: &'a dyn LockBackend, batch: &'a [Self]) -> Replies<'a, Self> {
-        backend.acquire_all(batch)
+        backend.acquire(batch)
     }
 }
 

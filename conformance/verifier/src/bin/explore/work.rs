@@ -53,9 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
 
 /// Options without a log and a tape, which make a run faster.
 fn quick_options(seed: u64) -> SimOptions {
-    SimOptions::new(seed)
-        .with_log_limit(0)
-        .with_recording(false)
+    SimOptions::new(seed).log_limit(0).recording(false)
 }
 
 struct Work<'a> {
@@ -98,7 +96,7 @@ impl Work<'_> {
         seed: u64,
         scheduling: Scheduling,
     ) -> Result<(), String> {
-        let recorded = SimOptions::new(seed).with_log_limit(0);
+        let recorded = SimOptions::new(seed).log_limit(0);
         let tape = stress.run(recorded, scheduling).report.tape;
         let shrink = || stress.simplest(tape, SHRINK_RUNS);
         let (shrunk, took) = self.progress.exclude(shrink);
