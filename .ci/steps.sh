@@ -35,7 +35,7 @@ tests() {
         cut -d '"' -f 12 | sort -u | grep -vxE "$own_step"); do
         targets+=(--test "$name")
     done
-    RUST_TEST_THREADS=8 with_lints cargo test --workspace --lib --bins --examples "${targets[@]}"
+    RUST_TEST_THREADS=8 with_lints cargo test --workspace --no-fail-fast --lib --bins --examples "${targets[@]}"
 }
 
 # Runs each example on the simulator; the examples contain assertions. tests/tour.rs runs the tour
