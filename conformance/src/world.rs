@@ -371,11 +371,8 @@ impl Attempt {
         session: Session,
         request: Acquire,
     ) -> Result<(Self, AcquireReply), Failure> {
-        let Stamped { stamp, reply } = session
-            .backend
-            .acquire(from_ref(&request))
-            .await
-            .remove(0)?;
+        let answers = session.backend.acquire(from_ref(&request)).await;
+        let Stamped { stamp, reply } = one(answers)?;
         let attempt = Self {
             session,
             request,
@@ -413,12 +410,8 @@ impl Attempt {
 
     /// Delivers the same acquire again.
     pub(crate) async fn again(&self) -> Result<Stamped<AcquireReply>, Failure> {
-        Ok(self
-            .session
-            .backend
-            .acquire(from_ref(&self.request))
-            .await
-            .remove(0)?)
+        let request = from_ref(&self.request);
+        one(self.session.backend.acquire(request).await)
     }
 
     pub(crate) fn poll_request(&self, listening: bool) -> Poll {

@@ -4,6 +4,7 @@
 mod client;
 mod constructors;
 mod pool;
+mod sources;
 
 #[path = "../../../redis-common/tests/shared/mod.rs"]
 mod shared;

@@ -5,6 +5,7 @@ mod client;
 mod constructors;
 #[cfg(leasehold_mutants)]
 mod lua_mutants;
+mod sources;
 
 #[cfg(leasehold_mutants)]
 #[allow(dead_code, reason = "the whole suite runs in another binary")]

@@ -100,6 +100,7 @@ async fn call_dropped_before_the_send_is_not_sent() {
     let server = server();
     let (a, acquires, _, _) = recorded(&server);
     release_all(&lock_all(&a, 1).await).await;
+    drop(taken(&acquires));
     let mutex = |name| a.mutex(name).expect("valid");
     let (second, third) = (mutex("second"), mutex("third"));
     let mut before = Box::pin(lock_all(&a, 2));
@@ -123,6 +124,7 @@ async fn call_dropped_after_the_send_leaves_nothing() {
     let (a, acquires, _, _) = recorded(&server);
     let (b, _) = client(&server, "b");
     release_all(&lock_all(&a, 1).await).await;
+    drop(taken(&acquires));
     let mutex = |name| a.mutex(name).expect("valid");
     let (second, third) = (mutex("second"), mutex("third"));
     let mut before = Box::pin(lock_all(&a, 2));
