@@ -12,7 +12,8 @@ use leasehold_sim::{ClientEvent, Event};
 
 use crate::checker::{Checker, Model, Step, operation_of};
 
-const LEASE: Duration = Duration::from_secs(2);
+/// Longer than a waiter lease, so that offers end with their waiters.
+const LEASE: Duration = Duration::from_secs(6);
 const START: u64 = 1_000_000_000;
 
 fn ms(n: u64) -> Duration {
