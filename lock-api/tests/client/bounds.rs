@@ -142,7 +142,10 @@ async fn errors_name_the_limits_that_were_checked() {
     for (min, limits, check) in checks {
         assert_eq!(check(min), Ok(()));
         let text = check(min - nano).expect_err("too short").to_string();
-        assert!(text.ends_with(&format!("outside the limits ({limits})")), "{text}");
+        assert!(
+            text.ends_with(&format!("outside the limits ({limits})")),
+            "{text}"
+        );
     }
     let waiting = mutex.clone().waiter_lease(MIN_WAITER_LEASE - nano);
     let text = invalid(waiting.lock().await).to_string();

@@ -178,10 +178,9 @@ async fn nested_fixed_lease_shares_the_end_of_its_holder() {
     server.advance(secs(30)).await;
     assert!(outer.is_valid() && inner.is_valid());
     network.isolate();
-    let (one, other) = tokio::join!(
-        async { (outer.lost().await, server.elapsed()) },
-        async { (inner.lost().await, server.elapsed()) }
-    );
+    let (one, other) = tokio::join!(async { (outer.lost().await, server.elapsed()) }, async {
+        (inner.lost().await, server.elapsed())
+    });
     assert_eq!(one, other);
     assert_eq!(one.0, Loss::Deadline);
 }

@@ -156,7 +156,8 @@ async fn wait_that_ends_during_an_outage_is_an_error_if_a_call_had_its_time() {
     let server = server();
     let (a, network) = client(&server, "a");
     let mutex = a.mutex("k").expect("valid");
-    let unavailable = |outcome: &Result<_, Error>| matches!(outcome, Err(Error::Unavailable { .. }));
+    let unavailable =
+        |outcome: &Result<_, Error>| matches!(outcome, Err(Error::Unavailable { .. }));
     for answered_before in [false, true] {
         // The server refuses connections, so each call fails at once.
         server.stop();

@@ -193,7 +193,9 @@ async fn retried_acquire_is_reported_until_it_recovers() {
     let reports = || -> Vec<String> {
         let lines = lines().into_iter().map(|line| line.trim_start().to_owned());
         lines
-            .filter(|line| line.contains(" acquire failed ") || line.contains(" acquire recovered "))
+            .filter(|line| {
+                line.contains(" acquire failed ") || line.contains(" acquire recovered ")
+            })
             .collect()
     };
     // Once the server refuses connections, and once it is silent.
@@ -214,7 +216,10 @@ async fn retried_acquire_is_reported_until_it_recovers() {
         for (number, line) in (1..).zip(&failures) {
             let level = if number == 1 { "INFO" } else { "DEBUG" };
             let start = format!(r#"{level} acquire failed key="k" attempt={number} retry_in_ms="#);
-            assert!(line.starts_with(&start) && line.contains(" error="), "{line}");
+            assert!(
+                line.starts_with(&start) && line.contains(" error="),
+                "{line}"
+            );
         }
         if silent {
             network.rejoin();
@@ -225,12 +230,18 @@ async fn retried_acquire_is_reported_until_it_recovers() {
         let took = server.elapsed() - begun;
         let mut rest = reports();
         let last = rest.pop().expect("it works again");
-        assert!(last.starts_with(r#"INFO acquire recovered key="k" failed="#), "{last}");
+        assert!(
+            last.starts_with(r#"INFO acquire recovered key="k" failed="#),
+            "{last}"
+        );
         let failed = format!(" failed={} ", failures.len() + rest.len());
         assert!(last.contains(&failed), "{last}, not {failed}");
         let (_, after_ms) = last.split_once("after_ms=").expect("a field");
         let after_ms: f64 = after_ms.parse().expect("a number");
-        assert!(after_ms > 0.0 && after_ms <= took.as_secs_f64() * 1e3, "{last}");
+        assert!(
+            after_ms > 0.0 && after_ms <= took.as_secs_f64() * 1e3,
+            "{last}"
+        );
         guard.release().await.expect("released");
         assert_eq!(reports(), [""; 0], "nothing failed since");
         server.advance(secs(1)).await;
