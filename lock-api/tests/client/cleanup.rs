@@ -197,7 +197,7 @@ async fn another_kind_of_lock_is_refused_at_once_if_another_client_has_the_key()
     network.inject_into(Call::Release, Fault::LoseRequest);
     drop(other);
     let begun = server.elapsed();
-    let refused = a.rw_lock("k").expect("valid").write().await;
+    let refused = a.rw_lock("k").expect("valid").try_write_for(secs(5)).await;
     assert!(
         matches!(
             refused,
