@@ -247,7 +247,7 @@ async fn stepped_clock_ends_or_extends_leases() {
 async fn foreign_value_is_reported_and_kept() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
-    server.plant_foreign(&key(), "hash");
+    server.plant_foreign(key(), "hash");
     let operation = a.operation();
     let request = a.request(operation, secs(10)).await;
     for found in [
@@ -258,9 +258,9 @@ async fn foreign_value_is_reported_and_kept() {
     ] {
         assert!(matches!(&found, Err(BackendError::ForeignValue { found, .. }) if found == "hash"));
     }
-    assert_eq!(server.foreign(&key()).as_deref(), Some("hash"));
-    server.remove_key(&key());
-    assert_eq!(server.foreign(&key()), None);
+    assert_eq!(server.foreign(key()).as_deref(), Some("hash"));
+    server.remove_key(key());
+    assert_eq!(server.foreign(key()), None);
     let reply = a.send(&request).await.expect("an answer").reply;
     assert!(matches!(reply, AcquireReply::Acquired(_)));
 }
@@ -270,7 +270,7 @@ async fn removed_key_has_no_holder() {
     let server = SimServer::new(1);
     let a = Raw::new(&server, "a");
     let (operation, _) = a.acquire(secs(10)).await;
-    server.remove_key(&key());
+    server.remove_key(key());
     server.assert_idle();
     assert!(matches!(
         a.release(operation).await,

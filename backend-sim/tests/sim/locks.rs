@@ -585,8 +585,8 @@ async fn with_stops_its_body_when_the_lock_is_lost() {
 async fn foreign_value_is_an_error_and_stays() {
     let server = SimServer::new(1);
     let (_, a) = client(&server, "a");
-    server.plant_foreign(&key(), "string");
+    server.plant_foreign(key(), "string");
     let result = job(&a).lock().await;
     assert!(matches!(&result, Err(Error::ForeignValue { found, .. }) if found == "string"));
-    assert_eq!(server.foreign(&key()).as_deref(), Some("string"));
+    assert_eq!(server.foreign(key()).as_deref(), Some("string"));
 }

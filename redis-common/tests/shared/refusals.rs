@@ -71,7 +71,7 @@ async fn foreign_value_is_untouched() {
         let error = try_acquire(&backend, &key("foreign"), 1).await;
         match error {
             Err(BackendError::ForeignValue { found, .. }) => {
-                assert!(found.contains("list"), "{found}")
+                assert!(found.contains("list"), "{found}");
             }
             other => panic!("{}: {other:?}", constructor.name),
         }
