@@ -30,12 +30,13 @@ impl fmt::Debug for FredBackend {
 impl FredBackend {
     /// Connects to the server at `url`, with the default [`Options`].
     ///
-    /// Takes at most 500 ms, the default of
-    /// [`with_connect_timeout`](Options::with_connect_timeout).
+    /// Tries for at most 5 s, the default of
+    /// [`with_initial_connect_timeout`](Options::with_initial_connect_timeout), until the server
+    /// answers. Fails at once if a retry can't help, for example with a wrong password.
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if the URL can't be used. Nothing was sent.
-    /// - [`ConnectError::Backend`] if the server can't be reached, is older than Redis 6.2, or
+    /// - [`ConnectError::Backend`] if the server can't be reached in time, is older than Redis 6.2, or
     ///   refuses this client.
     ///
     /// # Panics
@@ -61,7 +62,8 @@ impl FredBackend {
 
     /// Connects to the server at `url`.
     ///
-    /// [`with_connect_timeout`](Options::with_connect_timeout) limits the time that this takes.
+    /// [`with_initial_connect_timeout`](Options::with_initial_connect_timeout) limits the time that
+    /// this takes.
     ///
     /// # Errors
     /// The errors of [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of

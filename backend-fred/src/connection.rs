@@ -9,17 +9,18 @@ use fred::bytes::Bytes;
 use fred::clients::{Client, Pool, WithOptions};
 use fred::error::{Error, ErrorKind};
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
-use fred::types::config::Config;
+use fred::types::config::{Config, ServerConfig};
 use fred::types::{
     Builder, ClusterHash, ConnectHandle, CustomCommand, Message, RespVersion, Value,
 };
 use futures_util::future::{Either, select};
 use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
-    ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, UnboundedSender,
+    Address, ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
+    UnboundedSender,
 };
 use leasehold_redis_common::script::Call;
-use leasehold_redis_common::{Options, RespVersion as Resp, check_url};
+use leasehold_redis_common::{Options, RespVersion as Resp};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -57,9 +58,22 @@ pub(crate) enum UserClients {
 impl FredConnector {
     /// Creates a connector for the server at `url`.
     pub(crate) fn from_url(url: &str, options: &Options) -> Result<Self, ConnectError> {
-        check_url(url)?;
-        let config =
-            Config::from_url(url).map_err(|error| ConnectError::unusable("URL", &error))?;
+        let url = ServerUrl::parse(url, false)?;
+        let server = match url.address {
+            // The library appends the port to the host.
+            Address::Tcp { host, port, .. } if host.contains(':') => {
+                ServerConfig::new_centralized(format!("[{host}]"), port)
+            }
+            Address::Tcp { host, port, .. } => ServerConfig::new_centralized(host, port),
+            Address::Unix(path) => ServerConfig::new_unix_socket(path),
+        };
+        let config = Config {
+            server,
+            username: url.user,
+            password: url.password,
+            database: (url.database != 0).then_some(url.database),
+            ..Config::default()
+        };
         Self::own(&Builder::from_config(config), options)
     }
 

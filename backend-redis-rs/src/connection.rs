@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
-    ConnectError, Connection, ConnectionEvent, Connector, Failure, UnboundedSender,
+    Address, ConnectError, Connection, ConnectionEvent, Connector, Failure, ServerUrl,
+    UnboundedSender,
 };
 use leasehold_redis_common::script::{Call, NO_NOTIFICATIONS};
-use leasehold_redis_common::{Options, RespVersion, check_url};
+use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, PushKind, RedisConnectionInfo, Value,
+};
 use tokio::task::AbortHandle;
 
 use crate::error::failure;
@@ -42,8 +46,22 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> UserConnection for C {
 impl RedisConnector {
     /// Creates a connector for the server at `url`.
     pub(crate) fn from_url(url: &str, resp: RespVersion) -> Result<Self, ConnectError> {
-        check_url(url)?;
-        let client = Client::open(url).map_err(|error| ConnectError::unusable("URL", &error))?;
+        let url = ServerUrl::parse(url, false)?;
+        let mut settings = RedisConnectionInfo::default().set_db(url.database.into());
+        if let Some(user) = &url.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &url.password {
+            settings = settings.set_password(password);
+        }
+        let address = match url.address {
+            Address::Tcp { host, port, .. } => ConnectionAddr::Tcp(host, port),
+            Address::Unix(path) => ConnectionAddr::Unix(path),
+        };
+        let client = address
+            .into_connection_info()
+            .and_then(|info| Client::open(info.set_redis_settings(settings)))
+            .map_err(|error| ConnectError::unusable("URL", &error))?;
         Self::own(&client, resp)
     }
 

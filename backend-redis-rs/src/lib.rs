@@ -22,6 +22,7 @@
 //! | [`with_key_prefix`](Options::with_key_prefix) | `leasehold:` | prefix of all keys and channels; must be the same for clients that share locks |
 //! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | limit of a single call, including the time to connect |
 //! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | limit of an attempt to connect, including checks of the server |
+//! | [`with_initial_connect_timeout`](Options::with_initial_connect_timeout) | 5 s | how long `connect` tries |
 //! | [`with_resp`](Options::with_resp) | RESP3 | protocol version of the connections that the backend opens |
 //!
 //! # Connections

@@ -13,7 +13,9 @@ use leasehold_api::{
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::connection::{self, ConnectError, Connector, ManagedConnection, Shared};
+use crate::connection::{
+    self, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, ManagedConnection, Shared,
+};
 use crate::options::Options;
 use crate::script::reply::{self, Answer};
 use crate::script::{Call, Protocol, ScriptSettings};
@@ -77,11 +79,12 @@ impl<C: Connector> Backend<C> {
         })
     }
 
-    /// Creates a backend and opens its first connection.
+    /// Creates a backend and opens its first connection. Tries again after transient errors, for at
+    /// most [`initial_connect_timeout`](Options::initial_connect_timeout).
     ///
     /// # Errors
     /// The errors of [`new`](Self::new), and [`ConnectError::Backend`] if the server can't be
-    /// reached or doesn't accept this client.
+    /// reached in time or doesn't accept this client.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
@@ -89,9 +92,32 @@ impl<C: Connector> Backend<C> {
     /// # Cancel safety
     /// This method is cancel safe. Dropping the future abandons the connection.
     pub async fn connect(connector: C, options: Options) -> Result<Self, ConnectError> {
+        let limit = options.initial_connect_timeout;
         let backend = Self::new(connector, options)?;
-        backend.commands.warm_up().await?;
+        let mut last = None;
+        let connecting = backend.connect_first(&mut last);
+        match backend.shared.within(limit, connecting).await {
+            Some(connected) => connected?,
+            None => {
+                return Err(last
+                    .unwrap_or_else(|| backend.shared.too_slow(limit))
+                    .into());
+            }
+        }
         Ok(backend)
+    }
+
+    /// Opens the first connection. Each transient error is stored in `last`.
+    async fn connect_first(&self, last: &mut Option<BackendError>) -> Result<(), BackendError> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.commands.warm_up().await {
+                Err(error) if error.is_transient() => *last = Some(error),
+                result => return result,
+            }
+            self.shared.runtime.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
     /// Formats the backend under the name of a wrapper. Doesn't show the URL, because it may

@@ -17,4 +17,4 @@ pub mod script;
 
 #[cfg(feature = "connection")]
 pub use backend::Backend;
-pub use options::{Options, RespVersion, check_url};
+pub use options::{Options, RespVersion};

@@ -36,12 +36,18 @@ pub struct Options {
     /// The time limit of an attempt to connect; see
     /// [`with_connect_timeout`](Self::with_connect_timeout).
     pub connect_timeout: Duration,
+    /// How long a constructor tries to connect; see
+    /// [`with_initial_connect_timeout`](Self::with_initial_connect_timeout).
+    pub initial_connect_timeout: Duration,
     /// The protocol version; see [`with_resp`](Self::with_resp).
     pub resp: RespVersion,
 }
 
 /// Half of the default call timeout: a call that has to connect first still has time for an answer.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Ten attempts, or the start of a server.
+const DEFAULT_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Default for Options {
     fn default() -> Self {
@@ -49,6 +55,7 @@ impl Default for Options {
             key_prefix: bounds::DEFAULT_KEY_PREFIX.into(),
             call_timeout: bounds::CALL_TIMEOUT,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             resp: RespVersion::default(),
         }
     }
@@ -124,6 +131,30 @@ impl Options {
         self
     }
 
+    /// Sets how long the constructors `connect` and `connect_with` try to connect.
+    ///
+    /// An attempt that fails with a transient error, such as a refused connection or silence for
+    /// the [`connect_timeout`](Self::connect_timeout), is repeated after a short pause. A permanent
+    /// error, such as a wrong password, ends the constructor at once.
+    ///
+    /// The default is 5 s. A limit outside 10 ms to 60 s is refused.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_redis_common::Options;
+    ///
+    /// // The server starts together with this program.
+    /// let options = Options::new().with_initial_connect_timeout(Duration::from_secs(30));
+    /// assert_eq!(options.initial_connect_timeout, Duration::from_secs(30));
+    /// ```
+    #[must_use]
+    pub const fn with_initial_connect_timeout(mut self, limit: Duration) -> Self {
+        self.initial_connect_timeout = limit;
+        self
+    }
+
     /// Sets the protocol version of the connections that the backend opens. It overrides the
     /// version that the URL or your client asks for.
     ///
@@ -148,28 +179,16 @@ impl Options {
     /// [`InvalidInput::Setting`] that names the setting.
     pub fn check(&self) -> Result<(), InvalidInput> {
         InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
-        InvalidInput::check_time_limit("connect timeout", self.connect_timeout)
+        InvalidInput::check_time_limit("connect timeout", self.connect_timeout)?;
+        let limit = self.initial_connect_timeout;
+        if (bounds::MIN_CALL_TIMEOUT..=MAX_INITIAL_CONNECT_TIMEOUT).contains(&limit) {
+            return Ok(());
+        }
+        Err(InvalidInput::Setting {
+            what: "initial connect timeout",
+            problem: format!("{limit:?} is outside the limits (10 ms to 60 s)"),
+        })
     }
-}
-
-/// Checks that a URL has a scheme. The client libraries don't name this common mistake.
-///
-/// # Errors
-/// [`InvalidInput::Setting`] that shows a URL with a scheme.
-pub fn check_url(url: &str) -> Result<(), InvalidInput> {
-    if url.contains("://") {
-        return Ok(());
-    }
-    // A URL with an `@` may contain a password.
-    let example = match url {
-        "" => "redis://localhost".into(),
-        _ if url.contains('@') => "redis://user:password@host".into(),
-        _ => format!("redis://{url}"),
-    };
-    Err(InvalidInput::Setting {
-        what: "URL",
-        problem: format!("it has no scheme; write {example}"),
-    })
 }
 
 #[cfg(test)]
@@ -187,21 +206,13 @@ mod tests {
                 Options::new().with_connect_timeout(ms(0)),
                 "connect timeout",
             ),
+            (
+                Options::new().with_initial_connect_timeout(ms(60_001)),
+                "initial connect timeout",
+            ),
         ] {
             let error = options.check().expect_err("out of range");
             assert!(error.to_string().contains(name), "{error}");
         }
-    }
-
-    #[test]
-    fn missing_scheme_is_named_and_password_is_hidden() {
-        let message = |url| check_url(url).expect_err("no scheme").to_string();
-        assert_eq!(
-            message("localhost:6379"),
-            "URL: it has no scheme; write redis://localhost:6379"
-        );
-        assert!(message("").ends_with("redis://localhost"));
-        assert!(!message("me:hunter2@localhost").contains("hunter2"));
-        assert_eq!(check_url("rediss://localhost"), Ok(()));
     }
 }

@@ -104,10 +104,19 @@ impl<C: Connector> Shared<C> {
             Ok(None) => Err(no_connection(limit)),
             Err(ended) => Err(not_run(&ended)),
         };
-        connected.map_err(|error| match self.connector.address() {
+        connected.map_err(|error| self.with_address(error))
+    }
+
+    /// The error if there is no connection within `limit`.
+    pub(crate) fn too_slow(&self, limit: Duration) -> BackendError {
+        self.with_address(no_connection(limit))
+    }
+
+    fn with_address(&self, error: BackendError) -> BackendError {
+        match self.connector.address() {
             Some(address) => error.with_context(format_args!("connecting to {address}")),
             None => error,
-        })
+        }
     }
 }
 

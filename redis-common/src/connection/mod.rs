@@ -10,10 +10,12 @@ mod failure;
 mod managed;
 mod server;
 mod subscription;
+mod url;
 
 pub use connector::{Connection, ConnectionEvent, Connector};
 pub use failure::{ConnectError, Failure, FailureKind};
 pub(crate) use managed::{ManagedConnection, Shared};
-pub(crate) use subscription::listen;
+pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, listen};
 /// The sender of [`ConnectionEvent`]s.
 pub use tokio::sync::mpsc::UnboundedSender;
+pub use url::{Address, ServerUrl};
