@@ -61,6 +61,7 @@ impl<C: Connector> Backend<C> {
             runtime: TokioRuntime::current(),
             handle: Handle::current(),
             moved: Arc::default(),
+            clock: Arc::default(),
         });
         let commands = ManagedConnection::new(Arc::clone(&shared));
         let renewals = match TokioRuntime::renewal_thread() {

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::managed::Shared;
+use super::server;
 use crate::script::decode_notification;
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
@@ -87,7 +88,7 @@ impl<T: Connection> Subscription<T> {
         {
             Some(Ok(())) => Ok(Self {
                 connection,
-                clock: info.clock,
+                clock: info.clock.unwrap_or(server::UNKNOWN),
                 events,
                 moved,
             }),

@@ -3,13 +3,15 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
-use leasehold_api::BackendError;
+use leasehold_api::{BackendError, Release, Renew};
 use leasehold_redis_common::Options;
 use leasehold_redis_common::connection::ConnectError;
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 
-use super::support::{LATE, admin, key, mutex, operation, session, soon};
+use super::subscription::{channel, next, wake_up, wake_ups};
+use super::support::{LATE, admin, key, mutex, operation, publish, session, soon};
 use crate::client::connect_with;
+use crate::constructors::CONSTRUCTORS;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -128,6 +130,47 @@ async fn connect_gives_up_in_time_and_names_the_server() {
     assert!(took < late, "{took:?}");
     let text = error.to_string();
     assert!(text.contains("no connection within 50ms"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_of_a_cluster_is_refused() {
+    let server = ServerOptions::default()
+        .with_config("cluster-enabled", ["yes"])
+        .start();
+    let (error, took) = failure(&server.url(), LONG).await;
+    let text = error.to_string();
+    assert!(text.contains("the server runs in cluster mode"), "{text}");
+    assert!(took < LONG / 4, "{took:?}");
+}
+
+/// Some services don't tell their `run_id`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_without_run_id_is_used() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    proxy.rename_in_replies("\nrun_id:", "\nxxx_id:");
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&proxy.url()).await;
+        let clock = backend.hello().await.expect("an answer").clock;
+        let operation = operation(session(1), sequence);
+        let key = key("without");
+        let request = mutex(&key, operation, soon(&backend).await);
+        let acquired = backend.acquire(&request).await.expect("an answer");
+        assert_eq!(acquired.stamp.clock, clock, "{}", constructor.name);
+        let renew = Renew::new(key.clone(), operation, LONG).expect("a good lease");
+        let renewed = backend.renew(&[renew]).await.remove(0).expect("an answer");
+        assert_eq!(renewed.stamp.clock, clock, "{}", constructor.name);
+        let release = Release::new(key, operation);
+        let released = backend.release(&[release]).await.remove(0);
+        released.expect("an answer");
+        if constructor.push {
+            // The notification may come from another server than the replies.
+            let mut stream = backend.listen(session(1)).await.expect("subscribed");
+            publish(&server.url(), &channel(1), vec![wake_ups(&[7])]).await;
+            let (_, told) = wake_up(next(&mut stream).await);
+            assert_ne!(told, clock, "{}", constructor.name);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
