@@ -5,7 +5,7 @@ use std::fmt;
 use fred::clients::{Client, Pool};
 use fred::types::Builder;
 use leasehold_api::{LockBackend, forward_lock_backend};
-use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::connection::{ConnectError, ServerUrl};
 use leasehold_redis_common::{Backend, Options};
 
 use crate::connection::{FredConnector, UserClients};
@@ -90,15 +90,17 @@ impl FredBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let connector = FredConnector::from_url(url, &options)?;
-        Ok(Self(Backend::connect(connector, options).await?))
+        let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
+        let connector = FredConnector::from_url(&url, &options)?;
+        Ok(Self(Backend::connect(connector, &url, options).await?))
     }
 
     /// Creates a backend that opens its connections with your configuration. The first call opens
     /// the first connection.
     ///
     /// The backend has the same features as with a URL. The server, user, database and TLS settings
-    /// of the builder apply. The protocol version comes from `options`. The backend sends each
+    /// of the builder apply. (Without a TLS feature, fred reads `rediss://` as `redis://`, and would
+    /// send the password in plain text.) The protocol version comes from `options`. The backend sends each
     /// command once and replaces connections itself, so a reconnect policy has no effect. If you
     /// have a [`Config`], use [`Builder::from_config`].
     ///

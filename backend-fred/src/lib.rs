@@ -23,7 +23,14 @@
 //! | [`with_call_timeout`](Options::with_call_timeout) | 1 s | limit of a single call, including the time to connect |
 //! | [`with_connect_timeout`](Options::with_connect_timeout) | 500 ms | limit of an attempt to connect, including checks of the server |
 //! | [`with_initial_connect_timeout`](Options::with_initial_connect_timeout) | 5 s | how long `connect` tries |
+//! | [`with_root_certificates`](Options::with_root_certificates) | the machine's | authorities that may issue the server's certificate |
+//! | [`with_client_certificate`](Options::with_client_certificate) | none | certificate that the backend shows to the server |
 //! | [`with_resp`](Options::with_resp) | RESP3 | protocol version of the connections that the backend opens |
+//!
+//! # TLS
+//! The feature `tls-rustls` adds TLS with rustls and ring, for URLs with `rediss://` and
+//! `valkeys://`. Without it, these URLs are refused. Certificates are always verified. If the
+//! process has no default `rustls::crypto::CryptoProvider`, the backend installs ring's.
 //!
 //! # Connections
 //! A backend made from a URL or a `Builder` opens
@@ -89,4 +96,4 @@ mod error;
 
 pub use backend::FredBackend;
 pub use leasehold_redis_common::connection::ConnectError;
-pub use leasehold_redis_common::{Options, RespVersion};
+pub use leasehold_redis_common::{ClientCertificate, Options, RespVersion, TlsOptions};

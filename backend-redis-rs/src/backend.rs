@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use leasehold_api::{LockBackend, forward_lock_backend};
-use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::connection::{ConnectError, ServerUrl};
 use leasehold_redis_common::{Backend, Options};
 use redis::aio::ConnectionLike;
 
@@ -90,8 +90,9 @@ impl RedisBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let connector = RedisConnector::from_url(url, options.resp)?;
-        Ok(Self(Backend::connect(connector, options).await?))
+        let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
+        let connector = RedisConnector::from_url(&url, &options)?;
+        Ok(Self(Backend::connect(connector, &url, options).await?))
     }
 
     /// Creates a backend that opens its connections through your client. The first call opens the

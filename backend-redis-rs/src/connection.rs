@@ -10,11 +10,11 @@ use leasehold_redis_common::connection::{
     UnboundedSender,
 };
 use leasehold_redis_common::script::{Call, NO_NOTIFICATIONS};
-use leasehold_redis_common::{Options, RespVersion};
+use leasehold_redis_common::{Options, RespVersion, TlsOptions};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, PushKind, RedisConnectionInfo, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
 };
 use tokio::task::AbortHandle;
 
@@ -45,8 +45,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> UserConnection for C {
 
 impl RedisConnector {
     /// Creates a connector for the server at `url`.
-    pub(crate) fn from_url(url: &str, resp: RespVersion) -> Result<Self, ConnectError> {
-        let url = ServerUrl::parse(url, false)?;
+    pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
         let mut settings = RedisConnectionInfo::default().set_db(url.database.into());
         if let Some(user) = &url.user {
             settings = settings.set_username(user);
@@ -54,15 +53,19 @@ impl RedisConnector {
         if let Some(password) = &url.password {
             settings = settings.set_password(password);
         }
-        let address = match url.address {
+        let address = match url.address.clone() {
+            Address::Tcp { host, port, tls } if tls => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            },
             Address::Tcp { host, port, .. } => ConnectionAddr::Tcp(host, port),
             Address::Unix(path) => ConnectionAddr::Unix(path),
         };
-        let client = address
-            .into_connection_info()
-            .and_then(|info| Client::open(info.set_redis_settings(settings)))
-            .map_err(|error| ConnectError::unusable("URL", &error))?;
-        Self::own(&client, resp)
+        let info = address.into_connection_info().map_err(unusable_url)?;
+        let client = new_client(info.set_redis_settings(settings), &options.tls)?;
+        Self::own(&client, options.resp)
     }
 
     /// Creates a connector with the settings of `client` and another protocol version. Only with
@@ -70,6 +73,11 @@ impl RedisConnector {
     /// connection for commands.
     pub(crate) fn own(client: &Client, resp: RespVersion) -> Result<Self, ConnectError> {
         let info = client.get_connection_info().clone();
+        #[cfg(feature = "tls-rustls")]
+        if let ConnectionAddr::TcpTls { .. } = info.addr() {
+            // The library uses the provider of the process.
+            leasehold_redis_common::connection::install_provider();
+        }
         let protocol = match resp {
             RespVersion::Resp2 => ProtocolVersion::RESP2,
             RespVersion::Resp3 => ProtocolVersion::RESP3,
@@ -79,6 +87,33 @@ impl RedisConnector {
             .map_err(|error| ConnectError::unusable("client", &error))?;
         Ok(Self::Own(Box::new(client), resp))
     }
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+fn new_client(info: ConnectionInfo, _: &TlsOptions) -> Result<Client, ConnectError> {
+    Client::open(info).map_err(unusable_url)
+}
+
+#[cfg(feature = "tls-rustls")]
+fn new_client(info: ConnectionInfo, tls: &TlsOptions) -> Result<Client, ConnectError> {
+    let ConnectionAddr::TcpTls { .. } = info.addr() else {
+        return Client::open(info).map_err(unusable_url);
+    };
+    // Only checks the certificates. The library reads them once more, but accepts an empty list.
+    leasehold_redis_common::connection::client_config(tls)?;
+    let client_tls = tls.client_certificate.clone();
+    let certificates = redis::TlsCertificates {
+        client_tls: client_tls.map(|client| redis::ClientTlsConfig {
+            client_cert: client.chain,
+            client_key: client.key,
+        }),
+        root_cert: tls.root_certificates.clone(),
+    };
+    Client::build_with_tls(info, certificates).map_err(unusable_url)
+}
+
+fn unusable_url(error: RedisError) -> ConnectError {
+    ConnectError::unusable("URL", &error)
 }
 
 impl Connector for RedisConnector {

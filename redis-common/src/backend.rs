@@ -14,7 +14,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::connection::{
-    self, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, ManagedConnection, Shared,
+    self, Address, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, ManagedConnection,
+    ServerUrl, Shared, answers_tls,
 };
 use crate::options::Options;
 use crate::script::reply::{self, Answer};
@@ -44,14 +45,22 @@ impl<C: Connector> fmt::Debug for Backend<C> {
 }
 
 impl<C: Connector> Backend<C> {
-    /// Creates a backend. The first call opens the first connection.
+    /// Creates a backend on a user's client or connection. The first call opens the first
+    /// connection.
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range.
+    /// [`ConnectError::Invalid`] for options out of range, or with certificates: those of the
+    /// client apply.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
     pub fn new(connector: C, options: Options) -> Result<Self, ConnectError> {
+        let problem = "they have no effect here; set them in your client";
+        options.tls.check_unused(problem)?;
+        Self::with(connector, options)
+    }
+
+    fn with(connector: C, options: Options) -> Result<Self, ConnectError> {
         options.check()?;
         // Scripts always publish: other clients may listen even if this one can't.
         let protocol = Protocol::new(&options.key_prefix, ScriptSettings::default())?;
@@ -80,23 +89,33 @@ impl<C: Connector> Backend<C> {
         })
     }
 
-    /// Creates a backend and opens its first connection. Tries again after transient errors, for at
+    /// Creates a backend for a URL, and opens its first connection. Tries again after transient errors, for at
     /// most [`initial_connect_timeout`](Options::initial_connect_timeout).
     ///
     /// # Errors
-    /// The errors of [`new`](Self::new), and [`ConnectError::Backend`] if the server can't be
-    /// reached in time or doesn't accept this client.
+    /// - [`ConnectError::Invalid`] for options out of range, or certificates for a URL without TLS.
+    /// - [`ConnectError::Backend`] if the server can't be reached in time or doesn't accept this
+    ///   client.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
     ///
     /// # Cancel safety
     /// This method is cancel safe. Dropping the future abandons the connection.
-    pub async fn connect(connector: C, options: Options) -> Result<Self, ConnectError> {
+    pub async fn connect(
+        connector: C,
+        url: &ServerUrl,
+        options: Options,
+    ) -> Result<Self, ConnectError> {
+        if !url.uses_tls() {
+            options
+                .tls
+                .check_unused("the URL has no TLS; write rediss://")?;
+        }
         let limit = options.initial_connect_timeout;
-        let backend = Self::new(connector, options)?;
+        let backend = Self::with(connector, options)?;
         let mut last = None;
-        let connecting = backend.connect_first(&mut last);
+        let connecting = backend.connect_first(url, &mut last);
         match backend.shared.within(limit, connecting).await {
             Some(connected) => connected?,
             None => {
@@ -109,15 +128,44 @@ impl<C: Connector> Backend<C> {
     }
 
     /// Opens the first connection. Each transient error is stored in `last`.
-    async fn connect_first(&self, last: &mut Option<BackendError>) -> Result<(), BackendError> {
+    async fn connect_first(
+        &self,
+        url: &ServerUrl,
+        last: &mut Option<BackendError>,
+    ) -> Result<(), BackendError> {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.commands.warm_up().await {
-                Err(error) if error.is_transient() => *last = Some(error),
+            let error = match self.commands.warm_up().await {
+                Err(error) if error.is_transient() => error,
                 result => return result,
+            };
+            if last.is_none() && self.needs_tls(url, &error).await {
+                let reason = "the server uses TLS on this port; use rediss:// or another port";
+                return Err(self.shared.with_address(BackendError::rejected(reason)));
             }
+            *last = Some(error);
             self.shared.runtime.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether a connection in plain text failed because the server uses TLS.
+    async fn needs_tls(&self, url: &ServerUrl, error: &BackendError) -> bool {
+        match (&url.address, error) {
+            // An error without a cause means that the server was silent.
+            (
+                Address::Tcp {
+                    host,
+                    port,
+                    tls: false,
+                },
+                BackendError::Unavailable { cause: Some(_), .. },
+            ) => {
+                let limit = self.shared.options.connect_timeout;
+                let asked = self.shared.within(limit, answers_tls(host, *port));
+                asked.await.unwrap_or(false)
+            }
+            _ => false,
         }
     }
 

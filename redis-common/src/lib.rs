@@ -17,4 +17,4 @@ pub mod script;
 
 #[cfg(feature = "connection")]
 pub use backend::Backend;
-pub use options::{Options, RespVersion};
+pub use options::{ClientCertificate, Options, RespVersion, TlsOptions};

@@ -1,5 +1,6 @@
 //! Settings of both Redis backends.
 
+use std::fmt;
 use std::time::Duration;
 
 use leasehold_api::{InvalidInput, bounds};
@@ -41,6 +42,63 @@ pub struct Options {
     pub initial_connect_timeout: Duration,
     /// The protocol version; see [`with_resp`](Self::with_resp).
     pub resp: RespVersion,
+    /// The certificates for TLS; see
+    /// [`with_root_certificates`](Self::with_root_certificates) and
+    /// [`with_client_certificate`](Self::with_client_certificate).
+    pub tls: TlsOptions,
+}
+
+/// Certificates for connections with TLS.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsOptions {
+    /// The certificates of the authorities that may issue the server's certificate, as PEM. If
+    /// `None`, those of the machine.
+    pub root_certificates: Option<Vec<u8>>,
+    /// The certificate that the backend shows to the server.
+    pub client_certificate: Option<ClientCertificate>,
+}
+
+/// A certificate of this client, and its private key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, and the certificates between it and the authority's, as PEM.
+    pub chain: Vec<u8>,
+    /// The private key, as PEM.
+    pub key: Vec<u8>,
+}
+
+impl TlsOptions {
+    /// Checks that no certificates are set where they would have no effect.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`] with this problem.
+    pub fn check_unused(&self, problem: &str) -> Result<(), InvalidInput> {
+        if *self == Self::default() {
+            return Ok(());
+        }
+        Err(InvalidInput::Setting {
+            what: "TLS certificates",
+            problem: problem.into(),
+        })
+    }
+}
+
+/// Shows which certificates are set, not their contents.
+impl fmt::Debug for TlsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsOptions")
+            .field("root_certificates", &self.root_certificates.is_some())
+            .field("client_certificate", &self.client_certificate.is_some())
+            .finish()
+    }
+}
+
+/// Doesn't show the private key.
+impl fmt::Debug for ClientCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCertificate").finish_non_exhaustive()
+    }
 }
 
 /// Half of the default call timeout: a call that has to connect first still has time for an answer.
@@ -57,6 +115,7 @@ impl Default for Options {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             resp: RespVersion::default(),
+            tls: TlsOptions::default(),
         }
     }
 }
@@ -170,6 +229,60 @@ impl Options {
     #[must_use]
     pub const fn with_resp(mut self, resp: RespVersion) -> Self {
         self.resp = resp;
+        self
+    }
+
+    /// Sets the authorities that may issue the server's certificate: one or more certificates as
+    /// PEM. They replace those of the machine.
+    ///
+    /// Needs a URL with `rediss://` or `valkeys://`. A text without certificates is refused when you
+    /// create the backend.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_redis_common::Options;
+    ///
+    /// # fn example() -> std::io::Result<()> {
+    /// let options = Options::new().with_root_certificates(std::fs::read("/etc/redis/ca.pem")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.tls.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// Sets the certificate that the backend shows to the server, and its private key, both as PEM.
+    /// If the certificate was not issued by an authority that the server knows, `chain` also has
+    /// the certificates between the two.
+    ///
+    /// Needs a URL with `rediss://` or `valkeys://`. A key that doesn't fit the certificate is
+    /// refused when you create the backend.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::fs::read;
+    ///
+    /// use leasehold_redis_common::Options;
+    ///
+    /// # fn example() -> std::io::Result<()> {
+    /// let options = Options::new()
+    ///     .with_root_certificates(read("/etc/redis/ca.pem")?)
+    ///     .with_client_certificate(read("client.pem")?, read("client.key")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.tls.client_certificate = Some(ClientCertificate {
+            chain: chain.into(),
+            key: key.into(),
+        });
         self
     }
 

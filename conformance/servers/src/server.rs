@@ -18,6 +18,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::{Process, cannot_run, server_program};
+use crate::tls::{Authority, Identity, ServerTls};
 
 /// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -29,6 +30,7 @@ pub struct ServerOptions {
     program: Option<PathBuf>,
     arguments: Vec<OsString>,
     append_only: bool,
+    tls: Option<ServerTls>,
 }
 
 impl ServerOptions {
@@ -59,6 +61,15 @@ impl ServerOptions {
         self.append_only = true;
         self.with_config("appendonly", ["yes"])
             .with_config("appendfsync", ["always"])
+    }
+
+    /// Also listens on a port with TLS. If there is an authority for clients, only clients with a
+    /// certificate from it are accepted there.
+    #[must_use]
+    pub fn with_tls(mut self, identity: Identity, clients: Option<&Authority>) -> Self {
+        let clients = clients.map(Authority::certificate);
+        self.tls = Some(ServerTls { identity, clients });
+        self
     }
 
     /// Starts the server and waits until it answers.
@@ -104,6 +115,7 @@ pub struct RedisServer {
     program: PathBuf,
     options: ServerOptions,
     port: u16,
+    tls_port: u16,
 }
 
 impl RedisServer {
@@ -128,9 +140,11 @@ impl RedisServer {
             program,
             options,
             port: 0,
+            tls_port: 0,
         };
         for _ in 0..PORT_TRIES {
             server.port = free_port();
+            server.tls_port = free_port();
             match server.launch() {
                 Ok(()) => return server,
                 Err(log) if log.contains("Address already in use") => {}
@@ -155,6 +169,9 @@ impl RedisServer {
             .args(["--save", ""])
             .args(&self.options.arguments)
             .current_dir(self.folder.path());
+        if let Some(tls) = &self.options.tls {
+            command.args(tls.prepare(self.folder.path(), self.tls_port));
+        }
         let mut process = Process::spawn(&mut command, self.folder.path())
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.program, &error)));
         let begun = Instant::now();
@@ -204,6 +221,16 @@ impl RedisServer {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
+    }
+
+    /// The URL of the port with TLS, `rediss://127.0.0.1:PORT`.
+    ///
+    /// # Panics
+    /// Panics if the server was started without [`ServerOptions::with_tls`].
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        assert!(self.options.tls.is_some(), "a server with TLS");
+        format!("rediss://127.0.0.1:{}", self.tls_port)
     }
 
     /// The path of the Unix socket. A restart keeps it.

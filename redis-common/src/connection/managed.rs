@@ -117,7 +117,8 @@ impl<C: Connector> Shared<C> {
         self.with_address(no_connection(limit))
     }
 
-    fn with_address(&self, error: BackendError) -> BackendError {
+    /// Adds the address of the server to an error.
+    pub(crate) fn with_address(&self, error: BackendError) -> BackendError {
         match self.connector.address() {
             Some(address) => error.with_context(format_args!("connecting to {address}")),
             None => error,

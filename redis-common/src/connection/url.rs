@@ -96,6 +96,11 @@ impl ServerUrl {
         Ok(parsed)
     }
 
+    /// Whether connections use TLS.
+    pub fn uses_tls(&self) -> bool {
+        matches!(self.address, Address::Tcp { tls: true, .. })
+    }
+
     fn set_database(&mut self, number: &str) -> Result<(), InvalidInput> {
         if !number.is_empty() {
             self.database = number
@@ -122,7 +127,7 @@ fn check_scheme(url: &str, has_tls: bool) -> Result<(), InvalidInput> {
         "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => Ok(()),
         "rediss" | "valkeys" if has_tls => Ok(()),
         "rediss" | "valkeys" => Err(unusable(format!(
-            "{scheme}:// needs TLS, and this build has none"
+            "{scheme}:// needs TLS; enable the feature tls-rustls"
         ))),
         other if other.contains("sentinel") => Err(unusable("Sentinel is not supported")),
         other if other.contains("cluster") => Err(unusable("clusters are not supported")),

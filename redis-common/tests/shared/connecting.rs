@@ -14,12 +14,16 @@ use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
 
 /// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Connects, and returns the error and the elapsed time.
+/// Tries to connect for at most `limit`. Returns the error and the elapsed time.
 async fn failure(url: &str, limit: Duration) -> (ConnectError, Duration) {
+    failure_with(url, Options::new().with_initial_connect_timeout(limit)).await
+}
+
+/// Connects. Returns the error and the elapsed time.
+pub(crate) async fn failure_with(url: &str, options: Options) -> (ConnectError, Duration) {
     let began = Instant::now();
-    let options = Options::new().with_initial_connect_timeout(limit);
     let error = connect_with(url, options).await.expect_err("no connection");
     (error, began.elapsed())
 }
@@ -29,8 +33,6 @@ async fn unsupported_url_is_refused_before_any_io() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("bound");
     for (scheme, reason) in [
-        ("rediss", "needs TLS"),
-        ("valkeys", "needs TLS"),
         ("redis+sentinel", "Sentinel is not supported"),
         ("redis-cluster", "clusters are not supported"),
         ("http", "the scheme http:// is unknown"),

@@ -9,7 +9,7 @@ use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{RedisServer, ServerOptions};
+use leasehold_test_servers::{Authority, RedisServer, ServerOptions};
 
 use crate::client;
 
@@ -35,6 +35,8 @@ pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
 pub(crate) struct Redis {
     name: &'static str,
     server: RedisServer,
+    /// With TLS, the authority of the server's certificate, as PEM.
+    authority: Option<String>,
 }
 
 impl Redis {
@@ -42,8 +44,16 @@ impl Redis {
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
         let user = [USER, "on", ">secret", "~*", "&*"];
         let rights = user.into_iter().chain(documented_rights(documentation));
-        let server = ServerOptions::default().with_config("user", rights).start();
-        Self { name, server }
+        let mut options = ServerOptions::default().with_config("user", rights);
+        let authority = has_tls().then(Authority::new);
+        if let Some(authority) = &authority {
+            options = options.with_tls(authority.issue("127.0.0.1"), None);
+        }
+        Self {
+            name,
+            server: options.start(),
+            authority: authority.as_ref().map(Authority::certificate),
+        }
     }
 }
 
@@ -53,6 +63,15 @@ fn resp() -> RespVersion {
         Ok("2") => RespVersion::Resp2,
         Ok("3") | Err(_) => RespVersion::Resp3,
         Ok(other) => panic!("LEASEHOLD_RESP is {other:?}, not 2 or 3"),
+    }
+}
+
+/// Whether the backends use TLS: `LEASEHOLD_TLS`, `1` or unset.
+fn has_tls() -> bool {
+    match std::env::var("LEASEHOLD_TLS").as_deref() {
+        Ok("1") => true,
+        Err(_) => false,
+        Ok(other) => panic!("LEASEHOLD_TLS is {other:?}, not 1"),
     }
 }
 
@@ -87,15 +106,22 @@ impl Harness for Redis {
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         let prefix = format!("{namespace}:");
+        let protocol = Protocol::new(&prefix, ScriptSettings::default())?;
+        let mut options = Options::new()
+            .with_key_prefix(prefix)
+            .with_resp(resp())
+            // A busy machine may need longer than the default.
+            .with_connect_timeout(Duration::from_secs(5));
+        let mut backend_url = self.server.url();
+        if let Some(authority) = &self.authority {
+            options = options.with_root_certificates(authority.as_str());
+            backend_url = self.server.tls_url();
+        }
         Ok(Arc::new(Namespace {
             url: self.server.url(),
-            backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
-            protocol: Protocol::new(&prefix, ScriptSettings::default())?,
-            options: Options::new()
-                .with_key_prefix(prefix)
-                .with_resp(resp())
-                // A busy machine may need longer than the default.
-                .with_connect_timeout(Duration::from_secs(5)),
+            backend_url: backend_url.replace("://", &format!("://{USER}:secret@")),
+            protocol,
+            options,
         }))
     }
 }

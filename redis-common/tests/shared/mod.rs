@@ -9,3 +9,4 @@ mod renewal_thread;
 mod runtimes;
 mod subscription;
 pub(crate) mod support;
+mod tls;
