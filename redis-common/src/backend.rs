@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::connection::{
     self, Address, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, ManagedConnection,
-    ServerUrl, Shared, answers_tls,
+    ServerUrl, Shared,
 };
 use crate::options::Options;
 use crate::script::reply::{self, Answer};
@@ -139,34 +139,25 @@ impl<C: Connector> Backend<C> {
                 Err(error) if error.is_transient() => error,
                 result => return result,
             };
-            if last.is_none() && self.needs_tls(url, &error).await {
-                let reason = "the server uses TLS on this port; use rediss:// or another port";
-                return Err(self.shared.with_address(BackendError::rejected(reason)));
-            }
+            let is_first = last.is_none();
             *last = Some(error);
+            if is_first && let Some(error) = self.mismatch(url).await {
+                return Err(error);
+            }
             self.shared.runtime.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    /// Whether a connection in plain text failed because the server uses TLS.
-    async fn needs_tls(&self, url: &ServerUrl, error: &BackendError) -> bool {
-        match (&url.address, error) {
-            // An error without a cause means that the server was silent.
-            (
-                Address::Tcp {
-                    host,
-                    port,
-                    tls: false,
-                },
-                BackendError::Unavailable { cause: Some(_), .. },
-            ) => {
-                let limit = self.shared.options.connect_timeout;
-                let asked = self.shared.within(limit, answers_tls(host, *port));
-                asked.await.unwrap_or(false)
-            }
-            _ => false,
-        }
+    /// The error if the server expects TLS and the URL has none, or the other way round.
+    async fn mismatch(&self, url: &ServerUrl) -> Option<BackendError> {
+        let Address::Tcp { host, port, tls } = &url.address else {
+            return None;
+        };
+        let asking = connection::mismatch(host, *port, *tls);
+        let limit = self.shared.options.connect_timeout;
+        let problem = self.shared.within(limit, asking).await??;
+        Some(self.shared.with_address(BackendError::rejected(problem)))
     }
 
     /// Formats the backend under the name of a wrapper. Doesn't show the URL, because it may

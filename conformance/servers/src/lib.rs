@@ -14,6 +14,7 @@ mod proxy;
 mod resp;
 mod server;
 mod tls;
+mod tls_proxy;
 
 pub use proxy::FaultProxy;
 pub use resp::Request;

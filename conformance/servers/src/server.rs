@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use crate::process::{Process, cannot_run, server_program};
 use crate::tls::{Authority, Identity, ServerTls};
+use crate::tls_proxy::TlsProxy;
 
 /// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -31,6 +32,7 @@ pub struct ServerOptions {
     arguments: Vec<OsString>,
     append_only: bool,
     tls: Option<ServerTls>,
+    tls_proxy: Option<Identity>,
 }
 
 impl ServerOptions {
@@ -69,6 +71,13 @@ impl ServerOptions {
     pub fn with_tls(mut self, identity: Identity, clients: Option<&Authority>) -> Self {
         let clients = clients.map(Authority::certificate);
         self.tls = Some(ServerTls { identity, clients });
+        self
+    }
+
+    /// Adds a port with TLS in front of the server, for programs that are built without TLS.
+    #[must_use]
+    pub fn with_tls_proxy(mut self, identity: Identity) -> Self {
+        self.tls_proxy = Some(identity);
         self
     }
 
@@ -116,6 +125,7 @@ pub struct RedisServer {
     options: ServerOptions,
     port: u16,
     tls_port: u16,
+    tls_proxy: Option<TlsProxy>,
 }
 
 impl RedisServer {
@@ -141,12 +151,17 @@ impl RedisServer {
             options,
             port: 0,
             tls_port: 0,
+            tls_proxy: None,
         };
         for _ in 0..PORT_TRIES {
             server.port = free_port();
             server.tls_port = free_port();
             match server.launch() {
-                Ok(()) => return server,
+                Ok(()) => {
+                    let proxy = server.options.tls_proxy.as_ref();
+                    server.tls_proxy = proxy.map(|it| TlsProxy::start(it, server.address()));
+                    return server;
+                }
                 Err(log) if log.contains("Address already in use") => {}
                 Err(log) => panic!("the Redis server did not start:\n{log}"),
             }
@@ -226,9 +241,13 @@ impl RedisServer {
     /// The URL of the port with TLS, `rediss://127.0.0.1:PORT`.
     ///
     /// # Panics
-    /// Panics if the server was started without [`ServerOptions::with_tls`].
+    /// Panics if the server was started without [`ServerOptions::with_tls`] or
+    /// [`ServerOptions::with_tls_proxy`].
     #[must_use]
     pub fn tls_url(&self) -> String {
+        if let Some(proxy) = &self.tls_proxy {
+            return format!("rediss://{}", proxy.address());
+        }
         assert!(self.options.tls.is_some(), "a server with TLS");
         format!("rediss://127.0.0.1:{}", self.tls_port)
     }

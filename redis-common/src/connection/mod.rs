@@ -17,7 +17,7 @@ pub use connector::{Connection, ConnectionEvent, Connector};
 pub use failure::{ConnectError, Failure, FailureKind};
 pub(crate) use managed::{ManagedConnection, Shared};
 pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, listen};
-pub(crate) use tls::answers_tls;
+pub(crate) use tls::mismatch;
 #[cfg(feature = "tls-rustls")]
 pub use tls::{client_config, install_provider};
 /// The sender of [`ConnectionEvent`]s.

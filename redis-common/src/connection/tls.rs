@@ -6,6 +6,8 @@ use tokio::net::TcpStream;
 #[cfg(feature = "tls-rustls")]
 pub use config::{client_config, install_provider};
 
+const WITHOUT_TLS: &str = "the server doesn't use TLS on this port; use redis:// or another port";
+
 /// Says what to check after a failed handshake. `None` if the text is about something else.
 ///
 /// The `redis` crate shows rustls's errors as text, fred as debug output.
@@ -29,7 +31,7 @@ pub(crate) fn explain(text: &str) -> Option<&'static str> {
     } else if has("invalid peer certificate") || has("InvalidCertificate") {
         Some("the server's certificate is invalid")
     } else if has("InvalidContentType") {
-        Some("the server doesn't use TLS on this port; use redis:// or another port")
+        Some(WITHOUT_TLS)
     } else if has("peer is incompatible") || has("PeerIncompatible") {
         Some("the server and this client have no TLS version or cipher in common")
     } else {
@@ -52,22 +54,36 @@ fn explain_alert(text: &str) -> &'static str {
     }
 }
 
-/// Whether the server at this address uses TLS. A server with TLS closes a connection in plain text
-/// without a reason.
-pub(crate) async fn answers_tls(host: &str, port: u16) -> bool {
+/// After a failed attempt to connect, says whether the server expects the opposite of `tls` on this
+/// port. Sends no secrets.
+///
+/// Neither kind of server says what is wrong: one with TLS closes a connection in plain text without
+/// a reason, and one without it takes a handshake for the start of a long line.
+pub(crate) async fn mismatch(host: &str, port: u16, tls: bool) -> Option<&'static str> {
     const ALERT: u8 = 0x15;
     const HANDSHAKE: u8 = 0x16;
-    // A TLS server reads one record, of length 0x0d0a, with a malformed message, and answers with an
-    // alert. A Redis server reads a command of three bytes and empty lines, and answers with an
-    // error.
-    let mut record = vec![HANDSHAKE, 3, 1, b'\r', b'\n'];
-    record.extend(b"\r\n".repeat(0x0d0a / 2));
+    let question = if tls {
+        b"PING\r\n".to_vec()
+    } else {
+        // A TLS server reads one record, of length 0x0d0a, with a malformed message, and answers
+        // with an alert. A Redis server reads a command of three bytes and empty lines, and answers
+        // with an error.
+        let mut record = vec![HANDSHAKE, 3, 1, b'\r', b'\n'];
+        record.extend(b"\r\n".repeat(0x0d0a / 2));
+        record
+    };
     let exchange = async {
         let mut stream = TcpStream::connect((host, port)).await?;
-        stream.write_all(&record).await?;
+        stream.write_all(&question).await?;
         stream.read_u8().await
     };
-    matches!(exchange.await, Ok(ALERT | HANDSHAKE))
+    match exchange.await.ok()? {
+        b'+' | b'-' if tls => Some(WITHOUT_TLS),
+        ALERT | HANDSHAKE if !tls => {
+            Some("the server uses TLS on this port; use rediss:// or another port")
+        }
+        _ => None,
+    }
 }
 
 #[cfg(feature = "tls-rustls")]

@@ -40,19 +40,25 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Starts a server for the named backend, whose user has the documented rights.
+    /// Starts a server for the named backend, whose user has the documented rights. The variable
+    /// `LEASEHOLD_TLS` adds TLS: `server`, or `proxy` for servers that are built without it.
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
         let user = [USER, "on", ">secret", "~*", "&*"];
         let rights = user.into_iter().chain(documented_rights(documentation));
         let mut options = ServerOptions::default().with_config("user", rights);
-        let authority = has_tls().then(Authority::new);
-        if let Some(authority) = &authority {
-            options = options.with_tls(authority.issue("127.0.0.1"), None);
+        let authority = Authority::new();
+        let identity = authority.issue("127.0.0.1");
+        let tls = std::env::var("LEASEHOLD_TLS").ok();
+        match tls.as_deref() {
+            None => {}
+            Some("server") => options = options.with_tls(identity, None),
+            Some("proxy") => options = options.with_tls_proxy(identity),
+            Some(other) => panic!("LEASEHOLD_TLS is {other:?}, not server or proxy"),
         }
         Self {
             name,
             server: options.start(),
-            authority: authority.as_ref().map(Authority::certificate),
+            authority: tls.map(|_| authority.certificate()),
         }
     }
 }
@@ -63,15 +69,6 @@ fn resp() -> RespVersion {
         Ok("2") => RespVersion::Resp2,
         Ok("3") | Err(_) => RespVersion::Resp3,
         Ok(other) => panic!("LEASEHOLD_RESP is {other:?}, not 2 or 3"),
-    }
-}
-
-/// Whether the backends use TLS: `LEASEHOLD_TLS`, `1` or unset.
-fn has_tls() -> bool {
-    match std::env::var("LEASEHOLD_TLS").as_deref() {
-        Ok("1") => true,
-        Err(_) => false,
-        Ok(other) => panic!("LEASEHOLD_TLS is {other:?}, not 1"),
     }
 }
 
