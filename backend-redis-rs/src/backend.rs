@@ -9,6 +9,7 @@ use leasehold_redis_common::{Backend, Options};
 use redis::aio::ConnectionLike;
 
 use crate::connection::RedisConnector;
+use crate::source::Source;
 
 /// A [`LockBackend`] on a Redis server, through the [`redis`] crate.
 ///
@@ -91,7 +92,8 @@ impl RedisBackend {
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
         let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
-        let connector = RedisConnector::from_url(&url, &options)?;
+        let source = Source::from_url(&url, &options)?;
+        let connector = RedisConnector::Own(source, options.resp);
         Ok(Self(Backend::connect(connector, &url, options).await?))
     }
 
@@ -118,7 +120,8 @@ impl RedisBackend {
     /// # }
     /// ```
     pub fn from_client(client: &redis::Client, options: Options) -> Result<Self, ConnectError> {
-        let connector = RedisConnector::own(client, options.resp)?;
+        let source = Source::from_client(client, options.resp)?;
+        let connector = RedisConnector::Own(source, options.resp);
         Ok(Self(Backend::new(connector, options)?))
     }
 

@@ -30,7 +30,7 @@
 //! # TLS
 //! The feature `tls-rustls` adds TLS with rustls and ring, for URLs with `rediss://` and
 //! `valkeys://`. Without it, these URLs are refused. Certificates are always verified. If the
-//! process has no default `rustls::crypto::CryptoProvider`, the backend installs ring's.
+//! process has a default `rustls::crypto::CryptoProvider`, the backend uses it instead of ring's.
 //!
 //! # Connections
 //! A backend made from a URL or a `redis::Client` opens
@@ -96,6 +96,7 @@
 mod backend;
 mod connection;
 mod error;
+mod source;
 
 pub use backend::RedisBackend;
 pub use leasehold_redis_common::connection::ConnectError;

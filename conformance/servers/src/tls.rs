@@ -56,7 +56,7 @@ impl Authority {
     /// Panics if `host` is not a host name.
     #[must_use]
     pub fn issue(&self, host: &str) -> Identity {
-        self.sign(CertificateParams::new([host.to_owned()]).expect("a host name"))
+        self.sign(&CertificateParams::new([host.to_owned()]).expect("a host name"))
     }
 
     /// Issues a certificate that expired long ago.
@@ -67,10 +67,10 @@ impl Authority {
     pub fn issue_expired(&self, host: &str) -> Identity {
         let mut params = CertificateParams::new([host.to_owned()]).expect("a host name");
         params.not_after = date_time_ymd(2001, 1, 1);
-        self.sign(params)
+        self.sign(&params)
     }
 
-    fn sign(&self, params: CertificateParams) -> Identity {
+    fn sign(&self, params: &CertificateParams) -> Identity {
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
         Identity {

@@ -17,9 +17,9 @@ pub use connector::{Connection, ConnectionEvent, Connector};
 pub use failure::{ConnectError, Failure, FailureKind};
 pub(crate) use managed::{ManagedConnection, Shared};
 pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, listen};
-pub(crate) use tls::mismatch;
 #[cfg(feature = "tls-rustls")]
-pub use tls::{client_config, install_provider};
+pub use tls::client_config;
+pub(crate) use tls::mismatch;
 /// The sender of [`ConnectionEvent`]s.
 pub use tokio::sync::mpsc::UnboundedSender;
 pub use url::{Address, ServerUrl};

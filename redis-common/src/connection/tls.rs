@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[cfg(feature = "tls-rustls")]
-pub use config::{client_config, install_provider};
+pub use config::client_config;
 
 const WITHOUT_TLS: &str = "the server doesn't use TLS on this port; use redis:// or another port";
 
@@ -107,9 +107,11 @@ mod config {
             Some(pem) => given_roots(pem)?,
             None => system_roots()?,
         };
-        let config = ClientConfig::builder_with_provider(install_provider())
+        let provider = CryptoProvider::get_default().map(Arc::clone);
+        let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
+        let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("TLS", error))?
+            .map_err(|error| unusable("TLS", &error))?
             .with_root_certificates(roots);
         let Some(client) = &options.client_certificate else {
             return Ok(config.with_no_client_auth());
@@ -117,21 +119,10 @@ mod config {
         let chain = certificates("client certificate", &client.chain)?;
         // The library's error could show a part of the key.
         let key = PrivateKeyDer::from_pem_slice(&client.key)
-            .map_err(|_| unusable("key of the client certificate", "it is not a key in PEM"))?;
+            .map_err(|_| unusable("key of the client certificate", &"it is not a key in PEM"))?;
         config
             .with_client_auth_cert(chain, key)
-            .map_err(|error| unusable("client certificate", error))
-    }
-
-    /// Returns the process's cryptography provider. If it has none, installs ring's: without a
-    /// default, rustls panics in a program whose dependencies enable several.
-    pub fn install_provider() -> Arc<CryptoProvider> {
-        if CryptoProvider::get_default().is_none() {
-            // Fails if another thread was faster.
-            let _ = ring::default_provider().install_default();
-        }
-        let installed = CryptoProvider::get_default().map(Arc::clone);
-        installed.unwrap_or_else(|| Arc::new(ring::default_provider()))
+            .map_err(|error| unusable("client certificate", &error))
     }
 
     fn given_roots(pem: &[u8]) -> Result<RootCertStore, InvalidInput> {
@@ -139,7 +130,7 @@ mod config {
         for certificate in certificates("root certificates", pem)? {
             roots
                 .add(certificate)
-                .map_err(|error| unusable("root certificates", error))?;
+                .map_err(|error| unusable("root certificates", &error))?;
         }
         Ok(roots)
     }
@@ -150,7 +141,7 @@ mod config {
         if roots.is_empty() {
             return Err(unusable(
                 "root certificates",
-                "this machine has none; set them with Options::with_root_certificates",
+                &"this machine has none; set them with Options::with_root_certificates",
             ));
         }
         Ok(roots)
@@ -163,12 +154,12 @@ mod config {
         let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         match all {
             Ok(all) if !all.is_empty() => Ok(all),
-            Ok(_) => Err(unusable(what, "there is no certificate in the PEM text")),
-            Err(error) => Err(unusable(what, error)),
+            Ok(_) => Err(unusable(what, &"there is no certificate in the PEM text")),
+            Err(error) => Err(unusable(what, &error)),
         }
     }
 
-    fn unusable(what: &'static str, problem: impl ToString) -> InvalidInput {
+    fn unusable(what: &'static str, problem: &impl ToString) -> InvalidInput {
         InvalidInput::Setting {
             what,
             problem: problem.to_string(),
