@@ -68,7 +68,8 @@
 //! | `fred` | `fred::FredBackend` | Redis 6.2 or later, with the `fred` crate |
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
 //!
-//! The feature `metrics` adds counters and histograms through the `metrics` facade. `tracing`
+//! The feature `tls-rustls` adds TLS to both Redis backends: URLs with `rediss://`. The feature
+//! `metrics` adds counters and histograms through the `metrics` facade. `tracing`
 //! events need no feature. The repository's `docs/observability.md` describes both.
 //!
 //! No feature is on by default. You can combine all of them. To write a backend, depend on

@@ -5,7 +5,7 @@ use std::fmt;
 use fred::clients::{Client, Pool};
 use fred::types::Builder;
 use leasehold_api::{LockBackend, forward_lock_backend};
-use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::connection::{ConnectError, ServerUrl};
 use leasehold_redis_common::{Backend, Options};
 
 use crate::connection::{FredConnector, UserClients};
@@ -30,12 +30,13 @@ impl fmt::Debug for FredBackend {
 impl FredBackend {
     /// Connects to the server at `url`, with the default [`Options`].
     ///
-    /// Takes at most 500 ms, the default of
-    /// [`connect_timeout`](Options::connect_timeout).
+    /// Tries for at most 5 s, the default of
+    /// [`initial_connect_timeout`](Options::initial_connect_timeout), until the server
+    /// answers. Fails at once if a retry can't help, for example with a wrong password.
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if the URL can't be used. Nothing was sent.
-    /// - [`ConnectError::Backend`] if the server can't be reached, is older than Redis 6.2, or
+    /// - [`ConnectError::Backend`] if the server can't be reached in time, is older than Redis 6.2, or
     ///   refuses this client.
     ///
     /// # Panics
@@ -61,7 +62,8 @@ impl FredBackend {
 
     /// Connects to the server at `url`.
     ///
-    /// [`connect_timeout`](Options::connect_timeout) limits the time that this takes.
+    /// [`initial_connect_timeout`](Options::initial_connect_timeout) limits the time that
+    /// this takes.
     ///
     /// # Errors
     /// The errors of [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of
@@ -88,15 +90,17 @@ impl FredBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let connector = FredConnector::from_url(url, &options)?;
-        Ok(Self(Backend::connect(connector, options).await?))
+        let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
+        let connector = FredConnector::from_url(&url, &options)?;
+        Ok(Self(Backend::connect(connector, &url, options).await?))
     }
 
     /// Creates a backend that opens its connections with your configuration. The first call opens
     /// the first connection.
     ///
     /// The backend has the same features as with a URL. The server, user, database and TLS settings
-    /// of the builder apply. The protocol version comes from `options`. The backend sends each
+    /// of the builder apply. (Without a TLS feature, fred reads `rediss://` as `redis://`, and would
+    /// send the password in plain text.) The protocol version comes from `options`. The backend sends each
     /// command once and replaces connections itself, so a reconnect policy has no effect. If you
     /// have a [`Config`], use [`Builder::from_config`].
     ///

@@ -9,17 +9,18 @@ use fred::bytes::Bytes;
 use fred::clients::{Client, Pool, WithOptions};
 use fred::error::{Error, ErrorKind};
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
-use fred::types::config::Config;
+use fred::types::config::{Config, Server, ServerConfig};
 use fred::types::{
     Builder, ClusterHash, ConnectHandle, CustomCommand, Message, RespVersion, Value,
 };
 use futures_util::future::{Either, select};
 use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
-    ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, UnboundedSender,
+    Address, ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
+    UnboundedSender,
 };
 use leasehold_redis_common::script::Call;
-use leasehold_redis_common::{Options, RespVersion as Resp, check_url};
+use leasehold_redis_common::{Options, RespVersion as Resp};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -56,10 +57,22 @@ pub(crate) enum UserClients {
 
 impl FredConnector {
     /// Creates a connector for the server at `url`.
-    pub(crate) fn from_url(url: &str, options: &Options) -> Result<Self, ConnectError> {
-        check_url(url)?;
-        let config =
-            Config::from_url(url).map_err(|error| ConnectError::unusable("URL", &error))?;
+    pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
+        let server = match url.address.clone() {
+            Address::Tcp { host, port, .. } => ServerConfig::Centralized {
+                server: server_at(host, port),
+            },
+            Address::Unix(path) => ServerConfig::new_unix_socket(path),
+        };
+        let config = Config {
+            server,
+            username: url.user.clone(),
+            password: url.password.clone(),
+            database: (url.database != 0).then_some(url.database),
+            #[cfg(feature = "tls-rustls")]
+            tls: url.uses_tls().then(|| tls(options)).transpose()?,
+            ..Config::default()
+        };
         Self::own(&Builder::from_config(config), options)
     }
 
@@ -91,6 +104,28 @@ impl FredConnector {
             .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
         Ok(Self::Own(Box::new(own)))
     }
+}
+
+/// The library appends the port to the host, so an IPv6 address needs brackets.
+fn server_at(host: String, port: u16) -> Server {
+    if !host.contains(':') {
+        return Server::new(host, port);
+    }
+    #[allow(unused_mut)]
+    let mut server = Server::new(format!("[{host}]"), port);
+    #[cfg(feature = "tls-rustls")]
+    {
+        server.tls_server_name = Some(host.into());
+    }
+    server
+}
+
+#[cfg(feature = "tls-rustls")]
+fn tls(options: &Options) -> Result<fred::types::config::TlsConfig, ConnectError> {
+    use fred::types::config::TlsConnector;
+    use leasehold_redis_common::connection::client_config;
+
+    Ok(TlsConnector::from(client_config(&options.tls)?).into())
 }
 
 impl Connector for FredConnector {

@@ -22,7 +22,15 @@
 //! | [`key_prefix`](Options::key_prefix) | `leasehold:` | prefix of all keys and channels; must be the same for clients that share locks |
 //! | [`call_timeout`](Options::call_timeout) | 1 s | limit of a single call, including the time to connect |
 //! | [`connect_timeout`](Options::connect_timeout) | 500 ms | limit of an attempt to connect, including checks of the server |
+//! | [`initial_connect_timeout`](Options::initial_connect_timeout) | 5 s | how long `connect` tries |
+//! | [`root_certificates`](Options::root_certificates) | the machine's | authorities that may issue the server's certificate |
+//! | [`client_certificate`](Options::client_certificate) | none | certificate that the backend shows to the server |
 //! | [`resp`](Options::resp) | RESP3 | protocol version of the connections that the backend opens |
+//!
+//! # TLS
+//! The feature `tls-rustls` adds TLS with rustls and ring, for URLs with `rediss://` and
+//! `valkeys://`. Without it, these URLs are refused. Certificates are always verified. If the
+//! process has a default `rustls::crypto::CryptoProvider`, the backend uses it instead of ring's.
 //!
 //! # Connections
 //! A backend made from a URL or a `Builder` opens
@@ -88,4 +96,4 @@ mod error;
 
 pub use backend::FredBackend;
 pub use leasehold_redis_common::connection::ConnectError;
-pub use leasehold_redis_common::{Options, RespVersion};
+pub use leasehold_redis_common::{ClientCertificate, Options, RespVersion, TlsOptions};

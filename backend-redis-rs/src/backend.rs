@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use leasehold_api::{LockBackend, forward_lock_backend};
-use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::connection::{ConnectError, ServerUrl};
 use leasehold_redis_common::{Backend, Options};
 use redis::aio::ConnectionLike;
 
 use crate::connection::RedisConnector;
+use crate::source::Source;
 
 /// A [`LockBackend`] on a Redis server, through the [`redis`] crate.
 ///
@@ -30,12 +31,13 @@ impl fmt::Debug for RedisBackend {
 impl RedisBackend {
     /// Connects to the server at `url`, with the default [`Options`].
     ///
-    /// Takes at most 500 ms, the default of
-    /// [`connect_timeout`](Options::connect_timeout).
+    /// Tries for at most 5 s, the default of
+    /// [`initial_connect_timeout`](Options::initial_connect_timeout), until the server
+    /// answers. Fails at once if a retry can't help, for example with a wrong password.
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if the URL can't be used. Nothing was sent.
-    /// - [`ConnectError::Backend`] if the server can't be reached, is older than Redis 6.2, or
+    /// - [`ConnectError::Backend`] if the server can't be reached in time, is older than Redis 6.2, or
     ///   refuses this client.
     ///
     /// # Panics
@@ -61,7 +63,8 @@ impl RedisBackend {
 
     /// Connects to the server at `url`.
     ///
-    /// [`connect_timeout`](Options::connect_timeout) limits the time that this takes.
+    /// [`initial_connect_timeout`](Options::initial_connect_timeout) limits the time that
+    /// this takes.
     ///
     /// # Errors
     /// The errors of [`connect`](Self::connect), and [`ConnectError::Invalid`] for options out of
@@ -88,8 +91,10 @@ impl RedisBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let connector = RedisConnector::from_url(url, options.resp)?;
-        Ok(Self(Backend::connect(connector, options).await?))
+        let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
+        let source = Source::from_url(&url, &options)?;
+        let connector = RedisConnector::Own(source, options.resp);
+        Ok(Self(Backend::connect(connector, &url, options).await?))
     }
 
     /// Creates a backend that opens its connections through your client. The first call opens the
@@ -115,7 +120,8 @@ impl RedisBackend {
     /// # }
     /// ```
     pub fn from_client(client: &redis::Client, options: Options) -> Result<Self, ConnectError> {
-        let connector = RedisConnector::own(client, options.resp)?;
+        let source = Source::from_client(client, options.resp)?;
+        let connector = RedisConnector::Own(source, options.resp);
         Ok(Self(Backend::new(connector, options)?))
     }
 

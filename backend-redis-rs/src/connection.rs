@@ -6,23 +6,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
-    ConnectError, Connection, ConnectionEvent, Connector, Failure, UnboundedSender,
+    Connection, ConnectionEvent, Connector, Failure, UnboundedSender,
 };
 use leasehold_redis_common::script::{Call, NO_NOTIFICATIONS};
-use leasehold_redis_common::{Options, RespVersion, check_url};
+use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, Value};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, Value};
 use tokio::task::AbortHandle;
 
 use crate::error::failure;
+use crate::source::{Driver, Source};
 
 /// The maximum number of digits of a call's number of keys.
 const LONGEST_COUNT: usize = 4;
 
 /// Opens connections, or shares the user's.
 pub(crate) enum RedisConnector {
-    /// A client that opens connections.
-    Own(Box<Client>, RespVersion),
+    /// Opens connections. Only with RESP3 does the library report the end of a connection, and
+    /// deliver messages over a connection for commands.
+    Own(Source, RespVersion),
     /// The user's connection, which can't be replaced.
     User(Arc<dyn UserConnection>),
 }
@@ -39,30 +41,6 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> UserConnection for C {
     }
 }
 
-impl RedisConnector {
-    /// Creates a connector for the server at `url`.
-    pub(crate) fn from_url(url: &str, resp: RespVersion) -> Result<Self, ConnectError> {
-        check_url(url)?;
-        let client = Client::open(url).map_err(|error| ConnectError::unusable("URL", &error))?;
-        Self::own(&client, resp)
-    }
-
-    /// Creates a connector with the settings of `client` and another protocol version. Only with
-    /// RESP3 does the library report the end of a connection, and deliver messages over a
-    /// connection for commands.
-    pub(crate) fn own(client: &Client, resp: RespVersion) -> Result<Self, ConnectError> {
-        let info = client.get_connection_info().clone();
-        let protocol = match resp {
-            RespVersion::Resp2 => ProtocolVersion::RESP2,
-            RespVersion::Resp3 => ProtocolVersion::RESP3,
-        };
-        let settings = info.redis_settings().clone().set_protocol(protocol);
-        let client = Client::open(info.set_redis_settings(settings))
-            .map_err(|error| ConnectError::unusable("client", &error))?;
-        Ok(Self::Own(Box::new(client), resp))
-    }
-}
-
 impl Connector for RedisConnector {
     type Connection = RedisConnection;
 
@@ -72,7 +50,7 @@ impl Connector for RedisConnector {
 
     fn address(&self) -> Option<String> {
         match self {
-            Self::Own(client, _) => Some(client.get_connection_info().addr().to_string()),
+            Self::Own(source, _) => Some(source.address()),
             Self::User(_) => None,
         }
     }
@@ -82,9 +60,9 @@ impl Connector for RedisConnector {
         _: &Options,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<RedisConnection, Failure> {
-        let (client, resp) = match self {
+        let (source, resp) = match self {
             Self::User(connection) => return Ok(RedisConnection::User(Arc::clone(connection))),
-            Self::Own(client, resp) => (client, *resp),
+            Self::Own(source, resp) => (source, *resp),
         };
         let closed = Arc::new(AtomicBool::new(false));
         let mut config = AsyncConnectionConfig::new()
@@ -96,16 +74,14 @@ impl Connector for RedisConnector {
             let ended = Arc::clone(&closed);
             config = config.set_push_sender(move |push| report_push(push, &ended, events.as_ref()));
         } else if let Some(events) = events {
-            let (sink, messages) = client.get_async_pubsub().await.map_err(failure)?.split();
+            let (sink, messages) = source.subscriber().await.map_err(failure)?.split();
             let reader = tokio::spawn(forward_messages(messages, events)).abort_handle();
             subscriber = Some(Subscriber { sink, reader });
         }
-        let connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(failure)?;
+        let (connection, driver) = source.connection(config).await.map_err(failure)?;
         Ok(RedisConnection::Own {
             connection,
+            _driver: driver,
             closed,
             subscriber,
         })
@@ -152,6 +128,8 @@ pub(crate) enum RedisConnection {
     /// Opened by the backend.
     Own {
         connection: MultiplexedConnection,
+        /// The task that drives it, if the library doesn't end it.
+        _driver: Option<Driver>,
         /// Set when the library reports the end of the connection.
         closed: Arc<AtomicBool>,
         /// The connection for messages, if it is a separate one.

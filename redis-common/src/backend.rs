@@ -13,7 +13,10 @@ use leasehold_api::{
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::connection::{self, ConnectError, Connector, ManagedConnection, Shared};
+use crate::connection::{
+    self, Address, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, ManagedConnection,
+    ServerUrl, Shared,
+};
 use crate::options::Options;
 use crate::script::reply::{self, Answer};
 use crate::script::{Call, Protocol, ScriptSettings};
@@ -42,14 +45,22 @@ impl<C: Connector> fmt::Debug for Backend<C> {
 }
 
 impl<C: Connector> Backend<C> {
-    /// Creates a backend. The first call opens the first connection.
+    /// Creates a backend on a user's client or connection. The first call opens the first
+    /// connection.
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range.
+    /// [`ConnectError::Invalid`] for options out of range, or with certificates: those of the
+    /// client apply.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
     pub fn new(connector: C, options: Options) -> Result<Self, ConnectError> {
+        let problem = "they have no effect here; set them in your client";
+        options.tls.check_unused(problem)?;
+        Self::with(connector, options)
+    }
+
+    fn with(connector: C, options: Options) -> Result<Self, ConnectError> {
         options.check()?;
         // Scripts always publish: other clients may listen even if this one can't.
         let protocol = Protocol::new(&options.key_prefix, ScriptSettings::default())?;
@@ -59,6 +70,7 @@ impl<C: Connector> Backend<C> {
             runtime: TokioRuntime::current(),
             handle: Handle::current(),
             moved: Arc::default(),
+            clock: Arc::default(),
         });
         let commands = ManagedConnection::new(Arc::clone(&shared));
         let renewals = match TokioRuntime::renewal_thread() {
@@ -77,21 +89,75 @@ impl<C: Connector> Backend<C> {
         })
     }
 
-    /// Creates a backend and opens its first connection.
+    /// Creates a backend for a URL, and opens its first connection. Tries again after transient errors, for at
+    /// most [`initial_connect_timeout`](Options::initial_connect_timeout).
     ///
     /// # Errors
-    /// The errors of [`new`](Self::new), and [`ConnectError::Backend`] if the server can't be
-    /// reached or doesn't accept this client.
+    /// - [`ConnectError::Invalid`] for options out of range, or certificates for a URL without TLS.
+    /// - [`ConnectError::Backend`] if the server can't be reached in time or doesn't accept this
+    ///   client.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
     ///
     /// # Cancel safety
     /// This method is cancel safe. Dropping the future abandons the connection.
-    pub async fn connect(connector: C, options: Options) -> Result<Self, ConnectError> {
-        let backend = Self::new(connector, options)?;
-        backend.commands.warm_up().await?;
+    pub async fn connect(
+        connector: C,
+        url: &ServerUrl,
+        options: Options,
+    ) -> Result<Self, ConnectError> {
+        if !url.uses_tls() {
+            options
+                .tls
+                .check_unused("the URL has no TLS; write rediss://")?;
+        }
+        let limit = options.initial_connect_timeout;
+        let backend = Self::with(connector, options)?;
+        let mut last = None;
+        let connecting = backend.connect_first(url, &mut last);
+        match backend.shared.within(limit, connecting).await {
+            Some(connected) => connected?,
+            None => {
+                return Err(last
+                    .unwrap_or_else(|| backend.shared.too_slow(limit))
+                    .into());
+            }
+        }
         Ok(backend)
+    }
+
+    /// Opens the first connection. Each transient error is stored in `last`.
+    async fn connect_first(
+        &self,
+        url: &ServerUrl,
+        last: &mut Option<BackendError>,
+    ) -> Result<(), BackendError> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match self.commands.warm_up().await {
+                Err(error) if error.is_transient() => error,
+                result => return result,
+            };
+            let is_first = last.is_none();
+            *last = Some(error);
+            if is_first && let Some(error) = self.mismatch(url).await {
+                return Err(error);
+            }
+            self.shared.runtime.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// The error if the server expects TLS and the URL has none, or the other way round.
+    async fn mismatch(&self, url: &ServerUrl) -> Option<BackendError> {
+        let Address::Tcp { host, port, tls } = &url.address else {
+            return None;
+        };
+        let asking = connection::mismatch(host, *port, *tls);
+        let limit = self.shared.options.connect_timeout;
+        let problem = self.shared.within(limit, asking).await??;
+        Some(self.shared.with_address(BackendError::rejected(problem)))
     }
 
     /// Formats the backend under the name of a wrapper. Doesn't show the URL, because it may

@@ -1,5 +1,6 @@
 //! Settings of both Redis backends.
 
+use std::fmt;
 use std::time::Duration;
 
 use leasehold_api::{InvalidInput, bounds};
@@ -36,12 +37,75 @@ pub struct Options {
     /// The time limit of an attempt to connect; see
     /// [`connect_timeout`](Self::connect_timeout()).
     pub connect_timeout: Duration,
-    /// The protocol version; see [`resp`](Self::resp()).
+    /// How long a constructor tries to connect; see
+    /// [`initial_connect_timeout`](Self::initial_connect_timeout).
+    pub initial_connect_timeout: Duration,
+    /// The protocol version; see [`resp`](Self::resp).
     pub resp: RespVersion,
+    /// The certificates for TLS; see
+    /// [`root_certificates`](Self::root_certificates) and
+    /// [`client_certificate`](Self::client_certificate).
+    pub tls: TlsOptions,
+}
+
+/// Certificates for connections with TLS.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsOptions {
+    /// The certificates of the authorities that may issue the server's certificate, as PEM. If
+    /// `None`, those of the machine.
+    pub root_certificates: Option<Vec<u8>>,
+    /// The certificate that the backend shows to the server.
+    pub client_certificate: Option<ClientCertificate>,
+}
+
+/// A certificate of this client, and its private key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, and the certificates between it and the authority's, as PEM.
+    pub chain: Vec<u8>,
+    /// The private key, as PEM.
+    pub key: Vec<u8>,
+}
+
+impl TlsOptions {
+    /// Checks that no certificates are set where they would have no effect.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`] with this problem.
+    pub fn check_unused(&self, problem: &str) -> Result<(), InvalidInput> {
+        if *self == Self::default() {
+            return Ok(());
+        }
+        Err(InvalidInput::Setting {
+            what: "TLS certificates",
+            problem: problem.into(),
+        })
+    }
+}
+
+/// Shows which certificates are set, not their contents.
+impl fmt::Debug for TlsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsOptions")
+            .field("root_certificates", &self.root_certificates.is_some())
+            .field("client_certificate", &self.client_certificate.is_some())
+            .finish()
+    }
+}
+
+/// Doesn't show the private key.
+impl fmt::Debug for ClientCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCertificate").finish_non_exhaustive()
+    }
 }
 
 /// Half of the default call timeout: a call that has to connect first still has time for an answer.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Ten attempts, or the start of a server.
+const DEFAULT_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Default for Options {
     fn default() -> Self {
@@ -49,7 +113,9 @@ impl Default for Options {
             key_prefix: bounds::DEFAULT_KEY_PREFIX.into(),
             call_timeout: bounds::CALL_TIMEOUT,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             resp: RespVersion::default(),
+            tls: TlsOptions::default(),
         }
     }
 }
@@ -124,6 +190,30 @@ impl Options {
         self
     }
 
+    /// Sets how long the constructors `connect` and `connect_with` try to connect.
+    ///
+    /// An attempt that fails with a transient error, such as a refused connection or silence for
+    /// the [`connect_timeout`](Self::connect_timeout), is repeated after a short pause. A permanent
+    /// error, such as a wrong password, ends the constructor at once.
+    ///
+    /// The default is 5 s. A limit outside 10 ms to 60 s is refused.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_redis_common::Options;
+    ///
+    /// // The server starts together with this program.
+    /// let options = Options::new().initial_connect_timeout(Duration::from_secs(30));
+    /// assert_eq!(options.initial_connect_timeout, Duration::from_secs(30));
+    /// ```
+    #[must_use]
+    pub const fn initial_connect_timeout(mut self, limit: Duration) -> Self {
+        self.initial_connect_timeout = limit;
+        self
+    }
+
     /// Sets the protocol version of the connections that the backend opens. It overrides the
     /// version that the URL or your client asks for.
     ///
@@ -142,34 +232,76 @@ impl Options {
         self
     }
 
+    /// Sets the authorities that may issue the server's certificate: one or more certificates as
+    /// PEM. They replace those of the machine.
+    ///
+    /// Needs a URL with `rediss://` or `valkeys://`. A text without certificates is refused when you
+    /// create the backend.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_redis_common::Options;
+    ///
+    /// # fn example() -> std::io::Result<()> {
+    /// let options = Options::new().root_certificates(std::fs::read("/etc/redis/ca.pem")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.tls.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// Sets the certificate that the backend shows to the server, and its private key, both as PEM.
+    /// If the certificate was not issued by an authority that the server knows, `chain` also has
+    /// the certificates between the two.
+    ///
+    /// Needs a URL with `rediss://` or `valkeys://`. A key that doesn't fit the certificate is
+    /// refused when you create the backend.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::fs::read;
+    ///
+    /// use leasehold_redis_common::Options;
+    ///
+    /// # fn example() -> std::io::Result<()> {
+    /// let options = Options::new()
+    ///     .root_certificates(read("/etc/redis/ca.pem")?)
+    ///     .client_certificate(read("client.pem")?, read("client.key")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.tls.client_certificate = Some(ClientCertificate {
+            chain: chain.into(),
+            key: key.into(),
+        });
+        self
+    }
+
     /// Checks the time limits. [`Protocol::new`](crate::script::Protocol::new) checks the prefix.
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] that names the setting.
     pub fn check(&self) -> Result<(), InvalidInput> {
         InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
-        InvalidInput::check_time_limit("connect timeout", self.connect_timeout)
+        InvalidInput::check_time_limit("connect timeout", self.connect_timeout)?;
+        let limit = self.initial_connect_timeout;
+        if (bounds::MIN_CALL_TIMEOUT..=MAX_INITIAL_CONNECT_TIMEOUT).contains(&limit) {
+            return Ok(());
+        }
+        Err(InvalidInput::Setting {
+            what: "initial connect timeout",
+            problem: format!("{limit:?} is outside the limits (10 ms to 60 s)"),
+        })
     }
-}
-
-/// Checks that a URL has a scheme. The client libraries don't name this common mistake.
-///
-/// # Errors
-/// [`InvalidInput::Setting`] that shows a URL with a scheme.
-pub fn check_url(url: &str) -> Result<(), InvalidInput> {
-    if url.contains("://") {
-        return Ok(());
-    }
-    // A URL with an `@` may contain a password.
-    let example = match url {
-        "" => "redis://localhost".into(),
-        _ if url.contains('@') => "redis://user:password@host".into(),
-        _ => format!("redis://{url}"),
-    };
-    Err(InvalidInput::Setting {
-        what: "URL",
-        problem: format!("it has no scheme; write {example}"),
-    })
 }
 
 #[cfg(test)]
@@ -183,22 +315,17 @@ mod tests {
         for (options, name) in [
             (Options::new().call_timeout(ms(9)), "call timeout"),
             (Options::new().call_timeout(ms(5_001)), "call timeout"),
-            (Options::new().connect_timeout(ms(0)), "connect timeout"),
+            (
+                Options::new().connect_timeout(ms(0)),
+                "connect timeout",
+            ),
+            (
+                Options::new().initial_connect_timeout(ms(60_001)),
+                "initial connect timeout",
+            ),
         ] {
             let error = options.check().expect_err("out of range");
             assert!(error.to_string().contains(name), "{error}");
         }
-    }
-
-    #[test]
-    fn missing_scheme_is_named_and_password_is_hidden() {
-        let message = |url| check_url(url).expect_err("no scheme").to_string();
-        assert_eq!(
-            message("localhost:6379"),
-            "URL: it has no scheme; write redis://localhost:6379"
-        );
-        assert!(message("").ends_with("redis://localhost"));
-        assert!(!message("me:hunter2@localhost").contains("hunter2"));
-        assert_eq!(check_url("rediss://localhost"), Ok(()));
     }
 }

@@ -5,6 +5,7 @@
 //!   process is killed.
 //! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
+//! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
 //! A missing `redis-server` is a failure, never a skipped test.
 
@@ -12,7 +13,10 @@ mod process;
 mod proxy;
 mod resp;
 mod server;
+mod tls;
+mod tls_proxy;
 
 pub use proxy::FaultProxy;
 pub use resp::Request;
 pub use server::{Data, RedisServer, ServerOptions, Version};
+pub use tls::{Authority, Identity};

@@ -52,6 +52,8 @@ struct Faults {
 
 struct Shared {
     upstream: Mutex<SocketAddr>,
+    /// A text in replies, and the text of the same length that replaces it.
+    renamed: Mutex<Option<(&'static str, &'static str)>>,
     faults: watch::Sender<Faults>,
     drops: Mutex<Drops>,
 }
@@ -67,6 +69,10 @@ struct Drops {
 impl Shared {
     fn upstream(&self) -> SocketAddr {
         *self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn renamed(&self) -> MutexGuard<'_, Option<(&'static str, &'static str)>> {
+        self.renamed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn drops(&self) -> MutexGuard<'_, Drops> {
@@ -123,6 +129,7 @@ impl FaultProxy {
             .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             upstream: Mutex::new(upstream),
+            renamed: Mutex::default(),
             faults: watch::Sender::new(Faults::default()),
             drops: Mutex::default(),
         });
@@ -174,6 +181,16 @@ impl FaultProxy {
             matches,
             left: count,
         });
+    }
+
+    /// Replaces a text in all later replies, for example the name of a field of `INFO`.
+    ///
+    /// # Panics
+    /// Panics if the two texts have different lengths, which would break the protocol.
+    pub fn rename_in_replies(&self, text: &'static str, replacement: &'static str) {
+        assert_eq!(text.len(), replacement.len(), "texts of the same length");
+        let mut renamed = self.shared.renamed();
+        *renamed = Some((text, replacement));
     }
 
     /// The number of dropped replies. Check it, so that the test can't miss its fault.
@@ -281,7 +298,7 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
         let replies = Half::new(from_server, to_client, gate);
         tokio::select! {
             () = requests.run(|frame, bytes| forwards_request(&shared, &in_flight, frame, bytes)) => {}
-            () = replies.run(|frame, _| forwards_reply(&shared, &in_flight, frame)) => {}
+            () = replies.run(|frame, bytes| forwards_reply(&shared, &in_flight, frame, bytes)) => {}
         }
     };
     tokio::select! {
@@ -292,7 +309,7 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
 
 type InFlight = Mutex<VecDeque<Request>>;
 
-fn forwards_request(shared: &Shared, in_flight: &InFlight, _: Frame, bytes: &[u8]) -> bool {
+fn forwards_request(shared: &Shared, in_flight: &InFlight, _: Frame, bytes: &mut [u8]) -> bool {
     let request = match resp::request(bytes) {
         Ok(request) => request,
         Err(malformed) => panic!("a client sent something other than a request: {malformed:?}"),
@@ -307,9 +324,16 @@ fn forwards_request(shared: &Shared, in_flight: &InFlight, _: Frame, bytes: &[u8
     true
 }
 
-fn forwards_reply(shared: &Shared, in_flight: &InFlight, frame: Frame) -> bool {
+fn forwards_reply(shared: &Shared, in_flight: &InFlight, frame: Frame, bytes: &mut [u8]) -> bool {
     if frame.is_push {
         return true;
+    }
+    if let Some((text, replacement)) = *shared.renamed() {
+        for at in 0..(bytes.len() + 1).saturating_sub(text.len()) {
+            if bytes[at..].starts_with(text.as_bytes()) {
+                bytes[at..at + text.len()].copy_from_slice(replacement.as_bytes());
+            }
+        }
     }
     let mut queue = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
     // A reply without a request is an error of the connection, such as too many clients.
@@ -359,7 +383,7 @@ impl Half {
     }
 
     /// Forwards messages until the stream ends or `passes` returns false for a message.
-    async fn run(mut self, mut passes: impl FnMut(Frame, &[u8]) -> bool) {
+    async fn run(mut self, mut passes: impl FnMut(Frame, &mut [u8]) -> bool) {
         while let Ok(1..) = self.from.read_buf(&mut self.buffer).await {
             let Some(delay) = self.gate.pass().await else {
                 return;
@@ -367,7 +391,7 @@ impl Half {
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            let (done, open) = whole_messages(&self.buffer, &mut passes);
+            let (done, open) = whole_messages(&mut self.buffer, &mut passes);
             if self.to.write_all(&self.buffer[..done]).await.is_err() || !open {
                 return;
             }
@@ -377,12 +401,15 @@ impl Half {
 }
 
 /// Returns the length of the complete messages that may pass, and whether to keep the connection.
-fn whole_messages(bytes: &[u8], passes: &mut impl FnMut(Frame, &[u8]) -> bool) -> (usize, bool) {
+fn whole_messages(
+    bytes: &mut [u8],
+    passes: &mut impl FnMut(Frame, &mut [u8]) -> bool,
+) -> (usize, bool) {
     let mut done = 0;
     loop {
         match resp::frame(&bytes[done..]) {
             Ok(Some(frame)) => {
-                if !passes(frame, &bytes[done..done + frame.length]) {
+                if !passes(frame, &mut bytes[done..done + frame.length]) {
                     return (done, false);
                 }
                 done += frame.length;

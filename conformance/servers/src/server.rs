@@ -18,6 +18,8 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::{Process, cannot_run, server_program};
+use crate::tls::{Authority, Identity, ServerTls};
+use crate::tls_proxy::TlsProxy;
 
 /// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -29,6 +31,8 @@ pub struct ServerOptions {
     program: Option<PathBuf>,
     arguments: Vec<OsString>,
     append_only: bool,
+    tls: Option<ServerTls>,
+    tls_proxy: Option<Identity>,
 }
 
 impl ServerOptions {
@@ -59,6 +63,22 @@ impl ServerOptions {
         self.append_only = true;
         self.with_config("appendonly", ["yes"])
             .with_config("appendfsync", ["always"])
+    }
+
+    /// Also listens on a port with TLS. If there is an authority for clients, only clients with a
+    /// certificate from it are accepted there.
+    #[must_use]
+    pub fn with_tls(mut self, identity: Identity, clients: Option<&Authority>) -> Self {
+        let clients = clients.map(Authority::certificate);
+        self.tls = Some(ServerTls { identity, clients });
+        self
+    }
+
+    /// Adds a port with TLS in front of the server, for programs that are built without TLS.
+    #[must_use]
+    pub fn with_tls_proxy(mut self, identity: Identity) -> Self {
+        self.tls_proxy = Some(identity);
+        self
     }
 
     /// Starts the server and waits until it answers.
@@ -104,6 +124,8 @@ pub struct RedisServer {
     program: PathBuf,
     options: ServerOptions,
     port: u16,
+    tls_port: u16,
+    tls_proxy: Option<TlsProxy>,
 }
 
 impl RedisServer {
@@ -128,11 +150,18 @@ impl RedisServer {
             program,
             options,
             port: 0,
+            tls_port: 0,
+            tls_proxy: None,
         };
         for _ in 0..PORT_TRIES {
             server.port = free_port();
+            server.tls_port = free_port();
             match server.launch() {
-                Ok(()) => return server,
+                Ok(()) => {
+                    let proxy = server.options.tls_proxy.as_ref();
+                    server.tls_proxy = proxy.map(|it| TlsProxy::start(it, server.address()));
+                    return server;
+                }
                 Err(log) if log.contains("Address already in use") => {}
                 Err(log) => panic!("the Redis server did not start:\n{log}"),
             }
@@ -155,6 +184,9 @@ impl RedisServer {
             .args(["--save", ""])
             .args(&self.options.arguments)
             .current_dir(self.folder.path());
+        if let Some(tls) = &self.options.tls {
+            command.args(tls.prepare(self.folder.path(), self.tls_port));
+        }
         let mut process = Process::spawn(&mut command, self.folder.path())
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.program, &error)));
         let begun = Instant::now();
@@ -204,6 +236,20 @@ impl RedisServer {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
+    }
+
+    /// The URL of the port with TLS, `rediss://127.0.0.1:PORT`.
+    ///
+    /// # Panics
+    /// Panics if the server was started without [`ServerOptions::with_tls`] or
+    /// [`ServerOptions::with_tls_proxy`].
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        if let Some(proxy) = &self.tls_proxy {
+            return format!("rediss://{}", proxy.address());
+        }
+        assert!(self.options.tls.is_some(), "a server with TLS");
+        format!("rediss://127.0.0.1:{}", self.tls_port)
     }
 
     /// The path of the Unix socket. A restart keeps it.

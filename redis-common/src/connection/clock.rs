@@ -1,4 +1,4 @@
-//! Clock ids for a user's connection.
+//! Clock ids for a user's connection, and for a server without a `run_id`.
 //!
 //! A client library that reconnects by itself may reach another server without saying so. The
 //! local clock and the server's clock run at the same rate within the drift allowance. So if the
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_api::{ClockId, Moment, ServerTime, bounds};
 
-/// Detects clock changes behind a user's connection.
+/// Detects changes of a server's clock.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
     server: ClockId,

@@ -6,6 +6,7 @@ use std::fmt;
 use leasehold_api::{BackendError, InvalidInput};
 
 use super::access::missing_access;
+use super::tls;
 use crate::script::{ErrorClass, classify, without_arguments};
 
 /// The error of a constructor of a Redis backend.
@@ -105,6 +106,13 @@ impl Failure {
 
     /// The error for a command that changes nothing: the outcome of a call is never unknown.
     pub(crate) fn at_connect(self, prefix: &str) -> BackendError {
+        if let FailureKind::Lost | FailureKind::Refused = self.kind
+            && let Some(check) = tls::explain(&self.text)
+        {
+            return self
+                .into_error(prefix, BackendError::rejected)
+                .with_context(check);
+        }
         match self.kind {
             FailureKind::Misconfigured | FailureKind::Answered(ErrorClass::Rejected) => {
                 self.into_error(prefix, BackendError::rejected)

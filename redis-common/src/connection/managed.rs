@@ -15,6 +15,7 @@
 //!   at most once in each [`PAUSE`].
 //! - A user's connection can't be replaced. After an error, or silence for the whole call timeout,
 //!   the `run_id` is read again, because the library may have connected to another server.
+//! - A server may have no `run_id`. Then its clock is watched, as with a user's connection.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -31,7 +32,7 @@ use tokio::task::JoinError;
 use super::clock::ClockWatch;
 use super::connector::{self, Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
-use super::server::ServerInfo;
+use super::server::{ServerInfo, WATCHED};
 use crate::options::Options;
 use crate::script::{Call, ErrorClass, reply};
 
@@ -53,6 +54,9 @@ pub(crate) struct Shared<C> {
     pub(crate) handle: Handle,
     /// Changes when the backend leaves a server that has become a replica.
     pub(crate) moved: Arc<watch::Sender<()>>,
+    /// For a user's connection, or a server without a `run_id`: detects a change of the server's
+    /// clock.
+    pub(crate) clock: Arc<Mutex<Option<ClockWatch>>>,
 }
 
 impl<C: Connector> Shared<C> {
@@ -64,6 +68,7 @@ impl<C: Connector> Shared<C> {
             runtime: self.runtime.clone(),
             handle,
             moved: Arc::clone(&self.moved),
+            clock: Arc::clone(&self.clock),
         }
     }
 
@@ -104,10 +109,20 @@ impl<C: Connector> Shared<C> {
             Ok(None) => Err(no_connection(limit)),
             Err(ended) => Err(not_run(&ended)),
         };
-        connected.map_err(|error| match self.connector.address() {
+        connected.map_err(|error| self.with_address(error))
+    }
+
+    /// The error if there is no connection within `limit`.
+    pub(crate) fn too_slow(&self, limit: Duration) -> BackendError {
+        self.with_address(no_connection(limit))
+    }
+
+    /// Adds the address of the server to an error.
+    pub(crate) fn with_address(&self, error: BackendError) -> BackendError {
+        match self.connector.address() {
             Some(address) => error.with_context(format_args!("connecting to {address}")),
             None => error,
-        })
+        }
     }
 }
 
@@ -137,14 +152,13 @@ pub(crate) struct ManagedConnection<C: Connector> {
     gate: tokio::sync::Mutex<Option<BackendError>>,
     /// The number of finished attempts to connect.
     attempts: AtomicU64,
-    /// For a user's connection: detects a change of the server's clock.
-    clock: Mutex<Option<ClockWatch>>,
 }
 
 /// A connection in use.
 struct Live<T> {
     connection: T,
-    clock: ClockId,
+    /// The clock by the server's `run_id`, if it has one.
+    clock: Option<ClockId>,
     opened: Moment,
     /// The number of answers that have arrived.
     answers: AtomicU64,
@@ -172,7 +186,6 @@ impl<C: Connector> ManagedConnection<C> {
             current: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             attempts: AtomicU64::new(0),
-            clock: Mutex::default(),
         })
     }
 
@@ -320,6 +333,7 @@ impl<C: Connector> ManagedConnection<C> {
                 this.shared.runtime.sleep(GRACE).await;
                 if live.answers.load(Ordering::Relaxed) == answers {
                     let new = Live::new(connection, &info, this.shared.now());
+                    this.connected_to(&info);
                     this.replace(&live, Some(new));
                 }
             }
@@ -417,18 +431,24 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     fn connected_to(&self, info: &ServerInfo) {
-        if !self.shared.connector.is_own() {
-            lock(&self.clock)
-                .get_or_insert_with(|| ClockWatch::new(info.clock))
-                .connected(info.clock);
+        if !self.shared.connector.is_own() || info.clock.is_none() {
+            let server = info.clock.unwrap_or(WATCHED);
+            lock(&self.shared.clock)
+                .get_or_insert_with(|| ClockWatch::new(server))
+                .connected(server);
         }
     }
 
     /// Returns the id of the clock of a stamp.
     fn clock_of(&self, turn: &Turn<C::Connection>, at: Option<ServerTime>) -> ClockId {
-        match (&mut *lock(&self.clock), at) {
+        if self.shared.connector.is_own()
+            && let Some(clock) = turn.live.clock
+        {
+            return clock;
+        }
+        match (&mut *lock(&self.shared.clock), at) {
             (Some(watch), Some(at)) => watch.observe(turn.sent, self.shared.now(), at),
-            _ => turn.live.clock,
+            _ => turn.live.clock.unwrap_or(WATCHED),
         }
     }
 }

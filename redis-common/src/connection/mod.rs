@@ -10,10 +10,16 @@ mod failure;
 mod managed;
 mod server;
 mod subscription;
+mod tls;
+mod url;
 
 pub use connector::{Connection, ConnectionEvent, Connector};
 pub use failure::{ConnectError, Failure, FailureKind};
 pub(crate) use managed::{ManagedConnection, Shared};
-pub(crate) use subscription::listen;
+pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, listen};
+#[cfg(feature = "tls-rustls")]
+pub use tls::client_config;
+pub(crate) use tls::mismatch;
 /// The sender of [`ConnectionEvent`]s.
 pub use tokio::sync::mpsc::UnboundedSender;
+pub use url::{Address, ServerUrl};

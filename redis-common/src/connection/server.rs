@@ -5,39 +5,49 @@ use leasehold_api::{BackendError, ClockId};
 /// The oldest server version that runs the scripts.
 const OLDEST: (u32, u32) = (6, 2);
 
+/// The clock of a server without a `run_id`. A connection watches it for changes.
+pub(crate) const WATCHED: ClockId = ClockId::new(1);
+/// The clock of notifications from a server without a `run_id`. No reply has this id, so the client
+/// renews a lock that it was granted by a notification before it returns the guard.
+pub(crate) const UNKNOWN: ClockId = ClockId::new(0);
+
 /// The parts of `INFO server` that a backend uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
-    /// The id of the server's clock, derived from its `run_id`.
-    pub(crate) clock: ClockId,
+    /// The id of the server's clock, derived from its `run_id`. Some services don't tell it.
+    pub(crate) clock: Option<ClockId>,
     /// The server's version as it reports it.
     pub(crate) version: String,
 }
 
 impl ServerInfo {
-    /// Reads the answer to `INFO server` and checks that the server can be used.
+    /// Reads the answer to `INFO server` and checks that the server can be used. Valkey reports its
+    /// mode and version under other names than Redis, and a compatible `redis_version`.
     ///
     /// # Errors
     /// [`BackendError::Rejected`] if
-    /// - the answer has no `run_id` or version, as with some proxies;
+    /// - the answer has no version, as with some proxies;
     /// - the version is older than 6.2;
     /// - the mode isn't `standalone`. A node of a cluster has only some of the keys, and a batch
     ///   would span nodes.
     pub(crate) fn parse(info: &str) -> Result<Self, BackendError> {
         // Some proxies and forks report no mode.
-        if let Ok(mode) = field(info, "redis_mode")
+        if let Some(mode) = field(info, "redis_mode").or(field(info, "server_mode"))
             && mode != "standalone"
         {
             return Err(BackendError::rejected(format!(
                 "the server runs in {mode} mode, only standalone servers are supported"
             )));
         }
-        let run_id = field(info, "run_id")?;
-        let version = field(info, "redis_version")?;
+        let Some(version) = field(info, "valkey_version").or(field(info, "redis_version")) else {
+            return Err(BackendError::rejected(
+                "the server's answer to INFO names no redis_version",
+            ));
+        };
         let mut numbers = version.split('.').map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST => Ok(Self {
-                clock: clock_of(run_id),
+                clock: field(info, "run_id").map(clock_of),
                 version: version.into(),
             }),
             _ => Err(BackendError::rejected(format!(
@@ -47,15 +57,12 @@ impl ServerInfo {
     }
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Result<&'a str, BackendError> {
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines()
         .filter_map(|line| line.split_once(':'))
         .find(|(key, _)| *key == name)
         .map(|(_, value)| value.trim())
         .filter(|value| !value.is_empty())
-        .ok_or_else(|| {
-            BackendError::rejected(format!("the server's answer to INFO names no {name}"))
-        })
 }
 
 /// Hashes the `run_id`. It is unique, but its format is not specified.
@@ -86,11 +93,32 @@ mod tests {
     }
 
     #[test]
+    fn run_id_is_optional() {
+        for text in [info("7.0.15", ""), "redis_version:7.0.15\r\n".into()] {
+            assert_eq!(ServerInfo::parse(&text).expect("usable").clock, None);
+        }
+    }
+
+    /// The fields of Valkey 9.1.
+    fn valkey(mode: &str) -> String {
+        format!(
+            "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n\
+             server_mode:{mode}\r\nrun_id:aa\r\n"
+        )
+    }
+
+    #[test]
+    fn valkey_is_read_under_its_own_names() {
+        let usable = ServerInfo::parse(&valkey("standalone")).expect("usable");
+        assert_eq!(usable.version, "9.1.2");
+        assert_eq!(usable.clock, Some(clock_of("aa")));
+    }
+
+    #[test]
     fn unusable_server_is_rejected_with_a_reason() {
         for (text, reason) in [
             (info("6.0.16", "aa"), "6.2 or newer"),
             (info("unknown", "aa"), "6.2 or newer"),
-            (info("7.0.15", ""), "no run_id"),
             ("run_id:aa\r\n".into(), "no redis_version"),
             (
                 info("7.0.15", "aa") + "redis_mode:cluster\r\n",
@@ -100,6 +128,8 @@ mod tests {
                 info("7.0.15", "aa") + "redis_mode:sentinel\r\n",
                 "sentinel mode",
             ),
+            (valkey("cluster"), "cluster mode"),
+            (valkey("sentinel"), "sentinel mode"),
         ] {
             let error = ServerInfo::parse(&text).expect_err("unusable");
             assert!(matches!(error, BackendError::Rejected { .. }), "{error:?}");

@@ -15,13 +15,14 @@ use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::managed::Shared;
+use super::server;
 use crate::script::decode_notification;
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// The pause between attempts to subscribe again doubles from the first to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// The pause between attempts to connect or subscribe doubles from the first to the longest.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A subscription that the server has confirmed.
 struct Subscription<T> {
@@ -87,7 +88,7 @@ impl<T: Connection> Subscription<T> {
         {
             Some(Ok(())) => Ok(Self {
                 connection,
-                clock: info.clock,
+                clock: info.clock.unwrap_or(server::UNKNOWN),
                 events,
                 moved,
             }),

@@ -9,7 +9,7 @@ use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{RedisServer, ServerOptions};
+use leasehold_test_servers::{Authority, RedisServer, ServerOptions};
 
 use crate::client;
 
@@ -35,15 +35,31 @@ pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
 pub(crate) struct Redis {
     name: &'static str,
     server: RedisServer,
+    /// With TLS, the authority of the server's certificate, as PEM.
+    authority: Option<String>,
 }
 
 impl Redis {
-    /// Starts a server for the named backend, whose user has the documented rights.
+    /// Starts a server for the named backend, whose user has the documented rights. The variable
+    /// `LEASEHOLD_TLS` adds TLS: `server`, or `proxy` for servers that are built without it.
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
         let user = [USER, "on", ">secret", "~*", "&*"];
         let rights = user.into_iter().chain(documented_rights(documentation));
-        let server = ServerOptions::default().with_config("user", rights).start();
-        Self { name, server }
+        let mut options = ServerOptions::default().with_config("user", rights);
+        let authority = Authority::new();
+        let identity = authority.issue("127.0.0.1");
+        let tls = std::env::var("LEASEHOLD_TLS").ok();
+        match tls.as_deref() {
+            None => {}
+            Some("server") => options = options.with_tls(identity, None),
+            Some("proxy") => options = options.with_tls_proxy(identity),
+            Some(other) => panic!("LEASEHOLD_TLS is {other:?}, not server or proxy"),
+        }
+        Self {
+            name,
+            server: options.start(),
+            authority: tls.map(|_| authority.certificate()),
+        }
     }
 }
 
@@ -87,15 +103,22 @@ impl Harness for Redis {
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         let prefix = format!("{namespace}:");
+        let protocol = Protocol::new(&prefix, ScriptSettings::default())?;
+        let mut options = Options::new()
+            .key_prefix(prefix)
+            .resp(resp())
+            // A busy machine may need longer than the default.
+            .connect_timeout(Duration::from_secs(5));
+        let mut backend_url = self.server.url();
+        if let Some(authority) = &self.authority {
+            options = options.root_certificates(authority.as_str());
+            backend_url = self.server.tls_url();
+        }
         Ok(Arc::new(Namespace {
             url: self.server.url(),
-            backend_url: format!("redis://{USER}:secret@{}", self.server.address()),
-            protocol: Protocol::new(&prefix, ScriptSettings::default())?,
-            options: Options::new()
-                .key_prefix(prefix)
-                .resp(resp())
-                // A busy machine may need longer than the default.
-                .connect_timeout(Duration::from_secs(5)),
+            backend_url: backend_url.replace("://", &format!("://{USER}:secret@")),
+            protocol,
+            options,
         }))
     }
 }

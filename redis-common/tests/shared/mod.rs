@@ -1,6 +1,7 @@
 //! Tests of all Redis backends on real servers. Each backend includes them in its own tests, where
 //! `crate::client` connects and `crate::constructors` lists the constructors.
 
+mod connecting;
 mod faults;
 pub(crate) mod recovery;
 mod refusals;
@@ -8,3 +9,4 @@ mod renewal_thread;
 mod runtimes;
 mod subscription;
 pub(crate) mod support;
+mod tls;

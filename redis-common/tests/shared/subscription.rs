@@ -20,7 +20,7 @@ fn listeners() -> impl Iterator<Item = &'static Constructor> {
     CONSTRUCTORS.iter().filter(|constructor| constructor.push)
 }
 
-fn channel(number: u8) -> String {
+pub(crate) fn channel(number: u8) -> String {
     Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default())
         .expect("a good prefix")
         .channel(&session(number))
@@ -36,7 +36,7 @@ async fn subscribers(server: &RedisServer, number: u8) -> u32 {
     answer[start..=end].parse().expect("a number")
 }
 
-async fn next(stream: &mut Notifications) -> Notification {
+pub(crate) async fn next(stream: &mut Notifications) -> Notification {
     tokio::time::timeout(WAIT, stream.next())
         .await
         .expect("a notification comes in time")
@@ -44,7 +44,7 @@ async fn next(stream: &mut Notifications) -> Notification {
 }
 
 /// A message as the scripts send it: the server's time, then wake-ups.
-fn wake_ups(sequences: &[u32]) -> Vec<u8> {
+pub(crate) fn wake_ups(sequences: &[u32]) -> Vec<u8> {
     let mut bytes = 1_000.0_f64.to_le_bytes().to_vec();
     for &sequence in sequences {
         bytes.push(b'H');
@@ -53,7 +53,7 @@ fn wake_ups(sequences: &[u32]) -> Vec<u8> {
     bytes
 }
 
-fn wake_up(notification: Notification) -> (u64, ClockId) {
+pub(crate) fn wake_up(notification: Notification) -> (u64, ClockId) {
     match notification {
         Notification::WakeUp { sequence, stamp } => (sequence, stamp.clock),
         other => panic!("{other:?} instead of a wake-up"),

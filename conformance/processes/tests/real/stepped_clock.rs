@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold_api::{Loss, MutexGuard, bounds};
+use leasehold_api::{LockBackend, Loss, MutexGuard, bounds};
 use leasehold_processes::Library;
-use leasehold_test_servers::{RedisServer, ServerOptions};
+use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 
 use crate::support::{client, run};
 
@@ -26,6 +26,33 @@ fn stepped_server_clock_ends_validity_through_redis_rs() {
 #[test]
 fn stepped_server_clock_ends_validity_through_fred() {
     run(stepped_server_clock_ends_validity(Library::Fred));
+}
+
+#[test]
+fn step_without_run_id_is_a_new_clock_through_redis_rs() {
+    run(step_without_run_id_is_a_new_clock(Library::RedisRs));
+}
+
+#[test]
+fn step_without_run_id_is_a_new_clock_through_fred() {
+    run(step_without_run_id_is_a_new_clock(Library::Fred));
+}
+
+/// The connection may lead to another server, so a step looks like one.
+async fn step_without_run_id_is_a_new_clock(library: Library) {
+    let (server, clock) = server_with_a_clock();
+    let proxy = FaultProxy::start(server.address()).await;
+    proxy.rename_in_replies("\nrun_id:", "\nxxx_id:");
+    let backend = library.connect(&proxy.url()).await.expect("connected");
+    let clock_id = async || backend.hello().await.expect("an answer").clock;
+    let mut seen = vec![clock_id().await];
+    for offset in [STEP_US, 0] {
+        assert_eq!(clock_id().await, seen[seen.len() - 1]);
+        clock.set(offset);
+        let stepped = clock_id().await;
+        assert!(!seen.contains(&stepped), "{stepped:?} in {seen:?}");
+        seen.push(stepped);
+    }
 }
 
 async fn stepped_server_clock_ends_validity(library: Library) {

@@ -130,7 +130,7 @@
       local to = math.min(from + @CHUNK@ - 1, S.holder_count)
       local fields = {}
       for slot = from, to do
-        fields[#fields + 1] = 's' .. slot
+        fields[#fields + 1] = string.format('s%.0f', slot)
       end
       local holder_ids = redis.call('HMGET', S.key, unpack(fields))
       for i = 1, #fields do
@@ -148,7 +148,7 @@
   slot_holder = function(S, slot)
     local holder_id = S.slots[slot]
     if not holder_id then
-      holder_id = redis.call('HGET', S.key, 's' .. slot)
+      holder_id = redis.call('HGET', S.key, string.format('s%.0f', slot))
       S.slots[slot] = holder_id
     end
     return holder_id
@@ -241,7 +241,7 @@
     end
     for slot in pairs(S.fresh_slots) do
       if not S.slots[slot] then
-        gone[#gone + 1] = 's' .. slot
+        gone[#gone + 1] = string.format('s%.0f', slot)
       end
     end
     return gone
@@ -302,7 +302,7 @@
     S:put_holders_and_watermarks(set)
     for slot in pairs(S.fresh_slots) do
       if S.slots[slot] then
-        set[#set + 1] = 's' .. slot
+        set[#set + 1] = string.format('s%.0f', slot)
         set[#set + 1] = S.slots[slot]
       end
     end

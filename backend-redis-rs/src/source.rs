@@ -1,0 +1,172 @@
+//! Where connections come from: a client of the library, or our own stream with TLS.
+
+use leasehold_redis_common::connection::{Address, ConnectError, ServerUrl};
+use leasehold_redis_common::{Options, RespVersion};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisError, RedisResult,
+};
+use tokio::task::AbortHandle;
+
+/// Opens connections.
+pub(crate) enum Source {
+    /// Without TLS, or as the user's client does.
+    Client(Box<Client>),
+    /// With TLS.
+    #[cfg(feature = "tls-rustls")]
+    Tls(Box<tls::TlsSource>),
+}
+
+/// The task that drives a connection on our own stream. Aborts it when it is dropped, which closes
+/// the connection.
+pub(crate) struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Source {
+    /// Creates a source for the server at `url`.
+    pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
+        let mut settings = RedisConnectionInfo::default()
+            .set_db(url.database.into())
+            .set_protocol(protocol(options.resp));
+        if let Some(user) = &url.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &url.password {
+            settings = settings.set_password(password);
+        }
+        let address = match url.address.clone() {
+            #[cfg(feature = "tls-rustls")]
+            Address::Tcp {
+                host,
+                port,
+                tls: true,
+            } => {
+                let source = tls::TlsSource::new(host, port, settings, &options.tls)?;
+                return Ok(Self::Tls(Box::new(source)));
+            }
+            Address::Tcp { host, port, .. } => ConnectionAddr::Tcp(host, port),
+            Address::Unix(path) => ConnectionAddr::Unix(path),
+        };
+        let client = address
+            .into_connection_info()
+            .and_then(|info| Client::open(info.set_redis_settings(settings)))
+            .map_err(|error: RedisError| ConnectError::unusable("URL", &error))?;
+        Ok(Self::Client(Box::new(client)))
+    }
+
+    /// Creates a source with the settings of `client` and another protocol version.
+    pub(crate) fn from_client(client: &Client, resp: RespVersion) -> Result<Self, ConnectError> {
+        let info = client.get_connection_info().clone();
+        let settings = info.redis_settings().clone().set_protocol(protocol(resp));
+        let client = Client::open(info.set_redis_settings(settings))
+            .map_err(|error| ConnectError::unusable("client", &error))?;
+        Ok(Self::Client(Box::new(client)))
+    }
+
+    /// The address of the server.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Client(client) => client.get_connection_info().addr().to_string(),
+            #[cfg(feature = "tls-rustls")]
+            Self::Tls(source) => source.address(),
+        }
+    }
+
+    /// Opens a connection for messages (RESP2).
+    pub(crate) async fn subscriber(&self) -> RedisResult<PubSub> {
+        match self {
+            Self::Client(client) => client.get_async_pubsub().await,
+            #[cfg(feature = "tls-rustls")]
+            Self::Tls(source) => PubSub::new(&source.settings, source.stream().await?).await,
+        }
+    }
+
+    /// Opens a connection for commands.
+    pub(crate) async fn connection(
+        &self,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<(MultiplexedConnection, Option<Driver>)> {
+        match self {
+            Self::Client(client) => {
+                let opened = client.get_multiplexed_async_connection_with_config(&config);
+                Ok((opened.await?, None))
+            }
+            #[cfg(feature = "tls-rustls")]
+            Self::Tls(source) => {
+                let stream = source.stream().await?;
+                let opened =
+                    MultiplexedConnection::new_with_config(&source.settings, stream, config);
+                let (connection, driver) = opened.await?;
+                let driver = Driver(tokio::spawn(driver).abort_handle());
+                Ok((connection, Some(driver)))
+            }
+        }
+    }
+}
+
+const fn protocol(resp: RespVersion) -> ProtocolVersion {
+    match resp {
+        RespVersion::Resp2 => ProtocolVersion::RESP2,
+        RespVersion::Resp3 => ProtocolVersion::RESP3,
+    }
+}
+
+/// The library could open connections with TLS itself. But it reads the machine's certificates anew
+/// for each connection, which takes longer than the rest, and panics if a program's dependencies
+/// enable several cryptography providers of rustls.
+#[cfg(feature = "tls-rustls")]
+mod tls {
+    use std::io;
+    use std::sync::Arc;
+
+    use leasehold_redis_common::TlsOptions;
+    use leasehold_redis_common::connection::{ConnectError, client_config};
+    use redis::RedisConnectionInfo;
+    use tokio::net::TcpStream;
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::client::TlsStream;
+    use tokio_rustls::rustls::pki_types::ServerName;
+
+    pub(crate) struct TlsSource {
+        host: String,
+        port: u16,
+        name: ServerName<'static>,
+        connector: TlsConnector,
+        /// User, password, database and protocol.
+        pub(crate) settings: RedisConnectionInfo,
+    }
+
+    impl TlsSource {
+        pub(crate) fn new(
+            host: String,
+            port: u16,
+            settings: RedisConnectionInfo,
+            options: &TlsOptions,
+        ) -> Result<Self, ConnectError> {
+            let name = ServerName::try_from(host.clone())
+                .map_err(|error| ConnectError::unusable("URL", &error))?;
+            Ok(Self {
+                host,
+                port,
+                name,
+                connector: TlsConnector::from(Arc::new(client_config(options)?)),
+                settings,
+            })
+        }
+
+        pub(crate) fn address(&self) -> String {
+            format!("{}:{}", self.host, self.port)
+        }
+
+        pub(crate) async fn stream(&self) -> io::Result<TlsStream<TcpStream>> {
+            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            self.connector.connect(self.name.clone(), stream).await
+        }
+    }
+}

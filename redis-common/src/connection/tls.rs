@@ -1,0 +1,168 @@
+//! TLS: the client's configuration, and what a failed handshake means.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[cfg(feature = "tls-rustls")]
+pub use config::client_config;
+
+const WITHOUT_TLS: &str = "the server doesn't use TLS on this port; use redis:// or another port";
+
+/// Says what to check after a failed handshake. `None` if the text is about something else.
+///
+/// The `redis` crate shows rustls's errors as text, fred as debug output.
+pub(crate) fn explain(text: &str) -> Option<&'static str> {
+    let has = |part: &str| text.contains(part);
+    if has("received fatal alert") || has("AlertReceived") {
+        return Some(explain_alert(text));
+    }
+    if has("UnknownIssuer") || has("BadSignature") {
+        Some(
+            "the server's certificate was not issued by a known authority; \
+             set the authority's certificate with Options::root_certificates",
+        )
+    } else if has("not valid for name") || has("NotValidForName") {
+        Some(
+            "the server's certificate is for another host; check the host in the URL, \
+             or issue a certificate for it",
+        )
+    } else if has("certificate expired") || has("(Expired") {
+        Some("the server's certificate has expired; renew it, or check this machine's clock")
+    } else if has("invalid peer certificate") || has("InvalidCertificate") {
+        Some("the server's certificate is invalid")
+    } else if has("InvalidContentType") {
+        Some(WITHOUT_TLS)
+    } else if has("peer is incompatible") || has("PeerIncompatible") {
+        Some("the server and this client have no TLS version or cipher in common")
+    } else {
+        None
+    }
+}
+
+/// Says what an alert of the server means.
+fn explain_alert(text: &str) -> &'static str {
+    if text.contains("CertificateRequired") {
+        "the server wants a client certificate; set it with Options::client_certificate"
+    } else if text.contains("HandshakeFailure") {
+        "the server wants a client certificate, or has no cipher in common with this client; \
+         check Options::client_certificate"
+    } else if text.contains("UnknownCA") || text.contains("Certificate") {
+        "the server refused the client certificate; check that an authority that the server \
+         knows has issued it"
+    } else {
+        "the server refused the TLS connection"
+    }
+}
+
+/// After a failed attempt to connect, says whether the server expects the opposite of `tls` on this
+/// port. Sends no secrets.
+///
+/// Neither kind of server says what is wrong: one with TLS closes a connection in plain text without
+/// a reason, and one without it takes a handshake for the start of a long line.
+pub(crate) async fn mismatch(host: &str, port: u16, tls: bool) -> Option<&'static str> {
+    const ALERT: u8 = 0x15;
+    const HANDSHAKE: u8 = 0x16;
+    let question = if tls {
+        b"PING\r\n".to_vec()
+    } else {
+        // A TLS server reads one record, of length 0x0d0a, with a malformed message, and answers
+        // with an alert. A Redis server reads a command of three bytes and empty lines, and answers
+        // with an error.
+        let mut record = vec![HANDSHAKE, 3, 1, b'\r', b'\n'];
+        record.extend(b"\r\n".repeat(0x0d0a / 2));
+        record
+    };
+    let exchange = async {
+        let mut stream = TcpStream::connect((host, port)).await?;
+        stream.write_all(&question).await?;
+        stream.read_u8().await
+    };
+    match exchange.await.ok()? {
+        b'+' | b'-' if tls => Some(WITHOUT_TLS),
+        ALERT | HANDSHAKE if !tls => {
+            Some("the server uses TLS on this port; use rediss:// or another port")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(feature = "tls-rustls")]
+mod config {
+    use std::sync::Arc;
+
+    use leasehold_api::InvalidInput;
+    use rustls::crypto::{CryptoProvider, ring};
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use rustls::{ClientConfig, RootCertStore};
+
+    use crate::options::TlsOptions;
+
+    /// Returns the configuration of a TLS client.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`] that names the certificate or key that can't be used.
+    pub fn client_config(options: &TlsOptions) -> Result<ClientConfig, InvalidInput> {
+        let roots = match &options.root_certificates {
+            Some(pem) => given_roots(pem)?,
+            None => system_roots()?,
+        };
+        let provider = CryptoProvider::get_default().map(Arc::clone);
+        let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable("TLS", &error))?
+            .root_certificates(roots);
+        let Some(client) = &options.client_certificate else {
+            return Ok(config.with_no_client_auth());
+        };
+        let chain = certificates("client certificate", &client.chain)?;
+        // The library's error could show a part of the key.
+        let key = PrivateKeyDer::from_pem_slice(&client.key)
+            .map_err(|_| unusable("key of the client certificate", &"it is not a key in PEM"))?;
+        config
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| unusable("client certificate", &error))
+    }
+
+    fn given_roots(pem: &[u8]) -> Result<RootCertStore, InvalidInput> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates("root certificates", pem)? {
+            roots
+                .add(certificate)
+                .map_err(|error| unusable("root certificates", &error))?;
+        }
+        Ok(roots)
+    }
+
+    fn system_roots() -> Result<RootCertStore, InvalidInput> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            return Err(unusable(
+                "root certificates",
+                &"this machine has none; set them with Options::root_certificates",
+            ));
+        }
+        Ok(roots)
+    }
+
+    fn certificates(
+        what: &'static str,
+        pem: &[u8],
+    ) -> Result<Vec<CertificateDer<'static>>, InvalidInput> {
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        match all {
+            Ok(all) if !all.is_empty() => Ok(all),
+            Ok(_) => Err(unusable(what, &"there is no certificate in the PEM text")),
+            Err(error) => Err(unusable(what, &error)),
+        }
+    }
+
+    fn unusable(what: &'static str, problem: &impl ToString) -> InvalidInput {
+        InvalidInput::Setting {
+            what,
+            problem: problem.to_string(),
+        }
+    }
+}

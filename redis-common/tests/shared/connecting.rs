@@ -1,0 +1,196 @@
+//! URLs, and the first connection.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
+
+use leasehold_api::{BackendError, Release, Renew};
+use leasehold_redis_common::Options;
+use leasehold_redis_common::connection::ConnectError;
+use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
+
+use super::subscription::{channel, next, wake_up, wake_ups};
+use super::support::{LATE, admin, key, mutex, operation, publish, session, soon};
+use crate::client::connect_with;
+use crate::constructors::CONSTRUCTORS;
+
+/// Longer than any test takes.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Tries to connect for at most `limit`. Returns the error and the elapsed time.
+async fn failure(url: &str, limit: Duration) -> (ConnectError, Duration) {
+    failure_with(url, Options::new().initial_connect_timeout(limit)).await
+}
+
+/// Connects. Returns the error and the elapsed time.
+pub(crate) async fn failure_with(url: &str, options: Options) -> (ConnectError, Duration) {
+    let began = Instant::now();
+    let error = connect_with(url, options).await.expect_err("no connection");
+    (error, began.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unsupported_url_is_refused_before_any_io() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    for (scheme, reason) in [
+        ("redis+sentinel", "Sentinel is not supported"),
+        ("redis-cluster", "clusters are not supported"),
+        ("http", "the scheme http:// is unknown"),
+        ("nonsense", "the scheme nonsense:// is unknown"),
+    ] {
+        let url = format!("{scheme}://me:swordfish@{address}");
+        let (error, _) = failure(&url, LATE).await;
+        assert!(matches!(error, ConnectError::Invalid(_)), "{url}: {error}");
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(reason), "{url}: {text}");
+        assert!(!text.contains("swordfish"), "{url}: {text}");
+    }
+    listener.set_nonblocking(true).expect("a socket");
+    assert!(listener.accept().is_err(), "a client connected");
+}
+
+/// The parts of the URL mean the same with each client library.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn url_selects_socket_user_and_database() {
+    let server = ServerOptions::default()
+        .with_config("requirepass", ["sword&fish"])
+        .start();
+    let path = server.socket_path().display().to_string();
+    let admin_url = |database| format!("redis://:sword%26fish@{}/{database}", server.address());
+    for (url, database) in [
+        (admin_url(1), 1),
+        (format!("redis+unix://{path}?pass=sword%26fish&db=2"), 2),
+        (
+            format!("valkey+unix://{path}?user=default&pass=sword%26fish&db=3"),
+            3,
+        ),
+        (format!("unix://default:sword%26fish@local{path}?db=4"), 4),
+    ] {
+        let backend = connect_with(&url, Options::new()).await;
+        let backend = backend.unwrap_or_else(|error| panic!("{url}: {error}"));
+        let request = mutex(&key("k"), operation(session(1), 1), soon(&backend).await);
+        backend.acquire(&request).await.expect("an answer");
+        let keys = admin(&admin_url(database), &["DBSIZE"]).await;
+        assert_eq!(keys, "int(1)", "{url}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_waits_for_a_server_that_starts() {
+    let mut server = RedisServer::start();
+    let url = server.url();
+    server.kill();
+    let options = Options::new().initial_connect_timeout(LONG);
+    let connecting = tokio::spawn(async move { connect_with(&url, options).await });
+    // Longer than one attempt.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!connecting.is_finished(), "it did not try again");
+    tokio::task::block_in_place(|| server.start_again());
+    let backend = connecting.await.expect("no panic").expect("connected");
+    backend.hello().await.expect("an answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_tries_again_after_silence() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    let url = proxy.url();
+    proxy.black_hole();
+    let options = Options::new().initial_connect_timeout(LONG);
+    let connecting = tokio::spawn(async move { connect_with(&url, options).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    proxy.strand_connections();
+    proxy.heal();
+    let backend = connecting.await.expect("no panic").expect("connected");
+    backend.hello().await.expect("an answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_gives_up_in_time_and_names_the_server() {
+    // Below the default by more than a busy machine is late.
+    let limit = Duration::from_secs(1);
+    let late = Duration::from_secs(3);
+    let mut server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    proxy.black_hole();
+    server.kill();
+    for url in [server.url(), proxy.url()] {
+        let (error, took) = failure(&url, limit).await;
+        assert!(took < limit + late, "{url}: {took:?}");
+        assert!(
+            matches!(
+                error,
+                ConnectError::Backend(BackendError::Unavailable { .. })
+            ),
+            "{url}: {error}"
+        );
+        let address = &url["redis://".len()..];
+        assert!(error.to_string().contains(address), "{url}: {error}");
+    }
+    // Shorter than one attempt.
+    let (error, took) = failure(&proxy.url(), Duration::from_millis(50)).await;
+    assert!(took < late, "{took:?}");
+    let text = error.to_string();
+    assert!(text.contains("no connection within 50ms"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_of_a_cluster_is_refused() {
+    let server = ServerOptions::default()
+        .with_config("cluster-enabled", ["yes"])
+        .start();
+    let (error, took) = failure(&server.url(), LONG).await;
+    let text = error.to_string();
+    assert!(text.contains("the server runs in cluster mode"), "{text}");
+    assert!(took < LONG / 4, "{took:?}");
+}
+
+/// Some services don't tell their `run_id`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_without_run_id_is_used() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.address()).await;
+    proxy.rename_in_replies("\nrun_id:", "\nxxx_id:");
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&proxy.url()).await;
+        let clock = backend.hello().await.expect("an answer").clock;
+        let operation = operation(session(1), sequence);
+        let key = key("without");
+        let request = mutex(&key, operation, soon(&backend).await);
+        let acquired = backend.acquire(&request).await.expect("an answer");
+        assert_eq!(acquired.stamp.clock, clock, "{}", constructor.name);
+        let renew = Renew::new(key.clone(), operation, LONG).expect("a good lease");
+        let renewed = backend.renew(&[renew]).await.remove(0).expect("an answer");
+        assert_eq!(renewed.stamp.clock, clock, "{}", constructor.name);
+        let release = Release::new(key, operation);
+        let released = backend.release(&[release]).await.remove(0);
+        released.expect("an answer");
+        if constructor.push {
+            // The notification may come from another server than the replies.
+            let mut stream = backend.listen(session(1)).await.expect("subscribed");
+            publish(&server.url(), &channel(1), vec![wake_ups(&[7])]).await;
+            let (_, told) = wake_up(next(&mut stream).await);
+            assert_ne!(told, clock, "{}", constructor.name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_password_fails_at_once() {
+    let server = ServerOptions::default()
+        .with_config("requirepass", ["swordfish"])
+        .start();
+    for user in ["", ":hunter2@", "me:hunter2@"] {
+        let url = format!("redis://{user}{}", server.address());
+        let (error, took) = failure(&url, LONG).await;
+        assert!(
+            matches!(error, ConnectError::Backend(BackendError::Rejected { .. })),
+            "{error}"
+        );
+        assert!(took < LONG / 4, "{took:?}");
+        assert!(
+            !format!("{error} {error:?}").contains("hunter2"),
+            "{error:?}"
+        );
+    }
+}
