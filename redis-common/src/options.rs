@@ -38,9 +38,9 @@ pub struct Options {
     /// [`connect_timeout`](Self::connect_timeout()).
     pub connect_timeout: Duration,
     /// How long a constructor tries to connect; see
-    /// [`initial_connect_timeout`](Self::initial_connect_timeout).
+    /// [`initial_connect_timeout`](Self::initial_connect_timeout()).
     pub initial_connect_timeout: Duration,
-    /// The protocol version; see [`resp`](Self::resp).
+    /// The protocol version; see [`resp`](Self::resp()).
     pub resp: RespVersion,
     /// The certificates for TLS; see
     /// [`root_certificates`](Self::root_certificates) and
@@ -315,10 +315,7 @@ mod tests {
         for (options, name) in [
             (Options::new().call_timeout(ms(9)), "call timeout"),
             (Options::new().call_timeout(ms(5_001)), "call timeout"),
-            (
-                Options::new().connect_timeout(ms(0)),
-                "connect timeout",
-            ),
+            (Options::new().connect_timeout(ms(0)), "connect timeout"),
             (
                 Options::new().initial_connect_timeout(ms(60_001)),
                 "initial connect timeout",

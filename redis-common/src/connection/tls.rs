@@ -112,7 +112,7 @@ mod config {
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable("TLS", &error))?
-            .root_certificates(roots);
+            .with_root_certificates(roots);
         let Some(client) = &options.client_certificate else {
             return Ok(config.with_no_client_auth());
         };
