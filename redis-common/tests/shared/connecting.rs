@@ -69,7 +69,11 @@ async fn url_selects_socket_user_and_database() {
         let backend = connect_with(&url, Options::new()).await;
         let backend = backend.unwrap_or_else(|error| panic!("{url}: {error}"));
         let request = mutex(&key("k"), operation(session(1), 1), soon(&backend).await);
-        backend.acquire(&request).await.expect("an answer");
+        backend
+            .acquire(&[request])
+            .await
+            .remove(0)
+            .expect("an answer");
         let keys = admin(&admin_url(database), &["DBSIZE"]).await;
         assert_eq!(keys, "int(1)", "{url}");
     }
@@ -157,7 +161,11 @@ async fn server_without_run_id_is_used() {
         let operation = operation(session(1), sequence);
         let key = key("without");
         let request = mutex(&key, operation, soon(&backend).await);
-        let acquired = backend.acquire(&request).await.expect("an answer");
+        let acquired = backend
+            .acquire(&[request])
+            .await
+            .remove(0)
+            .expect("an answer");
         assert_eq!(acquired.stamp.clock, clock, "{}", constructor.name);
         let renew = Renew::new(key.clone(), operation, LONG).expect("a good lease");
         let renewed = backend.renew(&[renew]).await.remove(0).expect("an answer");
