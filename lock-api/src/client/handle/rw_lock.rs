@@ -255,7 +255,7 @@ impl RwLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let catalog = locks.rw_lock("catalog")?;
-    /// let token = catalog.read_with(async |guard| guard.fencing_token()).await??;
+    /// let token = catalog.read_with(async |guard| guard.fencing_token()).await?;
     /// println!("done with token {token}");
     /// # Ok(())
     /// # }
@@ -281,7 +281,7 @@ impl RwLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let catalog = locks.rw_lock("catalog")?;
-    /// let token = catalog.write_with(async |guard| guard.fencing_token()).await??;
+    /// let token = catalog.write_with(async |guard| guard.fencing_token()).await?;
     /// println!("done with token {token}");
     /// # Ok(())
     /// # }

@@ -165,7 +165,7 @@ impl Semaphore {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
-    /// let token = printers.with(1, async |permit| permit.fencing_token()).await??;
+    /// let token = printers.with(1, async |permit| permit.fencing_token()).await?;
     /// println!("printed with token {token}");
     /// # Ok(())
     /// # }
