@@ -1,7 +1,9 @@
 //! Rules 12 and 13: duplicate, late and reordered commands.
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
-use leasehold_api::{AcquireReply, EndReason, PollReply, Refused, ReleaseReply, RenewReply};
+use leasehold_api::{
+    AcquireReply, EndReason, ForceMode, PollReply, Refused, ReleaseReply, RenewReply,
+};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
@@ -200,4 +202,28 @@ fn refusal_changes_no_holder() {
     );
     assert_eq!(key.refused(Ask::write(up)), Refused::WouldDeadlock);
     assert_eq!(key.inspect(), before);
+}
+
+#[test]
+fn watermark_keeps_the_reason_of_its_own_sequence() {
+    let mut key = Key::semaphore(2);
+    let (first, second) = (key.next('a'), key.next('a'));
+    key.enter(Ask::permits(first, 1));
+    let token = key.enter(Ask::permits(second, 1)).token;
+    key.force(&[token], ForceMode::Now);
+    key.release(first);
+    assert_eq!(
+        key.renew(second, LEASE),
+        RenewReply::Lost(EndReason::Forced)
+    );
+}
+
+#[test]
+fn expired_watermark_takes_no_space() {
+    let mut key = Key::semaphore(2);
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::permits(a, 1));
+    key.pass(DELIVERY_WINDOW * 2);
+    key.enter(Ask::permits(b, 1));
+    assert_eq!(key.state.to_parts().watermarks.len(), 1);
 }

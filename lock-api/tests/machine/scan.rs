@@ -63,6 +63,16 @@ fn expired_holder_among_many_counts_for_at_most_the_scan_interval() {
 }
 
 #[test]
+fn expired_holder_among_many_may_free_the_key_at_the_next_scan() {
+    let mut key = readers(SCAN_FREELY + 1);
+    short_reader_after_a_scan(&mut key, ms(5));
+    key.pass(ms(5));
+    let w = key.next('w');
+    let contended = key.held(Ask::write(w));
+    assert_eq!(contended.retry_after, SCAN_INTERVAL - ms(5));
+}
+
+#[test]
 fn inspection_never_shows_expired_holders() {
     let mut key = readers(SCAN_FREELY + 1);
     short_reader_after_a_scan(&mut key, ms(5));

@@ -87,6 +87,24 @@ fn first_waiters_poll_at_the_earliest_change_and_others_staggered() {
     assert!(delays[4..].iter().all(|c| *c >= poll / 2 && *c <= poll));
     let different: std::collections::BTreeSet<_> = delays[4..68].iter().collect();
     assert_eq!(different.len(), 64, "64 steps of the stagger");
+    let step = |ahead: u32| poll / 2 + poll / 2 * (ahead % 64) / 64;
+    assert_eq!([delays[4], delays[63], delays[64]], [4, 63, 64].map(step));
+}
+
+#[test]
+fn waiter_learns_how_many_are_ahead_after_others_have_left() {
+    let mut key = Key::mutex();
+    let ops = ['h', 'a', 'b', 'c', 'd'].map(|letter| key.next(letter));
+    key.enter(Ask::write(ops[0]));
+    for operation in &ops[1..] {
+        key.queue(Ask::write(*operation));
+    }
+    key.release(ops[1]);
+    let ahead = ops[2..].iter().map(|operation| match key.poll(*operation) {
+        PollReply::Queued(queued) => queued.ahead,
+        other => panic!("{other:?}, wanted Queued"),
+    });
+    assert_eq!(ahead.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]
