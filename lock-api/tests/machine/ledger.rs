@@ -380,17 +380,11 @@ impl Ledger {
         for view in &seen.after.holders {
             let name = owner_part(&view.label).to_owned();
             let queued = seen.before.waiters.iter();
-            let offers = queued.filter(|w| owner_part(&w.label) == name);
-            let waiters: Vec<_> = offers
-                .map(|w| operation_part(&w.label).to_owned())
-                .collect();
-            for waiter in waiters {
-                let still = seen.after.waiters.iter();
-                if still
-                    .into_iter()
-                    .all(|w| operation_part(&w.label) != waiter)
-                {
-                    let end = self.entries.get(&waiter).map_or(0, |entry| {
+            for waiter in queued.filter(|w| owner_part(&w.label) == name) {
+                let waiter = operation_part(&waiter.label);
+                let mut still = seen.after.waiters.iter();
+                if still.all(|w| operation_part(&w.label) != waiter) {
+                    let end = self.entries.get(waiter).map_or(0, |entry| {
                         entry.waiter_end.min(now + entry.lease.max(2 * poll))
                     });
                     self.allow(name.clone(), end);

@@ -37,8 +37,8 @@ use crate::time::{ServerTime, Stamp};
 
 /// An offer is confirmed this long after the attempt takes it (rule 10).
 const CONFIRM_AFTER: Duration = Duration::from_millis(50);
-/// An offer with less time left is confirmed before the caller gets its guard: it expires at
-/// wait-until, and a later renewal may be too late.
+/// An offer with less time left is confirmed before the caller gets its guard: a later renewal may be
+/// too late.
 const SHORT_OFFER: Duration = Duration::from_millis(100);
 
 /// A grant, as the answer to an acquire, a poll or a renewal reports it, or a notification.
