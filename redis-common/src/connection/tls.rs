@@ -8,13 +8,16 @@ pub use config::client_config;
 
 const WITHOUT_TLS: &str = "the server doesn't use TLS on this port; use redis:// or another port";
 
+const NOTHING_IN_COMMON: &str =
+    "the server and this client have no TLS version or cipher in common";
+
 /// Says what to check after a failed handshake. `None` if the text is about something else.
 ///
 /// The `redis` crate shows rustls's errors as text, fred as debug output.
 pub(crate) fn explain(text: &str) -> Option<&'static str> {
     let has = |part: &str| text.contains(part);
     if has("received fatal alert") || has("AlertReceived") {
-        return Some(explain_alert(text));
+        return explain_alert(text);
     }
     if has("UnknownIssuer") || has("BadSignature") {
         Some(
@@ -33,24 +36,30 @@ pub(crate) fn explain(text: &str) -> Option<&'static str> {
     } else if has("InvalidContentType") {
         Some(WITHOUT_TLS)
     } else if has("peer is incompatible") || has("PeerIncompatible") {
-        Some("the server and this client have no TLS version or cipher in common")
+        Some(NOTHING_IN_COMMON)
     } else {
         None
     }
 }
 
-/// Says what an alert of the server means.
-fn explain_alert(text: &str) -> &'static str {
+/// Says what an alert of the server means. `None` if it may be transient.
+fn explain_alert(text: &str) -> Option<&'static str> {
     if text.contains("CertificateRequired") {
-        "the server wants a client certificate; set it with Options::client_certificate"
+        Some("the server wants a client certificate; set it with Options::client_certificate")
     } else if text.contains("HandshakeFailure") {
-        "the server wants a client certificate, or has no cipher in common with this client; \
-         check Options::client_certificate"
+        Some(
+            "the server wants a client certificate, or has no cipher in common with this client; \
+             check Options::client_certificate",
+        )
+    } else if text.contains("ProtocolVersion") {
+        Some(NOTHING_IN_COMMON)
     } else if text.contains("UnknownCA") || text.contains("Certificate") {
-        "the server refused the client certificate; check that an authority that the server \
-         knows has issued it"
+        Some(
+            "the server refused the client certificate; check that an authority that the server \
+             knows has issued it",
+        )
     } else {
-        "the server refused the TLS connection"
+        None
     }
 }
 
@@ -163,6 +172,34 @@ mod config {
         InvalidInput::Setting {
             what,
             problem: problem.to_string(),
+        }
+    }
+}
+
+/// The errors that real servers cause are tested with real servers.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_permanent_alerts_are_explained() {
+        for (text, check) in [
+            (
+                "received fatal alert: ProtocolVersion",
+                Some("no TLS version"),
+            ),
+            (
+                "AlertReceived(CertificateExpired)",
+                Some("refused the client"),
+            ),
+            ("received fatal alert: InternalError", None),
+            ("AlertReceived(UserCanceled)", None),
+            ("Connection reset by peer (os error 104)", None),
+        ] {
+            let explained = explain(text);
+            assert_eq!(explained.is_some(), check.is_some(), "{text}");
+            let explained = explained.unwrap_or_default();
+            assert!(explained.contains(check.unwrap_or_default()), "{explained}");
         }
     }
 }
