@@ -237,7 +237,8 @@ packages() {
     for name in "${published[@]}"; do selection+=(--package "$name"); done
     rm -rf "$CARGO_TARGET_DIR/package"
     cargo package --allow-dirty "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
-    ! grep '^warning' "$TMPDIR/packages.log" || return 1
+    # The facade's archive keeps the workspace's profiles, which name packages that it lacks.
+    ! grep '^warning' "$TMPDIR/packages.log" | grep -v 'profile package spec' || return 1
     for name in "${published[@]}"; do
         files=$(tar -tzf "$CARGO_TARGET_DIR/package/$name"-[0-9]*.crate | cut -d / -f 2-)
         for file in README.md LICENSE-MIT LICENSE-APACHE; do
