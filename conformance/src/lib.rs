@@ -30,6 +30,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod attempt;
 mod case;
 #[cfg(feature = "differential")]
 pub mod differential;

@@ -40,7 +40,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 fn broken(page: &Path, link: &str) -> bool {
-    if link.starts_with("https://") {
+    if link.starts_with("https://") || link.starts_with("http://") {
         return false;
     }
     let (file, anchor) = link.split_once('#').unwrap_or((link, ""));

@@ -87,8 +87,9 @@ fn first_waiters_poll_at_the_earliest_change_and_others_staggered() {
     assert!(delays[4..].iter().all(|c| *c >= poll / 2 && *c <= poll));
     let different: std::collections::BTreeSet<_> = delays[4..68].iter().collect();
     assert_eq!(different.len(), 64, "64 steps of the stagger");
-    let step = |ahead: u32| poll / 2 + poll / 2 * (ahead % 64) / 64;
-    assert_eq!([delays[4], delays[63], delays[64]], [4, 63, 64].map(step));
+    let micros = [delays[4], delays[63], delays[64]].map(|delay| delay.as_micros());
+    let step = |ahead: u128| 500_000 + ahead % 64 * 500_000 / 64;
+    assert_eq!(micros, [4, 63, 64].map(step));
 }
 
 #[test]

@@ -135,7 +135,7 @@ async fn connect_gives_up_in_time_and_names_the_server() {
     let (error, took) = failure(&proxy.url(), Duration::from_millis(50)).await;
     assert!(took < late, "{took:?}");
     let text = error.to_string();
-    assert!(text.contains("no connection within 50ms"), "{text}");
+    assert!(text.contains("no connection within 50.0ms"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

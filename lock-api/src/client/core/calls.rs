@@ -17,7 +17,7 @@ use crate::client::state::answer::Answer;
 use crate::error::BackendError;
 use crate::mutants::mutant;
 use crate::runtime::Moment;
-use crate::time::{ServerTime, Stamp, Stamped};
+use crate::time::{Rounded, ServerTime, Stamp, Stamped};
 
 impl Core {
     /// Runs one call to the backend for at most `limit`, and samples the server's clock from its
@@ -72,7 +72,8 @@ impl Core {
         match select(pin!(call), self.runtime.sleep(limit)).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => Err(BackendError::outcome_unknown(format!(
-                "no answer within {limit:.1?}"
+                "no answer within {}",
+                Rounded(limit)
             ))),
         }
     }

@@ -1,0 +1,267 @@
+//! An attempt that was sent, and the commands that follow it.
+
+use std::slice::from_ref;
+use std::time::Duration;
+
+use leasehold_api::{
+    Acquire, AcquireReply, Acquired, Convert, ConvertReply, FencingToken, Operation, Poll,
+    PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, ServerTime, Stamp, Stamped,
+};
+
+use crate::failure::{Failure, Verdict, ensure, want};
+use crate::world::Session;
+
+/// An attempt that was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) session: Session,
+    pub(crate) request: Acquire,
+    /// The stamp of the first reply.
+    pub(crate) stamp: Stamp,
+    first: AcquireReply,
+}
+
+impl Attempt {
+    pub(crate) async fn send(
+        session: Session,
+        request: Acquire,
+    ) -> Result<(Self, AcquireReply), Failure> {
+        let answers = session.backend.acquire(from_ref(&request)).await;
+        let Stamped { stamp, reply } = one(answers)?;
+        let attempt = Self {
+            session,
+            request,
+            stamp,
+            first: reply.clone(),
+        };
+        Ok((attempt, reply))
+    }
+
+    fn granted(&self) -> Acquired {
+        match &self.first {
+            AcquireReply::Acquired(acquired) => *acquired,
+            other => unreachable!("the case expects a grant, not {other:?}"),
+        }
+    }
+
+    /// The token of an attempt that was granted at once.
+    pub(crate) fn token(&self) -> FencingToken {
+        self.granted().token
+    }
+
+    /// The holds of an attempt that was granted at once.
+    pub(crate) fn holds(&self) -> u32 {
+        self.granted().holds
+    }
+
+    /// The expiry of the lease of an attempt that was granted at once.
+    pub(crate) fn end_time(&self) -> ServerTime {
+        self.stamp.at.saturating_add(self.granted().remaining)
+    }
+
+    pub(crate) const fn operation(&self) -> Operation {
+        self.request.operation
+    }
+
+    /// Delivers the same acquire again.
+    pub(crate) async fn again(&self) -> Result<Stamped<AcquireReply>, Failure> {
+        let request = from_ref(&self.request);
+        one(self.session.backend.acquire(request).await)
+    }
+
+    pub(crate) fn poll_request(&self, listening: bool) -> Poll {
+        Poll::new(self.request.key.clone(), self.operation(), listening)
+    }
+
+    /// Polls as a session that doesn't listen.
+    pub(crate) async fn poll(&self) -> Result<Stamped<PollReply>, Failure> {
+        self.poll_as(false).await
+    }
+
+    pub(crate) async fn poll_as(&self, listening: bool) -> Result<Stamped<PollReply>, Failure> {
+        let batch = [self.poll_request(listening)];
+        one(self.session.backend.poll(&batch).await)
+    }
+
+    /// Polls and expects a grant.
+    pub(crate) async fn poll_granted(&self, rule: &'static str) -> Result<Acquired, Failure> {
+        Ok(want!(
+            self.poll().await?.reply,
+            PollReply::Acquired(acquired) => acquired,
+            rule,
+            "a waiter gets the key when it is its turn"
+        ))
+    }
+
+    /// Polls and expects that the attempt still waits.
+    pub(crate) async fn poll_queued(&self, rule: &'static str) -> Result<Queued, Failure> {
+        Ok(want!(
+            self.poll().await?.reply,
+            PollReply::Queued(queued) => queued,
+            rule,
+            "a waiter waits until its turn"
+        ))
+    }
+
+    /// Polls and expects that the attempt neither waits nor holds.
+    pub(crate) async fn poll_gone(&self, rule: &'static str, promise: &str) -> Verdict {
+        want!(
+            self.poll().await?.reply,
+            PollReply::Gone(_),
+            rule,
+            "{promise}"
+        );
+        Ok(())
+    }
+
+    pub(crate) fn renew_request(&self, lease: Duration) -> Result<Renew, Failure> {
+        Ok(Renew::new(
+            self.request.key.clone(),
+            self.operation(),
+            lease,
+        )?)
+    }
+
+    pub(crate) async fn renew(&self, lease: Duration) -> Result<Stamped<RenewReply>, Failure> {
+        let batch = [self.renew_request(lease)?];
+        one(self.session.backend.renew(&batch).await)
+    }
+
+    /// Renews and expects that the lock is lost.
+    pub(crate) async fn renewal_lost(
+        &self,
+        lease: Duration,
+        rule: &'static str,
+        promise: &str,
+    ) -> Verdict {
+        let reply = self.renew(lease).await?.reply;
+        want!(reply, RenewReply::Lost(_), rule, "{promise}");
+        Ok(())
+    }
+
+    /// Renews and expects that the lock is still held.
+    pub(crate) async fn renewed(
+        &self,
+        lease: Duration,
+        rule: &'static str,
+    ) -> Result<(FencingToken, ServerTime), Failure> {
+        let Stamped { stamp, reply } = self.renew(lease).await?;
+        Ok(want!(
+            reply,
+            RenewReply::Renewed { token, remaining } => (token, stamp.at.saturating_add(remaining)),
+            rule,
+            "a valid lease is renewed"
+        ))
+    }
+
+    pub(crate) fn release_request(&self) -> Release {
+        Release::new(self.request.key.clone(), self.operation())
+    }
+
+    pub(crate) async fn release(&self) -> Result<ReleaseReply, Failure> {
+        let batch = [self.release_request()];
+        Ok(one(self.session.backend.release(&batch).await)?.reply)
+    }
+
+    /// Releases and expects that it was the owner's last hold.
+    pub(crate) async fn released(&self, rule: &'static str) -> Verdict {
+        want!(
+            self.release().await?,
+            ReleaseReply::Released {
+                holds_left: 0,
+                holder: None
+            },
+            rule,
+            "a release of the only hold frees the key"
+        );
+        Ok(())
+    }
+
+    /// Releases and expects that `left` holds of the owner remain.
+    pub(crate) async fn release_leaves(
+        &self,
+        left: u32,
+        rule: &'static str,
+        promise: &str,
+    ) -> Verdict {
+        want!(
+            self.release().await?,
+            ReleaseReply::Released { holds_left, .. } if holds_left == left,
+            rule,
+            "{promise}"
+        );
+        Ok(())
+    }
+
+    /// Releases and expects that the attempt waits, and so leaves the queue.
+    pub(crate) async fn leaves(&self, rule: &'static str) -> Verdict {
+        want!(
+            self.release().await?,
+            ReleaseReply::Left,
+            rule,
+            "a release of a waiting attempt removes it from the queue"
+        );
+        Ok(())
+    }
+
+    /// Releases and expects that the attempt holds nothing.
+    pub(crate) async fn not_held(&self, rule: &'static str, promise: &str) -> Verdict {
+        want!(
+            self.release().await?,
+            ReleaseReply::NotHeld(_),
+            rule,
+            "{promise}"
+        );
+        Ok(())
+    }
+
+    /// Downgrades, and returns the token of the new epoch.
+    pub(crate) async fn downgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
+        Ok(want!(
+            self.downgrade(expected).await?.reply,
+            ConvertReply::Converted { token, .. } => token,
+            "rule 6",
+            "a writer can downgrade at any time"
+        ))
+    }
+
+    /// Upgrades, and returns the token of the new epoch.
+    pub(crate) async fn upgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
+        Ok(want!(
+            self.upgrade(expected).await?.reply,
+            ConvertReply::Converted { token, .. } => token,
+            "rule 6",
+            "the only reader can upgrade"
+        ))
+    }
+
+    pub(crate) async fn downgrade(
+        &self,
+        expected: FencingToken,
+    ) -> Result<Stamped<ConvertReply>, Failure> {
+        let request = Convert::to_shared(self.request.key.clone(), self.operation(), expected);
+        Ok(self.session.backend.convert(&request).await?)
+    }
+
+    pub(crate) async fn upgrade(
+        &self,
+        expected: FencingToken,
+    ) -> Result<Stamped<ConvertReply>, Failure> {
+        let request = Convert::to_exclusive(self.request.key.clone(), self.operation(), expected);
+        Ok(self.session.backend.convert(&request).await?)
+    }
+}
+
+/// The only reply to a batch of one.
+pub(crate) fn one<T: std::fmt::Debug>(
+    mut answers: Vec<Result<Stamped<T>, leasehold_api::BackendError>>,
+) -> Result<Stamped<T>, Failure> {
+    let count = answers.len();
+    ensure!(
+        count == 1,
+        "trait contract",
+        count,
+        "a batch has one reply per request"
+    );
+    Ok(answers.remove(0)?)
+}
