@@ -1,4 +1,4 @@
-//! A rate limit across machines: a partner allows four requests at a time in total.
+//! A limit on concurrent calls across machines: a partner allows four requests at a time in total.
 
 mod common;
 

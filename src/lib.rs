@@ -12,7 +12,8 @@
 //! async fn work(locks: LockClient) -> Result<(), Error> {
 //!     // Wait for the lock. Send its fencing token with every write.
 //!     let guard = locks.mutex("invoice:42")?.lock().await?;
-//!     println!("UPDATE … WHERE fence <= {}", guard.fencing_token());
+//!     let token = guard.fencing_token();
+//!     println!("UPDATE … SET …, fence = {token} WHERE … AND fence <= {token}");
 //!     guard.release().await?; // or drop it
 //!
 //!     // Try once. Contention is a value, not an error.

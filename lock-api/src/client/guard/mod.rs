@@ -121,7 +121,7 @@ pub type PermitGuard = Guard<kind::Permits>;
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a dropped guard releases its lock"]
+#[must_use = "a dropped guard releases its lock; bind it to a name such as `_guard`, not to `_`"]
 pub struct Guard<K> {
     pub(crate) hold: Hold,
     kind: PhantomData<fn() -> K>,

@@ -34,7 +34,7 @@ use crate::id::{FencingToken, Key};
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a dropped guard releases its locks"]
+#[must_use = "a dropped guard releases its locks; bind it to a name such as `_guard`, not to `_`"]
 pub struct MultiGuard {
     /// Sorted by key. Never empty.
     holds: Vec<Hold>,
