@@ -217,6 +217,9 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    note = "if `{Self}` is a future that connects, await it and handle its error first"
+)]
 #[async_trait]
 pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// Returns what this backend supports.

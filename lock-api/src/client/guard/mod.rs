@@ -216,6 +216,8 @@ impl<K> Guard<K> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "deadline")]
+    #[doc(alias = "remaining")]
     pub fn valid_for(&self) -> Duration {
         self.hold.check().unwrap_or_default()
     }
@@ -256,6 +258,7 @@ impl<K> Guard<K> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "is_lost")]
     pub fn loss(&self) -> Option<Loss> {
         self.hold.loss()
     }
@@ -317,6 +320,7 @@ impl<K> Guard<K> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "unlock")]
     pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
         self.hold.release().await
     }

@@ -174,6 +174,7 @@ impl Mutex {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "timeout")]
     pub async fn try_lock_for(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
         self.lock
             .acquire(Mode::Exclusive, WaitLimit::Within(time))

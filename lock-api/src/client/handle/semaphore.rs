@@ -137,6 +137,7 @@ impl Semaphore {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "timeout")]
     pub async fn try_acquire_for(
         &self,
         permits: u32,
