@@ -100,9 +100,9 @@ impl FredBackend {
     ///
     /// The backend has the same features as with a URL. The server, user, database and TLS settings
     /// of the builder apply. (Without a TLS feature, fred reads `rediss://` as `redis://`, and would
-    /// send the password in plain text.) The protocol version comes from `options`. The backend sends each
-    /// command once and replaces connections itself, so a reconnect policy has no effect. If you
-    /// have a [`Config`], use [`Builder::from_config`].
+    /// send the password in plain text.) The protocol version comes from `options`. The backend
+    /// sends each command once and replaces connections itself, so a reconnect policy has no effect.
+    /// If you have a [`Config`], use [`Builder::from_config`].
     ///
     /// [`Config`]: fred::types::config::Config
     ///

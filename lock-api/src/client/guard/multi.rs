@@ -12,8 +12,8 @@ use crate::id::{FencingToken, Key};
 
 /// A guard of several locks. **The loss of one lock is the loss of all.**
 ///
-/// [`MultiLock::lock`](crate::MultiLock::lock) returns it. The guard holds the locks until it is released,
-/// dropped or lost.
+/// [`MultiLock::lock`](crate::MultiLock::lock) returns it. The guard holds the locks until it is
+/// released, dropped or lost.
 ///
 /// Each key has a separate fencing token. Send with each write the token of the key that protects
 /// the resource. Renewal, deadlines and dropping work as described for [`Guard`](crate::Guard). The

@@ -1,8 +1,7 @@
 //! One hold in the cell of its holder: the terms of its guard, and whether its loss was reported.
 //!
 //! A hold is lost with its holder, or when its maximum hold time is over, whichever comes first.
-//! `take_loss` returns the loss once, so the event, the metric and
-//! the hook see each lost guard once.
+//! `take_loss` returns the loss once, so the event, the metric and the hook see each lost guard once.
 
 use std::time::Duration;
 

@@ -127,9 +127,9 @@ impl HolderCell {
     /// Adds a nested hold. Returns `false` if the holder is lost or released.
     ///
     /// `holds` is the number of holds that the server counts, if it is known. Without a hold in the
-    /// cell, a count above one means that the release of the last one is still in flight, so the new hold joins.
-    /// A count of one under a higher token means that the server has dropped the holds in the cell,
-    /// so the holder is lost.
+    /// cell, a count above one means that the release of the last one is still in flight, so the new
+    /// hold joins. A count of one under a higher token means that the server has dropped the holds in
+    /// the cell, so the holder is lost.
     ///
     /// This function wakes nobody, so you can call it under a lock. Call [`wake`](Self::wake)
     /// afterwards.

@@ -223,7 +223,7 @@ impl Renewals {
         state.check_at(holder.id, at);
     }
 
-    /// Makes the next renewal of every holder due now.
+    /// Makes the next renewal due now, for every holder that is renewed automatically.
     pub(crate) fn renew_now(&self, now: Moment) {
         let mut state = self.state.lock();
         let renewed = state.holders.iter_mut().filter_map(|(id, entry)| {

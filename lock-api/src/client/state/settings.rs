@@ -1,8 +1,8 @@
 //! The settings of a client and the options of a handle, with their limits.
 //!
-//! A handle starts from the settings of its client. The setters check nothing. `ClientSettings::check`
-//! runs when the client is built, and `Options::spec` runs at the start of each acquisition, before
-//! any I/O.
+//! A handle starts from the settings of its client. The setters check nothing.
+//! `ClientSettings::check` runs when the client is built, and `Options::spec` runs at the start of each
+//! acquisition, before any I/O.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::error::InvalidInput;
 use crate::id::Label;
 use crate::request::{Kind, Limits, LockSpec, Policy};
 
-/// ClientSettings of a client, and the defaults of its handles.
+/// Settings of a client, and the defaults of its handles.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientSettings {
     pub(crate) lease: Duration,

@@ -4,7 +4,8 @@
 //! refuses the subscription, for example because the user may not subscribe. Without a
 //! subscription, polls alone serve the waiters. Whenever the subscription is confirmed or lost, the
 //! router asks every waiter for a poll, because notifications may have been missed. When it is
-//! confirmed, every holder is also renewed, because a forced release may have been missed.
+//! confirmed, every holder with automatic renewal is also renewed, because a forced release may have
+//! been missed.
 
 use std::pin::pin;
 use std::time::Duration;

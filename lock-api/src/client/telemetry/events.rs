@@ -82,9 +82,9 @@ impl Events {
         let (key, retry_in_ms) = (key.as_str(), millis(retry_in));
         // The first failure tells everybody why nothing happens. The others are details.
         if attempt == 1 {
-            emit!(INFO, "acquire failed", key, attempt, retry_in_ms, %error);
+            emit!(INFO, "acquire failed", key, attempt, retry_in_ms, error = %Chain(error));
         } else {
-            emit!(DEBUG, "acquire failed", key, attempt, retry_in_ms, %error);
+            emit!(DEBUG, "acquire failed", key, attempt, retry_in_ms, error = %Chain(error));
         }
         count!(meter::ACQUIRE_RETRIES);
     }
