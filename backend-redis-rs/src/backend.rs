@@ -37,8 +37,8 @@ impl RedisBackend {
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if the URL can't be used. Nothing was sent.
-    /// - [`ConnectError::Backend`] if the server can't be reached in time, is older than Redis 6.2, or
-    ///   refuses this client.
+    /// - [`ConnectError::Backend`] if the server can't be reached in time, is older than Redis 6.2,
+    ///   or refuses this client.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.

@@ -138,7 +138,29 @@ impl InvalidInput {
     /// assert_eq!(error.to_string(), "connect_timeout: 60s is outside the limits (10ms to 5s)");
     /// ```
     pub fn check_time_limit(what: &'static str, asked: Duration) -> Result<(), Self> {
-        let limits = MIN_CALL_TIMEOUT..=MAX_CALL_TIMEOUT;
+        Self::check_time(what, asked, MIN_CALL_TIMEOUT..=MAX_CALL_TIMEOUT)
+    }
+
+    /// Checks a time against its limits.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`] with the name `what` if `asked` is outside the limits.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_api::InvalidInput;
+    ///
+    /// let limits = Duration::from_millis(10)..=Duration::from_secs(60);
+    /// let error = InvalidInput::check_time("pause", Duration::ZERO, limits).unwrap_err();
+    /// assert_eq!(error.to_string(), "pause: 0ns is outside the limits (10ms to 60s)");
+    /// ```
+    pub fn check_time(
+        what: &'static str,
+        asked: Duration,
+        limits: RangeInclusive<Duration>,
+    ) -> Result<(), Self> {
         if limits.contains(&asked) {
             return Ok(());
         }

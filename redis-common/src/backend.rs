@@ -89,8 +89,8 @@ impl<C: Connector> Backend<C> {
         })
     }
 
-    /// Creates a backend for a URL, and opens its first connection. Tries again after transient errors, for at
-    /// most [`initial_connect_timeout`](Options::initial_connect_timeout).
+    /// Creates a backend for a URL, and opens its first connection. Tries again after transient
+    /// errors, for at most [`initial_connect_timeout`](Options::initial_connect_timeout).
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] for options out of range, or certificates for a URL without TLS.

@@ -293,14 +293,11 @@ impl Options {
     pub fn check(&self) -> Result<(), InvalidInput> {
         InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
         InvalidInput::check_time_limit("connect timeout", self.connect_timeout)?;
-        let limit = self.initial_connect_timeout;
-        if (bounds::MIN_CALL_TIMEOUT..=MAX_INITIAL_CONNECT_TIMEOUT).contains(&limit) {
-            return Ok(());
-        }
-        Err(InvalidInput::Setting {
-            what: "initial connect timeout",
-            problem: format!("{limit:?} is outside the limits (10 ms to 60 s)"),
-        })
+        InvalidInput::check_time(
+            "initial connect timeout",
+            self.initial_connect_timeout,
+            bounds::MIN_CALL_TIMEOUT..=MAX_INITIAL_CONNECT_TIMEOUT,
+        )
     }
 }
 

@@ -162,7 +162,8 @@ impl State {
         }
     }
 
-    /// Moves the stored end to cover `needed_end`, and T/8 further than needed, so that it moves rarely.
+    /// Moves the stored end to cover `needed_end`, and T/8 further than needed, so that it moves
+    /// rarely.
     pub(super) fn cover(&mut self, needed_end: ServerTime, settings: Settings) {
         if self.stored_end < needed_end {
             self.stored_end = needed_end.saturating_add(settings.retention / 8);
