@@ -67,12 +67,14 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Kills the watcher first, because the child's process id may be reused after the wait.
-        // An error means that the process has already exited.
-        for process in [&mut self.watcher, &mut self.child] {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
+        // The program may exit at any point of this, when the value is dropped on a thread that the
+        // main thread doesn't wait for. So the child is killed while it still has its watcher, and
+        // waited for last, because its process id may be reused after the wait. An error means
+        // that the process has already exited.
+        let _ = self.child.kill();
+        let _ = self.watcher.kill();
+        let _ = self.watcher.wait();
+        let _ = self.child.wait();
     }
 }
 
@@ -91,4 +93,63 @@ pub(crate) fn cannot_run(program: &Path, error: &std::io::Error) -> String {
          `apt-get install redis-server`,\nor set LEASEHOLD_REDIS_SERVER=/path/to/redis-server.",
         program.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes the test program exit while a thread drops a process, after this many microseconds.
+    const EXIT_AFTER: &str = "LEASEHOLD_TEST_EXIT_AFTER_US";
+
+    fn exit_while_a_thread_drops(micros: u64) -> ! {
+        let folder = tempfile::tempdir().expect("a folder").keep();
+        let process = Process::spawn(Command::new("sleep").arg("60"), &folder).expect("sleep runs");
+        println!("sleep={}", process.child.id());
+        let (begins, begun) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            begins.send(()).expect("the main thread waits");
+            drop(process);
+        });
+        begun.recv().expect("the thread has begun");
+        std::thread::sleep(std::time::Duration::from_micros(micros));
+        std::process::exit(0)
+    }
+
+    fn is_running(id: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        stat.contains("(sleep)") && !stat.contains(") Z ")
+    }
+
+    #[test]
+    fn nothing_outlives_a_program_that_exits_during_a_drop() {
+        if let Ok(micros) = std::env::var(EXIT_AFTER) {
+            exit_while_a_thread_drops(micros.parse().expect("a number"));
+        }
+        let name = "process::tests::nothing_outlives_a_program_that_exits_during_a_drop";
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut left = Vec::new();
+        for micros in (0..40).map(|step| step * 50) {
+            let output = Command::new(std::env::current_exe().expect("a path"))
+                .args(["--exact", name, "--nocapture"])
+                .env(EXIT_AFTER, micros.to_string())
+                .env("TMPDIR", folder.path())
+                .output()
+                .expect("the test program runs");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let (_, id) = text.split_once("sleep=").expect("an id");
+            let id: String = id.chars().take_while(char::is_ascii_digit).collect();
+            // The watcher may need a moment to notice the exit.
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            while is_running(&id) && std::time::Instant::now() < deadline {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            if is_running(&id) {
+                left.push(micros);
+                let _ = Command::new("kill").args(["-9", &id]).status();
+                break;
+            }
+        }
+        assert!(left.is_empty(), "left behind after {left:?} µs");
+    }
 }
