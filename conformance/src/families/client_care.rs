@@ -19,7 +19,7 @@ pub(super) const CASES: &[Case] = cases!("client_care";
     shutdown_leaves_nothing_behind: ["S3", "L1"], [Inspect, Queue];
     shutdown_ends_waits: ["L4"], [];
     shutdown_loses_guards: ["S2"], [];
-    closed_client_says_so: ["L4"], [];
+    closed_client_returns_closed: ["L4"], [];
     dropped_client_lets_its_guards_be: ["rule 2"], [];
     making_handles_does_no_io: ["trait contract"], [];
     bad_keys: ["trait contract"], [];
@@ -107,7 +107,7 @@ async fn shutdown_loses_guards(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn closed_client_says_so(world: &World) -> Verdict {
+async fn closed_client_returns_closed(world: &World) -> Verdict {
     let a = world.client().await?;
     let mutex = a.mutex("k")?;
     a.shutdown().await?;

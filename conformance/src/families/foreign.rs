@@ -7,12 +7,12 @@ use crate::failure::{Failure, Verdict, ensure, want};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("foreign";
-    acquire_says_so: ["rule 14"], [PlantForeign];
-    renew_and_release_say_so: ["rule 14"], [PlantForeign];
-    poll_says_so: ["rule 14"], [PlantForeign, Queue];
-    convert_says_so: ["rule 14"], [PlantForeign, RwLocks, Convert];
-    inspect_says_so: ["rule 14"], [PlantForeign, Inspect];
-    force_release_says_so: ["rule 14"], [PlantForeign, ForceRelease];
+    acquire_reports_it: ["rule 14"], [PlantForeign];
+    renew_and_release_report_it: ["rule 14"], [PlantForeign];
+    poll_reports_it: ["rule 14"], [PlantForeign, Queue];
+    convert_reports_it: ["rule 14"], [PlantForeign, RwLocks, Convert];
+    inspect_reports_it: ["rule 14"], [PlantForeign, Inspect];
+    force_release_reports_it: ["rule 14"], [PlantForeign, ForceRelease];
     other_keys_work_beside_it: ["rule 14"], [PlantForeign];
 );
 
@@ -54,7 +54,7 @@ async fn attempt(world: &World, lock: &Lock) -> Result<Attempt, Failure> {
     Ok(attempt)
 }
 
-async fn acquire_says_so(world: &World) -> Verdict {
+async fn acquire_reports_it(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     plant(world, &lock).await?;
     let a = world.session().await?;
@@ -64,7 +64,7 @@ async fn acquire_says_so(world: &World) -> Verdict {
     untouched(world, &lock).await
 }
 
-async fn renew_and_release_say_so(world: &World) -> Verdict {
+async fn renew_and_release_report_it(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let attempt = attempt(world, &lock).await?;
     let backend = &attempt.session.backend;
@@ -78,7 +78,7 @@ async fn renew_and_release_say_so(world: &World) -> Verdict {
     untouched(world, &lock).await
 }
 
-async fn poll_says_so(world: &World) -> Verdict {
+async fn poll_reports_it(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let attempt = attempt(world, &lock).await?;
     let poll = attempt.poll_request(false);
@@ -88,7 +88,7 @@ async fn poll_says_so(world: &World) -> Verdict {
     untouched(world, &lock).await
 }
 
-async fn convert_says_so(world: &World) -> Verdict {
+async fn convert_reports_it(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let attempt = attempt(world, &lock).await?;
     let (key, operation) = (lock.key.clone(), attempt.operation());
@@ -97,14 +97,14 @@ async fn convert_says_so(world: &World) -> Verdict {
     untouched(world, &lock).await
 }
 
-async fn inspect_says_so(world: &World) -> Verdict {
+async fn inspect_reports_it(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     plant(world, &lock).await?;
     is_foreign(world.backend().await?.inspect(&lock.key).await)?;
     untouched(world, &lock).await
 }
 
-async fn force_release_says_so(world: &World) -> Verdict {
+async fn force_release_reports_it(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     plant(world, &lock).await?;
     for how in [ForceMode::Revoke, ForceMode::Now] {

@@ -126,7 +126,7 @@ breaks! {
     DeliversAnyTime: "rule 12", "redelivery::acquire_after_its_window_is_too_late";
     PollCreates: "rule 12", "redelivery_queue::poll_after_the_release_creates_nothing";
     HoldsAndRefuses: "rule 13", "limits::holders_full";
-    ForeignIsUnavailable: "rule 14", "foreign::acquire_says_so";
+    ForeignIsUnavailable: "rule 14", "foreign::acquire_reports_it";
     TokensDecrease: "S4", "tokens::tokens_increase_over_epochs",
         "client_locks::tokens_of_guards_increase",
         "client_sharing::store_fences_a_sleeper";
