@@ -161,10 +161,10 @@ impl ProxyBackend {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for ProxyBackend {
-    forward_lock_backend!(|it| it.inner; capabilities runtime close);
+    forward_lock_backend!(|it| it.inner; capabilities runtime clock close);
     forward_lock_backend! {
         |it| { it.count_call(); &it.inner };
-        hello renew release convert inspect force_release
+        hello read_clock renew release convert inspect force_release
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

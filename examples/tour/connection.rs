@@ -66,11 +66,16 @@ impl FlakyConnection {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for FlakyConnection {
-    forward_lock_backend!(|it| it.inner; capabilities runtime close);
+    forward_lock_backend!(|it| it.inner; capabilities runtime clock close);
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         self.check()?;
         self.inner.hello().await
+    }
+
+    async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
+        self.check()?;
+        self.inner.read_clock(key).await
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -15,7 +15,7 @@ use crate::reply::{
 };
 use crate::request::{Acquire, Convert, ForceRelease, Poll, Release, Renew};
 use crate::runtime::Runtime;
-use crate::time::{Stamp, Stamped};
+use crate::time::{ClockId, Stamp, Stamped};
 
 /// What a backend supports.
 ///
@@ -233,7 +233,34 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// Reads the backend's clock.
     ///
     /// - Checks that the server is usable, as far as that is cheap.
+    /// - If keys have different clocks, reads any of them.
     async fn hello(&self) -> Result<Stamp, BackendError>;
+
+    /// Returns the id of the clock that the next command for `key` reads, as far as the backend
+    /// knows.
+    ///
+    /// The client computes the times in a request from the samples of this clock.
+    /// - `None`, the default, means that all keys have the same clock. The client then uses the
+    ///   clock of the last reply.
+    /// - If the keys are spread over servers with separate clocks, return the clock of the key's
+    ///   server. While it isn't known, return an id that no reply has. The client then calls
+    ///   [`read_clock`](Self::read_clock).
+    /// - The id may be outdated, for example after a failover. A request with times of another
+    ///   clock may be refused as [`TooLate`](crate::Refused::TooLate), and the client tries again.
+    /// - Does no I/O.
+    fn clock(&self, key: &Key) -> Option<ClockId> {
+        let _ = key;
+        None
+    }
+
+    /// Reads the clock that commands for `key` read.
+    ///
+    /// The default calls [`hello`](Self::hello). Implement it together with
+    /// [`clock`](Self::clock).
+    async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
+        let _ = key;
+        self.hello().await
+    }
 
     /// Subscribes to the notifications of a session.
     ///
@@ -345,8 +372,8 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 /// impl<B: LockBackend> LockBackend for Logged<B> {
 ///     forward_lock_backend! {
 ///         |wrapper| wrapper.0;
-///         capabilities runtime hello listen acquire poll release convert inspect
-///         force_release close
+///         capabilities runtime hello clock read_clock listen acquire poll release convert
+///         inspect force_release close
 ///     }
 ///
 ///     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
@@ -360,8 +387,8 @@ macro_rules! forward_lock_backend {
     (|$wrapper:ident| $inner:expr; all) => {
         $crate::forward_lock_backend! {
             |$wrapper| $inner;
-            capabilities runtime hello listen acquire poll renew release convert inspect
-            force_release close
+            capabilities runtime hello clock read_clock listen acquire poll renew release convert
+            inspect force_release close
         }
     };
     (|$wrapper:ident| $inner:expr; $($method:ident)+) => {
@@ -381,6 +408,17 @@ macro_rules! forward_lock_backend {
     };
     (@ hello $($to:tt)+) => {
         $crate::forward_lock_backend!(@async hello() -> [$crate::Stamp] $($to)+);
+    };
+    (@ clock |$wrapper:ident| $inner:expr) => {
+        fn clock(&self, key: &$crate::Key) -> ::std::option::Option<$crate::ClockId> {
+            let $wrapper = self;
+            ($inner).clock(key)
+        }
+    };
+    (@ read_clock $($to:tt)+) => {
+        $crate::forward_lock_backend!(
+            @async read_clock(key: &'life1 [$crate::Key]) -> [$crate::Stamp] $($to)+
+        );
     };
     (@ listen $($to:tt)+) => {
         $crate::forward_lock_backend!(

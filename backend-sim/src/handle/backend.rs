@@ -10,9 +10,10 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, ForceRelease,
-    ForceReply, InspectReply, Key, LockBackend, Notification, Notifications, Poll as PollWaiter,
-    PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
+    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notification, Notifications,
+    Poll as PollWaiter, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId,
+    Stamp, Stamped,
 };
 
 use crate::driver::world::World;
@@ -272,6 +273,15 @@ impl LockBackend for SimBackend {
     async fn hello(&self) -> Result<Stamp, BackendError> {
         let response = self.call(Call::Hello, Request::Hello).await?;
         Ok(response.stamp)
+    }
+
+    /// All keys have the clock of the primary.
+    fn clock(&self, _: &Key) -> Option<ClockId> {
+        None
+    }
+
+    async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {
+        self.hello().await
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Convert, ConvertReply,
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notifications, Poll,
     PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
@@ -84,6 +84,12 @@ impl LockBackend for Counted {
     }
     async fn hello(&self) -> Result<Stamp, BackendError> {
         self.inner.hello().await
+    }
+    fn clock(&self, key: &Key) -> Option<ClockId> {
+        self.inner.clock(key)
+    }
+    async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
+        self.inner.read_clock(key).await
     }
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         self.inner.listen(session).await

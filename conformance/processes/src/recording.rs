@@ -116,7 +116,7 @@ impl Notes {
 impl LockBackend for RecordingBackend {
     forward_lock_backend! {
         |it| it.inner;
-        capabilities runtime hello renew release convert inspect force_release close
+        capabilities runtime hello clock read_clock renew release convert inspect force_release close
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -3,12 +3,15 @@
 //! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, pause and
 //!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
 //!   process is killed.
+//! - [`RedisCluster`] starts a Redis Cluster of six nodes, and can kill them, migrate slots and
+//!   fail over.
 //! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
 //! A missing `redis-server` is a failure, never a skipped test.
 
+mod cluster;
 mod process;
 mod proxy;
 mod resp;
@@ -16,6 +19,7 @@ mod server;
 mod tls;
 mod tls_proxy;
 
+pub use cluster::RedisCluster;
 pub use proxy::FaultProxy;
 pub use resp::Request;
 pub use server::{Data, RedisServer, ServerOptions, Version};

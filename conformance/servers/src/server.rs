@@ -18,12 +18,15 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::{Process, cannot_run, server_program};
+use crate::resp;
 use crate::tls::{Authority, Identity, ServerTls};
 use crate::tls_proxy::TlsProxy;
 
 /// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
 const PORT_TRIES: u32 = 50;
+/// The distance of the port for other nodes before 7.0.
+const OLD_BUS_OFFSET: u16 = 10_000;
 
 /// Options for starting a server.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +36,7 @@ pub struct ServerOptions {
     append_only: bool,
     tls: Option<ServerTls>,
     tls_proxy: Option<Identity>,
+    cluster: bool,
 }
 
 impl ServerOptions {
@@ -81,6 +85,13 @@ impl ServerOptions {
         self
     }
 
+    /// Makes the server a node of a cluster that has no other nodes and no slots.
+    #[must_use]
+    pub(crate) fn with_cluster(mut self) -> Self {
+        self.cluster = true;
+        self
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Panics
@@ -125,6 +136,8 @@ pub struct RedisServer {
     options: ServerOptions,
     port: u16,
     tls_port: u16,
+    /// The port for the other nodes of a cluster.
+    bus_port: u16,
     tls_proxy: Option<TlsProxy>,
 }
 
@@ -151,11 +164,13 @@ impl RedisServer {
             options,
             port: 0,
             tls_port: 0,
+            bus_port: 0,
             tls_proxy: None,
         };
         for _ in 0..PORT_TRIES {
             server.port = free_port();
             server.tls_port = free_port();
+            server.bus_port = server.find_bus_port();
             match server.launch() {
                 Ok(()) => {
                     let proxy = server.options.tls_proxy.as_ref();
@@ -187,6 +202,13 @@ impl RedisServer {
         if let Some(tls) = &self.options.tls {
             command.args(tls.prepare(self.folder.path(), self.tls_port));
         }
+        if self.options.cluster {
+            command.args(["--cluster-enabled", "yes"]);
+            command.args(["--cluster-node-timeout", "1000"]);
+            if self.bus_port != self.port + OLD_BUS_OFFSET {
+                command.args(["--cluster-port", &self.bus_port.to_string()]);
+            }
+        }
         let mut process = Process::spawn(&mut command, self.folder.path())
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.program, &error)));
         let begun = Instant::now();
@@ -205,6 +227,56 @@ impl RedisServer {
     fn answers(&self) -> bool {
         self.call("PING")
             .is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
+    }
+
+    /// Versions before 7.0 can't choose this port.
+    fn find_bus_port(&self) -> u16 {
+        if self.options.cluster && self.version().major >= 7 {
+            free_port()
+        } else {
+            self.port + OLD_BUS_OFFSET
+        }
+    }
+
+    /// The port for the other nodes of a cluster.
+    pub(crate) fn bus_port(&self) -> u16 {
+        self.bus_port
+    }
+
+    /// Whether the server was not killed.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Runs a command. Returns the content of a string or number, and any other reply as the
+    /// protocol writes it.
+    ///
+    /// # Panics
+    /// Panics if the server can't be reached or answers with an error.
+    pub fn run(&self, command: &[&str]) -> String {
+        let mut stream = UnixStream::connect(self.socket_path()).expect("a running server");
+        let limit = stream.set_read_timeout(Some(START_WITHIN));
+        limit.expect("a socket");
+        let mut request = format!("*{}\r\n", command.len());
+        for word in command {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut reply = Vec::new();
+        let mut buffer = [0; 4_096];
+        while resp::frame(&reply).expect("a reply").is_none() {
+            let read = stream.read(&mut buffer).expect("a reply");
+            assert!(read > 0, "{} was not answered", command[0]);
+            reply.extend_from_slice(&buffer[..read]);
+        }
+        let text = String::from_utf8_lossy(&reply);
+        assert!(!text.starts_with('-'), "{command:?}: {text}");
+        let content = match text.split_once("\r\n") {
+            Some((head, content)) if head.starts_with('$') => content,
+            _ => text.trim_start_matches(['+', ':']),
+        };
+        content.strip_suffix("\r\n").unwrap_or(content).into()
     }
 
     /// Sends one inline command and returns the first line of the reply.

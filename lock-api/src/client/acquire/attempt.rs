@@ -125,7 +125,7 @@ impl<'a> Attempt<'a> {
         limit: Duration,
     ) -> Result<Answer<AcquireReply>, BackendError> {
         let core = self.ask.client;
-        let (deliver_before, limit) = core.deliver_before(limit).await?;
+        let (deliver_before, limit) = core.deliver_before(self.ask.key, limit).await?;
         let request = Acquire {
             key: self.ask.key.clone(),
             spec: self.ask.spec,
@@ -167,7 +167,7 @@ impl<'a> Attempt<'a> {
         listen::start(core, &self.session);
         let wait = Wait::new(self.session.router.is_listening());
         let now = core.now();
-        match deadline.zip(core.clock.server_now(now)) {
+        match deadline.zip(core.server_now(self.ask.key)) {
             Some((deadline, server)) => {
                 let until = server.saturating_add(deadline.saturating_since(now));
                 // Any of the acquires may be the one that created the waiter.

@@ -15,6 +15,7 @@ use futures_util::future::{Either, select};
 use crate::client::core::Core;
 use crate::client::state::answer::Answer;
 use crate::error::BackendError;
+use crate::id::Key;
 use crate::mutants::mutant;
 use crate::runtime::Moment;
 use crate::time::{Rounded, ServerTime, Stamp, Stamped};
@@ -96,20 +97,29 @@ impl Core {
         }
     }
 
-    /// Returns the deliver-before of an acquire that is sent now, and the rest of its `limit`.
+    /// A lower bound of the time on the server of `key`; `None` before the first sample of its
+    /// clock.
+    pub(crate) fn server_now(&self, key: &Key) -> Option<ServerTime> {
+        self.clock.server_now(self.now(), self.backend.clock(key))
+    }
+
+    /// Returns the deliver-before of an acquire of `key` that is sent now, and the rest of its
+    /// `limit`.
     ///
-    /// Without a sample of the server's clock, it sends a `hello` first.
+    /// Without a sample of the clock of the key's server, it reads that clock first.
     pub(crate) async fn deliver_before(
         &self,
+        key: &Key,
         limit: Duration,
     ) -> Result<(ServerTime, Duration), BackendError> {
         let timeout = self.settings.call_timeout;
         let sent = self.now();
-        let (until, left) = match self.clock.deliver_before(sent, timeout) {
+        let clock = self.backend.clock(key);
+        let (until, left) = match self.clock.deliver_before(sent, clock, timeout) {
             Some(until) => (until, limit),
             None => {
                 let stamp = self
-                    .bounded(limit, self.backend.hello())
+                    .bounded(limit, self.backend.read_clock(key))
                     .await
                     .map_err(not_executed)?;
                 self.observe(sent, stamp);

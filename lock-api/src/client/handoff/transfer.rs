@@ -322,7 +322,7 @@ impl<'a> TransferHold<'a> {
 
     async fn send(&mut self, limit: Duration) -> Result<Answer<AcquireReply>, BackendError> {
         let core = &self.hold.client;
-        let (deliver_before, limit) = core.deliver_before(limit).await?;
+        let (deliver_before, limit) = core.deliver_before(&self.hold.holder.key, limit).await?;
         let request = Acquire {
             key: self.hold.holder.key.clone(),
             spec: self.spec,

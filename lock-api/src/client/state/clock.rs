@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::bounds::{DELIVERY_WINDOW, DRIFT_FLOOR, DRIFT_PARTS};
+use crate::bounds::{DELIVERY_WINDOW, DRIFT_FLOOR, DRIFT_PARTS, MAX_LEASE};
 use crate::mutants::mutant;
 use crate::runtime::Moment;
 use crate::sync::Mutex;
@@ -20,8 +20,11 @@ use crate::time::{ClockId, ServerTime, Stamp};
 
 /// A new sample replaces a best sample older than this, because clocks drift apart.
 const MAX_BEST_AGE: Duration = Duration::from_secs(5);
-/// How many clocks are remembered. Each restart of a server brings a new one.
-const MAX_CLOCKS: usize = 8;
+/// A clock that no reply has had for this long is forgotten. Each restart of a server brings a new
+/// clock. A holder depends on a clock for at most a lease after its last reply.
+const MAX_UNUSED: Duration = MAX_LEASE;
+/// The maximum number of clocks that are remembered. A cluster has one for each primary.
+const MAX_CLOCKS: usize = 1_024;
 
 /// How far the two clocks may drift apart over a duration.
 pub(crate) fn drift_allowance(over: Duration) -> Duration {
@@ -77,8 +80,6 @@ impl Sample {
 struct ClockSamples {
     latest: Sample,
     best: Sample,
-    /// Orders the clocks by their last use.
-    used: u64,
 }
 
 /// The samples of each clock.
@@ -88,8 +89,8 @@ pub(crate) struct ServerClock(Mutex<Clocks>);
 #[derive(Debug, Default)]
 struct Clocks {
     by_id: BTreeMap<ClockId, ClockSamples>,
-    current: Option<ClockId>,
-    used: u64,
+    /// The clock of the last reply.
+    last: Option<ClockId>,
 }
 
 impl ServerClock {
@@ -102,9 +103,7 @@ impl ServerClock {
     ) -> Result<(), Stepped> {
         let sample = Sample::new(sent, stamp.at, received);
         let mut clocks = self.0.lock();
-        clocks.used += 1;
-        let used = clocks.used;
-        clocks.current = Some(stamp.clock);
+        clocks.last = Some(stamp.clock);
         let mut stepped = false;
         match clocks.by_id.get_mut(&stamp.clock) {
             Some(clock) => {
@@ -116,16 +115,14 @@ impl ServerClock {
                     clock.best = sample;
                 }
                 clock.latest = sample;
-                clock.used = used;
             }
             None => {
                 let clock = ClockSamples {
                     latest: sample,
                     best: sample,
-                    used,
                 };
+                clocks.forget_unused(sample.received);
                 clocks.by_id.insert(stamp.clock, clock);
-                clocks.evict_oldest();
             }
         }
         if stepped && !mutant!(SteppedWallClock) {
@@ -135,19 +132,25 @@ impl ServerClock {
         }
     }
 
-    /// A lower bound of the server's time now; `None` before the first sample.
-    pub(crate) fn server_now(&self, now: Moment) -> Option<ServerTime> {
+    /// A lower bound of the time on a clock now; `None` before its first sample. Without an id, the
+    /// clock is that of the last reply.
+    pub(crate) fn server_now(&self, now: Moment, clock: Option<ClockId>) -> Option<ServerTime> {
         let clocks = self.0.lock();
-        let latest = clocks.by_id.get(&clocks.current?)?.latest;
+        let latest = clocks.by_id.get(&clock.or(clocks.last)?)?.latest;
         let at = latest.at + (local_micros(now) - latest.received).max(0);
         Some(ServerTime::from_micros(u64::try_from(at).ok()?))
     }
 
     /// The deliver-before of an acquire that is sent now: two call timeouts ahead, at most the
-    /// delivery window.
-    pub(crate) fn deliver_before(&self, now: Moment, call_timeout: Duration) -> Option<ServerTime> {
+    /// delivery window. Without an id, the clock is that of the last reply.
+    pub(crate) fn deliver_before(
+        &self,
+        now: Moment,
+        clock: Option<ClockId>,
+        call_timeout: Duration,
+    ) -> Option<ServerTime> {
         let ahead = (call_timeout * 2).min(DELIVERY_WINDOW);
-        Some(self.server_now(now)?.saturating_add(ahead))
+        Some(self.server_now(now, clock)?.saturating_add(ahead))
     }
 
     /// A lower bound of the local moment when a pushed grant was made. The grant has this stamp and
@@ -172,13 +175,19 @@ impl ServerClock {
 }
 
 impl Clocks {
-    fn evict_oldest(&mut self) {
-        if self.by_id.len() <= MAX_CLOCKS {
-            return;
-        }
-        let oldest = self.by_id.iter().min_by_key(|(_, clock)| clock.used);
-        if let Some(id) = oldest.map(|(id, _)| *id) {
-            self.by_id.remove(&id);
+    /// Makes room for another clock.
+    fn forget_unused(&mut self, now: i128) {
+        let oldest = now - duration_micros(MAX_UNUSED);
+        self.by_id
+            .retain(|_, clock| clock.latest.received >= oldest);
+        if self.by_id.len() >= MAX_CLOCKS {
+            let unused = self
+                .by_id
+                .iter()
+                .min_by_key(|(_, clock)| clock.latest.received);
+            if let Some(id) = unused.map(|(id, _)| *id) {
+                self.by_id.remove(&id);
+            }
         }
     }
 }
@@ -221,29 +230,62 @@ mod tests {
     fn deliver_before_needs_a_sample_and_counts_from_the_reply() {
         let clock = ServerClock::default();
         let call = Duration::from_secs(1);
-        assert_eq!(clock.deliver_before(at(0), call), None);
+        assert_eq!(clock.deliver_before(at(0), None, call), None);
         clock
             .observe(at(100), stamp(1, 50_000), at(140))
             .expect("first");
-        let until = clock.deliver_before(at(240), call).expect("a sample");
+        let until = clock.deliver_before(at(240), None, call).expect("a sample");
         assert_eq!(until.as_micros(), 50_000_000 + 100_000 + 2_000_000);
-        let far = clock.deliver_before(at(240), Duration::from_secs(60));
+        let far = clock.deliver_before(at(240), None, Duration::from_secs(60));
         assert_eq!(far.expect("a sample").as_micros(), 50_100_000 + 10_000_000);
     }
 
     #[test]
-    fn current_clock_is_that_of_the_last_reply() {
+    fn time_is_that_of_the_named_clock_or_else_of_the_last_reply() {
         let clock = ServerClock::default();
-        clock
-            .observe(at(0), stamp(1, 90_000), at(0))
-            .expect("first");
-        clock
-            .observe(at(10), stamp(2, 1_000), at(10))
-            .expect("another clock is no step");
-        assert_eq!(
-            clock.server_now(at(10)),
-            Some(ServerTime::from_micros(1_000_000))
-        );
+        // More servers than a client met before clusters, five seconds apart.
+        for id in 0..100 {
+            clock
+                .observe(at(id), stamp(id, 90_000 + 5_000 * id), at(id))
+                .expect("another clock is no step");
+        }
+        let micros = |id: u64| 1_000 * (90_000 + 5_000 * id + 200 - id);
+        for id in 0..100 {
+            let named = clock.server_now(at(200), Some(ClockId::new(id)));
+            assert_eq!(named, Some(ServerTime::from_micros(micros(id))), "{id}");
+        }
+        let last = clock.server_now(at(200), None);
+        assert_eq!(last, Some(ServerTime::from_micros(micros(99))));
+        let unknown = Some(ClockId::new(100));
+        assert_eq!(clock.server_now(at(200), unknown), None);
+        let call = Duration::from_secs(1);
+        assert_eq!(clock.deliver_before(at(200), unknown, call), None);
+        let own = clock.deliver_before(at(200), Some(ClockId::new(7)), call);
+        assert_eq!(own, Some(ServerTime::from_micros(micros(7) + 2_000_000)));
+    }
+
+    #[test]
+    fn unused_clocks_are_forgotten() {
+        let clock = ServerClock::default();
+        let seen = |ms, id| {
+            clock
+                .observe(at(ms), stamp(id, ms), at(ms))
+                .expect("no step")
+        };
+        let known = |ms, id| clock.server_now(at(ms), Some(ClockId::new(id))).is_some();
+        let hour = 3_600_000;
+        seen(0, 1);
+        seen(1, 2);
+        seen(hour, 2);
+        seen(hour, 3);
+        assert!(known(hour, 1), "a lease may depend on it");
+        seen(hour + 1, 4);
+        assert!(!known(hour + 1, 1) && known(hour + 1, 2) && known(hour + 1, 3));
+        for id in 0..u64::try_from(MAX_CLOCKS).expect("small") {
+            seen(hour + 2 + id, 1_000 + id);
+        }
+        assert_eq!(clock.0.lock().by_id.len(), MAX_CLOCKS);
+        assert!(!known(hour + 9, 2) && known(hour + 9, 1_000));
     }
 
     #[test]

@@ -1,0 +1,290 @@
+//! A Redis Cluster for one test.
+
+use std::time::{Duration, Instant};
+
+use crate::server::{RedisServer, ServerOptions};
+
+const PRIMARIES: usize = 3;
+const SLOTS: usize = 16_384;
+/// The maximum time until the nodes agree, on a busy machine.
+const AGREE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Three primaries, and a replica of each unless the options say otherwise.
+///
+/// Dropping this value kills the nodes.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+/// What a node says about itself in `CLUSTER NODES`.
+struct Myself {
+    id: String,
+    is_primary: bool,
+    /// The primary of a replica.
+    primary: String,
+    ranges: Vec<(usize, usize)>,
+}
+
+impl RedisCluster {
+    /// Starts three primaries, each with a replica.
+    ///
+    /// # Panics
+    /// Panics like [`ServerOptions::start`], or if the nodes don't agree within a minute.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::start_with(2 * PRIMARIES, |_| ServerOptions::default())
+    }
+
+    /// Starts three primaries without replicas.
+    ///
+    /// # Panics
+    /// Panics like [`start`](Self::start).
+    #[must_use]
+    pub fn start_without_replicas() -> Self {
+        Self::start_with(PRIMARIES, |_| ServerOptions::default())
+    }
+
+    /// Starts `count` nodes with these options. The first three are the primaries, the others
+    /// their replicas in turn.
+    ///
+    /// # Panics
+    /// Panics like [`start`](Self::start), or if `count` is less than three.
+    #[must_use]
+    pub fn start_with(count: usize, options: impl Fn(usize) -> ServerOptions) -> Self {
+        assert!(count >= PRIMARIES, "a cluster has at least three primaries");
+        let starting: Vec<_> = (0..count)
+            .map(|node| {
+                let options = options(node).with_cluster();
+                std::thread::spawn(move || options.start())
+            })
+            .collect();
+        let nodes = starting
+            .into_iter()
+            .map(|node| node.join().expect("the node starts"))
+            .collect();
+        let cluster = Self { nodes };
+        cluster.form();
+        cluster
+    }
+
+    /// Makes a cluster of the nodes.
+    fn form(&self) {
+        let share = SLOTS.div_ceil(PRIMARIES);
+        for (number, node) in self.nodes.iter().enumerate() {
+            node.run(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
+            if number < PRIMARIES {
+                let slots: Vec<String> = (number * share..((number + 1) * share).min(SLOTS))
+                    .map(|slot| slot.to_string())
+                    .collect();
+                let mut command = vec!["CLUSTER", "ADDSLOTS"];
+                command.extend(slots.iter().map(String::as_str));
+                node.run(&command);
+            }
+            for other in &self.nodes[..number] {
+                let (port, bus) = (other.port().to_string(), other.bus_port().to_string());
+                node.run(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+            }
+        }
+        let known = format!("cluster_known_nodes:{}\r", self.nodes.len());
+        self.wait_until("the nodes know each other", |node| {
+            let nodes = node.run(&["CLUSTER", "NODES"]);
+            node.run(&["CLUSTER", "INFO"]).contains(&known) && !nodes.contains("handshake")
+        });
+        for (number, replica) in self.nodes.iter().enumerate().skip(PRIMARIES) {
+            let primary = self.nodes[number % PRIMARIES].myself().id;
+            replica.run(&["CLUSTER", "REPLICATE", &primary]);
+        }
+        self.wait_until_healthy();
+        let replicas = self.nodes.len() - PRIMARIES;
+        self.wait_until("the replicas follow", |node| {
+            let nodes = node.run(&["CLUSTER", "NODES"]);
+            let info = node.run(&["INFO", "replication"]);
+            nodes.matches("slave").count() == replicas
+                && (info.contains("role:master") || info.contains("master_link_status:up"))
+        });
+    }
+
+    /// Waits until every running node considers the cluster usable.
+    ///
+    /// # Panics
+    /// Panics if that takes longer than a minute.
+    pub fn wait_until_healthy(&self) {
+        self.wait_until("the cluster is usable", |node| {
+            node.run(&["CLUSTER", "INFO"])
+                .contains("cluster_state:ok\r")
+        });
+    }
+
+    fn wait_until(&self, what: &str, check: impl Fn(&RedisServer) -> bool) {
+        let began = Instant::now();
+        while !self.running().all(|(_, node)| check(node)) {
+            assert!(began.elapsed() < AGREE_WITHIN, "{what} in time");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = (usize, &RedisServer)> {
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| node.is_running())
+    }
+
+    /// The URL of the cluster. It names all nodes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let nodes: Vec<String> = self.nodes[1..]
+            .iter()
+            .map(|node| format!("node={}", node.address()))
+            .collect();
+        let first = self.nodes[0].address();
+        format!("redis-cluster://{first}?{}", nodes.join("&"))
+    }
+
+    /// The nodes. The first three were the primaries at the start.
+    #[must_use]
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// Kills a node with `SIGKILL`.
+    pub fn kill(&mut self, node: usize) {
+        self.nodes[node].kill();
+    }
+
+    /// The number of the node that is the primary of a Redis key.
+    ///
+    /// # Panics
+    /// Panics if the slot has no running primary.
+    #[must_use]
+    pub fn primary_of(&self, key: &str) -> usize {
+        self.find_primary_of(key)
+            .expect("a running primary of the slot")
+    }
+
+    /// The number of the running node that is the primary of a Redis key, if there is one.
+    #[must_use]
+    pub fn find_primary_of(&self, key: &str) -> Option<usize> {
+        let slot = self.slot_of(key);
+        let mut owners = self.running().filter(|(_, node)| {
+            let myself = node.myself();
+            let mut ranges = myself.ranges.iter();
+            myself.is_primary && ranges.any(|(first, last)| (*first..=*last).contains(&slot))
+        });
+        owners.next().map(|(number, _)| number)
+    }
+
+    /// The number of the running node that is a replica of this primary.
+    ///
+    /// # Panics
+    /// Panics if there is none.
+    #[must_use]
+    pub fn replica_of(&self, primary: usize) -> usize {
+        let id = self.nodes[primary].myself().id;
+        let mut replicas = self.running();
+        let found = replicas.find(|(_, node)| node.myself().primary == id);
+        found.expect("a running replica").0
+    }
+
+    fn slot_of(&self, key: &str) -> usize {
+        let (_, node) = self.running().next().expect("a running node");
+        let slot = node.run(&["CLUSTER", "KEYSLOT", key]);
+        slot.parse().expect("a slot")
+    }
+
+    /// Starts to move the slot of a Redis key to another primary. Until
+    /// [`end_migration`](Self::end_migration), keys may be on either node.
+    ///
+    /// # Panics
+    /// Panics if a node refuses.
+    pub fn begin_migration(&self, key: &str, to: usize) {
+        let slot = self.slot_of(key).to_string();
+        let (from, to) = (&self.nodes[self.primary_of(key)], &self.nodes[to]);
+        let (from_id, to_id) = (from.myself().id, to.myself().id);
+        to.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+        from.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    }
+
+    /// Moves one key to the node that imports its slot.
+    ///
+    /// # Panics
+    /// Panics if a node refuses.
+    pub fn move_key(&self, key: &str, to: usize) {
+        let port = self.nodes[to].port().to_string();
+        let from = &self.nodes[self.primary_of(key)];
+        from.run(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+    }
+
+    /// Ends a migration: the slot of the key belongs to the other node.
+    ///
+    /// # Panics
+    /// Panics if a node refuses.
+    pub fn end_migration(&self, key: &str, to: usize) {
+        let slot = self.slot_of(key).to_string();
+        let from = self.primary_of(key);
+        let id = self.nodes[to].myself().id;
+        for node in [to, from] {
+            self.nodes[node].run(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        }
+    }
+
+    /// Makes a replica the primary, with the consent of the old one. Waits until it is.
+    ///
+    /// # Panics
+    /// Panics if that takes longer than a minute.
+    pub fn fail_over_to(&self, replica: usize) {
+        let node = &self.nodes[replica];
+        node.run(&["CLUSTER", "FAILOVER"]);
+        let began = Instant::now();
+        while !node.myself().is_primary {
+            assert!(began.elapsed() < AGREE_WITHIN, "no failover");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl RedisServer {
+    fn myself(&self) -> Myself {
+        let nodes = self.run(&["CLUSTER", "NODES"]);
+        let line = nodes.lines().find(|line| line.contains("myself"));
+        let words: Vec<&str> = line.expect("a line").split_whitespace().collect();
+        // A slot that migrates is in brackets.
+        let ranges = words[8..].iter().filter(|word| !word.starts_with('['));
+        Myself {
+            id: words[0].into(),
+            is_primary: words[2].contains("master"),
+            primary: words[3].into(),
+            ranges: ranges.map(|range| slots(range)).collect(),
+        }
+    }
+}
+
+fn slots(range: &str) -> (usize, usize) {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    let number = |text: &str| text.parse().expect("a slot");
+    (number(first), number(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_migrate_and_primaries_fail_over() {
+        let began = Instant::now();
+        let cluster = RedisCluster::start();
+        println!("started after {:?}", began.elapsed());
+        let from = cluster.primary_of("k");
+        let to = (from + 1) % PRIMARIES;
+        cluster.nodes()[from].run(&["SET", "k", "v"]);
+        cluster.begin_migration("k", to);
+        cluster.move_key("k", to);
+        cluster.end_migration("k", to);
+        assert_eq!(cluster.primary_of("k"), to);
+        assert_eq!(cluster.nodes()[to].run(&["GET", "k"]), "v");
+        let replica = cluster.replica_of(to);
+        cluster.fail_over_to(replica);
+        assert_eq!(cluster.nodes()[replica].run(&["GET", "k"]), "v");
+    }
+}
