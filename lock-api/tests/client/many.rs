@@ -290,7 +290,7 @@ async fn loss_of_one_key_loses_the_guard() {
         "key \"b\": the lock was lost: it was released by force"
     );
     assert!(!guard.is_valid());
-    let (key, loss) = guard.loss().expect("lost");
+    let (key, loss) = guard.loss_reason().expect("lost");
     assert_eq!((key.as_str(), loss), ("b", Loss::Forced));
     assert_eq!(guard.valid_for(), Duration::ZERO);
     assert!(matches!(guard.renew().await, Err(Error::Lost { .. })));
