@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bounds::{
-    MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_KEY_BYTES, MAX_KEYS_AT_ONCE, MAX_LABEL_BYTES, MIN_CALL_TIMEOUT,
+    MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_KEY_BYTES, MAX_KEYS_AT_ONCE, MAX_LABEL_BYTES, MAX_PERMITS,
+    MIN_CALL_TIMEOUT,
 };
 use crate::id::Key;
 use crate::request::{Kind, Mode, Policy};
@@ -47,13 +48,19 @@ pub enum InvalidInput {
         /// The limits. A client has narrower ones than the requests to a backend.
         limits: RangeInclusive<Duration>,
     },
-    /// The number of permits is 0, or above the capacity.
-    #[error("{asked} permits were asked for; 1 to {capacity} are possible")]
+    /// The number of permits to acquire is 0, or above the capacity of the semaphore.
+    #[error("1 to {capacity} permits can be acquired at once, not {asked}")]
     Permits {
         /// The number that was asked for.
         asked: u32,
-        /// The largest number possible.
+        /// How many permits the semaphore has.
         capacity: u32,
+    },
+    /// The capacity of a semaphore is outside its limits.
+    #[error("a semaphore has 1 to {max} permits in total, not {asked}", max = MAX_PERMITS)]
+    Capacity {
+        /// The capacity that was asked for.
+        asked: u32,
     },
     /// The kind of lock does not have this policy.
     #[error("{policy:?} is for reader/writer locks, not for {kind:?}")]

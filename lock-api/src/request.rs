@@ -82,13 +82,10 @@ impl LockSpec {
     /// A fair semaphore with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
     ///
     /// # Errors
-    /// [`InvalidInput::Permits`] if `permits` is 0 or above [`bounds::MAX_PERMITS`].
+    /// [`InvalidInput::Capacity`] if `permits` is 0 or above [`bounds::MAX_PERMITS`].
     pub const fn semaphore(permits: u32) -> Result<Self, InvalidInput> {
         if permits == 0 || permits > bounds::MAX_PERMITS {
-            return Err(InvalidInput::Permits {
-                asked: permits,
-                capacity: bounds::MAX_PERMITS,
-            });
+            return Err(InvalidInput::Capacity { asked: permits });
         }
         Ok(Self::plain(Kind::Semaphore, permits))
     }

@@ -28,6 +28,7 @@ fn invalid_input() {
             asked: 9,
             capacity: 8,
         },
+        InvalidInput::Capacity { asked: 0 },
         InvalidInput::PolicyForKind {
             policy: Policy::ReaderPreference,
             kind: Kind::Mutex,

@@ -208,7 +208,7 @@ async fn untouchable(world: &World, capabilities: Capabilities) -> Result<LockCl
 fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, input: &str) -> Verdict {
     want!(
         result,
-        Err(Error::InvalidInput(_)),
+        Err(Error::InvalidInput { .. }),
         "trait contract",
         "{input} is refused before any I/O"
     );

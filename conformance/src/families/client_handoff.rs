@@ -233,7 +233,10 @@ async fn other_kind_is_refused_before_any_io(world: &World) -> Verdict {
     let (error, handoff) = refused.into_parts();
     want!(
         error,
-        Error::InvalidInput(InvalidInput::HandoffKind { .. }),
+        Error::InvalidInput {
+            problem: InvalidInput::HandoffKind { .. },
+            ..
+        },
         "trait contract",
         "a mutex can't be adopted as a read guard"
     );
@@ -289,7 +292,10 @@ async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
     want_eq!(proxy.calls(), before, "trait contract", "nothing was sent");
     let (error, guard) = refused.into_parts();
     let names_the_reason = match error {
-        Error::InvalidInput(InvalidInput::HandoffGuard { .. }) => world.capabilities().reentrancy,
+        Error::InvalidInput {
+            problem: InvalidInput::HandoffGuard { .. },
+            ..
+        } => world.capabilities().reentrancy,
         Error::Unsupported { .. } => !world.capabilities().reentrancy,
         _ => false,
     };

@@ -29,8 +29,14 @@ use crate::request::{Kind, LockSpec};
 #[non_exhaustive]
 pub enum Error {
     /// The input is outside its limits. Nothing was sent. Fix the caller.
-    #[error(transparent)]
-    InvalidInput(#[from] InvalidInput),
+    #[error("{}{problem}", about(key.as_ref()))]
+    #[non_exhaustive]
+    InvalidInput {
+        /// The key of the handle or guard. `None` if there is none, as for an invalid key.
+        key: Option<Key>,
+        /// What is invalid.
+        problem: InvalidInput,
+    },
     /// The server could not be reached, and nothing changed. Try again later.
     #[error("the lock service is unavailable: {reason}")]
     #[non_exhaustive]
@@ -160,7 +166,12 @@ impl Error {
             | Self::ForeignValue { key, .. }
             | Self::Released { key }
             | Self::Lost { key, .. }
-            | Self::HandoffSpent { key, .. } => Some(key),
+            | Self::HandoffSpent { key, .. }
+            | Self::InvalidInput {
+                problem: InvalidInput::RepeatedKey { key },
+                ..
+            } => Some(key),
+            Self::InvalidInput { key, .. } => key.as_ref(),
             _ => None,
         }
     }
@@ -183,6 +194,22 @@ impl Error {
     }
 }
 
+impl From<InvalidInput> for Error {
+    fn from(problem: InvalidInput) -> Self {
+        Self::InvalidInput { key: None, problem }
+    }
+}
+
+impl InvalidInput {
+    /// Converts the error of a handle or guard of `key` into the error that the user gets.
+    pub(crate) fn on(self, key: &Key) -> Error {
+        Error::InvalidInput {
+            key: Some(key.clone()),
+            problem: self,
+        }
+    }
+}
+
 impl BackendError {
     /// Converts the error of a call about `key` into the error that the user gets.
     pub(crate) fn on(self, key: &Key) -> Error {
@@ -200,16 +227,17 @@ impl BackendError {
     }
 }
 
+/// The start of a message about a key.
+fn about(key: Option<&Key>) -> String {
+    key.map_or_else(String::new, |key| format!("key {key:?}: "))
+}
+
 /// Describes why a request was refused.
 fn refusal(asked: &LockSpec, reason: &Refused) -> String {
     match reason {
         Refused::Stale => "a later attempt of this client reached the server first".into(),
         Refused::TooLate => "the attempt reached the server too late".into(),
-        Refused::Mismatch { lives_with } => format!(
-            "the key was requested as a {}, but is in use as a {}",
-            describe(asked),
-            describe(lives_with)
-        ),
+        Refused::Mismatch { lives_with } => mismatch(asked, lives_with),
         Refused::QueueFull => "the queue of the key is full".into(),
         Refused::HoldersFull => "the key has the maximum number of holders".into(),
         Refused::HoldLimit => "the owner has the maximum number of nested holds".into(),
@@ -232,14 +260,27 @@ const fn hold_ended(reason: &EndReason) -> &'static str {
     }
 }
 
-/// Describes a spec with every setting that all users of a key must share.
-fn describe(spec: &LockSpec) -> String {
-    format!(
-        "{} (policy {:?}, waiter lease {:?})",
-        describe_kind(spec),
-        spec.policy(),
-        spec.waiter_lease()
-    )
+/// Describes how the spec in use differs from the one that was asked for.
+fn mismatch(asked: &LockSpec, lives_with: &LockSpec) -> String {
+    let mut differences = Vec::new();
+    let used = describe_kind(lives_with);
+    if lives_with.kind() != asked.kind() {
+        differences.push(format!("as a {used}, here as a {}", describe_kind(asked)));
+    } else if lives_with.capacity() != asked.capacity() {
+        differences.push(format!("as a {used}, here with {}", asked.capacity()));
+    }
+    let (used, here) = (lives_with.policy(), asked.policy());
+    if used != here {
+        differences.push(format!("with the policy {used:?}, here with {here:?}"));
+    }
+    let (used, here) = (lives_with.waiter_lease(), asked.waiter_lease());
+    if used != here {
+        differences.push(format!("with a waiter lease of {used:?}, here of {here:?}"));
+    }
+    if differences.is_empty() {
+        differences.push("with other settings".into());
+    }
+    format!("the key is in use {}", differences.join("; "))
 }
 
 /// Describes the kind of lock that a key is in use as.
@@ -247,7 +288,8 @@ pub(crate) fn describe_kind(spec: &LockSpec) -> String {
     match spec.kind() {
         Kind::Mutex => "mutex".into(),
         Kind::RwLock => "reader/writer lock".into(),
-        Kind::Semaphore => format!("semaphore of {}", spec.capacity()),
+        Kind::Semaphore if spec.capacity() == 1 => "semaphore with 1 permit".into(),
+        Kind::Semaphore => format!("semaphore with {} permits", spec.capacity()),
     }
 }
 
@@ -304,9 +346,12 @@ impl From<EndReason> for Loss {
 #[cfg(test)]
 mod tests {
     use std::error::Error as StdError;
+    use std::time::Duration;
 
     use super::*;
+    use crate::bounds::{MAX_LEASE, MIN_LEASE};
     use crate::error::Chain;
+    use crate::request::Policy;
 
     #[test]
     fn messages_say_what_happened() {
@@ -316,11 +361,27 @@ mod tests {
             asked: LockSpec::mutex(),
             reason,
         };
+        let semaphore = |permits| LockSpec::semaphore(permits).expect("valid");
+        let other_capacity = Error::Refused {
+            key: key(),
+            asked: semaphore(5),
+            reason: Refused::Mismatch {
+                lives_with: semaphore(3),
+            },
+        };
+        let other_settings = LockSpec::mutex()
+            .with_policy(Policy::Barging)
+            .and_then(|spec| spec.with_waiter_lease(Duration::from_secs(9)));
         let lost = |reason| Error::Lost { key: key(), reason };
         let foreign = BackendError::foreign_value("list");
         let library_error = || std::io::Error::other("the library's error");
         let errors = [
-            Error::InvalidInput(InvalidInput::KeyLength { bytes: 0 }),
+            InvalidInput::KeyLength { bytes: 0 }.into(),
+            InvalidInput::Lease {
+                asked: Duration::ZERO,
+                limits: MIN_LEASE..=MAX_LEASE,
+            }
+            .on(&key()),
             BackendError::unavailable("connection refused").on(&key()),
             BackendError::outcome_unknown("no answer within 1s").on(&key()),
             BackendError::rejected("NOAUTH Authentication required").on(&key()),
@@ -329,6 +390,10 @@ mod tests {
             refused(Refused::Mismatch {
                 lives_with: LockSpec::rw_lock(),
             }),
+            refused(Refused::Mismatch {
+                lives_with: other_settings.expect("valid"),
+            }),
+            other_capacity,
             refused(Refused::QueueFull),
             refused(Refused::HoldersFull),
             refused(Refused::HoldLimit),
@@ -349,8 +414,8 @@ mod tests {
                 key: key(),
                 reason: EndReason::Released,
             },
-            Error::InvalidInput(InvalidInput::KeyCount { asked: 65 }),
-            Error::InvalidInput(InvalidInput::RepeatedKey { key: key() }),
+            InvalidInput::KeyCount { asked: 65 }.into(),
+            InvalidInput::RepeatedKey { key: key() }.into(),
             BackendError::unavailable("connecting to 10.0.0.7:6379 failed")
                 .with_source(library_error())
                 .on(&key()),

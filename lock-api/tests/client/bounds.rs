@@ -47,7 +47,7 @@ fn untouchable() -> LockClient {
 
 fn invalid<T: std::fmt::Debug>(result: Result<T, Error>) -> InvalidInput {
     match result {
-        Err(Error::InvalidInput(invalid)) => invalid,
+        Err(Error::InvalidInput { problem, .. }) => problem,
         other => panic!("not refused as invalid input: {other:?}"),
     }
 }
@@ -155,9 +155,11 @@ async fn errors_name_the_limits_that_were_checked() {
 #[tokio::test(start_paused = true)]
 async fn permits_are_checked_before_any_io() {
     let locks = untouchable();
-    invalid(locks.semaphore("k", 0));
-    invalid(locks.semaphore("k", MAX_PERMITS + 1));
     let semaphore = locks.semaphore("k", 3).expect("valid");
+    for asked in [0, MAX_PERMITS + 1] {
+        let expected = InvalidInput::Capacity { asked };
+        assert_eq!(invalid(locks.semaphore("k", asked)), expected);
+    }
     for asked in [0, 4, u32::MAX] {
         let expected = InvalidInput::Permits { asked, capacity: 3 };
         assert_eq!(invalid(semaphore.acquire(asked).await), expected);
@@ -167,6 +169,31 @@ async fn permits_are_checked_before_any_io() {
             expected
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_about_a_handle_names_its_key() {
+    let locks = untouchable();
+    let mutex = locks.mutex("invoice:42").expect("valid");
+    let semaphore = locks.semaphore("invoice:42", 3).expect("valid");
+    let preferring = mutex.clone().policy(Policy::ReaderPreference);
+    let errors = [
+        mutex.clone().lease(Duration::ZERO).lock().await.err(),
+        mutex.clone().waiter_lease(secs(1)).lock().await.err(),
+        mutex.clone().max_hold(Duration::ZERO).lock().await.err(),
+        preferring.lock().await.err(),
+        semaphore.acquire(4).await.err(),
+        locks.semaphore("invoice:42", 0).err(),
+        locks.multi().permits("invoice:42", 3, 4).err(),
+        locks.multi().permits("invoice:42", 0, 1).err(),
+    ];
+    for error in errors {
+        let error = error.expect("not refused");
+        assert_eq!(error.key().map(Key::as_str), Some("invoice:42"), "{error}");
+        assert!(error.to_string().contains("invoice:42"), "{error}");
+    }
+    let error = locks.mutex("").expect_err("no key");
+    assert_eq!(error.key(), None);
 }
 
 #[tokio::test(start_paused = true)]

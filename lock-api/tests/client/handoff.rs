@@ -342,13 +342,16 @@ async fn wrong_kind_is_refused_before_any_io() {
     let failed = b.adopt::<kind::Read>(handoff).await.expect_err("a mutex");
     assert_eq!(
         failed.to_string(),
-        "a hand-off of a mutex guard cannot be adopted as a read guard"
+        "key \"k\": a hand-off of a mutex guard cannot be adopted as a read guard"
     );
     let failed = b.adopt::<kind::Write>(failed.given_back()).await;
     let (error, handoff) = failed.expect_err("a mutex").into_parts();
     assert!(matches!(
         error,
-        Error::InvalidInput(InvalidInput::HandoffKind { .. })
+        Error::InvalidInput {
+            problem: InvalidInput::HandoffKind { .. },
+            ..
+        }
     ));
     assert_eq!(server.messages().len(), calls, "nothing was sent");
     let guard = adopt(&b, handoff).await.expect("a mutex");
@@ -356,15 +359,19 @@ async fn wrong_kind_is_refused_before_any_io() {
 }
 
 async fn refused_handoff<K: kind::Transferable>(guard: Guard<K>, expected: &str) -> Guard<K> {
+    let key = guard.key().clone();
     let failed = guard.into_handoff().await.expect_err("not supported");
     assert!(
         matches!(
             failed.error(),
-            Error::InvalidInput(InvalidInput::HandoffGuard { .. })
+            Error::InvalidInput {
+                problem: InvalidInput::HandoffGuard { .. },
+                ..
+            }
         ),
         "{failed}"
     );
-    let expected = format!("{expected} cannot be handed off");
+    let expected = format!("key {key:?}: {expected} cannot be handed off");
     assert_eq!(failed.to_string(), expected);
     failed.given_back()
 }

@@ -47,7 +47,7 @@ async fn short_outage_loses_nothing() {
     server.advance(secs(60)).await;
     assert!(guard.is_valid());
     assert_eq!(guard.lost().now_or_never(), None);
-    assert_eq!(guard.loss(), None);
+    assert_eq!(guard.loss_reason(), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,7 +59,7 @@ async fn guard_of_a_paused_client_is_not_valid() {
     server.advance(secs(31)).await;
     network.resume();
     assert!(!guard.is_valid());
-    assert_eq!(guard.loss(), Some(Loss::Deadline));
+    assert_eq!(guard.loss_reason(), Some(Loss::Deadline));
     assert_eq!(guard.lost().await, Loss::Deadline);
     server.advance(secs(60)).await;
     assert!(!guard.is_valid(), "a loss is final");

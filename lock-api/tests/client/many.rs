@@ -123,7 +123,7 @@ async fn invalid_input_is_refused_before_any_io() {
     let server = server();
     let (a, _) = client(&server, "a");
     let invalid = |result: Result<MultiLock, Error>| match result {
-        Err(Error::InvalidInput(problem)) => problem,
+        Err(Error::InvalidInput { problem, .. }) => problem,
         other => panic!("not refused as invalid input: {other:?}"),
     };
     let twice = mutexes(&a, &["a", "b"]).read("a");
@@ -141,15 +141,21 @@ async fn invalid_input_is_refused_before_any_io() {
     let none = a.multi().try_lock().await;
     assert!(matches!(
         none,
-        Err(Error::InvalidInput(InvalidInput::KeyCount { asked: 0 }))
+        Err(Error::InvalidInput {
+            problem: InvalidInput::KeyCount { asked: 0 },
+            ..
+        })
     ));
     let mixed = mutexes(&a, &["a"]).policy(Policy::ReaderPreference);
     assert!(matches!(
         mixed.lock().await,
-        Err(Error::InvalidInput(InvalidInput::PolicyForKind { .. }))
+        Err(Error::InvalidInput {
+            problem: InvalidInput::PolicyForKind { .. },
+            ..
+        })
     ));
     let short = mutexes(&a, &["a"]).lease(ms(1));
-    assert!(matches!(short.lock().await, Err(Error::InvalidInput(_))));
+    assert!(matches!(short.lock().await, Err(Error::InvalidInput { .. })));
     assert!(server.log().is_empty(), "{}", server.timeline());
 }
 
@@ -290,7 +296,7 @@ async fn loss_of_one_key_loses_the_guard() {
         "key \"b\": the lock was lost: it was released by force"
     );
     assert!(!guard.is_valid());
-    let (key, loss) = guard.loss().expect("lost");
+    let (key, loss) = guard.loss_reason().expect("lost");
     assert_eq!((key.as_str(), loss), ("b", Loss::Forced));
     assert_eq!(guard.valid_for(), Duration::ZERO);
     assert!(matches!(guard.renew().await, Err(Error::Lost { .. })));

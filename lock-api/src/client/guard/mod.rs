@@ -252,14 +252,14 @@ impl<K> Guard<K> {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.mutex("invoice:42")?.lock().await?;
-    /// if let Some(loss) = guard.loss() {
+    /// if let Some(loss) = guard.loss_reason() {
     ///     println!("stop the work: {loss}");
     /// }
     /// # Ok(())
     /// # }
     /// ```
     #[doc(alias = "is_lost")]
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss_reason(&self) -> Option<Loss> {
         self.hold.loss()
     }
 

@@ -184,13 +184,13 @@ impl MultiGuard {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
-    /// if let Some((key, loss)) = guard.loss() {
+    /// if let Some((key, loss)) = guard.loss_reason() {
     ///     println!("stop the work: {key} was lost: {loss}");
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub fn loss(&self) -> Option<(&Key, Loss)> {
+    pub fn loss_reason(&self) -> Option<(&Key, Loss)> {
         let mut holds = self.holds.iter();
         holds.find_map(|hold| Some((&hold.holder.key, hold.loss()?)))
     }

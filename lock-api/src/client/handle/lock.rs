@@ -8,7 +8,7 @@ use crate::client::guard::Guard;
 use crate::client::outcome::Outcome;
 use crate::client::state::settings::Options;
 use crate::id::{Key, OwnerId};
-use crate::request::{Kind, Mode};
+use crate::request::{Kind, LockSpec, Mode};
 use crate::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Lock {
             owner: Owner::Fresh,
             options: Options::from_settings(&client.settings),
         };
-        lock.options.spec(kind, permits, &client.settings)?;
+        lock.spec(&lock.options)?;
         Ok(lock)
     }
 
@@ -81,8 +81,8 @@ impl Lock {
                 what: "reentrant locks",
             });
         }
-        let spec = options.spec(self.kind, self.permits, &self.client.settings)?;
-        spec.check_mode(mode)?;
+        let spec = self.spec(options)?;
+        spec.check_mode(mode).map_err(|error| error.on(&self.key))?;
         Ok(Ask {
             client: &self.client,
             key: &self.key,
@@ -91,6 +91,12 @@ impl Lock {
             owner: &self.owner,
             options,
         })
+    }
+
+    /// Checks the options and returns the spec that an acquire sends.
+    pub(crate) fn spec(&self, options: &Options) -> Result<LockSpec, Error> {
+        let spec = options.spec(self.kind, self.permits, &self.client.settings);
+        spec.map_err(|error| error.on(&self.key))
     }
 
     /// Takes the lock. Waits without a time limit.

@@ -244,7 +244,7 @@ fn check_transferable(hold: &Hold) -> Result<LockSpec, Error> {
         }
         Origin::Plain(spec) => return Ok(spec),
     };
-    Err(InvalidInput::HandoffGuard { guard }.into())
+    Err(InvalidInput::HandoffGuard { guard }.on(&hold.holder.key))
 }
 
 /// Removes a hold that is no longer this client's.
@@ -369,7 +369,7 @@ async fn adopt(
     if (handoff.kind, handoff.mode) != (kind, mode) && !mutant!(HandoffOfAnyKind) {
         let carries = guard_name(handoff.kind, handoff.mode);
         let asked = guard_name(kind, mode);
-        return Err(InvalidInput::HandoffKind { carries, asked }.into());
+        return Err(InvalidInput::HandoffKind { carries, asked }.on(&handoff.key));
     }
     release::start(client);
     let _busy = Busy::begin(client);
