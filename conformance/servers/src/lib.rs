@@ -3,6 +3,7 @@
 //! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, pause and
 //!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
 //!   process is killed.
+//! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
 //! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
@@ -12,11 +13,13 @@
 mod process;
 mod proxy;
 mod resp;
+mod sentinel;
 mod server;
 mod tls;
 mod tls_proxy;
 
 pub use proxy::FaultProxy;
 pub use resp::Request;
+pub use sentinel::SentinelServers;
 pub use server::{Data, RedisServer, ServerOptions, Version};
 pub use tls::{Authority, Identity};

@@ -18,11 +18,14 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::{Process, cannot_run, server_program};
+use crate::resp;
 use crate::tls::{Authority, Identity, ServerTls};
 use crate::tls_proxy::TlsProxy;
 
 /// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
+/// How long a paused server may leave a command unanswered.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 const PORT_TRIES: u32 = 50;
 
 /// Options for starting a server.
@@ -33,6 +36,7 @@ pub struct ServerOptions {
     append_only: bool,
     tls: Option<ServerTls>,
     tls_proxy: Option<Identity>,
+    sentinel: Option<String>,
 }
 
 impl ServerOptions {
@@ -79,6 +83,17 @@ impl ServerOptions {
     pub fn with_tls_proxy(mut self, identity: Identity) -> Self {
         self.tls_proxy = Some(identity);
         self
+    }
+
+    /// Starts the program as a sentinel with these lines of configuration, which it rewrites.
+    pub(crate) fn as_sentinel(mut self, config: String) -> Self {
+        self.sentinel = Some(config);
+        self
+    }
+
+    /// Whether the server has TLS itself, not through a proxy.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Starts the server and waits until it answers.
@@ -156,6 +171,9 @@ impl RedisServer {
         for _ in 0..PORT_TRIES {
             server.port = free_port();
             server.tls_port = free_port();
+            if let Some(config) = &server.options.sentinel {
+                std::fs::write(server.sentinel_path(), config).expect("a writable folder");
+            }
             match server.launch() {
                 Ok(()) => {
                     let proxy = server.options.tls_proxy.as_ref();
@@ -173,6 +191,9 @@ impl RedisServer {
     fn launch(&mut self) -> Result<(), String> {
         let _ = std::fs::remove_file(self.log_path());
         let mut command = Command::new(&self.program);
+        if self.options.sentinel.is_some() {
+            command.arg(self.sentinel_path()).arg("--sentinel");
+        }
         command
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .arg("--unixsocket")
@@ -218,6 +239,35 @@ impl RedisServer {
             line.push(byte[0]);
         }
         Ok(String::from_utf8_lossy(&line).into_owned())
+    }
+
+    /// Sends one inline command and returns the values of the reply: strings, numbers, or the
+    /// elements of an array.
+    pub(crate) fn values(&self, command: &str) -> std::io::Result<Vec<String>> {
+        let mut stream = UnixStream::connect(self.socket_path())?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
+        let (mut reply, mut part) = (Vec::new(), [0; 4096]);
+        while resp::frame(&reply).is_ok_and(|frame| frame.is_none()) {
+            match stream.read(&mut part)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                count => reply.extend_from_slice(&part[..count]),
+            }
+        }
+        let text = String::from_utf8_lossy(&reply).into_owned();
+        let values = text.lines().filter(|line| !line.starts_with(['*', '$']));
+        Ok(values
+            .map(|line| line.trim_start_matches([':', '+']).into())
+            .collect())
+    }
+
+    /// The port that other servers and sentinels connect to.
+    pub(crate) fn peer_port(&self) -> u16 {
+        if self.options.has_tls() {
+            self.tls_port
+        } else {
+            self.port
+        }
     }
 
     /// The TCP port on 127.0.0.1. A restart keeps it.
@@ -268,6 +318,10 @@ impl RedisServer {
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn sentinel_path(&self) -> PathBuf {
+        self.folder.path().join("sentinel.conf")
     }
 
     fn log_path(&self) -> PathBuf {
