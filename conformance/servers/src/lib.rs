@@ -5,6 +5,7 @@
 //!   process is killed.
 //! - [`RedisCluster`] starts a Redis Cluster of six nodes, and can kill them, migrate slots and
 //!   fail over.
+//! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
 //! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
@@ -15,6 +16,7 @@ mod cluster;
 mod process;
 mod proxy;
 mod resp;
+mod sentinel;
 mod server;
 mod tls;
 mod tls_proxy;
@@ -22,5 +24,6 @@ mod tls_proxy;
 pub use cluster::RedisCluster;
 pub use proxy::FaultProxy;
 pub use resp::Request;
+pub use sentinel::SentinelServers;
 pub use server::{Data, RedisServer, ServerOptions, Version};
 pub use tls::{Authority, Identity};

@@ -24,6 +24,8 @@ use crate::tls_proxy::TlsProxy;
 
 /// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
+/// How long a paused server may leave a command unanswered.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 const PORT_TRIES: u32 = 50;
 /// The distance of the port for other nodes before 7.0.
 const OLD_BUS_OFFSET: u16 = 10_000;
@@ -37,6 +39,7 @@ pub struct ServerOptions {
     tls: Option<ServerTls>,
     tls_proxy: Option<Identity>,
     cluster: bool,
+    sentinel: Option<String>,
 }
 
 impl ServerOptions {
@@ -90,6 +93,17 @@ impl ServerOptions {
     pub(crate) fn with_cluster(mut self) -> Self {
         self.cluster = true;
         self
+    }
+
+    /// Starts the program as a sentinel with these lines of configuration, which it rewrites.
+    pub(crate) fn as_sentinel(mut self, config: String) -> Self {
+        self.sentinel = Some(config);
+        self
+    }
+
+    /// Whether the server has TLS itself, not through a proxy.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Starts the server and waits until it answers.
@@ -171,6 +185,9 @@ impl RedisServer {
             server.port = free_port();
             server.tls_port = free_port();
             server.bus_port = server.find_bus_port();
+            if let Some(config) = &server.options.sentinel {
+                std::fs::write(server.sentinel_path(), config).expect("a writable folder");
+            }
             match server.launch() {
                 Ok(()) => {
                     let proxy = server.options.tls_proxy.as_ref();
@@ -188,6 +205,9 @@ impl RedisServer {
     fn launch(&mut self) -> Result<(), String> {
         let _ = std::fs::remove_file(self.log_path());
         let mut command = Command::new(&self.program);
+        if self.options.sentinel.is_some() {
+            command.arg(self.sentinel_path()).arg("--sentinel");
+        }
         command
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
             .arg("--unixsocket")
@@ -292,6 +312,35 @@ impl RedisServer {
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
 
+    /// Sends one inline command and returns the values of the reply: strings, numbers, or the
+    /// elements of an array.
+    pub(crate) fn values(&self, command: &str) -> std::io::Result<Vec<String>> {
+        let mut stream = UnixStream::connect(self.socket_path())?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
+        let (mut reply, mut part) = (Vec::new(), [0; 4096]);
+        while resp::frame(&reply).is_ok_and(|frame| frame.is_none()) {
+            match stream.read(&mut part)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                count => reply.extend_from_slice(&part[..count]),
+            }
+        }
+        let text = String::from_utf8_lossy(&reply).into_owned();
+        let values = text.lines().filter(|line| !line.starts_with(['*', '$']));
+        Ok(values
+            .map(|line| line.trim_start_matches([':', '+']).into())
+            .collect())
+    }
+
+    /// The port that other servers and sentinels connect to.
+    pub(crate) fn peer_port(&self) -> u16 {
+        if self.options.has_tls() {
+            self.tls_port
+        } else {
+            self.port
+        }
+    }
+
     /// The TCP port on 127.0.0.1. A restart keeps it.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -340,6 +389,10 @@ impl RedisServer {
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn sentinel_path(&self) -> PathBuf {
+        self.folder.path().join("sentinel.conf")
     }
 
     fn log_path(&self) -> PathBuf {

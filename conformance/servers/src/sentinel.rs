@@ -1,0 +1,302 @@
+//! A primary with two replicas, and three sentinels that watch them.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::server::{RedisServer, ServerOptions};
+
+const SERVERS: usize = 3;
+const SENTINELS: usize = 3;
+
+/// The maximum time of a failover on a busy machine, and of the start of all servers.
+const CHANGE_WITHIN: Duration = Duration::from_secs(60);
+
+/// The sentinels' user on the servers. A server that takes its rights away is isolated from them.
+const WATCHER: &str = "sentinel";
+
+/// Three servers, of which one is the primary, and three sentinels. They listen on ports of
+/// 127.0.0.1, and each works in a temporary folder. A [`FaultProxy`](crate::FaultProxy) can be put
+/// in front of each sentinel, and in front of each server for clients that are given its address.
+///
+/// Dropping this value kills all of them.
+#[derive(Debug)]
+pub struct SentinelServers {
+    sentinels: Vec<RedisServer>,
+    servers: Vec<RedisServer>,
+}
+
+impl SentinelServers {
+    /// The name of the service.
+    pub const SERVICE: &str = "mymaster";
+
+    /// Starts servers without persistence. The sentinels promote a replica if the primary has been
+    /// silent for `down_after`.
+    ///
+    /// # Panics
+    /// Panics like [`ServerOptions::start`], or if the servers don't find each other within 60 s.
+    #[must_use]
+    pub fn start(down_after: Duration) -> Self {
+        let plain = ServerOptions::default();
+        Self::start_with(plain.clone(), plain, down_after)
+    }
+
+    /// Starts servers with the first options, and sentinels with the second. If the servers have
+    /// TLS, the sentinels need it too.
+    ///
+    /// # Panics
+    /// Panics like [`start`](Self::start).
+    #[must_use]
+    pub fn start_with(
+        servers: ServerOptions,
+        sentinels: ServerOptions,
+        down_after: Duration,
+    ) -> Self {
+        let server = || {
+            let rights = [WATCHER, "on", ">watch", "~*", "&*", "+@all"];
+            let options = with_tls_between_servers(servers.clone());
+            options.with_config("user", rights)
+        };
+        let primary = server().start();
+        let port = primary.peer_port();
+        let of_primary = || ["127.0.0.1".into(), port.to_string()];
+        let mut servers = vec![primary];
+        for _ in 1..SERVERS {
+            servers.push(server().with_config("replicaof", of_primary()).start());
+        }
+        let options = with_tls_between_servers(sentinels).as_sentinel(config(port, down_after));
+        let sentinels = (0..SENTINELS).map(|_| options.clone().start()).collect();
+        let started = Self { sentinels, servers };
+        started.wait_until_known();
+        started.wait_until_in_sync();
+        started
+    }
+
+    /// The URL of the sentinels, `redis-sentinel://127.0.0.1:PORT?…`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let addresses = self.sentinels.iter().map(RedisServer::address);
+        Self::url_of("redis-sentinel", addresses)
+    }
+
+    /// The URL of the sentinels' ports with TLS, `rediss-sentinel://127.0.0.1:PORT?…`.
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        let address = |it: &RedisServer| SocketAddr::from(([127, 0, 0, 1], it.peer_port()));
+        Self::url_of("rediss-sentinel", self.sentinels.iter().map(address))
+    }
+
+    /// A URL of sentinels at other addresses, for example of proxies.
+    #[must_use]
+    pub fn url_of(scheme: &str, addresses: impl IntoIterator<Item = SocketAddr>) -> String {
+        let addresses: Vec<String> = addresses.into_iter().map(|it| it.to_string()).collect();
+        let nodes = addresses[1..].iter().map(|it| format!("&node={it}"));
+        let (first, nodes) = (&addresses[0], nodes.collect::<String>());
+        let service = Self::SERVICE;
+        format!("{scheme}://{first}/?sentinelServiceName={service}{nodes}")
+    }
+
+    /// The number of the server that the sentinels name as the primary.
+    ///
+    /// # Panics
+    /// Panics if no sentinel answers.
+    #[must_use]
+    pub fn primary(&self) -> usize {
+        let named = self.sentinels.iter().find_map(|it| self.named_by(it));
+        named.expect("a sentinel that names a server")
+    }
+
+    /// The server with this number: 0 to 2.
+    #[must_use]
+    pub fn server(&self, number: usize) -> &RedisServer {
+        &self.servers[number]
+    }
+
+    /// The server with this number: 0 to 2.
+    pub fn server_mut(&mut self, number: usize) -> &mut RedisServer {
+        &mut self.servers[number]
+    }
+
+    /// The sentinel with this number: 0 to 2.
+    #[must_use]
+    pub fn sentinel(&self, number: usize) -> &RedisServer {
+        &self.sentinels[number]
+    }
+
+    /// The sentinel with this number: 0 to 2.
+    pub fn sentinel_mut(&mut self, number: usize) -> &mut RedisServer {
+        &mut self.sentinels[number]
+    }
+
+    /// Makes the sentinels promote a replica, with `SENTINEL FAILOVER`. Returns the number of the
+    /// new primary once all sentinels name it.
+    ///
+    /// # Panics
+    /// Panics if there is no new primary within 60 s.
+    pub fn fail_over(&self) -> usize {
+        let old = self.primary();
+        let command = format!("SENTINEL FAILOVER {}", Self::SERVICE);
+        eventually("the failover begins", || {
+            // It is refused while another one is going on, or no replica is fit.
+            let replies = self.sentinels.iter().map(|it| it.values(&command));
+            replies.flatten().any(|reply| reply == ["OK"])
+        });
+        self.wait_for_another_primary(old)
+    }
+
+    /// Waits until all sentinels that run name another server than `old`, and that server has
+    /// become a primary. Returns its number.
+    ///
+    /// # Panics
+    /// Panics if there is no new primary within 60 s.
+    pub fn wait_for_another_primary(&self, old: usize) -> usize {
+        let mut new = old;
+        eventually("another primary is named", || {
+            let named: Vec<_> = self.sentinels.iter().map(|it| self.named_by(it)).collect();
+            let mut named = named.into_iter().flatten();
+            new = named.next().unwrap_or(old);
+            new != old && named.all(|it| it == new) && self.says(new, "role:master")
+        });
+        new
+    }
+
+    /// Cuts a server off from the sentinels: it refuses all their commands, so to them it is down.
+    /// Clients with another user are still served.
+    ///
+    /// # Panics
+    /// Panics if the server does not answer.
+    pub fn isolate(&self, number: usize) {
+        self.set_watcher_rights(number, "-@all");
+    }
+
+    /// Ends [`isolate`](Self::isolate).
+    ///
+    /// # Panics
+    /// Panics if the server does not answer.
+    pub fn rejoin(&self, number: usize) {
+        self.set_watcher_rights(number, "+@all");
+    }
+
+    fn set_watcher_rights(&self, number: usize, rights: &str) {
+        let command = format!("ACL SETUSER {WATCHER} {rights}");
+        let reply = self.servers[number].values(&command).expect("a reply");
+        assert_eq!(reply, ["OK"]);
+    }
+
+    /// Waits until both replicas have everything that the primary has now.
+    ///
+    /// # Panics
+    /// Panics if that takes longer than 60 s.
+    pub fn wait_until_in_sync(&self) {
+        let primary = self.primary();
+        let written = self.offset(primary, "master_repl_offset:");
+        eventually("the replicas are in sync", || {
+            let mut replicas = (0..SERVERS).filter(|&number| number != primary);
+            replicas.all(|number| {
+                self.says(number, "master_link_status:up")
+                    && self.offset(number, "slave_repl_offset:") >= written
+            })
+        });
+    }
+
+    fn wait_until_known(&self) {
+        eventually("the sentinels know all servers", || {
+            self.sentinels.iter().all(|sentinel| {
+                let state = sentinel.values(&format!("SENTINEL MASTER {}", Self::SERVICE));
+                let state = state.unwrap_or_default();
+                let is = |name: &str, value: &str| {
+                    let mut pairs = state.windows(2);
+                    pairs.any(|pair| pair[0] == name && pair[1] == value)
+                };
+                is("flags", "master") && is("num-slaves", "2") && is("num-other-sentinels", "2")
+            })
+        });
+    }
+
+    /// The number of the server that a sentinel names. `None` if the sentinel doesn't answer.
+    fn named_by(&self, sentinel: &RedisServer) -> Option<usize> {
+        let command = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", Self::SERVICE);
+        let address = sentinel.values(&command).ok()?;
+        let port = address.get(1)?;
+        let mut servers = self.servers.iter();
+        servers.position(|server| server.peer_port().to_string() == *port)
+    }
+
+    fn offset(&self, number: usize, field: &str) -> Option<u64> {
+        let info = self.replication(number);
+        info.iter()
+            .find_map(|line| line.strip_prefix(field)?.parse().ok())
+    }
+
+    fn says(&self, number: usize, line: &str) -> bool {
+        self.replication(number).iter().any(|it| it == line)
+    }
+
+    fn replication(&self, number: usize) -> Vec<String> {
+        let info = self.servers[number].values("INFO replication");
+        info.unwrap_or_default()
+    }
+}
+
+/// With TLS, servers and sentinels use it among each other too, so the sentinels name ports with
+/// TLS.
+fn with_tls_between_servers(options: ServerOptions) -> ServerOptions {
+    if options.has_tls() {
+        options.with_config("tls-replication", ["yes"])
+    } else {
+        options
+    }
+}
+
+fn config(port: u16, down_after: Duration) -> String {
+    let service = SentinelServers::SERVICE;
+    format!(
+        "sentinel monitor {service} 127.0.0.1 {port} 2\n\
+         sentinel auth-user {service} {WATCHER}\n\
+         sentinel auth-pass {service} watch\n\
+         sentinel down-after-milliseconds {service} {}\n\
+         sentinel failover-timeout {service} 3000\n\
+         sentinel parallel-syncs {service} 2\n",
+        down_after.as_millis()
+    )
+}
+
+fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !check() {
+        assert!(begun.elapsed() < CHANGE_WITHIN, "too late: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOWN_AFTER: Duration = Duration::from_millis(500);
+
+    #[test]
+    fn killed_primary_is_replaced_and_comes_back_as_a_replica() {
+        let mut all = SentinelServers::start(DOWN_AFTER);
+        let old = all.primary();
+        all.server_mut(old).kill();
+        let new = all.wait_for_another_primary(old);
+        assert_ne!(old, new);
+        all.server_mut(old).start_again();
+        eventually("it is a replica", || all.says(old, "role:slave"));
+        all.wait_until_in_sync();
+        let third = all.fail_over();
+        assert_ne!(third, new);
+    }
+
+    #[test]
+    fn isolated_primary_is_replaced_and_goes_on_until_it_rejoins() {
+        let all = SentinelServers::start(DOWN_AFTER);
+        let old = all.primary();
+        all.isolate(old);
+        let new = all.wait_for_another_primary(old);
+        assert!(all.says(old, "role:master") && all.says(new, "role:master"));
+        all.rejoin(old);
+        eventually("it is a replica", || all.says(old, "role:slave"));
+        all.wait_until_in_sync();
+    }
+}
