@@ -209,6 +209,12 @@ impl Core {
         holder.extend(self.now(), status)
     }
 
+    /// Like [`extend`](Self::extend), for the answer to a renewal.
+    pub(crate) fn renewed(&self, holder: &HolderCell, status: LeaseStatus) -> bool {
+        holder.confirm();
+        self.extend(holder, status)
+    }
+
     /// Queues the releases of all holds, for a shutdown. Their guards are lost.
     pub(crate) fn release_all_holds(&self) {
         for holder in self.renewals.holders() {
