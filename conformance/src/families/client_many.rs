@@ -136,20 +136,29 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
     let none = a.multi().lock().await;
     want!(
         none,
-        Err(Error::InvalidInput { problem: InvalidInput::KeyCount { asked: 0 }, .. }),
+        Err(Error::InvalidInput {
+            problem: InvalidInput::KeyCount { asked: 0 },
+            ..
+        }),
         "trait contract",
         "an empty set of keys is refused"
     );
     want!(
         mutexes(&a, &["k", "j"])?.mutex("k").map(|_| ()),
-        Err(Error::InvalidInput { problem: InvalidInput::RepeatedKey { .. }, .. }),
+        Err(Error::InvalidInput {
+            problem: InvalidInput::RepeatedKey { .. },
+            ..
+        }),
         "trait contract",
         "a duplicate key is refused"
     );
     let names: Vec<String> = (0..65).map(|n| format!("k{n}")).collect();
     want!(
         a.multi().mutexes(&names).map(|_| ()),
-        Err(Error::InvalidInput { problem: InvalidInput::KeyCount { asked: 65 }, .. }),
+        Err(Error::InvalidInput {
+            problem: InvalidInput::KeyCount { asked: 65 },
+            ..
+        }),
         "trait contract",
         "too many keys are refused"
     );

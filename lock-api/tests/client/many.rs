@@ -155,7 +155,10 @@ async fn invalid_input_is_refused_before_any_io() {
         })
     ));
     let short = mutexes(&a, &["a"]).lease(ms(1));
-    assert!(matches!(short.lock().await, Err(Error::InvalidInput { .. })));
+    assert!(matches!(
+        short.lock().await,
+        Err(Error::InvalidInput { .. })
+    ));
     assert!(server.log().is_empty(), "{}", server.timeline());
 }
 

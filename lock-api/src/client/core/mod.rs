@@ -12,8 +12,6 @@
 
 mod calls;
 
-pub(crate) use calls::not_executed;
-
 use std::fmt;
 use std::ops::Deref;
 use std::pin::pin;
