@@ -1,8 +1,7 @@
 //! A nightly job that every machine starts at midnight, but only one machine should run.
 //!
 //! Timers are not exact. If the job takes 20 ms and releases its lock at once, a machine whose
-//! timer fires 50 ms later runs the job again. So the winner holds the lock for longer than the
-//! timers can differ.
+//! timer fires 50 ms later runs the job again. So the winner lets its lease expire instead.
 
 mod common;
 
@@ -12,20 +11,19 @@ use common::Result;
 use leasehold::{FencingToken, LockClient, Outcome};
 use tokio::time::sleep;
 
-/// The minimum time to hold the lock: longer than the timers of two machines can differ.
-const MIN_HOLD: Duration = Duration::from_secs(2);
+/// Longer than the timers of two machines can differ, and shorter than the time between two runs.
+const LEASE: Duration = Duration::from_secs(2);
 
 async fn at_midnight(locks: LockClient, machine: u64) -> Result<bool> {
     sleep(Duration::from_millis(50 * machine)).await; // timers are not exact
-    match locks.mutex("cron:nightly-report")?.try_lock().await? {
+    let job = locks.mutex("cron:nightly-report")?.lease(LEASE);
+    match job.try_lock().await? {
         Outcome::Acquired(guard) => {
-            let min_hold = sleep(MIN_HOLD);
             // Stops the job if the lock is lost, because another machine may run it by then.
             guard
                 .protect(write_report(machine, guard.fencing_token()))
                 .await?;
-            min_hold.await;
-            guard.release().await?;
+            guard.let_expire().await?;
             Ok(true)
         }
         other => {

@@ -219,6 +219,8 @@ pub struct InspectReply {
     pub holders: Vec<HolderView>,
     /// How many holders there are in all.
     pub holder_count: u32,
+    /// How much of the capacity all holders take: of a semaphore, the permits that are held.
+    pub weight: u32,
     /// The waiters in queue order, at most [`INSPECT_LIST`](crate::bounds::INSPECT_LIST).
     pub waiters: Vec<WaiterView>,
     /// How many waiters there are in all.

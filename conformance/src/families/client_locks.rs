@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = cases!("client_locks";
     tokens_of_guards_increase: ["S4"], [FencingTokens];
     label_is_what_others_see: ["rule 4"], [Inspect];
     inspection_answers_is_it_held: ["rule 4"], [Inspect, RwLocks];
+    available_permits_are_counted: ["rule 4"], [Inspect, Semaphores];
 );
 
 async fn lock_excludes_until_released(world: &World) -> Verdict {
@@ -278,4 +279,32 @@ async fn inspection_answers_is_it_held(world: &World) -> Verdict {
         "an inspection shows the writer's token"
     );
     Ok(())
+}
+
+async fn available_permits_are_counted(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let (mine, theirs) = (a.semaphore("k", 5)?, b.semaphore("k", 5)?);
+    want_eq!(
+        mine.available_permits().await?,
+        5,
+        "rule 4",
+        "all permits of an unused key are free"
+    );
+    let two = got(mine.try_acquire(2).await, "S1")?;
+    let one = got(mine.try_acquire(1).await, "S1")?;
+    want_eq!(
+        theirs.available_permits().await?,
+        2,
+        "rule 4",
+        "permits that are held are not free"
+    );
+    busy(theirs.try_acquire(3).await, "S1")?;
+    released(&two, "S3").await?;
+    want_eq!(
+        theirs.available_permits().await?,
+        4,
+        "rule 4",
+        "released permits are free"
+    );
+    released(&one, "S3").await
 }

@@ -19,6 +19,7 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     lost_tells_of_the_deadline: ["S2"], [];
     lost_is_silent_after_a_release: ["S3"], [];
     longest_hold_ends: ["S2", "L1"], [];
+    left_to_expire_stays_taken: ["S3", "L1"], [];
     with_runs_and_releases: ["S3"], [];
     with_stops_its_body: ["S2"], [];
     forced_now_is_noticed: ["S3"], [ForceRelease];
@@ -215,6 +216,25 @@ async fn longest_hold_ends(world: &World) -> Verdict {
         "L1",
         "the key is free when the lease ends"
     );
+    Ok(())
+}
+
+async fn left_to_expire_stays_taken(world: &World) -> Verdict {
+    let (a, b) = (world.client().await?, world.client().await?);
+    let guard = a.mutex("k")?.lease(world.units(30)).lock().await?;
+    world.pass(2).await;
+    let left = guard.let_expire().await?;
+    ensure!(
+        left <= world.units(28),
+        "S2",
+        left,
+        "the lease is not renewed when the guard is left to expire"
+    );
+    a.shutdown().await?;
+    world.pass(12).await;
+    busy(b.mutex("k")?.try_lock().await, "S3")?;
+    world.pass(17).await;
+    drop(got(b.mutex("k")?.try_lock().await, "L1")?);
     Ok(())
 }
 

@@ -177,7 +177,12 @@ async fn readers_are_counted(world: &World) -> Verdict {
         "rule 4",
         "holders are listed by remaining time"
     );
-    want_eq!(view.holder_count, 3, "rule 4", "all entries are counted");
+    want_eq!(
+        (view.holder_count, view.weight),
+        (3, 3),
+        "rule 4",
+        "all entries are counted"
+    );
     for holder in &view.holders {
         want_eq!(holder.mode, Mode::Shared, "rule 4", "each reads");
     }
@@ -188,6 +193,19 @@ async fn permits_are_shown(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 4);
     let a = world.session().await?;
     a.ask(&lock).permits(3).acquired("S1").await?;
+    a.ask(&lock)
+        .permits(1)
+        .lease(world.units(3))
+        .acquired("S1")
+        .await?;
+    let all = a.inspect(&lock).await?.reply;
+    want_eq!(
+        (all.holder_count, all.weight),
+        (2, 4),
+        "rule 4",
+        "the weight is the sum of the permits that are held"
+    );
+    world.pass(4).await;
     let view = a.inspect(&lock).await?.reply;
     let modes: Vec<_> = view.holders.iter().map(|h| h.mode).collect();
     want_eq!(
@@ -195,6 +213,12 @@ async fn permits_are_shown(world: &World) -> Verdict {
         [Mode::Permits(3)],
         "rule 4",
         "a holder is shown with its permits"
+    );
+    want_eq!(
+        view.weight,
+        3,
+        "rule 1",
+        "an expired holder has no weight, even before another command removes it"
     );
     Ok(())
 }

@@ -13,6 +13,8 @@ impl State {
         }
         let mut holders = self.holder_views(now);
         let mut waiters = self.waiter_views(now);
+        let weights = holders.iter().map(|holder| self.weight(holder.mode));
+        let weight = weights.fold(0, u32::saturating_add);
         let holder_count = u32::try_from(holders.len()).unwrap_or(u32::MAX);
         let waiter_count = u32::try_from(waiters.len()).unwrap_or(u32::MAX);
         holders.sort_by(|a, b| {
@@ -25,6 +27,7 @@ impl State {
             token: (self.token > 0).then(|| FencingToken::new(self.token)),
             holders,
             holder_count,
+            weight,
             waiters,
             waiter_count,
         }

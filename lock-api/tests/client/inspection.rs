@@ -1,6 +1,6 @@
 //! Inspections.
 
-use leasehold_api::{Label, LockClient};
+use leasehold_api::{Error, Label, LockClient, Refused};
 
 use crate::support::{client, held, ms, secs, server};
 
@@ -52,4 +52,61 @@ async fn inspection_shows_holders_and_waiters() {
         .await;
     let permits = a.inspect("s").await.expect("answered");
     insta::assert_snapshot!("semaphore", permits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn available_permits_are_those_that_nobody_holds() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let slots = a.semaphore("s", 5).expect("valid").lease(secs(10));
+    let available = async || slots.available_permits().await.expect("answered");
+    assert_eq!(available().await, 5, "nobody has used it");
+    let two = slots.acquire(2).await.expect("free");
+    let one = slots.acquire(1).await.expect("free");
+    assert_eq!(available().await, 2);
+
+    // A large request waits, and the permits stay free.
+    let large = b.semaphore("s", 5).expect("valid");
+    let waiting = tokio::spawn(async move { large.acquire(4).await });
+    server.advance(secs(1)).await;
+    assert_eq!(available().await, 2);
+    two.release().await.expect("answered");
+    let four = waiting.await.expect("no panic").expect("granted");
+    assert_eq!(available().await, 0);
+    one.let_expire().await.expect("held");
+    four.release().await.expect("answered");
+    assert_eq!(available().await, 4, "it is taken until its lease ends");
+
+    let other = b.semaphore("s", 6).expect("valid");
+    let refused = other.available_permits().await;
+    let reason = match refused {
+        Err(Error::Refused { reason, .. }) => reason,
+        other => panic!("not refused: {other:?}"),
+    };
+    assert!(matches!(reason, Refused::Mismatch { lives_with } if lives_with.capacity() == 5));
+    server.advance(secs(10)).await;
+    assert_eq!(other.available_permits().await.expect("idle"), 6);
+    network.isolate();
+    let refused = slots.available_permits().await;
+    assert!(
+        matches!(refused, Err(Error::Unavailable { .. })),
+        "{refused:?}"
+    );
+}
+
+/// More holders than an inspection lists.
+#[tokio::test(start_paused = true)]
+async fn available_permits_count_holders_that_are_not_listed() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let slots = a.semaphore("s", 5_000).expect("valid");
+    let mut held = Vec::new();
+    for _ in 0..1_200 {
+        held.push(slots.acquire(3).await.expect("free"));
+    }
+    let view = a.inspect("s").await.expect("answered");
+    assert!(view.holders().len() < held.len(), "it lists all holders");
+    let available = slots.available_permits().await.expect("answered");
+    assert_eq!(available, 5_000 - 3 * 1_200);
 }

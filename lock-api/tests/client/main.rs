@@ -12,6 +12,7 @@ mod cleanup;
 mod handoff;
 mod holding;
 mod inspection;
+mod let_expire;
 mod losses;
 mod many;
 mod outages;

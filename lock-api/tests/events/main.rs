@@ -160,6 +160,10 @@ async fn life_of_a_lock() {
     network.isolate();
     server.advance(secs(10)).await;
     drop(lost);
+    network.rejoin();
+    let kept = lock.read().await.expect("free");
+    server.advance(ms(500)).await;
+    kept.let_expire().await.expect("held");
     insta::assert_snapshot!(stable_lines());
 }
 

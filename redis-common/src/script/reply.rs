@@ -146,6 +146,7 @@ pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
             None
         };
         let holder_count = from.u32("holder count")?;
+        let weight = from.u32("weight")?;
         let holders = list(from, holder)?;
         let waiter_count = from.u32("waiter count")?;
         let waiters = list(from, waiter)?;
@@ -154,6 +155,7 @@ pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
             token,
             holders,
             holder_count,
+            weight,
             waiters,
             waiter_count,
         })

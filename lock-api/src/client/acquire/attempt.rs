@@ -308,6 +308,7 @@ impl<'a> Attempt<'a> {
                 .then(|| local_deadline(sent, options.lease)),
             max_until: options.max_hold.map(|max| sent.saturating_add(max)),
             waiter_lease: options.waiter_lease,
+            may_be_offer: self.may_be_offer,
             since: now,
             loss_reported: false,
             ended: Arc::default(),

@@ -13,10 +13,12 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 
 use crate::client::core::Core;
+use crate::client::error::Error;
 use crate::client::state::answer::Answer;
 use crate::error::BackendError;
 use crate::id::Key;
 use crate::mutants::mutant;
+use crate::reply::InspectReply;
 use crate::runtime::Moment;
 use crate::time::{Rounded, ServerTime, Stamp, Stamped};
 
@@ -62,6 +64,14 @@ impl Core {
         };
         answers.resize_with(count, unanswered);
         answers
+    }
+
+    /// Asks the server for the state of a key.
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<InspectReply, Error> {
+        self.ensure_open()?;
+        let call = self.backend.inspect(key);
+        let answer = self.exchange(self.settings.call_timeout, call).await;
+        Ok(answer.map_err(|error| not_executed(error).on(key))?.reply)
     }
 
     /// Runs one call to the backend for at most `limit`; the outcome is unknown after that.
@@ -141,7 +151,7 @@ fn unanswered<T>() -> Result<T, BackendError> {
 }
 
 /// Turns an unknown outcome into "unavailable": a call that changes nothing leaves no doubt.
-pub(crate) fn not_executed(error: BackendError) -> BackendError {
+fn not_executed(error: BackendError) -> BackendError {
     match error {
         BackendError::OutcomeUnknown { reason, source } => {
             BackendError::Unavailable { reason, source }

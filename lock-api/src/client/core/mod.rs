@@ -12,8 +12,6 @@
 
 mod calls;
 
-pub(crate) use calls::not_executed;
-
 use std::fmt;
 use std::ops::Deref;
 use std::pin::pin;
@@ -207,6 +205,12 @@ impl Core {
             self.floors.saw(&holder.key, status.token);
         }
         holder.extend(self.now(), status)
+    }
+
+    /// Like [`extend`](Self::extend), for the answer to a renewal.
+    pub(crate) fn renewed(&self, holder: &HolderCell, status: LeaseStatus) -> bool {
+        holder.confirm();
+        self.extend(holder, status)
     }
 
     /// Queues the releases of all holds, for a shutdown. Their guards are lost.

@@ -325,6 +325,62 @@ impl<K> Guard<K> {
         self.hold.release().await
     }
 
+    /// Ends the guard without releasing the lock. The lock stays taken until its lease ends, and then
+    /// it is free.
+    ///
+    /// Returns how long the lock stays taken at least. The client stops renewing the lease. So the
+    /// lock is free one lease after its last renewal, or after you took it if no renewal was due yet.
+    ///
+    /// Use it for a job that several machines start at the same time and that must run once, although
+    /// their clocks differ by more than the job takes. Choose a lease that is longer than the clocks
+    /// differ, and shorter than the time between two runs.
+    ///
+    /// Neither a [`shutdown`](crate::LockClient::shutdown) nor the end of the program frees the lock
+    /// earlier. Other clients wait as for any holder, and [`inspect`](crate::LockClient::inspect)
+    /// shows the holder with its remaining time. Only
+    /// [`force_release`](crate::LockClient::force_release) frees the lock.
+    ///
+    /// With a reentrant handle, this ends one of the nested guards. The others keep the lock as
+    /// before. When the last one is released, the lock still stays taken until the lease ends. The
+    /// handle can lock it again during that time.
+    ///
+    /// A lock that was granted to you after a wait, a moment ago, needs a renewal first. During an
+    /// outage, the call retries that renewal until the guard is lost. In all other cases the call does
+    /// no I/O.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`] or [`Error::Released`] if the guard no longer holds the lock.
+    /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`] if the renewal fails.
+    ///
+    /// With any error, the lock is released.
+    ///
+    /// # Cancel safety
+    /// If you drop the future before it completes, the client releases the lock in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// async fn write_report() { /* … */ }
+    ///
+    /// let nightly = locks.mutex("nightly-report")?.lease(Duration::from_secs(60));
+    /// if let Some(guard) = nightly.try_lock().await?.into_guard() {
+    ///     guard.protect(write_report()).await?;
+    ///     guard.let_expire().await?; // a machine whose clock is late finds the lock taken
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "forget")]
+    #[doc(alias = "leak")]
+    #[doc(alias = "min_hold")]
+    #[doc(alias = "lock_at_least_for")]
+    pub async fn let_expire(self) -> Result<Duration, Error> {
+        self.hold.confirm().await?;
+        self.hold.leave()
+    }
+
     /// Runs `body` while the guard is valid. If the guard is lost first, `body` is dropped at its
     /// current await point.
     ///

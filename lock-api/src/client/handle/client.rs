@@ -6,7 +6,7 @@ use futures_util::future::{Either, select};
 
 use crate::backend::LockBackend;
 use crate::bounds::SHUTDOWN_TIMEOUT;
-use crate::client::core::{ClientHandle, Core, not_executed};
+use crate::client::core::{ClientHandle, Core};
 use crate::client::error::Error;
 use crate::client::guard::multi::MultiGuard;
 use crate::client::handle::inspection::Inspection;
@@ -258,11 +258,7 @@ impl LockClient {
     /// ```
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Inspection, Error> {
         let key = Key::new(key)?;
-        let core = &self.client;
-        core.ensure_open()?;
-        let call = core.backend.inspect(&key);
-        let answer = core.exchange(core.settings.call_timeout, call).await;
-        let reply = answer.map_err(|error| not_executed(error).on(&key))?.reply;
+        let reply = self.client.inspect(&key).await?;
         Ok(Inspection::new(key, reply))
     }
 

@@ -8,6 +8,7 @@ use crate::client::guard::Guard;
 use crate::client::outcome::Outcome;
 use crate::client::state::settings::Options;
 use crate::id::{Key, OwnerId};
+use crate::reply::Refused;
 use crate::request::{Kind, LockSpec, Mode};
 use crate::sync::Arc;
 
@@ -97,6 +98,20 @@ impl Lock {
     pub(crate) fn spec(&self, options: &Options) -> Result<LockSpec, Error> {
         let spec = options.spec(self.kind, self.permits, &self.client.settings);
         spec.map_err(|error| error.on(&self.key))
+    }
+
+    /// Returns how much of the capacity is free now.
+    pub(crate) async fn available(&self) -> Result<u32, Error> {
+        let asked = self.spec(&self.options)?;
+        let reply = self.client.inspect(&self.key).await?;
+        match reply.spec {
+            Some(lives_with) if lives_with != asked => Err(Error::Refused {
+                key: self.key.clone(),
+                asked,
+                reason: Refused::Mismatch { lives_with },
+            }),
+            _ => Ok(asked.capacity().saturating_sub(reply.weight)),
+        }
     }
 
     /// Takes the lock. Waits without a time limit.

@@ -58,6 +58,40 @@ impl Semaphore {
         self.lock.permits()
     }
 
+    /// Asks the server how many permits are free now.
+    ///
+    /// The answer is a snapshot for people and metrics. Another client may take the permits before
+    /// you do, so don't decide by it whether to acquire: call [`try_acquire`](Self::try_acquire).
+    ///
+    /// Free permits are the capacity less all permits that are held or offered to a waiter. A dead
+    /// holder counts until its lease ends. Permits may be free while others wait, because a large
+    /// request at the head of the queue waits for more.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidInput`] before any I/O if an option of the handle is invalid.
+    /// - [`Error::Refused`] with [`Refused::Mismatch`](crate::Refused::Mismatch) if the key is in use
+    ///   with another capacity, or as another kind of lock. An acquisition would be refused too.
+    /// - [`Error::Unsupported`] if the backend does not support
+    ///   [inspection](crate::Capabilities::inspect).
+    /// - [`Error::Unavailable`] if no answer came within one call timeout.
+    /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// You can drop the future at any time, because the call changes nothing.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let printers = locks.semaphore("printers", 3)?;
+    /// println!("{} of {} are free", printers.available_permits().await?, printers.capacity());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn available_permits(&self) -> Result<u32, Error> {
+        self.lock.available().await
+    }
+
     /// Takes `permits` permits at once. Waits without a time limit, also through outages of the
     /// lock service.
     ///

@@ -194,18 +194,8 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
     let now = core.now();
     hold.check()?;
     let fixed_until = hold.holder.fixed_until();
-    let Some((state, lost)) = hold.holder.begin_release(now, hold.operation.sequence) else {
-        return Err(hold.released_error());
-    };
-    if state.loss_reported {
-        // Lost since the check above. Another task may have reported the loss already.
-        core.report_releasing(&hold.holder, &state, lost, now);
-        let reason = lost.or_else(|| hold.holder.lost()).unwrap_or(Loss::Unknown);
-        core.releases.push(core.release_of(&hold.holder, state));
-        return Err(hold.loss_error(reason));
-    }
+    let state = hold.detach(now)?;
     transfer_hold.may_exist = false;
-    forget(hold);
     core.events.handed_off(&hold.holder, &state, now);
     if mutant!(SenderEndsHandoff) {
         let job = core.release_of(&hold.holder, state.clone());
@@ -245,13 +235,6 @@ fn check_transferable(hold: &Hold) -> Result<LockSpec, Error> {
         Origin::Plain(spec) => return Ok(spec),
     };
     Err(InvalidInput::HandoffGuard { guard }.on(&hold.holder.key))
-}
-
-/// Removes a hold that is no longer this client's.
-fn forget(hold: &Hold) {
-    let holder = &hold.holder;
-    hold.client.renewals.remove(holder.id);
-    holder.session.router.remove(hold.operation.sequence);
 }
 
 /// The transfer hold. Its drop releases it in the background if it may exist on the server.
@@ -503,6 +486,7 @@ impl Adopter<'_> {
             fixed_until: handoff.fixed_until.map(local_time),
             max_until: handoff.max_until.map(local_time),
             waiter_lease: handoff.waiter_lease,
+            may_be_offer: false,
             since: core.now(),
             loss_reported: false,
             ended: Arc::default(),

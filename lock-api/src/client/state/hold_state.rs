@@ -25,6 +25,8 @@ pub(crate) struct HoldState {
     /// The end of the maximum hold time. It never moves.
     pub(crate) max_until: Option<Moment>,
     pub(crate) waiter_lease: Duration,
+    /// Whether it may be an offer that no renewal has confirmed yet (rule 10).
+    pub(crate) may_be_offer: bool,
     /// When the caller got the guard.
     pub(crate) since: Moment,
     /// Whether its loss was reported. Once its release has begun, whether it was lost before that.

@@ -179,6 +179,19 @@ impl HolderCell {
         extended
     }
 
+    /// Notes that a renewal has succeeded, which confirms the offer if the holder was one.
+    pub(crate) fn confirm(&self) {
+        for hold in &mut self.state.lock().holds {
+            hold.may_be_offer = false;
+        }
+    }
+
+    /// Whether the holder may be an offer that no renewal has confirmed yet.
+    pub(crate) fn may_be_offer(&self) -> bool {
+        let state = self.state.lock();
+        state.holds.iter().any(|hold| hold.may_be_offer)
+    }
+
     /// Extends a fixed lease to `until`, after an explicit renewal.
     pub(crate) fn extend_fixed(&self, now: Moment, until: Moment) {
         let mut state = self.state.lock();
@@ -333,6 +346,11 @@ impl HolderCell {
         self.state.lock().holds.is_empty()
     }
 
+    /// How long the server keeps the holder at least.
+    pub(crate) fn time_left(&self, now: Moment) -> Duration {
+        self.state.lock().status.deadline.saturating_since(now)
+    }
+
     pub(crate) fn token(&self) -> FencingToken {
         self.state.lock().status.token
     }
@@ -455,6 +473,7 @@ pub(crate) mod tests {
             fixed_until: None,
             max_until: None,
             waiter_lease: Duration::from_secs(5),
+            may_be_offer: false,
             since: Moment::default(),
             loss_reported: false,
             ended: Arc::default(),

@@ -239,11 +239,6 @@ impl Renewals {
         self.changed.notify();
     }
 
-    pub(crate) fn remove(&self, id: u64) {
-        let removed = self.state.lock().remove(id);
-        drop(removed);
-    }
-
     /// Removes a holder without holds. A nested hold may have joined it meanwhile.
     pub(crate) fn remove_if_released(&self, holder: &HolderCell) {
         let mut state = self.state.lock();

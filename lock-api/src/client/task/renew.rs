@@ -141,7 +141,7 @@ fn apply(
     match answer {
         Ok(answer) => match answer.reply {
             RenewReply::Renewed { token, remaining } => {
-                if core.extend(holder, answer.status(token, remaining)) {
+                if core.renewed(holder, answer.status(token, remaining)) {
                     Next::Renewed(core.renewals.due_after(answer.sent, plan.lease))
                 } else {
                     Next::Stop

@@ -190,6 +190,27 @@ impl Events {
         record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome);
     }
 
+    /// A hold was left to expire, with this much time left.
+    pub(crate) fn left_to_expire(
+        &self,
+        holder: &HolderCell,
+        hold: &HoldState,
+        remaining: Duration,
+        now: Moment,
+    ) {
+        let held = now.saturating_since(hold.since);
+        emit!(
+            DEBUG,
+            "left to expire",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(holder.token()),
+            held_ms = millis(held),
+            remaining_ms = millis(remaining)
+        );
+        Self::guard_ended(hold.mode, held, "left_to_expire");
+    }
+
     /// A hold was handed off.
     pub(crate) fn handed_off(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
         let held = now.saturating_since(hold.since);

@@ -1,7 +1,10 @@
 -- Inspect: describes the state, and changes nothing.
 
 return S:serve(function(S)
-  local holders, waiters, waiting = S:live_holders(), {}, 0
+  local holders, waiters, waiting, weight = S:live_holders(), {}, 0, 0
+  for _, holder in ipairs(holders) do
+    weight = weight + S:weight(S:mode_of(holder), holder.permits)
+  end
   table.sort(holders, function(a, b)
     return S:earlier(a, b)
   end)
@@ -22,6 +25,6 @@ return S:serve(function(S)
   local spec = #holders + waiting > 0 and '\1' .. S.spec or '\0'
   local last = S.token > 0 and '\1' .. struct.pack('<d', S.token) or '\0'
   return spec .. last
-    .. struct.pack('<I4I4', #holders, #listed) .. table.concat(listed)
+    .. struct.pack('<I4I4I4', #holders, weight, #listed) .. table.concat(listed)
     .. struct.pack('<I4I4', waiting, #waiters) .. table.concat(waiters)
 end)
