@@ -57,8 +57,9 @@
 //! window W, and a watermark lasts 2 W, so no copy of an acquire arrives after its watermark is gone.
 //!
 //! # Parts
-//! [`State::to_parts`] converts a state to plain data, and [`State::from_parts`] converts it back.
-//! Use them to store a state, to check it from outside, or to change it for a mutant.
+//! [`State::to_bytes`] converts a state to bytes, and [`State::from_bytes`] converts them back. Use
+//! them to store a state. [`State::to_parts`] and [`State::from_parts`] do the same with plain data,
+//! to check a state from outside, or to change it for a mutant.
 //!
 //! # Sources
 //! - One capacity for mutexes, reader/writer locks and semaphores: tokio's `batch_semaphore`.
@@ -66,8 +67,10 @@
 //! - Watermarks: the at-most-once tables of Liskov's viewstamped replication.
 
 mod acquire;
+mod bytes;
 mod hold;
 mod inspect;
+mod listeners;
 mod parts;
 mod settle;
 mod state;
@@ -84,6 +87,7 @@ use crate::reply::{
 use crate::request::{Acquire, Convert, ForceRelease, Poll, Release, Renew};
 use crate::time::ServerTime;
 
+pub use bytes::DecodeError;
 pub use parts::{HoldParts, HolderParts, Inconsistent, StateParts, WaiterParts, WatermarkParts};
 pub use state::State;
 
@@ -136,8 +140,9 @@ pub struct Env<'a> {
     pub now: ServerTime,
     /// The backend's settings.
     pub settings: Settings,
-    /// Tells whether a session listens.
-    pub reachable: &'a dyn Fn(SessionId) -> Reach,
+    /// Tells whether a session listens. It can't wait: ask for the sessions of
+    /// [`State::listeners_of`] beforehand if your store answers asynchronously.
+    pub reachable: &'a (dyn Fn(SessionId) -> Reach + Sync),
 }
 
 impl std::fmt::Debug for Env<'_> {

@@ -1,4 +1,4 @@
-//! A state as plain data, to store it or to check it from outside.
+//! A state as plain data, to check it from outside.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,8 +14,9 @@ use crate::time::ServerTime;
 
 /// A [`State`] as plain data, including what has expired.
 ///
-/// [`State::to_parts`] and [`State::from_parts`] are inverse to each other. Code that stores a state
-/// can build and match the struct field by field. It then fails to compile if it misses a field.
+/// [`State::to_parts`] and [`State::from_parts`] are inverse to each other. Code that uses the parts
+/// can build and match the struct field by field. It then fails to compile if it misses a field. To
+/// store a state, use [`State::to_bytes`].
 ///
 /// The parts contain owners, which are secret. They are for stores and checkers, not for users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +62,7 @@ impl StateParts {
 
     /// Checks the invariants that [`State::check`] cannot, because a `State` cannot break them.
     fn check(&self) -> Result<(), Inconsistent> {
+        self.check_numbers()?;
         let fits = |mode| self.spec.is_some_and(|spec| spec.check_mode(mode).is_ok());
         let mut holds = self.holders.iter().flat_map(|holder| &holder.holds);
         let semaphore = self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore);
@@ -94,7 +96,37 @@ impl StateParts {
         ];
         Inconsistent::unless(&all)
     }
+
+    /// Checks the numbers that a step counts up, and the sequences of the holds.
+    fn check_numbers(&self) -> Result<(), Inconsistent> {
+        let semaphore = self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore);
+        let mut floors = self.waiters.iter().filter_map(|waiter| waiter.floor);
+        Inconsistent::unless(&[
+            ("the last token is below 2^53", self.token < TOO_LARGE),
+            (
+                "the next ticket is below 2^53",
+                self.next_ticket < TOO_LARGE,
+            ),
+            (
+                "every floor is below 2^53",
+                floors.all(|floor| floor.get() < TOO_LARGE),
+            ),
+            (
+                "no hold is listed twice",
+                self.holders
+                    .iter()
+                    .all(|holder| holder.holds.are_distinct()),
+            ),
+            (
+                "a holder of a semaphore is one acquisition",
+                !semaphore || self.holders.iter().all(HolderParts::is_one_acquisition),
+            ),
+        ])
+    }
 }
+
+/// Tokens and tickets are below this number, and so have room to grow.
+const TOO_LARGE: u64 = 1 << 53;
 
 /// A holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,9 +149,24 @@ pub struct HolderParts {
     pub upgraded: bool,
 }
 
+impl HolderParts {
+    /// Whether the holder has one hold, after which it is named.
+    fn is_one_acquisition(&self) -> bool {
+        matches!(&*self.holds, [(sequence, _)] if *sequence == self.id)
+    }
+}
+
 /// The sequence and mode of each hold of a holder.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct HoldParts(SmallVec<[(u64, Mode); 1]>);
+
+impl HoldParts {
+    fn are_distinct(&self) -> bool {
+        let mut sequences: Vec<u64> = self.iter().map(|(sequence, _)| *sequence).collect();
+        sequences.sort_unstable();
+        sequences.windows(2).all(|pair| pair[0] != pair[1])
+    }
+}
 
 impl fmt::Debug for HoldParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -304,9 +351,18 @@ impl State {
                 "no session has two watermarks",
                 state.watermarks.len() == watermarks,
             ),
+            ("no operation holds and waits", {
+                let mut waiters = state.waiters.values();
+                waiters.all(|waiter| !state.has_hold(waiter.operation))
+            }),
         ])?;
         state.check()?;
         Ok(state)
+    }
+
+    fn has_hold(&self, operation: Operation) -> bool {
+        let holder = self.holders.get(&self.holder_id(operation));
+        holder.is_some_and(|holder| holder.has(operation.sequence))
     }
 
     fn put_holder(&mut self, parts: HolderParts) {

@@ -154,8 +154,7 @@ impl State {
             return true;
         };
         let may_mark = waiter.listening && waiter.unreachable_marks < MAX_UNREACHABLE_MARKS;
-        let reach = (env.reachable)(waiter.operation.session);
-        if !may_mark || reach != Reach::Nobody {
+        if !may_mark || (env.reachable)(waiter.operation.session) != Reach::Nobody {
             return false;
         }
         waiter.unreachable = true;

@@ -4,6 +4,7 @@
 //! commands and checks the invariants after every step.
 
 mod barging;
+mod bytes;
 mod conversion;
 mod delivery;
 mod expiry;

@@ -137,6 +137,46 @@ fn duplicate_entries_are_refused() {
 }
 
 #[test]
+fn numbers_must_have_room_to_grow() {
+    const LARGE: u64 = 1 << 53;
+    let token = |parts: &mut StateParts| {
+        parts.token = LARGE;
+        parts.holders[0].token = FencingToken::new(LARGE);
+    };
+    assert_eq!(refused(mutex(), token), "the last token is below 2^53");
+    let ticket = |parts: &mut StateParts| parts.next_ticket = LARGE;
+    assert_eq!(refused(mutex(), ticket), "the next ticket is below 2^53");
+    let floor = |parts: &mut StateParts| {
+        parts.waiters[0].floor = Some(FencingToken::new(LARGE));
+    };
+    assert_eq!(refused(mutex(), floor), "every floor is below 2^53");
+}
+
+#[test]
+fn operation_has_one_entry() {
+    let hold = |parts: &mut StateParts| {
+        let hold = parts.holders[0].holds[0];
+        parts.holders[0].holds = [hold, hold].into_iter().collect();
+    };
+    assert_eq!(refused(mutex(), hold), "no hold is listed twice");
+    let two = |parts: &mut StateParts| {
+        let (sequence, mode) = parts.holders[0].holds[0];
+        let holds = [(sequence, mode), (sequence + 1, mode)];
+        parts.holders[0].holds = holds.into_iter().collect();
+    };
+    let other = |parts: &mut StateParts| parts.holders[0].id += 1;
+    let invariant = "a holder of a semaphore is one acquisition";
+    assert_eq!(refused(semaphore(), two), invariant);
+    assert_eq!(refused(semaphore(), other), invariant);
+    let waits = |parts: &mut StateParts| {
+        let holder = parts.holders[0].clone();
+        parts.waiters[0].operation.session = holder.session;
+        parts.waiters[0].operation.sequence = holder.holds[0].0;
+    };
+    assert_eq!(refused(semaphore(), waits), "no operation holds and waits");
+}
+
+#[test]
 fn bounds_must_cover_every_end() {
     let late = |parts: &mut StateParts| {
         parts.earliest = parts.holders[0].end.saturating_add(ms(1));

@@ -297,6 +297,9 @@ impl Run {
         self.tokens.extend(after.token);
         let parts = self.key.state.to_parts();
         prop_assert_eq!(State::from_parts(parts), Ok(self.key.state.clone()));
+        let bytes = self.key.state.to_bytes();
+        prop_assert_eq!(State::from_bytes(&bytes), Ok(self.key.state.clone()));
+        prop_assert_eq!(was.unlisted(command), []);
         let mut again = self.key.clone();
         again.step(command);
         prop_assert_eq!(

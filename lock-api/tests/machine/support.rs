@@ -1,11 +1,12 @@
 //! One key in virtual time, and helpers that send commands to it.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 #[cfg(not(leasehold_mutants))]
 use leasehold_api::machine::step;
-use leasehold_api::machine::{Command, Env, Message, Payload, Reach, Reply, Settings, State};
+use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, Settings, State};
 #[cfg(leasehold_mutants)]
 use leasehold_api::mutants::step;
 use leasehold_api::{
@@ -131,6 +132,29 @@ impl Key {
         let (reply, messages) = step(&mut self.state, env, command);
         self.messages = messages;
         reply
+    }
+
+    /// The sessions that a step asks about although `listeners_of` does not list them.
+    pub(crate) fn unlisted(&self, command: &Command) -> Vec<SessionId> {
+        let listed = self.state.listeners_of(self.at(), self.settings, command);
+        let unlisted = Mutex::default();
+        let reachable = |session| {
+            if !listed.contains(&session) {
+                let mut unlisted: MutexGuard<'_, Vec<_>> = unlisted.lock().expect("no panic");
+                unlisted.push(session);
+            }
+            self.reach
+                .get(&session)
+                .copied()
+                .unwrap_or(Reach::Listening)
+        };
+        let env = Env {
+            now: self.at(),
+            settings: self.settings,
+            reachable: &reachable,
+        };
+        machine::step(&mut self.state.clone(), env, command);
+        unlisted.into_inner().expect("no panic")
     }
 
     pub(crate) fn ask(&mut self, ask: Ask) -> AcquireReply {
