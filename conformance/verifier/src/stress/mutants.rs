@@ -99,7 +99,7 @@ pub const MUTANTS: &[MutantInfo] = &[
     within("revocation-is-not-pushed", BUDGET),
     within("forced-release-counts-all-who-hold", BUDGET),
     within("inspection-shows-what-has-expired", BUDGET),
-    within("retried-acquire-counts-twice", 100),
+    within("retried-acquire-counts-twice", 200),
     within("deliver-before-ignored", BUDGET),
     within("write-before-refusal", BUDGET),
     within("stored-end-earlier-than-token-and-t", BUDGET),
