@@ -139,7 +139,11 @@ impl Connector for FredConnector {
         let Self::Own(builder) = self else {
             return None;
         };
-        let hosts = builder.get_config()?.server.hosts();
+        let server = &builder.get_config()?.server;
+        if let ServerConfig::Unix { path } = server {
+            return Some(path.display().to_string());
+        }
+        let hosts = server.hosts();
         let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         Some(hosts.join(", "))
     }

@@ -6,9 +6,9 @@ use redis::{ErrorKind, RedisError};
 pub(crate) fn failure(error: RedisError) -> Failure {
     let failure = match (error.code(), error.kind()) {
         (Some(code), _) => Failure::answered(code, error.detail().unwrap_or_default()),
-        // The library hides the server's reply to AUTH or HELLO.
+        // The library hides the server's reply to AUTH.
         (None, ErrorKind::AuthenticationFailed) => {
-            Failure::misconfigured(format!("WRONGPASS or NOAUTH: {error}"))
+            Failure::answered("WRONGPASS", &error.to_string())
         }
         (None, ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported) => {
             Failure::misconfigured(error.to_string())
@@ -62,7 +62,7 @@ mod tests {
             ((ErrorKind::InvalidClientConfig, "no").into(), Misconfigured),
             (
                 (ErrorKind::AuthenticationFailed, "no").into(),
-                Misconfigured,
+                Answered(Rejected),
             ),
         ];
         for (error, kind) in table {

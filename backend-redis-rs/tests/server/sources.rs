@@ -3,12 +3,14 @@
 use std::error::Error;
 
 use leasehold_redis_rs::RedisBackend;
+use leasehold_test_servers::ServerOptions;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn source_is_the_error_of_the_client_library() {
-    // Nothing listens on port 1.
-    let refused = RedisBackend::connect("redis://127.0.0.1:1").await;
-    let error = refused.expect_err("no server");
+    let options = ServerOptions::default().with_config("requirepass", ["swordfish"]);
+    let server = options.start();
+    let refused = RedisBackend::connect(&server.url()).await;
+    let error = refused.expect_err("no password");
     let source = error.source().expect("a source");
     assert!(source.is::<redis::RedisError>(), "{error}: {source}");
     assert!(

@@ -6,7 +6,7 @@ use std::fmt;
 use leasehold_api::{BackendError, InvalidInput};
 
 use super::access::missing_access;
-use super::tls;
+use super::{cause, tls};
 use crate::script::{ErrorClass, classify, without_arguments};
 
 /// The error of a constructor of a Redis backend.
@@ -106,14 +106,12 @@ impl Failure {
 
     /// The error for a command that changes nothing: the outcome of a call is never unknown.
     pub(crate) fn at_connect(self, prefix: &str) -> BackendError {
-        if let FailureKind::Lost | FailureKind::Refused = self.kind
-            && let Some(check) = tls::explain(&self.text)
-        {
-            return self
-                .into_error(prefix, BackendError::rejected)
-                .with_context(check);
-        }
         match self.kind {
+            FailureKind::Lost | FailureKind::Refused => match tls::explain(&self.text) {
+                Some(check) => with_source(BackendError::rejected(check), self.source),
+                // The message says all that the library's error does.
+                None => BackendError::unavailable(cause::name(&self.text)),
+            },
             FailureKind::Misconfigured | FailureKind::Answered(ErrorClass::Rejected) => {
                 self.into_error(prefix, BackendError::rejected)
             }
@@ -141,11 +139,7 @@ impl Failure {
         if let Some(missing) = missing {
             reason = format!("{reason} ({missing})");
         }
-        let error = make(reason);
-        match self.source {
-            Some(source) => error.with_source(source),
-            None => error,
-        }
+        with_source(make(reason), self.source)
     }
 
     /// Describes the failure without the text of the library's error.
@@ -159,6 +153,13 @@ impl Failure {
             FailureKind::Misconfigured => "the configuration can't be used".into(),
             FailureKind::Lost => "the connection failed".into(),
         }
+    }
+}
+
+fn with_source(error: BackendError, source: Option<Box<dyn Error + Send + Sync>>) -> BackendError {
+    match source {
+        Some(source) => error.with_source(source),
+        None => error,
     }
 }
 

@@ -106,7 +106,7 @@ impl<C: Connector> Shared<C> {
         let connected = match task.await {
             Ok(Some(Ok((connection, info)))) => check_server(&info).map(|info| (connection, info)),
             Ok(Some(Err(failure))) => Err(Failure::at_connect(failure, prefix)),
-            Ok(None) => Err(no_connection(limit)),
+            Ok(None) => Err(no_answer(limit)),
             Err(ended) => Err(not_run(&ended)),
         };
         connected.map_err(|error| self.with_address(error))
@@ -114,13 +114,13 @@ impl<C: Connector> Shared<C> {
 
     /// The error if there is no connection within `limit`.
     pub(crate) fn too_slow(&self, limit: Duration) -> BackendError {
-        self.with_address(no_connection(limit))
+        self.with_address(no_answer(limit))
     }
 
     /// Adds the address of the server to an error.
     pub(crate) fn with_address(&self, error: BackendError) -> BackendError {
         match self.connector.address() {
-            Some(address) => error.with_context(format_args!("connecting to {address}")),
+            Some(address) => error.with_context(format_args!("cannot connect to {address}")),
             None => error,
         }
     }
@@ -484,6 +484,10 @@ fn not_run(ended: &JoinError) -> BackendError {
     } else {
         BackendError::unavailable("the task that connects panicked")
     }
+}
+
+fn no_answer(limit: Duration) -> BackendError {
+    BackendError::unavailable(format!("no answer within {limit:.1?}"))
 }
 
 fn no_connection(limit: Duration) -> BackendError {

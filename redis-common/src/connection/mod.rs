@@ -4,6 +4,7 @@
 //! error of the library into a [`Failure`].
 
 mod access;
+mod cause;
 mod clock;
 mod connector;
 mod failure;

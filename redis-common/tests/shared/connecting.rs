@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use leasehold_api::{BackendError, Release, Renew};
-use leasehold_redis_common::Options;
 use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 
 use super::subscription::{channel, next, wake_up, wake_ups};
@@ -135,7 +135,59 @@ async fn connect_gives_up_in_time_and_names_the_server() {
     let (error, took) = failure(&proxy.url(), Duration::from_millis(50)).await;
     assert!(took < late, "{took:?}");
     let text = error.to_string();
-    assert!(text.contains("no connection within 50.0ms"), "{text}");
+    assert!(text.contains("no answer within 50.0ms"), "{text}");
+}
+
+/// What a user prints says the cause, in the same words with each client library.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_error_says_the_cause_once() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let gone = unused.local_addr().expect("bound").to_string();
+    drop(unused);
+    let hangs_up = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let closing = hangs_up.local_addr().expect("bound").to_string();
+    std::thread::spawn(move || while hangs_up.accept().is_ok() {});
+    for (url, address, cause) in [
+        (format!("redis://{gone}"), &*gone, "connection refused"),
+        (
+            format!("redis://{closing}"),
+            &closing,
+            "the server closed the connection",
+        ),
+        (
+            "redis+unix:///nowhere/redis.sock".into(),
+            "/nowhere/redis.sock",
+            "there is no such socket",
+        ),
+    ] {
+        let (error, _) = failure(&url, LIMIT).await;
+        let text = format!("unavailable: cannot connect to {address}: {cause}");
+        assert_eq!(error.to_string(), text);
+        let source = std::error::Error::source(&error);
+        assert!(source.is_none(), "{text}: {source:?}");
+    }
+}
+
+/// The server's refusals have the same text with each client library.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_login_says_what_to_check() {
+    let server = ServerOptions::default()
+        .with_config("requirepass", ["swordfish"])
+        .start();
+    let address = server.address();
+    let wrong = "the server answered WRONGPASS \
+                 (the user name or the password is wrong, or the user is disabled)";
+    let missing = "the server answered NOAUTH (the URL or client needs a user name and password)";
+    for (user, reason) in [("", missing), (":hunter2@", wrong), ("me:hunter2@", wrong)] {
+        for resp in [RespVersion::Resp2, RespVersion::Resp3] {
+            let url = format!("redis://{user}{address}");
+            let options = Options::new().initial_connect_timeout(LONG).resp(resp);
+            let (error, _) = failure_with(&url, options).await;
+            let text = format!("rejected by the server: cannot connect to {address}: {reason}");
+            assert_eq!(error.to_string(), text, "{resp:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
