@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::connection::{
     self, Address, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, ManagedConnection,
-    ServerUrl, Shared,
+    SentinelSource, ServerUrl, Shared,
 };
 use crate::options::Options;
 use crate::script::reply::{self, Answer};
@@ -57,10 +57,14 @@ impl<C: Connector> Backend<C> {
     pub fn new(connector: C, options: Options) -> Result<Self, ConnectError> {
         let problem = "they have no effect here; set them in your client";
         options.tls.check_unused(problem)?;
-        Self::with(connector, options)
+        Self::with(connector, None, options)
     }
 
-    fn with(connector: C, options: Options) -> Result<Self, ConnectError> {
+    fn with(
+        connector: C,
+        sentinels: Option<SentinelSource<C>>,
+        options: Options,
+    ) -> Result<Self, ConnectError> {
         options.check()?;
         // Scripts always publish: other clients may listen even if this one can't.
         let protocol = Protocol::new(&options.key_prefix, ScriptSettings::default())?;
@@ -69,6 +73,7 @@ impl<C: Connector> Backend<C> {
             options,
             runtime: TokioRuntime::current(),
             handle: Handle::current(),
+            sentinels: sentinels.map(Arc::new),
             moved: Arc::default(),
             clock: Arc::default(),
         });
@@ -113,7 +118,9 @@ impl<C: Connector> Backend<C> {
                 .check_unused("the URL has no TLS; write rediss://")?;
         }
         let limit = options.initial_connect_timeout;
-        let backend = Self::with(connector, options)?;
+        let sentinels = url.sentinels.as_ref();
+        let sentinels = sentinels.map(|it| SentinelSource::new(&connector, url, it));
+        let backend = Self::with(connector, sentinels.transpose()?, options)?;
         let mut last = None;
         let connecting = backend.connect_first(url, &mut last);
         match backend.shared.within(limit, connecting).await {
