@@ -319,7 +319,9 @@ impl Connection for FredConnection {
 
     async fn primary_of(&self, service: &str) -> Result<Option<(String, u16)>, Failure> {
         let arguments = vec![Value::from("GET-MASTER-ADDR-BY-NAME"), Value::from(service)];
-        let answer = self.send("SENTINEL", ClusterHash::Random, arguments).await?;
+        let answer = self
+            .send("SENTINEL", ClusterHash::Random, arguments)
+            .await?;
         let address = answer.clone().convert();
         address.map_err(|_| Failure::garbled("SENTINEL", &answer))
     }

@@ -104,7 +104,8 @@ mod tests {
 
     fn exit_while_a_thread_drops(micros: u64) -> ! {
         let folder = tempfile::tempdir().expect("a folder").keep();
-        let process = Process::spawn(Command::new("sleep").arg("60"), &[&folder]).expect("sleep runs");
+        let process =
+            Process::spawn(Command::new("sleep").arg("60"), &[&folder]).expect("sleep runs");
         println!("sleep={}", process.child.id());
         let (begins, begun) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

@@ -406,15 +406,18 @@ impl<C: Connector> ManagedConnection<C> {
         self.replace(live, None);
     }
 
-    /// Leaves a server that has become a replica. The next call opens a new connection, and so do
-    /// subscriptions. Other calls on the old connection may still be answered.
+    /// Leaves a server that may no longer be the primary. The next call opens a new connection, and
+    /// so do the other connections: at once, or with Sentinel when the new one reaches another
+    /// server. Other calls on the old connection may still be answered.
     fn leave(&self, live: &Arc<Live<C::Connection>>) {
         let age = self.shared.now().saturating_since(live.opened);
         if self.shared.connector.is_own() && age >= PAUSE {
             let mut current = lock(&self.current);
             if current.as_ref().is_some_and(|it| Arc::ptr_eq(it, live)) {
                 *current = None;
-                self.shared.move_on();
+                if self.shared.sentinels.is_none() {
+                    self.shared.move_on();
+                }
             }
         }
     }

@@ -90,7 +90,9 @@ impl<T: Connection> Subscription<T> {
             Some(Ok(())) => Ok(Self {
                 connection,
                 clock: connected.info.clock.unwrap_or(server::UNKNOWN),
-                events: connected.events.unwrap_or_else(|| mpsc::unbounded_channel().1),
+                events: connected
+                    .events
+                    .unwrap_or_else(|| mpsc::unbounded_channel().1),
                 moved: shared.moved.subscribe(),
                 moves: connected.moves,
             }),

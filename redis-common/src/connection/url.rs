@@ -175,9 +175,9 @@ fn check_scheme(url: &str, has_tls: bool) -> Result<(), InvalidInput> {
     };
     let lower = scheme.to_ascii_lowercase();
     match lower.strip_suffix(SENTINEL_SUFFIX).unwrap_or(&lower) {
-        "redis+unix" | "valkey+unix" | "unix" if lower.ends_with(SENTINEL_SUFFIX) => {
-            Err(unusable("sentinels have no Unix socket; write redis-sentinel://"))
-        }
+        "redis+unix" | "valkey+unix" | "unix" if lower.ends_with(SENTINEL_SUFFIX) => Err(unusable(
+            "sentinels have no Unix socket; write redis-sentinel://",
+        )),
         "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => Ok(()),
         "rediss" | "valkeys" if has_tls => Ok(()),
         "rediss" | "valkeys" => Err(unusable(format!(
@@ -347,12 +347,19 @@ mod tests {
         assert!(url.uses_tls());
         assert_eq!((url.user.as_deref(), url.database), (Some("me"), 3));
         let shown = format!("{url:?}");
-        assert!(shown.contains("you") && !shown.contains("hunter2"), "{shown}");
+        assert!(
+            shown.contains("you") && !shown.contains("hunter2"),
+            "{shown}"
+        );
         let sentinels = url.sentinels.expect("sentinels");
         assert_eq!(sentinels.service, "m");
         assert_eq!(sentinels.user.as_deref(), Some("you"));
         assert_eq!(sentinels.password.as_deref(), Some("hunter2+@"));
-        let shown: Vec<String> = sentinels.addresses.iter().map(ToString::to_string).collect();
+        let shown: Vec<String> = sentinels
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(shown, ["a:26379", "b:1", "[::1]:2", "c:26379"]);
         let plain = parse("redis-sentinel://a:7?sentinelServiceName=m");
         assert!(!plain.uses_tls());
@@ -373,15 +380,9 @@ mod tests {
                 "redis+tls://me:hunter2@a",
                 "the scheme redis+tls:// is unknown",
             ),
-            (
-                "redis+sentinel://me:hunter2@a/m",
-                "write redis-sentinel://",
-            ),
+            ("redis+sentinel://me:hunter2@a/m", "write redis-sentinel://"),
             ("rediss-sentinel://me:hunter2@a", "it names no service"),
-            (
-                "unix-sentinel:///a?sentinelServiceName=m",
-                "no Unix socket",
-            ),
+            ("unix-sentinel:///a?sentinelServiceName=m", "no Unix socket"),
             (
                 "redis-sentinel://a?sentinelServiceName=m&node=me:hunter2@b",
                 "write ? as %3F and @ as %40",
