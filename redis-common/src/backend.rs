@@ -1,10 +1,12 @@
 //! A backend that turns requests into script calls.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use futures_util::future::select;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notifications, Poll, PollReply,
@@ -131,7 +133,22 @@ impl<C: Connector> Backend<C> {
                     .into());
             }
         }
+        backend.watch_sentinels();
         Ok(backend)
+    }
+
+    /// Spawns the task that asks the sentinels whether the primary is still the same. It ends with
+    /// the backend.
+    fn watch_sentinels(&self) {
+        let Some(sentinels) = self.shared.sentinels.clone() else {
+            return;
+        };
+        let (shared, mut closed) = (Arc::clone(&self.shared), self.closed.subscribe());
+        self.shared.handle.spawn(async move {
+            let closing = pin!(closed.wait_for(|closed| *closed));
+            // If the sender of `closed` is gone, so is the backend.
+            select(closing, pin!(sentinels.watch(&shared))).await;
+        });
     }
 
     /// Opens the first connection. Each transient error is stored in `last`.
