@@ -9,9 +9,8 @@ pub enum ErrorClass {
     NoScript,
     /// Not executed. A retry may succeed.
     Unavailable,
-    /// Not executed: the server has become a replica, or has lost its replicas, and there may be
-    /// another primary. A new connection may reach it, if Sentinel, the server's name or a proxy
-    /// leads to it.
+    /// Not executed: the server has become a replica. A new connection may reach the new primary,
+    /// if the server's name or a proxy leads to it.
     Demoted,
     /// Not executed. A retry fails until somebody changes the configuration.
     Rejected,
@@ -38,9 +37,9 @@ impl ErrorClass {
 pub fn classify(code: &str, message: &str) -> ErrorClass {
     match code {
         "NOSCRIPT" => ErrorClass::NoScript,
-        "READONLY" | "MASTERDOWN" | "NOREPLICAS" => ErrorClass::Demoted,
-        "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK" | "BUSY" | "OOM" | "MISCONF"
-        | "EXECABORT" => ErrorClass::Unavailable,
+        "READONLY" => ErrorClass::Demoted,
+        "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK" | "BUSY"
+        | "OOM" | "NOREPLICAS" | "MISCONF" | "EXECABORT" => ErrorClass::Unavailable,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "CROSSSLOT" | "WRONGTYPE" | "NOPROTO" | "DENIED" => {
             ErrorClass::Rejected
         }
@@ -75,7 +74,6 @@ mod tests {
         let table = [
             ("NOSCRIPT", "No matching script.", ErrorClass::NoScript),
             ("READONLY", "You can't write", ErrorClass::Demoted),
-            ("NOREPLICAS", "Not enough", ErrorClass::Demoted),
             ("OOM", "command not allowed", ErrorClass::Unavailable),
             ("NOPERM", "no permission", ErrorClass::Rejected),
             ("ERR", "unknown command 'EVALSHA'", ErrorClass::Rejected),

@@ -41,17 +41,20 @@ async fn clock(backend: &Arc<dyn LockBackend>) -> Result<ClockId, BackendError> 
     backend.hello().await.map(|stamp| stamp.clock)
 }
 
-/// Runs a command on a server and returns the debug output of the answer.
-async fn admin(url: &str, command: &[&str]) -> String {
+/// Runs a command on a server.
+async fn query(url: &str, command: &[&str]) -> redis::RedisResult<redis::Value> {
     let client = redis::Client::open(url).expect("a good URL");
     let connection = client.get_multiplexed_async_connection().await;
     let mut request = redis::Cmd::new();
     request.arg(command);
-    let answer: redis::Value = request
+    request
         .query_async(&mut connection.expect("connected"))
         .await
-        .expect("an answer");
-    format!("{answer:?}")
+}
+
+/// Runs a command on a server and returns the debug output of the answer.
+async fn admin(url: &str, command: &[&str]) -> String {
+    format!("{:?}", query(url, command).await.expect("an answer"))
 }
 
 async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
@@ -257,10 +260,10 @@ async fn paused_primary_that_comes_back_is_left() {
     assert!(took < Duration::from_secs(6), "{took:?}");
 }
 
-/// The sentinels can't reach the primary, but clients and replicas can. The replicas follow the
-/// sentinels to another primary.
+/// The sentinels can't reach the primary, but clients can. It goes on as a primary without replicas,
+/// because those follow the sentinels to another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn primary_without_replicas_is_left() {
+async fn isolated_primary_is_left_and_refuses_scripts() {
     let options = ServerOptions::default()
         .with_config("min-replicas-to-write", ["1"])
         .with_config("min-replicas-max-lag", ["2"]);
@@ -270,19 +273,25 @@ async fn primary_without_replicas_is_left() {
     let client = client(&backend, Duration::from_secs(2));
     drop(lock(&client, "before").await);
     let (before, old) = (clock(&backend).await.expect("an answer"), servers.primary());
-    let new = block_in_place(|| {
+    block_in_place(|| {
         servers.isolate(old);
-        let new = servers.wait_for_another_primary(old);
+        servers.wait_for_another_primary(old);
         servers.wait_until_alone(old);
-        new
     });
+    eventually("it has moved", async || {
+        clock(&backend).await.is_ok_and(|now| now != before)
+    })
+    .await;
     drop(lock(&client, "after").await);
-    let now = clock(&backend).await.expect("an answer");
-    if servers.server(new).version().major < 7 {
+    let old = servers.server(old);
+    let script = ["EVAL", "return redis.call('SET', 'k', '1')", "0"];
+    let answer = query(&old.url(), &script).await;
+    if old.version().major < 7 {
         // These servers check the setting for single commands, not for scripts.
-        assert_eq!(now, before);
+        answer.expect("a script that writes");
     } else {
-        assert_ne!(now, before);
+        let refused = answer.expect_err("no replica");
+        assert_eq!(refused.code(), Some("NOREPLICAS"), "{refused}");
     }
 }
 
@@ -334,7 +343,16 @@ async fn failure(url: &str, limit: Duration) -> (BackendError, Duration) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permanent_errors_say_what_to_check_at_once() {
-    let watcher = ["watcher", "on", ">secret", "+@all"];
+    // The documented rights.
+    let watcher = [
+        "watcher",
+        "on",
+        ">secret",
+        "-@all",
+        "+@connection",
+        "+info",
+        "+sentinel",
+    ];
     let sentinels = ServerOptions::default().with_config("user", watcher);
     let plain = ServerOptions::default();
     let servers = block_in_place(|| SentinelServers::start_with(plain, sentinels, DOWN_AFTER));
