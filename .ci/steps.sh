@@ -21,7 +21,7 @@ build() {
 }
 
 # The test targets that have separate steps.
-own_step='conformance|differential'
+own_step='conformance|differential|sentinel'
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
@@ -185,6 +185,11 @@ benches_with_peers() {
     with_lints cargo run -q -p leasehold-benches --features peers --bin report -- \
         --quick --only peer --out "$TMPDIR/bench-report"
     RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches --no-deps --features peers
+}
+
+# Kills, pauses and replaces primaries under both backends. Most of the time the tests wait.
+failovers() {
+    on_all_backends sentinel --test-threads 3
 }
 
 # Compares the instruction counts of the hot paths with the baseline.

@@ -62,6 +62,15 @@ impl FredBackend {
 
     /// Connects to the server at `url`.
     ///
+    /// | URL | connects to |
+    /// |---|---|
+    /// | `redis://user:password@host:port/database` | a TCP port |
+    /// | `rediss://…` | the same, with TLS |
+    /// | `redis+unix:///path/to/socket?db=1&user=me&pass=secret` | a Unix socket |
+    /// | `redis-sentinel://user:password@sentinel:port/database?sentinelServiceName=mymaster&node=sentinel2:port` | the primary that the sentinels name; one `node` for each further sentinel |
+    /// | … `&sentinelUsername=me&sentinelPassword=secret` | the same, with the login of the sentinels |
+    /// | `rediss-sentinel://…` | the same, with TLS to the sentinels and to the server |
+    ///
     /// [`initial_connect_timeout`](Options::initial_connect_timeout) limits the time that
     /// this takes.
     ///

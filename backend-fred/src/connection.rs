@@ -58,21 +58,13 @@ pub(crate) enum UserClients {
 impl FredConnector {
     /// Creates a connector for the server at `url`.
     pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
-        let server = match url.address.clone() {
-            Address::Tcp { host, port, .. } => ServerConfig::Centralized {
-                server: server_at(host, port),
-            },
-            Address::Unix(path) => ServerConfig::new_unix_socket(path),
-        };
-        let config = Config {
-            server,
-            username: url.user.clone(),
-            password: url.password.clone(),
-            database: (url.database != 0).then_some(url.database),
-            #[cfg(feature = "tls-rustls")]
-            tls: url.uses_tls().then(|| tls(options)).transpose()?,
-            ..Config::default()
-        };
+        #[allow(unused_mut)]
+        let mut config = Config::default();
+        #[cfg(feature = "tls-rustls")]
+        if url.uses_tls() {
+            config.tls = Some(tls(options)?);
+        }
+        lead_to(&mut config, url);
         Self::own(&Builder::from_config(config), options)
     }
 
@@ -104,6 +96,19 @@ impl FredConnector {
             .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
         Ok(Self::Own(Box::new(own)))
     }
+}
+
+/// Sets the server and the login.
+fn lead_to(config: &mut Config, url: &ServerUrl) {
+    config.server = match url.address.clone() {
+        Address::Tcp { host, port, .. } => ServerConfig::Centralized {
+            server: server_at(host, port),
+        },
+        Address::Unix(path) => ServerConfig::new_unix_socket(path),
+    };
+    config.username = url.user.clone();
+    config.password = url.password.clone();
+    config.database = (url.database != 0).then_some(url.database);
 }
 
 /// The library appends the port to the host, so an IPv6 address needs brackets.
@@ -146,6 +151,15 @@ impl Connector for FredConnector {
         let hosts = server.hosts();
         let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         Some(hosts.join(", "))
+    }
+
+    fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError> {
+        let Self::Own(builder) = self else {
+            return Err(ConnectError::unusable("client", &"it is the user's"));
+        };
+        let mut builder = builder.clone();
+        builder.with_config(|config| lead_to(config, url));
+        Ok(Self::Own(builder))
     }
 
     async fn open(
@@ -299,12 +313,21 @@ impl Connection for FredConnection {
         }
     }
 
-    async fn info(&self) -> Result<String, Failure> {
-        let arguments = vec![Value::from("server")];
+    async fn info(&self, section: &'static str) -> Result<String, Failure> {
+        let arguments = vec![Value::from(section)];
         match self.send("INFO", ClusterHash::Random, arguments).await? {
             Value::String(text) => Ok(text.to_string()),
             other => Err(Failure::garbled("INFO", &other)),
         }
+    }
+
+    async fn primary_of(&self, service: &str) -> Result<Option<(String, u16)>, Failure> {
+        let arguments = vec![Value::from("GET-MASTER-ADDR-BY-NAME"), Value::from(service)];
+        let answer = self
+            .send("SENTINEL", ClusterHash::Random, arguments)
+            .await?;
+        let address = answer.clone().convert();
+        address.map_err(|_| Failure::garbled("SENTINEL", &answer))
     }
 
     async fn time(&self) -> Result<ServerTime, Failure> {

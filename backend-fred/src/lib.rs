@@ -45,7 +45,11 @@
 //! after the server has said that it doesn't know the script.
 //!
 //! If the server says that it has become a replica, the backend closes its connections and opens
-//! new ones under the same name. This covers a failover behind one name, and no other.
+//! new ones under the same name. This covers a failover behind one name.
+//!
+//! With a URL of sentinels, each connection leads to the primary that most of them name, and a task
+//! asks them every second. If the primary has changed, all connections move there. The table of
+//! [`FredBackend::connect_with`] shows such a URL.
 //!
 //! A backend doesn't work in a forked child. Make another one there, on a runtime of the child.
 //!

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
-    Connection, ConnectionEvent, Connector, Failure, UnboundedSender,
+    ConnectError, Connection, ConnectionEvent, Connector, Failure, ServerUrl, UnboundedSender,
 };
 use leasehold_redis_common::script::{Call, NO_NOTIFICATIONS};
 use leasehold_redis_common::{Options, RespVersion};
@@ -52,6 +52,13 @@ impl Connector for RedisConnector {
         match self {
             Self::Own(source, _) => Some(source.address()),
             Self::User(_) => None,
+        }
+    }
+
+    fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError> {
+        match self {
+            Self::Own(source, resp) => Ok(Self::Own(source.at(url, *resp)?, *resp)),
+            Self::User(_) => Err(ConnectError::unusable("connection", &"it is the user's")),
         }
     }
 
@@ -180,8 +187,8 @@ impl Connection for RedisConnection {
         }
     }
 
-    async fn info(&self) -> Result<String, Failure> {
-        match self.send(redis::cmd("INFO").arg("server")).await? {
+    async fn info(&self, section: &'static str) -> Result<String, Failure> {
+        match self.send(redis::cmd("INFO").arg(section)).await? {
             Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Value::VerbatimString { text, .. } => Ok(text),
             // A cluster connection asks every node.
@@ -190,6 +197,13 @@ impl Connection for RedisConnection {
             )),
             other => Err(Failure::garbled("INFO", &other)),
         }
+    }
+
+    async fn primary_of(&self, service: &str) -> Result<Option<(String, u16)>, Failure> {
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+        let answer = self.send(&question).await?;
+        redis::from_redis_value_ref(&answer).map_err(|_| Failure::garbled("SENTINEL", &answer))
     }
 
     async fn time(&self) -> Result<ServerTime, Failure> {

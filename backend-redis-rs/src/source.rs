@@ -9,6 +9,12 @@ use redis::{
 };
 use tokio::task::AbortHandle;
 
+#[cfg(feature = "tls-rustls")]
+use self::tls::TlsConnector;
+/// Makes connections with TLS: there are none.
+#[cfg(not(feature = "tls-rustls"))]
+type TlsConnector = std::convert::Infallible;
+
 /// Opens connections.
 pub(crate) enum Source {
     /// Without TLS, or as the user's client does.
@@ -31,27 +37,47 @@ impl Drop for Driver {
 impl Source {
     /// Creates a source for the server at `url`.
     pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
+        #[cfg(feature = "tls-rustls")]
+        if url.uses_tls() {
+            let connector = tls::connector(&options.tls)?;
+            return Self::with(url, options.resp, Some(connector));
+        }
+        Self::with(url, options.resp, None)
+    }
+
+    /// Creates a source for another server, with the certificates of this one.
+    pub(crate) fn at(&self, url: &ServerUrl, resp: RespVersion) -> Result<Self, ConnectError> {
+        let connector = match self {
+            Self::Client(_) => None,
+            #[cfg(feature = "tls-rustls")]
+            Self::Tls(source) => Some(source.connector()),
+        };
+        Self::with(url, resp, connector)
+    }
+
+    /// Creates a source. `tls` makes the connections for a URL with TLS.
+    fn with(
+        url: &ServerUrl,
+        resp: RespVersion,
+        tls: Option<TlsConnector>,
+    ) -> Result<Self, ConnectError> {
         let mut settings = RedisConnectionInfo::default()
             .set_db(url.database.into())
-            .set_protocol(protocol(options.resp));
+            .set_protocol(protocol(resp));
         if let Some(user) = &url.user {
             settings = settings.set_username(user);
         }
         if let Some(password) = &url.password {
             settings = settings.set_password(password);
         }
-        let address = match url.address.clone() {
+        let address = match (url.address.clone(), tls) {
             #[cfg(feature = "tls-rustls")]
-            Address::Tcp {
-                host,
-                port,
-                tls: true,
-            } => {
-                let source = tls::TlsSource::new(host, port, settings, &options.tls)?;
+            (Address::Tcp { host, port, .. }, Some(connector)) => {
+                let source = tls::TlsSource::new(host, port, settings, connector)?;
                 return Ok(Self::Tls(Box::new(source)));
             }
-            Address::Tcp { host, port, .. } => ConnectionAddr::Tcp(host, port),
-            Address::Unix(path) => ConnectionAddr::Unix(path),
+            (Address::Tcp { host, port, .. }, _) => ConnectionAddr::Tcp(host, port),
+            (Address::Unix(path), _) => ConnectionAddr::Unix(path),
         };
         let client = address
             .into_connection_info()
@@ -129,7 +155,7 @@ mod tls {
     use leasehold_redis_common::connection::{ConnectError, client_config};
     use redis::RedisConnectionInfo;
     use tokio::net::TcpStream;
-    use tokio_rustls::TlsConnector;
+    pub(crate) use tokio_rustls::TlsConnector;
     use tokio_rustls::client::TlsStream;
     use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -142,12 +168,16 @@ mod tls {
         pub(crate) settings: RedisConnectionInfo,
     }
 
+    pub(crate) fn connector(options: &TlsOptions) -> Result<TlsConnector, ConnectError> {
+        Ok(TlsConnector::from(Arc::new(client_config(options)?)))
+    }
+
     impl TlsSource {
         pub(crate) fn new(
             host: String,
             port: u16,
             settings: RedisConnectionInfo,
-            options: &TlsOptions,
+            connector: TlsConnector,
         ) -> Result<Self, ConnectError> {
             let name = ServerName::try_from(host.clone())
                 .map_err(|error| ConnectError::unusable("URL", &error))?;
@@ -155,9 +185,13 @@ mod tls {
                 host,
                 port,
                 name,
-                connector: TlsConnector::from(Arc::new(client_config(options)?)),
+                connector,
                 settings,
             })
+        }
+
+        pub(crate) fn connector(&self) -> TlsConnector {
+            self.connector.clone()
         }
 
         pub(crate) fn address(&self) -> String {

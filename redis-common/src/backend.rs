@@ -1,10 +1,12 @@
 //! A backend that turns requests into script calls.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use futures_util::future::select;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notifications, Poll, PollReply,
@@ -15,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::connection::{
     self, Address, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, ManagedConnection,
-    ServerUrl, Shared,
+    SentinelSource, ServerUrl, Shared,
 };
 use crate::options::Options;
 use crate::script::reply::{self, Answer};
@@ -57,10 +59,14 @@ impl<C: Connector> Backend<C> {
     pub fn new(connector: C, options: Options) -> Result<Self, ConnectError> {
         let problem = "they have no effect here; set them in your client";
         options.tls.check_unused(problem)?;
-        Self::with(connector, options)
+        Self::with(connector, None, options)
     }
 
-    fn with(connector: C, options: Options) -> Result<Self, ConnectError> {
+    fn with(
+        connector: C,
+        sentinels: Option<SentinelSource<C>>,
+        options: Options,
+    ) -> Result<Self, ConnectError> {
         options.check()?;
         // Scripts always publish: other clients may listen even if this one can't.
         let protocol = Protocol::new(&options.key_prefix, ScriptSettings::default())?;
@@ -69,6 +75,7 @@ impl<C: Connector> Backend<C> {
             options,
             runtime: TokioRuntime::current(),
             handle: Handle::current(),
+            sentinels: sentinels.map(Arc::new),
             moved: Arc::default(),
             clock: Arc::default(),
         });
@@ -113,7 +120,9 @@ impl<C: Connector> Backend<C> {
                 .check_unused("the URL has no TLS; write rediss://")?;
         }
         let limit = options.initial_connect_timeout;
-        let backend = Self::with(connector, options)?;
+        let sentinels = url.sentinels.as_ref();
+        let sentinels = sentinels.map(|it| SentinelSource::new(&connector, url, it));
+        let backend = Self::with(connector, sentinels.transpose()?, options)?;
         let mut last = None;
         let connecting = backend.connect_first(url, &mut last);
         match backend.shared.within(limit, connecting).await {
@@ -124,7 +133,22 @@ impl<C: Connector> Backend<C> {
                     .into());
             }
         }
+        backend.watch_sentinels();
         Ok(backend)
+    }
+
+    /// Spawns the task that asks the sentinels whether the primary is still the same. It ends with
+    /// the backend.
+    fn watch_sentinels(&self) {
+        let Some(sentinels) = self.shared.sentinels.clone() else {
+            return;
+        };
+        let (shared, mut closed) = (Arc::clone(&self.shared), self.closed.subscribe());
+        self.shared.handle.spawn(async move {
+            let closing = pin!(closed.wait_for(|closed| *closed));
+            // If the sender of `closed` is gone, so is the backend.
+            select(closing, pin!(sentinels.watch(&shared))).await;
+        });
     }
 
     /// Opens the first connection. Each transient error is stored in `last`.

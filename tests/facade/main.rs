@@ -4,3 +4,4 @@ mod exports;
 mod links;
 mod messages;
 mod metrics;
+mod sentinel;

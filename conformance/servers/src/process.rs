@@ -6,14 +6,14 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A shell script that waits for the end of its input. Then it kills the process with the id in its
-/// first argument and removes the folder in its second.
-pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$1""#;
+/// first argument and removes the folders in the others.
+pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$@""#;
 
 /// A running child process, killed with `SIGKILL` when dropped.
 ///
 /// A destructor doesn't run when the test process is killed, nor for a value in a static. So a
 /// shell waits for each child on a pipe that only this process holds open. It kills the child
-/// and removes the folder when the pipe closes.
+/// and removes the folders when the pipe closes.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -23,7 +23,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn spawn(command: &mut Command, folder: &Path) -> std::io::Result<Self> {
+    pub(crate) fn spawn(command: &mut Command, folders: &[&Path]) -> std::io::Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -31,7 +31,7 @@ impl Process {
             .spawn()?;
         let watcher = Command::new("sh")
             .args(["-c", WATCH, &child.id().to_string()])
-            .arg(folder)
+            .args(folders)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -104,7 +104,8 @@ mod tests {
 
     fn exit_while_a_thread_drops(micros: u64) -> ! {
         let folder = tempfile::tempdir().expect("a folder").keep();
-        let process = Process::spawn(Command::new("sleep").arg("60"), &folder).expect("sleep runs");
+        let process =
+            Process::spawn(Command::new("sleep").arg("60"), &[&folder]).expect("sleep runs");
         println!("sleep={}", process.child.id());
         let (begins, begun) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

@@ -159,6 +159,15 @@ impl SentinelServers {
         new
     }
 
+    /// Waits until a server has no replicas left.
+    ///
+    /// # Panics
+    /// Panics if that takes longer than 60 s.
+    pub fn wait_until_alone(&self, number: usize) {
+        let alone = || self.says(number, "connected_slaves:0");
+        eventually("the replicas have left", alone);
+    }
+
     /// Cuts a server off from the sentinels: it refuses all their commands, so to them it is down.
     /// Clients with another user are still served.
     ///

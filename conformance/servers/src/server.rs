@@ -146,6 +146,9 @@ pub struct RedisServer {
     // Dropped in this order: the process before its folder.
     process: Option<Process>,
     folder: TempDir,
+    /// For the configuration of a sentinel, which it writes to disk at each step of a failover. On
+    /// a slow disk, sentinels would be late and take each other for dead.
+    memory: Option<TempDir>,
     program: PathBuf,
     options: ServerOptions,
     port: u16,
@@ -174,6 +177,7 @@ impl RedisServer {
         let mut server = Self {
             process: None,
             folder,
+            memory: options.sentinel.as_ref().map(|_| folder_in_memory()),
             program,
             options,
             port: 0,
@@ -229,7 +233,9 @@ impl RedisServer {
                 command.args(["--cluster-port", &self.bus_port.to_string()]);
             }
         }
-        let mut process = Process::spawn(&mut command, self.folder.path())
+        let folders = [Some(&self.folder), self.memory.as_ref()];
+        let folders: Vec<&Path> = folders.into_iter().flatten().map(TempDir::path).collect();
+        let mut process = Process::spawn(&mut command, &folders)
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.program, &error)));
         let begun = Instant::now();
         while !self.answers() {
@@ -392,7 +398,8 @@ impl RedisServer {
     }
 
     fn sentinel_path(&self) -> PathBuf {
-        self.folder.path().join("sentinel.conf")
+        let folder = self.memory.as_ref().unwrap_or(&self.folder);
+        folder.path().join("sentinel.conf")
     }
 
     fn log_path(&self) -> PathBuf {
@@ -476,6 +483,16 @@ impl RedisServer {
     fn running(&self) -> &Process {
         self.process.as_ref().expect("a server that was not killed")
     }
+}
+
+/// Returns a folder in memory, or another one where there is none in memory.
+fn folder_in_memory() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("leasehold-sentinel-");
+    let folder = builder
+        .tempdir_in("/dev/shm")
+        .or_else(|_| builder.tempdir());
+    folder.expect("a temporary folder")
 }
 
 /// Returns a port below the ephemeral range, so that no outgoing connection takes it during a

@@ -5,7 +5,8 @@ use std::future::Future;
 use leasehold_api::ServerTime;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::failure::{Failure, FailureKind};
+use super::failure::{ConnectError, Failure, FailureKind};
+use super::url::ServerUrl;
 use crate::options::Options;
 use crate::script::{Call, ErrorClass};
 
@@ -31,6 +32,15 @@ pub trait Connector: Send + Sync + 'static {
 
     /// The address of the server, without user and password. `None` for the user's connection.
     fn address(&self) -> Option<String>;
+
+    /// A connector for the server at `url`, with the options and certificates of this one.
+    ///
+    /// # Errors
+    /// [`ConnectError::Invalid`] if the client library can't use the URL, or if this connector
+    /// opens no connections.
+    fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError>
+    where
+        Self: Sized;
 
     /// Opens a connection, or returns a handle of the user's. The future has no time limit. It runs
     /// on the runtime that drives the connection. The connection sends its events to `events`.
@@ -61,8 +71,15 @@ pub trait Connection: Send + Sync + 'static {
         call: &Call,
     ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
 
-    /// Sends `INFO server`.
-    fn info(&self) -> impl Future<Output = Result<String, Failure>> + Send;
+    /// Sends `INFO` with the name of a section.
+    fn info(&self, section: &'static str) -> impl Future<Output = Result<String, Failure>> + Send;
+
+    /// Asks a sentinel for the host and port of a service's primary. `None` if it doesn't know the
+    /// service.
+    fn primary_of(
+        &self,
+        service: &str,
+    ) -> impl Future<Output = Result<Option<(String, u16)>, Failure>> + Send;
 
     /// Reads the server's clock.
     fn time(&self) -> impl Future<Output = Result<ServerTime, Failure>> + Send;

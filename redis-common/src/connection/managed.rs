@@ -11,8 +11,10 @@
 //!   fail at once with an unknown outcome. Calls that were dropped by their callers count as
 //!   waiting.
 //! - If a server says that it has become a replica, the next call opens a new connection, because
-//!   the server's name may lead to the new primary now. Until it does, a new connection is opened
-//!   at most once in each [`PAUSE`].
+//!   the server's name or the sentinels may lead to the new primary now. Until they do, a new
+//!   connection is opened at most once in each [`PAUSE`].
+//! - With Sentinel, a new connection leads to the primary of that moment. If that is another server
+//!   than before, all other connections of the backend follow.
 //! - A user's connection can't be replaced. After an error, or silence for the whole call timeout,
 //!   the `run_id` is read again, because the library may have connected to another server.
 //! - A server may have no `run_id`. Then its clock is watched, as with a user's connection.
@@ -26,12 +28,14 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp, TokioRuntime};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
 use super::clock::ClockWatch;
 use super::connector::{self, Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
+use super::sentinel::SentinelSource;
 use super::server::{ServerInfo, WATCHED};
 use crate::options::Options;
 use crate::script::{Call, ErrorClass, reply};
@@ -52,8 +56,11 @@ pub(crate) struct Shared<C> {
     pub(crate) runtime: TokioRuntime,
     /// The runtime that drives the connections.
     pub(crate) handle: Handle,
-    /// Changes when the backend leaves a server that has become a replica.
-    pub(crate) moved: Arc<watch::Sender<()>>,
+    /// The sentinels that name the server.
+    pub(crate) sentinels: Option<Arc<SentinelSource<C>>>,
+    /// Counts the moves to another server. A connection that was opened before the last move leads
+    /// to a server that has become a replica, or is no longer named by the sentinels.
+    pub(crate) moved: Arc<watch::Sender<u64>>,
     /// For a user's connection, or a server without a `run_id`: detects a change of the server's
     /// clock.
     pub(crate) clock: Arc<Mutex<Option<ClockWatch>>>,
@@ -67,6 +74,7 @@ impl<C: Connector> Shared<C> {
             options: self.options.clone(),
             runtime: self.runtime.clone(),
             handle,
+            sentinels: self.sentinels.clone(),
             moved: Arc::clone(&self.moved),
             clock: Arc::clone(&self.clock),
         }
@@ -85,31 +93,70 @@ impl<C: Connector> Shared<C> {
         }
     }
 
-    /// Opens a connection and checks the server, within the connect timeout.
+    /// Opens a connection and checks the server, within the connect timeout. If it `listens`, it
+    /// reports its events.
     ///
     /// Runs in a task, so that the backend's runtime drives the connection, not the caller's.
     pub(crate) async fn connect(
         self: &Arc<Self>,
-        events: Option<tokio::sync::mpsc::UnboundedSender<ConnectionEvent>>,
-    ) -> Result<(C::Connection, ServerInfo), BackendError> {
-        let limit = self.options.connect_timeout.min(self.options.call_timeout);
+        listens: bool,
+    ) -> Result<Connected<C::Connection>, BackendError> {
+        let limit = self.connect_limit();
         let shared = Arc::clone(self);
         let task = self.handle.spawn(async move {
             let opening = async {
-                let connection = shared.connector.open(&shared.options, events).await?;
-                let info = connection.info().await?;
-                Ok((connection, info))
+                match &shared.sentinels {
+                    Some(sentinels) => sentinels.open(&shared, listens).await,
+                    None => shared.open_with(&shared.connector, listens).await,
+                }
             };
             shared.within(limit, opening).await
         });
-        let prefix = &self.options.key_prefix;
         let connected = match task.await {
-            Ok(Some(Ok((connection, info)))) => check_server(&info).map(|info| (connection, info)),
-            Ok(Some(Err(failure))) => Err(Failure::at_connect(failure, prefix)),
+            Ok(Some(connected)) => connected,
             Ok(None) => Err(no_answer(limit)),
             Err(ended) => Err(not_run(&ended)),
         };
         connected.map_err(|error| self.with_address(error))
+    }
+
+    /// Opens a connection and checks the server.
+    pub(crate) async fn open_with(
+        &self,
+        connector: &C,
+        listens: bool,
+    ) -> Result<Connected<C::Connection>, BackendError> {
+        let moves = self.moves();
+        let (sender, events) = listens.then(mpsc::unbounded_channel).unzip();
+        let opening = async {
+            let connection = connector.open(&self.options, sender).await?;
+            let info = connection.info("server").await?;
+            Ok((connection, info))
+        };
+        let opened: Result<_, Failure> = opening.await;
+        let (connection, info) =
+            opened.map_err(|failure| failure.at_connect(&self.options.key_prefix))?;
+        Ok(Connected {
+            connection,
+            info: check_server(&info)?,
+            events,
+            moves,
+        })
+    }
+
+    /// The time limit of an attempt to connect.
+    pub(crate) fn connect_limit(&self) -> Duration {
+        self.options.connect_timeout.min(self.options.call_timeout)
+    }
+
+    /// The number of moves to another server so far.
+    pub(crate) fn moves(&self) -> u64 {
+        *self.moved.borrow()
+    }
+
+    /// Makes all connections move to another server.
+    pub(crate) fn move_on(&self) {
+        self.moved.send_modify(|moves| *moves += 1);
     }
 
     /// The error if there is no connection within `limit`.
@@ -119,8 +166,12 @@ impl<C: Connector> Shared<C> {
 
     /// Adds the address of the server to an error.
     pub(crate) fn with_address(&self, error: BackendError) -> BackendError {
-        match self.connector.address() {
-            Some(address) => error.with_context(format_args!("cannot connect to {address}")),
+        let target = match &self.sentinels {
+            Some(sentinels) => Some(sentinels.to_string()),
+            None => self.connector.address(),
+        };
+        match target {
+            Some(target) => error.with_context(format_args!("cannot connect to {target}")),
             None => error,
         }
     }
@@ -129,6 +180,16 @@ impl<C: Connector> Shared<C> {
 /// Checks a server before its connection is used.
 fn check_server(info: &str) -> Result<ServerInfo, BackendError> {
     ServerInfo::parse(info)
+}
+
+/// A new connection to a server that was checked.
+pub(crate) struct Connected<T> {
+    pub(crate) connection: T,
+    pub(crate) info: ServerInfo,
+    /// Its events, if it listens.
+    pub(crate) events: Option<UnboundedReceiver<ConnectionEvent>>,
+    /// The number of moves to another server before it was opened.
+    pub(crate) moves: u64,
 }
 
 /// The answer of a script, and the id of the clock that the script read.
@@ -160,6 +221,8 @@ struct Live<T> {
     /// The clock by the server's `run_id`, if it has one.
     clock: Option<ClockId>,
     opened: Moment,
+    /// The number of moves to another server before it was opened.
+    moves: u64,
     /// The number of answers that have arrived.
     answers: AtomicU64,
     /// When the first call after the last answer was sent.
@@ -329,11 +392,10 @@ impl<C: Connector> ManagedConnection<C> {
         let answers = live.answers.load(Ordering::Relaxed);
         let (this, live) = (Arc::clone(self), Arc::clone(live));
         self.shared.handle.spawn(async move {
-            if let Ok((connection, info)) = this.shared.connect(None).await {
+            if let Ok(connected) = this.shared.connect(false).await {
                 this.shared.runtime.sleep(GRACE).await;
                 if live.answers.load(Ordering::Relaxed) == answers {
-                    let new = Live::new(connection, &info, this.shared.now());
-                    this.connected_to(&info);
+                    let new = this.use_connection(connected);
                     this.replace(&live, Some(new));
                 }
             }
@@ -347,15 +409,18 @@ impl<C: Connector> ManagedConnection<C> {
         self.replace(live, None);
     }
 
-    /// Leaves a server that has become a replica. The next call opens a new connection, and so do
-    /// subscriptions. Other calls on the old connection may still be answered.
+    /// Leaves a server that may no longer be the primary. The next call opens a new connection, and
+    /// so do the other connections: at once, or with Sentinel when the new one reaches another
+    /// server. Other calls on the old connection may still be answered.
     fn leave(&self, live: &Arc<Live<C::Connection>>) {
         let age = self.shared.now().saturating_since(live.opened);
         if self.shared.connector.is_own() && age >= PAUSE {
             let mut current = lock(&self.current);
             if current.as_ref().is_some_and(|it| Arc::ptr_eq(it, live)) {
                 *current = None;
-                self.shared.moved.send_replace(());
+                if self.shared.sentinels.is_none() {
+                    self.shared.move_on();
+                }
             }
         }
     }
@@ -397,12 +462,11 @@ impl<C: Connector> ManagedConnection<C> {
             // An attempt failed while this caller waited. Another one would take too long.
             return Err(failure.clone());
         }
-        let connected = self.shared.connect(None).await;
+        let connected = self.shared.connect(false).await;
         self.attempts.fetch_add(1, Ordering::Release);
         match connected {
-            Ok((connection, info)) => {
-                let live = Live::new(connection, &info, self.shared.now());
-                self.connected_to(&info);
+            Ok(connected) => {
+                let live = self.use_connection(connected);
                 *lock(&self.current) = Some(Arc::clone(&live));
                 *last = None;
                 self.current()?.ok_or(BackendError::Closed)
@@ -414,7 +478,7 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    /// Returns the connection, unless it is known to have ended.
+    /// Returns the connection, unless it is known to have ended or to lead to a former primary.
     fn current(&self) -> Result<Option<Arc<Live<C::Connection>>>, BackendError> {
         let mut current = lock(&self.current);
         if self.closed.load(Ordering::Acquire) {
@@ -423,20 +487,29 @@ impl<C: Connector> ManagedConnection<C> {
         }
         if current
             .as_ref()
-            .is_some_and(|live| live.connection.is_closed())
+            .is_some_and(|live| live.connection.is_closed() || self.is_left_behind(live))
         {
             *current = None;
         }
         Ok(current.clone())
     }
 
-    fn connected_to(&self, info: &ServerInfo) {
+    /// Whether another connection has moved to another server since this one was opened. A new
+    /// connection is kept for a while, in case the sentinels disagree.
+    fn is_left_behind(&self, live: &Live<C::Connection>) -> bool {
+        live.moves != self.shared.moves()
+            && self.shared.now().saturating_since(live.opened) >= PAUSE
+    }
+
+    fn use_connection(&self, connected: Connected<C::Connection>) -> Arc<Live<C::Connection>> {
+        let info = &connected.info;
         if !self.shared.connector.is_own() || info.clock.is_none() {
             let server = info.clock.unwrap_or(WATCHED);
             lock(&self.shared.clock)
                 .get_or_insert_with(|| ClockWatch::new(server))
                 .connected(server);
         }
+        Live::new(connected, self.shared.now())
     }
 
     /// Returns the id of the clock of a stamp.
@@ -454,11 +527,12 @@ impl<C: Connector> ManagedConnection<C> {
 }
 
 impl<T> Live<T> {
-    fn new(connection: T, info: &ServerInfo, opened: Moment) -> Arc<Self> {
+    fn new(connected: Connected<T>, opened: Moment) -> Arc<Self> {
         Arc::new(Self {
-            connection,
-            clock: info.clock,
+            connection: connected.connection,
+            clock: connected.info.clock,
             opened,
+            moves: connected.moves,
             answers: AtomicU64::new(0),
             silent_since: Mutex::default(),
             doubted: AtomicBool::new(false),

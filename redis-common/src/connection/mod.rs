@@ -9,6 +9,7 @@ mod clock;
 mod connector;
 mod failure;
 mod managed;
+mod sentinel;
 mod server;
 mod subscription;
 mod tls;
@@ -17,10 +18,11 @@ mod url;
 pub use connector::{Connection, ConnectionEvent, Connector};
 pub use failure::{ConnectError, Failure, FailureKind};
 pub(crate) use managed::{ManagedConnection, Shared};
+pub(crate) use sentinel::SentinelSource;
 pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, listen};
 #[cfg(feature = "tls-rustls")]
 pub use tls::client_config;
 pub(crate) use tls::mismatch;
 /// The sender of [`ConnectionEvent`]s.
 pub use tokio::sync::mpsc::UnboundedSender;
-pub use url::{Address, ServerUrl};
+pub use url::{Address, Sentinels, ServerUrl};

@@ -28,6 +28,7 @@ impl ServerInfo {
     /// [`BackendError::Rejected`] if
     /// - the answer has no version, as with some proxies;
     /// - the version is older than 6.2;
+    /// - the server is a sentinel;
     /// - the mode isn't `standalone`. A node of a cluster has only some of the keys, and a batch
     ///   would span nodes.
     pub(crate) fn parse(info: &str) -> Result<Self, BackendError> {
@@ -35,6 +36,12 @@ impl ServerInfo {
         if let Some(mode) = field(info, "redis_mode").or(field(info, "server_mode"))
             && mode != "standalone"
         {
+            if mode == "sentinel" {
+                return Err(BackendError::rejected(
+                    "the server is a sentinel; write redis-sentinel://HOST:PORT\
+                     /?sentinelServiceName=NAME",
+                ));
+            }
             return Err(BackendError::rejected(format!(
                 "the server runs in {mode} mode, only standalone servers are supported"
             )));
@@ -57,7 +64,8 @@ impl ServerInfo {
     }
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+/// A field of an answer to `INFO`.
+pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines()
         .filter_map(|line| line.split_once(':'))
         .find(|(key, _)| *key == name)
@@ -126,10 +134,10 @@ mod tests {
             ),
             (
                 info("7.0.15", "aa") + "redis_mode:sentinel\r\n",
-                "sentinel mode",
+                "is a sentinel",
             ),
             (valkey("cluster"), "cluster mode"),
-            (valkey("sentinel"), "sentinel mode"),
+            (valkey("sentinel"), "redis-sentinel://"),
         ] {
             let error = ServerInfo::parse(&text).expect_err("unusable");
             assert!(matches!(error, BackendError::Rejected { .. }), "{error:?}");

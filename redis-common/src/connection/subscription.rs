@@ -29,8 +29,10 @@ struct Subscription<T> {
     connection: T,
     clock: ClockId,
     events: UnboundedReceiver<ConnectionEvent>,
-    /// Changes when the backend leaves a server that has become a replica.
-    moved: watch::Receiver<()>,
+    /// The number of the backend's moves to another server, and that number when the connection
+    /// was opened.
+    moved: watch::Receiver<u64>,
+    moves: u64,
 }
 
 /// Why `forward` returned.
@@ -76,9 +78,8 @@ impl<T: Connection> Subscription<T> {
         shared: &Arc<Shared<C>>,
         channel: &str,
     ) -> Result<Self, BackendError> {
-        let (sender, events) = mpsc::unbounded_channel();
-        let moved = shared.moved.subscribe();
-        let (connection, info) = shared.connect(Some(sender)).await?;
+        let connected = shared.connect(true).await?;
+        let connection = connected.connection;
         match shared
             .within(
                 shared.options.connect_timeout,
@@ -88,14 +89,23 @@ impl<T: Connection> Subscription<T> {
         {
             Some(Ok(())) => Ok(Self {
                 connection,
-                clock: info.clock.unwrap_or(server::UNKNOWN),
-                events,
-                moved,
+                clock: connected.info.clock.unwrap_or(server::UNKNOWN),
+                events: connected
+                    .events
+                    .unwrap_or_else(|| mpsc::unbounded_channel().1),
+                moved: shared.moved.subscribe(),
+                moves: connected.moves,
             }),
             Some(Err(failure)) => Err(failure.at_connect(&shared.options.key_prefix)),
             None => Err(BackendError::unavailable("SUBSCRIBE was not answered")),
         }
     }
+}
+
+/// Waits until the backend has moved to another server since `moves` was read.
+async fn until_moved(moved: &mut watch::Receiver<u64>, moves: u64) {
+    // The result is never an error: the backend owns the sender.
+    let _ = moved.wait_for(|now| *now != moves).await;
 }
 
 /// The task that keeps one session subscribed.
@@ -133,7 +143,8 @@ impl<C: Connector> SubscriptionTask<C> {
         loop {
             let event = pin!(subscription.events.recv());
             let dropped = pin!(self.notifications.closed());
-            let moved = pin!(subscription.moved.changed());
+            let moves = subscription.moves;
+            let moved = pin!(until_moved(&mut subscription.moved, moves));
             match self
                 .shared
                 .within(PING_EVERY, select(select(event, moved), dropped))
@@ -144,7 +155,6 @@ impl<C: Connector> SubscriptionTask<C> {
                     Some(ConnectionEvent::Missed) => self.missed(),
                     Some(ConnectionEvent::Closed) | None => return Ended::Lost,
                 },
-                // The result is never an error: `self` owns the sender.
                 Some(Either::Left((Either::Right(_), _))) => return Ended::Lost,
                 Some(Either::Right(_)) => return Ended::StreamDropped,
                 None if self.is_alive(&subscription.connection).await => {}

@@ -8,6 +8,8 @@ use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
 const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
+const SENTINEL_SUFFIX: &str = "-sentinel";
 
 /// Where a server listens, and who logs in.
 ///
@@ -16,12 +18,16 @@ const DEFAULT_PORT: u16 = 6379;
 /// | `redis://user:password@host:port/database` | a TCP port. All parts but the host are optional. |
 /// | `rediss://…` | the same, with TLS |
 /// | `redis+unix:///path/to/socket?db=1&user=me&pass=secret` | a Unix socket. The parameters are optional. |
+/// | `redis-sentinel://user:password@sentinel:port/database?sentinelServiceName=mymaster&node=sentinel2:port` | the primary that the sentinels name. One `node` for each further sentinel; the default port is 26379. The user and the password are the server's. |
+/// | … `&sentinelUsername=me&sentinelPassword=secret` | the same, with the login of the sentinels, if they have one |
+/// | `rediss-sentinel://…` | the same, with TLS to the sentinels and to the server |
 ///
-/// `valkey://`, `valkeys://`, `valkey+unix://` and `unix://` mean the same.
+/// `valkey://`, `valkeys://`, `valkey+unix://`, `unix://`, `valkey-sentinel://` and
+/// `valkeys-sentinel://` mean the same. In parameters, write `%2B` for `+`.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerUrl {
-    /// Where the server listens.
+    /// Where the server listens. With Sentinel, where the first sentinel listens.
     pub address: Address,
     /// The user name.
     pub user: Option<String>,
@@ -29,6 +35,22 @@ pub struct ServerUrl {
     pub password: Option<String>,
     /// The number of the database.
     pub database: u8,
+    /// The sentinels that name the server's address, if the URL has them.
+    pub sentinels: Option<Sentinels>,
+}
+
+/// The sentinels in a URL.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sentinels {
+    /// The name under which they watch the servers.
+    pub service: String,
+    /// Where they listen.
+    pub addresses: Vec<Address>,
+    /// The user name on the sentinels.
+    pub user: Option<String>,
+    /// The password on the sentinels.
+    pub password: Option<String>,
 }
 
 /// Where a server listens.
@@ -54,6 +76,29 @@ impl fmt::Debug for ServerUrl {
             .field("address", &self.address)
             .field("user", &self.user)
             .field("database", &self.database)
+            .field("sentinels", &self.sentinels)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Shows `host:port`, or the path of a socket.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Doesn't show the password.
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sentinels")
+            .field("service", &self.service)
+            .field("addresses", &self.addresses)
+            .field("user", &self.user)
             .finish_non_exhaustive()
     }
 }
@@ -75,6 +120,7 @@ impl ServerUrl {
             user: non_empty(url.username())?,
             password: non_empty(url.password().unwrap_or_default())?,
             database: 0,
+            sentinels: None,
         };
         if !is_unix {
             parsed.set_database(url.path().trim_matches('/'))?;
@@ -82,6 +128,10 @@ impl ServerUrl {
         if url.query().is_some_and(|query| query.contains('@')) {
             // The rest of a password with a question mark.
             return Err(unusable("write ? as %3F and @ as %40"));
+        }
+        if url.scheme().ends_with(SENTINEL_SUFFIX) {
+            parsed.sentinels = Some(sentinels(&url, &parsed.address)?);
+            return Ok(parsed);
         }
         for (name, value) in url.query_pairs() {
             match &*name {
@@ -123,13 +173,19 @@ fn check_scheme(url: &str, has_tls: bool) -> Result<(), InvalidInput> {
         };
         return Err(unusable(format!("it has no scheme; write {example}")));
     };
-    match &*scheme.to_ascii_lowercase() {
+    let lower = scheme.to_ascii_lowercase();
+    match lower.strip_suffix(SENTINEL_SUFFIX).unwrap_or(&lower) {
+        "redis+unix" | "valkey+unix" | "unix" if lower.ends_with(SENTINEL_SUFFIX) => Err(unusable(
+            "sentinels have no Unix socket; write redis-sentinel://",
+        )),
         "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => Ok(()),
         "rediss" | "valkeys" if has_tls => Ok(()),
         "rediss" | "valkeys" => Err(unusable(format!(
             "{scheme}:// needs TLS; enable the feature tls-rustls"
         ))),
-        other if other.contains("sentinel") => Err(unusable("Sentinel is not supported")),
+        other if other.contains("sentinel") => Err(unusable(
+            "for Sentinel, write redis-sentinel:// or rediss-sentinel://",
+        )),
         other if other.contains("cluster") => Err(unusable("clusters are not supported")),
         // It may be a password.
         other if other.contains(['@', ':']) => Err(unusable("its scheme is not redis://")),
@@ -146,11 +202,51 @@ fn tcp(url: &Url) -> Result<Address, InvalidInput> {
         Some(Host::Ipv6(ip)) => ip.to_string(),
         _ => return Err(unusable("it has no host")),
     };
+    let (scheme, default_port) = match url.scheme().strip_suffix(SENTINEL_SUFFIX) {
+        Some(scheme) => (scheme, DEFAULT_SENTINEL_PORT),
+        None => (url.scheme(), DEFAULT_PORT),
+    };
     Ok(Address::Tcp {
         host,
-        port: url.port().unwrap_or(DEFAULT_PORT),
-        tls: matches!(url.scheme(), "rediss" | "valkeys"),
+        port: url.port().unwrap_or(default_port),
+        tls: matches!(scheme, "rediss" | "valkeys"),
     })
+}
+
+/// Reads the parameters of a URL whose host is the sentinel at `first`.
+fn sentinels(url: &Url, first: &Address) -> Result<Sentinels, InvalidInput> {
+    let mut sentinels = Sentinels {
+        service: String::new(),
+        addresses: vec![first.clone()],
+        user: None,
+        password: None,
+    };
+    for (name, value) in url.query_pairs() {
+        let value = value.into_owned();
+        match &*name {
+            "sentinelServiceName" => sentinels.service = value,
+            "node" => {
+                let node = Url::parse(&format!("{}://{value}", url.scheme())).ok();
+                let node = node.as_ref().map(tcp).and_then(Result::ok);
+                let address = node.filter(|node| {
+                    let shown = node.to_string();
+                    shown == value || shown == format!("{value}:{DEFAULT_SENTINEL_PORT}")
+                });
+                let problem = || unusable("write a sentinel as node=host:port");
+                sentinels.addresses.push(address.ok_or_else(problem)?);
+            }
+            "sentinelUsername" => sentinels.user = Some(value),
+            "sentinelPassword" => sentinels.password = Some(value),
+            // The options choose the protocol.
+            "protocol" => {}
+            _ => return Err(unusable(format!("the parameter {name:?} is unknown"))),
+        }
+    }
+    if sentinels.service.is_empty() {
+        let problem = "it names no service; write ?sentinelServiceName=mymaster";
+        return Err(unusable(problem));
+    }
+    Ok(sentinels)
 }
 
 /// The host has no meaning. It is allowed because a user name needs one.
@@ -243,6 +339,34 @@ mod tests {
     }
 
     #[test]
+    fn sentinels_their_login_and_the_servers() {
+        let url = parse(
+            "valkeys-sentinel://me:pw@a/3?sentinelServiceName=m&node=b:1&node=[::1]:2&node=c\
+             &sentinelUsername=you&sentinelPassword=hunter2%2B%40",
+        );
+        assert!(url.uses_tls());
+        assert_eq!((url.user.as_deref(), url.database), (Some("me"), 3));
+        let shown = format!("{url:?}");
+        assert!(
+            shown.contains("you") && !shown.contains("hunter2"),
+            "{shown}"
+        );
+        let sentinels = url.sentinels.expect("sentinels");
+        assert_eq!(sentinels.service, "m");
+        assert_eq!(sentinels.user.as_deref(), Some("you"));
+        assert_eq!(sentinels.password.as_deref(), Some("hunter2+@"));
+        let shown: Vec<String> = sentinels
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(shown, ["a:26379", "b:1", "[::1]:2", "c:26379"]);
+        let plain = parse("redis-sentinel://a:7?sentinelServiceName=m");
+        assert!(!plain.uses_tls());
+        assert_eq!(plain.address.to_string(), "a:7");
+    }
+
+    #[test]
     fn unusable_url_is_refused_with_a_reason_and_without_the_password() {
         for (url, reason) in [
             ("", "no scheme; write redis://localhost"),
@@ -256,13 +380,24 @@ mod tests {
                 "redis+tls://me:hunter2@a",
                 "the scheme redis+tls:// is unknown",
             ),
+            ("redis+sentinel://me:hunter2@a/m", "write redis-sentinel://"),
+            ("rediss-sentinel://me:hunter2@a", "it names no service"),
+            ("unix-sentinel:///a?sentinelServiceName=m", "no Unix socket"),
             (
-                "redis+sentinel://me:hunter2@a/m",
-                "Sentinel is not supported",
+                "redis-sentinel://a?sentinelServiceName=m&node=me:hunter2@b",
+                "write ? as %3F and @ as %40",
             ),
             (
-                "rediss-sentinel://me:hunter2@a",
-                "Sentinel is not supported",
+                "redis-sentinel://a?sentinelServiceName=m&node=b:1/hunter2",
+                "write a sentinel as node=host:port",
+            ),
+            (
+                "redis-sentinel://a?sentinelServiceName=m&node=",
+                "write a sentinel as node=host:port",
+            ),
+            (
+                "redis-sentinel://a?sentinelServiceName=m&sentinelPass=hunter2",
+                "parameter \"sentinelPass\" is unknown",
             ),
             ("redis-cluster://me:hunter2@a", "clusters are not supported"),
             ("me:hunter2@redis://a", "its scheme is not redis://"),
@@ -286,7 +421,7 @@ mod tests {
 
     #[test]
     fn tls_is_refused_without_support() {
-        for scheme in ["rediss", "valkeys", "REDISS"] {
+        for scheme in ["rediss", "valkeys", "REDISS", "rediss-sentinel"] {
             let url = format!("{scheme}://me:hunter2@a");
             let error = ServerUrl::parse(&url, false).expect_err("no TLS");
             let text = format!("{error} {error:?}");

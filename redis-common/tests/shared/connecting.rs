@@ -33,7 +33,8 @@ async fn unsupported_url_is_refused_before_any_io() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("bound");
     for (scheme, reason) in [
-        ("redis+sentinel", "Sentinel is not supported"),
+        ("redis+sentinel", "write redis-sentinel://"),
+        ("redis-sentinel", "it names no service"),
         ("redis-cluster", "clusters are not supported"),
         ("http", "the scheme http:// is unknown"),
         ("nonsense", "the scheme nonsense:// is unknown"),

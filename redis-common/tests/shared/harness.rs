@@ -9,7 +9,7 @@ use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{Authority, RedisServer, ServerOptions};
+use leasehold_test_servers::{Authority, RedisServer, SentinelServers, ServerOptions};
 
 use crate::client;
 
@@ -34,14 +34,56 @@ pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
 #[derive(Debug)]
 pub(crate) struct Redis {
     name: &'static str,
-    server: RedisServer,
+    server: Topology,
     /// With TLS, the authority of the server's certificate, as PEM.
     authority: Option<String>,
 }
 
+/// What a backend connects to.
+#[derive(Debug)]
+enum Topology {
+    Single(RedisServer),
+    Sentinel(SentinelServers),
+}
+
+impl Topology {
+    /// Starts the topology that `LEASEHOLD_TOPOLOGY` names: a single server, or `sentinel`.
+    fn start(options: ServerOptions) -> Self {
+        match std::env::var("LEASEHOLD_TOPOLOGY").as_deref() {
+            Err(_) => Self::Single(options.start()),
+            Ok("sentinel") => {
+                let sentinels = ServerOptions::default();
+                // No failover, however busy the machine is.
+                let down_after = Duration::from_secs(60);
+                Self::Sentinel(SentinelServers::start_with(options, sentinels, down_after))
+            }
+            Ok(other) => panic!("LEASEHOLD_TOPOLOGY is {other:?}, not sentinel"),
+        }
+    }
+
+    /// The URL of the server that has the locks.
+    fn url(&self) -> String {
+        match self {
+            Self::Single(server) => server.url(),
+            Self::Sentinel(servers) => servers.server(servers.primary()).url(),
+        }
+    }
+
+    /// The URL for backends.
+    fn backend_url(&self, tls: bool) -> String {
+        match self {
+            Self::Single(server) if tls => server.tls_url(),
+            Self::Single(server) => server.url(),
+            Self::Sentinel(_) if tls => panic!("LEASEHOLD_TLS needs a single server"),
+            Self::Sentinel(servers) => servers.url(),
+        }
+    }
+}
+
 impl Redis {
     /// Starts a server for the named backend, whose user has the documented rights. The variable
-    /// `LEASEHOLD_TLS` adds TLS: `server`, or `proxy` for servers that are built without it.
+    /// `LEASEHOLD_TLS` adds TLS: `server`, or `proxy` for servers that are built without it. The
+    /// variable `LEASEHOLD_TOPOLOGY` can put sentinels in front.
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
         let user = [USER, "on", ">secret", "~*", "&*"];
         let rights = user.into_iter().chain(documented_rights(documentation));
@@ -57,7 +99,7 @@ impl Redis {
         }
         Self {
             name,
-            server: options.start(),
+            server: Topology::start(options),
             authority: tls.map(|_| authority.certificate()),
         }
     }
@@ -109,10 +151,9 @@ impl Harness for Redis {
             .resp(resp())
             // A busy machine may need longer than the default.
             .connect_timeout(Duration::from_secs(5));
-        let mut backend_url = self.server.url();
+        let backend_url = self.server.backend_url(self.authority.is_some());
         if let Some(authority) = &self.authority {
             options = options.root_certificates(authority.as_str());
-            backend_url = self.server.tls_url();
         }
         Ok(Arc::new(Namespace {
             url: self.server.url(),

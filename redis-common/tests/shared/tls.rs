@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::{BackendError, LockClient};
 use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{Authority, Identity, RedisServer, ServerOptions};
+use leasehold_test_servers::{Authority, Identity, RedisServer, SentinelServers, ServerOptions};
 
 use super::connecting::{LONG, failure_with};
 use crate::client::connect_with;
@@ -76,6 +76,28 @@ async fn locks_work_over_tls() {
         lock_is_handed_over(&valkey, options.clone()).await;
         lock_is_handed_over(&server.tls_url(), options).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_work_over_tls_through_sentinels() {
+    let authority = Authority::new();
+    // The servers are clients of each other.
+    let tls = ServerOptions::default().with_tls(authority.issue(HOST), Some(&authority));
+    let down_after = Duration::from_secs(60);
+    let start = || SentinelServers::start_with(tls.clone(), tls.clone(), down_after);
+    let servers = tokio::task::block_in_place(start);
+    let options = with_client(trusting(&authority), &authority.issue("client"));
+    lock_is_handed_over(&servers.tls_url(), options).await;
+    let plain = servers
+        .url()
+        .replace("://", "s://")
+        .replace("redis-sentinels", "rediss-sentinel");
+    refused(
+        &plain,
+        trusting(&authority),
+        "the server doesn't use TLS on this port",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

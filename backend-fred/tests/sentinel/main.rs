@@ -1,0 +1,7 @@
+//! The tests of failovers with Sentinel, through the `fred` crate.
+
+#[path = "../client/mod.rs"]
+mod client;
+
+#[path = "../../../redis-common/tests/shared/sentinel.rs"]
+mod sentinel;

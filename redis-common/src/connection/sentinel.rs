@@ -1,0 +1,343 @@
+//! Finds the primary through sentinels.
+//!
+//! Every new connection asks all sentinels at the same time. It connects to each address that one
+//! of them names, and uses the first server that says that it is a primary, unless more sentinels
+//! name another one. So a sentinel that is down, silent or behind the others costs no time while
+//! another one answers. A replica is never used.
+//!
+//! A task keeps asking. If most of the sentinels that answer name another primary, all connections
+//! move there.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use leasehold_api::{BackendError, BoxFuture, Runtime};
+
+use super::connector::{Connection, Connector};
+use super::failure::{ConnectError, Failure};
+use super::managed::{Connected, Shared};
+use super::server::field;
+use super::url::{Address, Sentinels, ServerUrl};
+
+/// Asking the sentinels may take this part of the time for connecting. The rest is for the server.
+const ASK_PARTS: u32 = 2;
+
+/// How often the sentinels are asked whether the primary is still the same.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// The sentinels of a URL.
+pub(crate) struct SentinelSource<C> {
+    service: String,
+    sentinels: Vec<Sentinel<C>>,
+    /// How to connect to a server, except for its address.
+    server: ServerUrl,
+    /// The address of the primary that was reached last.
+    primary: Mutex<Option<Address>>,
+}
+
+struct Sentinel<C> {
+    address: Address,
+    connector: C,
+}
+
+/// A step of opening a connection.
+enum Step<C: Connector> {
+    Named(Result<Address, BackendError>),
+    Opened(Address, Result<Connected<C::Connection>, BackendError>),
+}
+
+impl<C: Connector> SentinelSource<C> {
+    /// Creates a source for the sentinels of `url`. `connector` is one for `url`.
+    ///
+    /// # Errors
+    /// [`ConnectError::Invalid`] if the client library can't use an address.
+    pub(crate) fn new(
+        connector: &C,
+        url: &ServerUrl,
+        sentinels: &Sentinels,
+    ) -> Result<Self, ConnectError> {
+        let server = ServerUrl {
+            sentinels: None,
+            ..url.clone()
+        };
+        let sentinel = |address: &Address| {
+            let url = ServerUrl {
+                address: address.clone(),
+                user: sentinels.user.clone(),
+                password: sentinels.password.clone(),
+                database: 0,
+                sentinels: None,
+            };
+            Ok(Sentinel {
+                address: address.clone(),
+                connector: connector.at(&url)?,
+            })
+        };
+        let all: Result<_, ConnectError> = sentinels.addresses.iter().map(sentinel).collect();
+        Ok(Self {
+            service: sentinels.service.clone(),
+            sentinels: all?,
+            server,
+            primary: Mutex::default(),
+        })
+    }
+
+    /// Opens a connection to the primary. `shared` limits its time.
+    pub(crate) async fn open(
+        &self,
+        shared: &Shared<C>,
+        listens: bool,
+    ) -> Result<Connected<C::Connection>, BackendError> {
+        let mut steps: FuturesUnordered<BoxFuture<'_, Step<C>>> = FuturesUnordered::new();
+        for sentinel in &self.sentinels {
+            steps.push(Box::pin(async {
+                Step::Named(self.ask(shared, sentinel, &mut None).await)
+            }));
+        }
+        let mut votes = Votes::default();
+        let (mut no_name, mut no_primary, mut minority) = (Vec::new(), Vec::new(), None);
+        while let Some(step) = steps.next().await {
+            match step {
+                Step::Named(Ok(address)) => {
+                    if votes.add(&address) == 1 {
+                        steps.push(Box::pin(async move {
+                            let opened = self.open_at(shared, &address, listens).await;
+                            Step::Opened(address, opened)
+                        }));
+                    }
+                }
+                Step::Named(Err(error)) => no_name.push(error),
+                Step::Opened(address, Ok(connected)) if votes.most() == Some(&address) => {
+                    return Ok(self.reached(shared, &address, connected));
+                }
+                Step::Opened(address, Ok(connected)) => minority = Some((address, connected)),
+                Step::Opened(address, Err(error)) => {
+                    votes.remove(&address);
+                    no_primary.push(error);
+                }
+            }
+        }
+        match minority {
+            Some((address, connected)) => Ok(self.reached(shared, &address, connected)),
+            None if no_primary.is_empty() => Err(summary(no_name)),
+            None => Err(summary(no_primary)),
+        }
+    }
+
+    /// Asks the sentinels from time to time, and makes all connections move if they name another
+    /// primary. An old primary that still runs doesn't say that it was replaced. After a failover
+    /// by hand, sentinels leave it a primary for about 10 s.
+    pub(crate) async fn watch(&self, shared: &Shared<C>) {
+        let mut kept: Vec<Option<C::Connection>> = self.sentinels.iter().map(|_| None).collect();
+        loop {
+            shared.runtime.sleep(ASK_EVERY).await;
+            let asking = self.sentinels.iter().zip(&mut kept);
+            let asking = asking.map(|(sentinel, kept)| self.ask(shared, sentinel, kept));
+            let mut votes = Votes::default();
+            for address in join_all(asking).await.into_iter().flatten() {
+                votes.add(&address);
+            }
+            let (Some(address), Some(current)) = (votes.most(), self.primary()) else {
+                continue;
+            };
+            if votes.of(address) > votes.of(&current) {
+                let opening = self.open_at(shared, address, false);
+                if let Some(Ok(new)) = shared.within(shared.connect_limit(), opening).await {
+                    self.reached(shared, address, new);
+                }
+            }
+        }
+    }
+
+    /// Asks a sentinel for the address of the primary. Uses the connection that was `kept`, and
+    /// keeps it.
+    async fn ask(
+        &self,
+        shared: &Shared<C>,
+        sentinel: &Sentinel<C>,
+        kept: &mut Option<C::Connection>,
+    ) -> Result<Address, BackendError> {
+        let limit = shared.connect_limit() / ASK_PARTS;
+        let asking = async {
+            let connection = match kept.take() {
+                Some(connection) => connection,
+                None => sentinel.connector.open(&shared.options, None).await?,
+            };
+            let answer = connection.primary_of(&self.service).await;
+            if answer.is_ok() {
+                *kept = Some(connection);
+            }
+            answer
+        };
+        let answer = match shared.within(limit, asking).await {
+            Some(Ok(Some(address))) => Ok(address),
+            Some(Ok(None)) => Err(BackendError::rejected(format!(
+                "it knows no service {:?}; check sentinelServiceName",
+                self.service
+            ))),
+            Some(Err(failure)) => Err(refused(failure, &shared.options.key_prefix)),
+            None => Err(BackendError::unavailable(format!(
+                "no answer within {limit:.1?}"
+            ))),
+        };
+        match answer {
+            Ok((host, port)) => Ok(Address::Tcp {
+                host,
+                port,
+                tls: self.server.uses_tls(),
+            }),
+            Err(error) => Err(error.with_context(format_args!("sentinel {}", sentinel.address))),
+        }
+    }
+
+    /// Connects to a server and checks that it is a primary.
+    async fn open_at(
+        &self,
+        shared: &Shared<C>,
+        address: &Address,
+        listens: bool,
+    ) -> Result<Connected<C::Connection>, BackendError> {
+        let url = ServerUrl {
+            address: address.clone(),
+            ..self.server.clone()
+        };
+        let prefix = &shared.options.key_prefix;
+        let opening = async {
+            let connector = self.connector_at(&url)?;
+            let connected = shared.open_with(&connector, listens).await?;
+            let replication = connected.connection.info("replication").await;
+            let replication = replication.map_err(|failure| failure.at_connect(prefix))?;
+            let role = field(&replication, "role").unwrap_or_default();
+            if role != "master" {
+                let reason = format!("it says that it is a {role}, not the primary");
+                return Err(BackendError::unavailable(reason));
+            }
+            Ok(connected)
+        };
+        let opened: Result<_, BackendError> = opening.await;
+        opened.map_err(|error| {
+            error.with_context(format_args!("primary {address}, named by a sentinel"))
+        })
+    }
+
+    fn connector_at(&self, url: &ServerUrl) -> Result<C, BackendError> {
+        let connector = self.sentinels[0].connector.at(url);
+        connector.map_err(|error| BackendError::rejected(error.to_string()))
+    }
+
+    /// The address of the primary that was reached last.
+    fn primary(&self) -> Option<Address> {
+        let primary = self.primary.lock();
+        primary.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records that a connection has reached the primary at `address`. If the connections so far
+    /// lead to another server, they are to follow.
+    fn reached<T>(
+        &self,
+        shared: &Shared<C>,
+        address: &Address,
+        connected: Connected<T>,
+    ) -> Connected<T> {
+        let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = primary.replace(address.clone());
+        if let Some(before) = before.filter(|before| before != address) {
+            tracing::event!(
+                name: "primary changed",
+                target: "leasehold",
+                tracing::Level::WARN,
+                from = %before,
+                to = %address,
+                "primary changed"
+            );
+            shared.move_on();
+        }
+        Connected {
+            moves: shared.moves(),
+            ..connected
+        }
+    }
+}
+
+/// The addresses that sentinels name, and how many name each.
+#[derive(Default)]
+struct Votes(Vec<(Address, usize)>);
+
+impl Votes {
+    /// Counts a vote. Returns how many this address has now.
+    fn add(&mut self, address: &Address) -> usize {
+        if let Some((_, count)) = self.0.iter_mut().find(|(named, _)| named == address) {
+            *count += 1;
+            return *count;
+        }
+        self.0.push((address.clone(), 1));
+        1
+    }
+
+    /// The address with most votes, among equals the one that was named first.
+    fn most(&self) -> Option<&Address> {
+        let most = self.0.iter().rev().max_by_key(|(_, count)| *count);
+        most.map(|(address, _)| address)
+    }
+
+    fn of(&self, address: &Address) -> usize {
+        let found = self.0.iter().find(|(named, _)| named == address);
+        found.map_or(0, |(_, count)| *count)
+    }
+
+    /// Drops the votes for an address that is no use.
+    fn remove(&mut self, address: &Address) {
+        self.0.retain(|(named, _)| named != address);
+    }
+}
+
+/// Shows the service and the sentinels.
+impl<C> fmt::Display for SentinelSource<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses = self.sentinels.iter().map(|it| it.address.to_string());
+        let addresses = addresses.collect::<Vec<_>>().join(", ");
+        write!(f, "{:?} through the sentinels {addresses}", self.service)
+    }
+}
+
+/// The error for a failed exchange with a sentinel.
+fn refused(failure: Failure, prefix: &str) -> BackendError {
+    let text = failure.to_string();
+    if text.contains("unknown command") {
+        return BackendError::rejected(
+            "it is not a sentinel; write redis://, or the port of a sentinel",
+        );
+    }
+    let error = failure.at_connect(prefix);
+    if text.contains("NOAUTH") || text.contains("WRONGPASS") {
+        return error.with_context("check sentinelUsername and sentinelPassword");
+    }
+    error
+}
+
+/// One error for several. It is permanent if all of them are: a sentinel that was just set up knows
+/// no service yet, while the others are only out of reach.
+fn summary(mut errors: Vec<BackendError>) -> BackendError {
+    if errors.len() == 1 || errors.iter().all(|error| !error.is_transient()) {
+        return errors.swap_remove(0);
+    }
+    let reasons: Vec<String> = errors.iter().map(reason).collect();
+    BackendError::unavailable(reasons.join("; "))
+}
+
+fn reason(error: &BackendError) -> String {
+    let reason = match error {
+        BackendError::Unavailable { reason, .. }
+        | BackendError::OutcomeUnknown { reason, .. }
+        | BackendError::Rejected { reason, .. } => reason.clone(),
+        other => other.to_string(),
+    };
+    match error.source() {
+        Some(source) => format!("{reason}: {source}"),
+        None => reason,
+    }
+}

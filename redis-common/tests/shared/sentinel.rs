@@ -1,0 +1,401 @@
+//! Failovers with Sentinel. Each test has a primary, two replicas and three sentinels.
+//!
+//! Commands that the tests themselves send to a server go through the `redis` crate, whichever
+//! client library the backend uses.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use leasehold_api::{BackendError, ClockId, LockBackend, LockClient, MutexGuard, Outcome};
+use leasehold_redis_common::Options;
+use leasehold_redis_common::connection::ConnectError;
+use leasehold_test_servers::{FaultProxy, SentinelServers, ServerOptions};
+use tokio::task::block_in_place;
+
+use crate::client::connect_with;
+
+/// How long a primary is silent before the sentinels act.
+const DOWN_AFTER: Duration = Duration::from_millis(500);
+/// The time limit for a grant after a failover has begun, on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+/// Longer than any wait of these tests.
+const LONG: Duration = Duration::from_secs(60);
+
+fn start() -> SentinelServers {
+    block_in_place(|| SentinelServers::start(DOWN_AFTER))
+}
+
+async fn backend(url: &str) -> Arc<dyn LockBackend> {
+    let backend = connect_with(url, Options::new()).await;
+    backend.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+fn client(backend: &Arc<dyn LockBackend>, lease: Duration) -> LockClient {
+    let client = LockClient::builder(Arc::clone(backend)).lease(lease);
+    client.build().expect("good settings")
+}
+
+/// The server that answers.
+async fn clock(backend: &Arc<dyn LockBackend>) -> Result<ClockId, BackendError> {
+    backend.hello().await.map(|stamp| stamp.clock)
+}
+
+/// Runs a command on a server.
+async fn query(url: &str, command: &[&str]) -> redis::RedisResult<redis::Value> {
+    let client = redis::Client::open(url).expect("a good URL");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut request = redis::Cmd::new();
+    request.arg(command);
+    request
+        .query_async(&mut connection.expect("connected"))
+        .await
+}
+
+/// Runs a command on a server and returns the debug output of the answer.
+async fn admin(url: &str, command: &[&str]) -> String {
+    format!("{:?}", query(url, command).await.expect("an answer"))
+}
+
+async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
+    let began = Instant::now();
+    while !check().await {
+        assert!(began.elapsed() < SOON, "too late: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn lock(client: &LockClient, key: &str) -> MutexGuard {
+    let mutex = client.mutex(key).expect("a good key");
+    let outcome = mutex.try_lock_for(SOON).await;
+    match outcome.expect("no permanent error, and an answer in time") {
+        Outcome::Acquired(guard) => guard,
+        Outcome::Contended(contention) => panic!("{key}: {contention:?}"),
+    }
+}
+
+/// The time for which a client had a valid guard, by its own clock.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    from: Instant,
+    to: Instant,
+    token: u64,
+}
+
+/// Checks that no two claims overlap, and that tokens only grow.
+fn assert_exclusive(mut claims: Vec<Claim>) {
+    claims.sort_by_key(|claim| claim.from);
+    for pair in claims.windows(2) {
+        assert!(pair[0].to <= pair[1].from, "two holders: {pair:?}");
+        assert!(pair[0].token < pair[1].token, "tokens: {pair:?}");
+    }
+}
+
+/// Takes the lock again and again, until `until`.
+async fn contend(client: LockClient, until: Instant, claims: Arc<Mutex<Vec<Claim>>>) {
+    while Instant::now() < until {
+        let guard = lock(&client, "contended").await;
+        let from = Instant::now();
+        let _ = tokio::time::timeout(Duration::from_millis(20), guard.lost()).await;
+        // Work ends at the deadline at the latest.
+        let to = Instant::now().min(from + guard.valid_for().saturating_add(from.elapsed()));
+        let token = guard.fencing_token().get();
+        claims
+            .lock()
+            .expect("no panic")
+            .push(Claim { from, to, token });
+        let _ = guard.release().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_get_in_after_the_primary_is_killed() {
+    let mut servers = start();
+    let old = servers.primary();
+    let claims = Arc::new(Mutex::new(Vec::new()));
+    let began = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    let url = servers.url();
+    for _ in 0..8 {
+        let client = client(&backend(&url).await, Duration::from_secs(2));
+        let claims = Arc::clone(&claims);
+        tasks.spawn(contend(client, began + Duration::from_secs(12), claims));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let killed = Instant::now();
+    block_in_place(|| {
+        servers.server_mut(old).kill();
+        servers.wait_for_another_primary(old);
+    });
+    tasks.join_all().await;
+    let claims = claims.lock().expect("no panic").clone();
+    let before = claims.iter().filter(|claim| claim.from < killed).count();
+    let after = claims.len() - before;
+    assert!(before > 8 && after > 8, "{before} before, {after} after");
+    assert_exclusive(claims);
+}
+
+/// The events that say that connections lead to another primary, as `FROM TO`.
+#[derive(Clone, Default)]
+struct Changes(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Changes {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "leasehold" && metadata.name() == "primary changed"
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut shown = Shown(Vec::new());
+        event.record(&mut shown);
+        self.0.lock().expect("no panic").push(shown.0.join(" "));
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// The fields of an event, without its message.
+struct Shown(Vec<String>);
+
+impl tracing::field::Visit for Shown {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn Debug) {
+        if field.name() != "message" {
+            self.0.push(format!("{value:?}"));
+        }
+    }
+}
+
+/// Both clients take the lock in turns, each while the other one waits. Returns the elapsed time.
+async fn hand_over(clients: &[LockClient; 2], times: usize) -> Duration {
+    let mut guard = lock(&clients[0], "handed over").await;
+    let began = Instant::now();
+    for turn in 1..=times {
+        let next = clients[turn % 2].clone();
+        let waiting = tokio::spawn(async move { lock(&next, "handed over").await });
+        // Long enough to be in the queue.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        guard.release().await.expect("released");
+        guard = waiting.await.expect("no panic");
+    }
+    began.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holder_and_waiter_survive_a_forced_failover() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let changes = Changes::default();
+    tracing::subscriber::set_global_default(changes.clone()).expect("the only subscriber");
+    let servers = start();
+    let (first, second) = (backend(&servers.url()).await, backend(&servers.url()).await);
+    let clients = [client(&first, LEASE), client(&second, LEASE)];
+    let held = lock(&clients[0], "held").await;
+    let waiter = clients[1].mutex("held").expect("a good key");
+    let waiting = tokio::spawn(async move { waiter.try_lock_for(LONG).await });
+    eventually("it waits", async || {
+        let seen = clients[0].inspect("held").await.expect("an answer");
+        !seen.waiters().is_empty()
+    })
+    .await;
+    let (before, old) = (clock(&first).await.expect("an answer"), servers.primary());
+    let new = block_in_place(|| {
+        servers.wait_until_in_sync();
+        servers.fail_over()
+    });
+    // Renewals go to the new primary: the lease from before the failover is over.
+    tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
+    assert!(held.is_valid(), "{:?}", held.loss_reason());
+    assert!(!waiting.is_finished(), "the lock is held");
+    assert_ne!(clock(&first).await.expect("an answer"), before);
+    let token = held.fencing_token();
+    held.release().await.expect("released");
+    let next = waiting.await.expect("no panic").expect("an answer");
+    let next = next.into_guard().expect("acquired");
+    assert!(next.fencing_token() > token);
+    // Both sessions listen on the new primary. By polls alone this would take 10 s or more.
+    let took = hand_over(&clients, 20).await;
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    let listed = admin(&servers.server(new).url(), &["PUBSUB", "CHANNELS"]).await;
+    assert!(listed.matches("leasehold:").count() >= 2, "{listed}");
+    let addresses = [old, new].map(|number| servers.server(number).address().to_string());
+    let changes = changes.0.lock().expect("no panic").clone();
+    let from_old = changes.iter().filter(|it| it.starts_with(&addresses[0]));
+    // One event for each backend, not for each connection.
+    let expected = addresses.join(" ");
+    assert_eq!(from_old.collect::<Vec<_>>(), [&expected; 2], "{changes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paused_primary_that_comes_back_is_left() {
+    const LEASE: Duration = Duration::from_secs(8);
+    let servers = start();
+    let all = [backend(&servers.url()).await, backend(&servers.url()).await];
+    let held = lock(&client(&all[0], LEASE), "held").await;
+    let old = servers.primary();
+    block_in_place(|| {
+        servers.wait_until_in_sync();
+        servers.server(old).pause();
+        servers.wait_for_another_primary(old);
+    });
+    let clients = all.each_ref().map(|backend| client(backend, LEASE));
+    for client in &clients {
+        drop(lock(client, "other").await);
+    }
+    let new = clock(&all[0]).await.expect("an answer");
+    servers.server(old).resume();
+    let began = Instant::now();
+    while began.elapsed() < LEASE {
+        for backend in &all {
+            assert_eq!(clock(backend).await.expect("an answer"), new);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(held.is_valid(), "{:?}", held.loss_reason());
+    let took = hand_over(&clients, 20).await;
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+/// The sentinels can't reach the primary, but clients can. It goes on as a primary without replicas,
+/// because those follow the sentinels to another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn isolated_primary_is_left_and_refuses_scripts() {
+    let options = ServerOptions::default()
+        .with_config("min-replicas-to-write", ["1"])
+        .with_config("min-replicas-max-lag", ["2"]);
+    let plain = ServerOptions::default();
+    let servers = block_in_place(|| SentinelServers::start_with(options, plain, DOWN_AFTER));
+    let backend = backend(&servers.url()).await;
+    let client = client(&backend, Duration::from_secs(2));
+    drop(lock(&client, "before").await);
+    let (before, old) = (clock(&backend).await.expect("an answer"), servers.primary());
+    block_in_place(|| {
+        servers.isolate(old);
+        servers.wait_for_another_primary(old);
+        servers.wait_until_alone(old);
+    });
+    eventually("it has moved", async || {
+        clock(&backend).await.is_ok_and(|now| now != before)
+    })
+    .await;
+    drop(lock(&client, "after").await);
+    let old = servers.server(old);
+    let script = ["EVAL", "return redis.call('SET', 'k', '1')", "0"];
+    let answer = query(&old.url(), &script).await;
+    if old.version().major < 7 {
+        // These servers check the setting for single commands, not for scripts.
+        answer.expect("a script that writes");
+    } else {
+        let refused = answer.expect_err("no replica");
+        assert_eq!(refused.code(), Some("NOREPLICAS"), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_sentinel_of_three_is_enough() {
+    let mut servers = start();
+    let proxy = FaultProxy::start(servers.sentinel(0).address()).await;
+    proxy.black_hole();
+    servers.sentinel_mut(1).kill();
+    let addresses = [
+        proxy.address(),
+        servers.sentinel(1).address(),
+        servers.sentinel(2).address(),
+    ];
+    let url = SentinelServers::url_of("redis-sentinel", addresses);
+    let began = Instant::now();
+    let backend = backend(&url).await;
+    // The first attempt succeeds: a silent sentinel would take half a second.
+    assert!(
+        began.elapsed() < Duration::from_millis(450),
+        "{:?}",
+        began.elapsed()
+    );
+    let client = client(&backend, Duration::from_secs(5));
+    drop(lock(&client, "one").await);
+    servers.sentinel_mut(2).kill();
+    drop(lock(&client, "none").await);
+    let primary = servers.server(0).url();
+    admin(&primary, &["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let gone = clock(&backend).await.expect_err("no sentinel");
+    assert!(matches!(gone, BackendError::Unavailable { .. }), "{gone}");
+    for address in addresses {
+        let shown = gone.to_string();
+        assert!(shown.contains(&format!("sentinel {address}: ")), "{shown}");
+    }
+    block_in_place(|| servers.sentinel_mut(2).start_again());
+    drop(lock(&client, "one again").await);
+}
+
+/// Fails to connect. Returns the error and the elapsed time.
+async fn failure(url: &str, limit: Duration) -> (BackendError, Duration) {
+    let began = Instant::now();
+    let options = Options::new().initial_connect_timeout(limit);
+    match connect_with(url, options).await {
+        Err(ConnectError::Backend(error)) => (error, began.elapsed()),
+        other => panic!("{url}: {:?}", other.err()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permanent_errors_say_what_to_check_at_once() {
+    // The documented rights.
+    let watcher = [
+        "watcher",
+        "on",
+        ">secret",
+        "-@all",
+        "+@connection",
+        "+info",
+        "+sentinel",
+    ];
+    let sentinels = ServerOptions::default().with_config("user", watcher);
+    let plain = ServerOptions::default();
+    let servers = block_in_place(|| SentinelServers::start_with(plain, sentinels, DOWN_AFTER));
+    let url = servers.url();
+    let login = |password| format!("{url}&sentinelUsername=watcher&sentinelPassword={password}");
+    let sentinel = servers.sentinel(0).address();
+    let server = [servers.server(0).address()];
+    let cases = [
+        (
+            url.replace("mymaster", "other"),
+            "it knows no service \"other\"; check sentinelServiceName",
+        ),
+        (
+            login("hunter2"),
+            "check sentinelUsername and sentinelPassword",
+        ),
+        (
+            url.replace("://", "://me:hunter2@"),
+            "the password is wrong",
+        ),
+        (
+            format!("redis://{sentinel}"),
+            "the server is a sentinel; write redis-sentinel://",
+        ),
+        (
+            SentinelServers::url_of("redis-sentinel", server),
+            "it is not a sentinel; write redis://",
+        ),
+    ];
+    for (url, check) in cases {
+        let (error, took) = failure(&url, LONG).await;
+        assert!(
+            matches!(error, BackendError::Rejected { .. }),
+            "{url}: {error}"
+        );
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(check), "{url}: {text}");
+        assert!(!text.contains("hunter2"), "{url}: {text}");
+        assert!(took < LONG / 4, "{url}: {took:?}");
+    }
+    backend(&login("secret"))
+        .await
+        .hello()
+        .await
+        .expect("the right password works");
+}
