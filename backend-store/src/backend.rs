@@ -1,0 +1,297 @@
+//! A lock backend on a store.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, ForceRelease,
+    ForceReply, InspectReply, InvalidInput, Key, LockBackend, Moment, Notifications, Poll,
+    PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    bounds,
+};
+
+use crate::execute::{Answer, Call, within};
+use crate::store::Store;
+use crate::turns::Turns;
+
+/// A client removes expired rows at most this often.
+const REMOVE_EVERY: Duration = Duration::from_secs(60);
+/// The maximum time of one removal.
+const REMOVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A [`LockBackend`] with all capabilities on a [`Store`].
+///
+/// Each command is a read and a conditional write, see the [crate's documentation](crate). The commands
+/// of one client on one key follow each other. Between clients, a conflict is tried again after a random
+/// pause, until the call timeout.
+///
+/// # Errors of the commands
+/// - [`BackendError::Unavailable`] if the store did not answer a read in time, or other clients were
+///   faster each time. Nothing was written.
+/// - [`BackendError::OutcomeUnknown`] if the store did not answer a write in time.
+/// - [`BackendError::ForeignValue`] if the row is not the state of a lock, or a later version of this
+///   crate wrote it.
+///
+/// # Cancel safety
+/// Dropping the future of a command abandons the call. The store may still apply its write.
+pub struct StoreBackend<S> {
+    store: Arc<S>,
+    /// The store that renewals use, if they have one of their own.
+    renewals: Option<Arc<S>>,
+    call_timeout: Duration,
+    turns: Turns,
+    closed: AtomicBool,
+    /// When rows were last removed.
+    removed: Mutex<Option<Moment>>,
+}
+
+impl<S: Store> fmt::Debug for StoreBackend<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreBackend")
+            .field("store", &self.store)
+            .field("call_timeout", &self.call_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> StoreBackend<S> {
+    /// Creates a backend on a store, with the default [call timeout](bounds::CALL_TIMEOUT).
+    pub fn new(store: S) -> Self {
+        Self {
+            store: Arc::new(store),
+            renewals: None,
+            call_timeout: bounds::CALL_TIMEOUT,
+            turns: Turns::default(),
+            closed: AtomicBool::new(false),
+            removed: Mutex::new(None),
+        }
+    }
+
+    /// Sets the maximum time of one call, 10 ms to 5 s. It includes all retries after conflicts.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`] if the timeout is outside the range.
+    pub fn call_timeout(mut self, timeout: Duration) -> Result<Self, InvalidInput> {
+        InvalidInput::check_time_limit("call_timeout", timeout)?;
+        self.call_timeout = timeout;
+        Ok(self)
+    }
+
+    /// Sets a second connection to the same data, for renewals only. It must be driven by the
+    /// renewal thread, so that a program that blocks its runtime doesn't stop renewals.
+    #[must_use]
+    pub fn renewals(mut self, store: S) -> Self {
+        self.renewals = Some(Arc::new(store));
+        self
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Executes commands on one key, each after the one before it, within the call timeout.
+    async fn call(&self, store: &S, key: &Key, commands: &[Command], in_turn: bool) -> Answer {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(BackendError::Closed);
+        }
+        let runtime = store.runtime();
+        let call = Call {
+            store,
+            runtime: &*runtime,
+            key,
+            commands,
+            ends: runtime.now().saturating_add(self.call_timeout),
+            writing: AtomicBool::new(false),
+        };
+        let executing = async {
+            // Renewals don't wait: a program may block the task whose turn it is.
+            let _turn = match in_turn {
+                true => Some(self.turns.wait(key).await),
+                false => None,
+            };
+            call.execute().await
+        };
+        let answer = within(&*runtime, self.call_timeout, executing).await;
+        self.remove_expired(&runtime);
+        answer.unwrap_or_else(|| {
+            Err(match call.writing.load(Ordering::Relaxed) {
+                true => BackendError::outcome_unknown("a write was not answered in time"),
+                false => BackendError::unavailable("no answer in time; nothing was written"),
+            })
+        })
+    }
+
+    /// Removes expired rows in the background, once in a while.
+    fn remove_expired(&self, runtime: &Arc<dyn Runtime>) {
+        let now = runtime.now();
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        if removed.is_some_and(|last| now.saturating_since(last) < REMOVE_EVERY) {
+            return;
+        }
+        *removed = Some(now);
+        let (store, limits) = (Arc::clone(&self.store), Arc::clone(runtime));
+        runtime.spawn(Box::pin(async move {
+            // If this fails, a later removal finds the same rows.
+            let _ = within(&*limits, REMOVE_WITHIN, store.remove_expired()).await;
+        }));
+    }
+
+    /// Executes a batch: the commands of each key in one write, the keys side by side.
+    async fn batch(
+        &self,
+        store: &S,
+        batch: Vec<(&Key, Command)>,
+        in_turn: bool,
+    ) -> Vec<Result<Stamped<Reply>, BackendError>> {
+        let mut keys: BTreeMap<&Key, (Vec<usize>, Vec<Command>)> = BTreeMap::new();
+        let size = batch.len();
+        for (index, (key, command)) in batch.into_iter().enumerate() {
+            let (indices, commands) = keys.entry(key).or_default();
+            indices.push(index);
+            commands.push(command);
+        }
+        let calls = keys.into_iter().map(async |(key, (indices, commands))| {
+            let answer = self.call(store, key, &commands, in_turn).await;
+            (indices, answer)
+        });
+        let mut results: Vec<_> = (0..size).map(|_| None).collect();
+        for (indices, answer) in join_all(calls).await {
+            for (index, result) in indices.into_iter().zip(spread(answer)) {
+                results[index] = Some(result);
+            }
+        }
+        let results = results
+            .into_iter()
+            .map(|result| result.expect("each has a key"));
+        results.collect()
+    }
+
+    async fn one(&self, key: &Key, command: Command) -> Result<Stamped<Reply>, BackendError> {
+        let batch = vec![(key, command)];
+        self.batch(&self.store, batch, true).await.remove(0)
+    }
+}
+
+/// The result of each command of a call. An error is the error of all of them.
+fn spread(answer: Answer) -> Box<dyn Iterator<Item = Result<Stamped<Reply>, BackendError>> + Send> {
+    match answer {
+        Ok(Stamped { stamp, reply }) => {
+            let replies = reply.into_iter();
+            Box::new(replies.map(move |reply| Ok(Stamped { stamp, reply })))
+        }
+        Err(error) => Box::new(std::iter::repeat(Err(error))),
+    }
+}
+
+/// Converts the reply to a command to its own type.
+macro_rules! reply {
+    ($command:ident) => {
+        |result: Result<Stamped<Reply>, BackendError>| match result {
+            Ok(Stamped {
+                stamp,
+                reply: Reply::$command(reply),
+            }) => Ok(Stamped { stamp, reply }),
+            Ok(_) => unreachable!("the machine answers a command with a reply of its name"),
+            Err(error) => Err(error),
+        }
+    };
+}
+
+/// Executes a batch of requests of one kind.
+macro_rules! batch {
+    ($backend:ident, $batch:ident, $command:ident, $store:expr, $in_turn:expr) => {{
+        let commands = $batch.iter().map(|request| {
+            let command = Command::$command(request.clone());
+            (&request.key, command)
+        });
+        let results = $backend.batch($store, commands.collect(), $in_turn).await;
+        results.into_iter().map(reply!($command)).collect()
+    }};
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<S: Store> LockBackend for StoreBackend<S> {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::full();
+        capabilities.push = self.store.can_listen();
+        capabilities.independent_renewal = self.renewals.is_some();
+        // Each key needs its own read and write.
+        capabilities.batches = false;
+        capabilities
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.store.runtime()
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(BackendError::Closed);
+        }
+        let runtime = self.store.runtime();
+        within(&*runtime, self.call_timeout, self.store.time())
+            .await
+            .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(BackendError::Closed);
+        }
+        let runtime = self.store.runtime();
+        within(&*runtime, self.call_timeout, self.store.listen(session))
+            .await
+            .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))
+    }
+
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        batch!(self, batch, Acquire, &self.store, true)
+    }
+
+    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        batch!(self, batch, Poll, &self.store, true)
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        let store = self.renewals.as_ref().unwrap_or(&self.store);
+        batch!(self, batch, Renew, store, self.renewals.is_none())
+    }
+
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
+        batch!(self, batch, Release, &self.store, true)
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        let command = Command::Convert(request.clone());
+        reply!(Convert)(self.one(&request.key, command).await)
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        reply!(Inspect)(self.one(key, Command::Inspect).await)
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        let command = Command::ForceRelease(request.clone());
+        reply!(ForceRelease)(self.one(&request.key, command).await)
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.closed.store(true, Ordering::Relaxed);
+        let closed = self.store.close().await;
+        match &self.renewals {
+            Some(store) => closed.and(store.close().await),
+            None => closed,
+        }
+    }
+}

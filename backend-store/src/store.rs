@@ -1,0 +1,186 @@
+//! What a store does.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leasehold_api::machine::{Message, Reach};
+use leasehold_api::{BackendError, Key, Notifications, Runtime, ServerTime, SessionId, Stamp};
+
+/// The version of a row: 64 random bits, drawn for each write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// Creates a version from its number, as read from the store.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number, to be stored. It uses all 64 bits.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A stored row.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The version of the write that stored it.
+    pub version: Version,
+    /// The state of the key. It contains secrets.
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Row")
+            .field("version", &self.version)
+            .field("bytes", &self.bytes.len())
+            .finish()
+    }
+}
+
+/// The reply to a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The store's clock, read at the time of the row or later. It must not be read before: the row may
+    /// then be the result of a later step.
+    pub stamp: Stamp,
+    /// The row, if the key has one.
+    pub row: Option<Row>,
+}
+
+/// A conditional write of one row.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct Write<'a> {
+    /// The key of the row.
+    pub key: &'a Key,
+    /// The version that the row must have. `None` if there must be no row.
+    pub expected: Option<Version>,
+    /// The new version.
+    pub version: Version,
+    /// The new state. It contains secrets.
+    pub bytes: &'a [u8],
+    /// The row may be removed from this time of the store's clock on, but not before.
+    pub keep_until: ServerTime,
+    /// The write must not be applied from this time of the store's clock on.
+    pub deadline: ServerTime,
+    /// The messages to deliver if the write is applied, in order.
+    pub messages: &'a [Message],
+    /// The time of the step, which the messages carry.
+    pub stamp: Stamp,
+}
+
+impl Write<'_> {
+    /// The row to store.
+    pub fn row(&self) -> Row {
+        Row {
+            version: self.version,
+            bytes: self.bytes.to_vec(),
+        }
+    }
+}
+
+impl fmt::Debug for Write<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Write")
+            .field("key", self.key)
+            .field("expected", &self.expected)
+            .field("version", &self.version)
+            .field("bytes", &self.bytes.len())
+            .field("keep_until", &self.keep_until)
+            .field("deadline", &self.deadline)
+            .field("messages", &self.messages)
+            .field("stamp", &self.stamp)
+            .finish()
+    }
+}
+
+/// The reply to a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The row was replaced.
+    Applied,
+    /// Nothing was written: the row had another version, or the deadline had passed.
+    NotApplied,
+}
+
+/// A store that keeps one row for each key, and has a clock.
+///
+/// # Contract
+/// - **One clock.** All stamps, and the clock that deadlines are compared with, are the same clock.
+///   [`ClockId`](leasehold_api::ClockId) changes when it may be another one.
+/// - **A read is current.** It sees every write that was applied before the read was sent. A replica that
+///   lags is not a store.
+/// - **A write is one step.** It compares the version and the deadline, and replaces the row, atomically.
+///   The deadline may be compared shortly before the row is replaced, if that takes less than
+///   10 s or is given up.
+/// - **Rows stay.** A row is removed only when the store's clock has reached its
+///   [`keep_until`](Write::keep_until).
+/// - **Errors are typed.** [`write`](Self::write) returns [`BackendError::Unavailable`] or
+///   [`BackendError::Rejected`] only if the write was not applied and never will be. If in doubt, it
+///   returns [`BackendError::OutcomeUnknown`].
+/// - **Cancel safety.** A future may be dropped at any time. A write may then be applied or not.
+///
+/// The backend limits the time of each call, so a store needs no timeouts, but it must reconnect.
+///
+/// # Keys
+/// A key is any text of 1 to 256 bytes. Store it as data, never as a part of a pattern or a statement.
+///
+/// # Examples
+/// See the [crate's documentation](crate#example).
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Returns the source of time, randomness and tasks for the client.
+    fn runtime(&self) -> Arc<dyn Runtime>;
+
+    /// Reads the store's clock.
+    async fn time(&self) -> Result<Stamp, BackendError>;
+
+    /// Reads the row of a key and the store's clock.
+    async fn read(&self, key: &Key) -> Result<Read, BackendError>;
+
+    /// Replaces the row of a key if it has the expected version and the deadline has not passed, and
+    /// delivers the messages.
+    ///
+    /// - Messages go to the streams that [`listen`](Self::listen) returned for their sessions. If nobody
+    ///   listens, they are lost. A store without [`can_listen`](Self::can_listen) ignores them.
+    /// - If the write is not applied, no message is delivered.
+    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError>;
+
+    /// Whether [`listen`](Self::listen) works. The default is `false`: waiters only poll.
+    fn can_listen(&self) -> bool {
+        false
+    }
+
+    /// Subscribes to the messages of a session.
+    ///
+    /// - See [`LockBackend::listen`](leasehold_api::LockBackend::listen).
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        let _ = session;
+        Err(BackendError::unsupported("listen"))
+    }
+
+    /// Tells which of the sessions listen, in the same order.
+    ///
+    /// - The default answers [`Reach::Unknown`], which counts as listening.
+    /// - An error has the same meaning.
+    async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
+        Ok(vec![Reach::Unknown; sessions.len()])
+    }
+
+    /// Removes rows that need not be kept any longer.
+    ///
+    /// - Called about once a minute by each client that writes, in the background.
+    /// - The default does nothing, for a store in which rows expire by themselves.
+    async fn remove_expired(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Closes the store's connections.
+    async fn close(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! Random command sequences through a store in memory, compared with the state machine.
+
+#[expect(dead_code, reason = "the other tests use the rest")]
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_conformance::differential::{check, commands};
+
+use support::{Faults, Server};
+
+#[test]
+fn random_commands_are_answered_as_the_machine_does() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime starts");
+    let backend = runtime.block_on(async {
+        let server = Server::new(1, Duration::from_micros(400));
+        server.set_faults(Faults {
+            conflict: 5,
+            doubled: 5,
+            ..Faults::default()
+        });
+        server.client()
+    });
+    match check(&runtime, Arc::new(backend), commands()) {
+        Ok(counts) => println!("{counts}"),
+        Err(problem) => panic!("{problem}"),
+    }
+}

@@ -1,0 +1,169 @@
+//! The outcome of a call whose reads or writes fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::{BackendError, LockBackend, ReleaseReply};
+use leasehold_store::Written;
+
+use crate::steps::{Client, LEASE, ask, enter, holders, key, operation, release, send};
+use crate::support::{Faults, Server, block_on};
+
+fn client(faults: Faults) -> (Arc<Server>, Client) {
+    let server = Server::new(1, Duration::ZERO);
+    server.set_faults(faults);
+    let client = server.client();
+    (server, client)
+}
+
+#[test]
+fn conflicts_without_end_are_unavailable() {
+    block_on(async {
+        let (server, client) = client(Faults {
+            conflict: 100,
+            ..Faults::default()
+        });
+        let begun = tokio::time::Instant::now();
+        let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
+        assert!(
+            matches!(result, Err(BackendError::Unavailable { .. })),
+            "{result:?}"
+        );
+        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+        assert!(server.row(&key()).is_none());
+    });
+}
+
+#[test]
+fn failed_read_is_unavailable() {
+    block_on(async {
+        let (server, client) = client(Faults {
+            unavailable: 100,
+            ..Faults::default()
+        });
+        let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
+        assert!(
+            matches!(result, Err(BackendError::Unavailable { .. })),
+            "{result:?}"
+        );
+    });
+}
+
+#[test]
+fn read_without_answer_is_unavailable_in_time() {
+    block_on(async {
+        let (server, client) = client(Faults {
+            hangs: 100,
+            ..Faults::default()
+        });
+        let limit = Duration::from_millis(100);
+        let client = client.call_timeout(limit).expect("valid");
+        let begun = tokio::time::Instant::now();
+        let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
+        assert!(
+            matches!(result, Err(BackendError::Unavailable { .. })),
+            "{result:?}"
+        );
+        assert_eq!(begun.elapsed(), limit);
+    });
+}
+
+#[test]
+fn lost_reply_to_a_write_is_unknown_and_a_retry_reports() {
+    block_on(async {
+        let (server, client) = client(Faults {
+            lost_reply: 100,
+            ..Faults::default()
+        });
+        let request = ask(&server, operation(1, 1), LEASE);
+        let result = send(&client, request.clone()).await;
+        assert!(
+            matches!(result, Err(BackendError::OutcomeUnknown { .. })),
+            "{result:?}"
+        );
+        server.set_faults(Faults::default());
+        let granted = server.stamp().at;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let acquired = enter(&client, request).await;
+        assert_eq!(acquired.token.get(), granted.as_micros());
+        assert_eq!(acquired.remaining, LEASE - Duration::from_secs(1));
+    });
+}
+
+/// A write that hangs is unknown, one that was refused before is not.
+#[test]
+fn write_without_answer_is_unknown() {
+    block_on(async {
+        let (server, client) = client(Faults::default());
+        server.set_stopped(true);
+        let begun = tokio::time::Instant::now();
+        let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
+        assert!(
+            matches!(result, Err(BackendError::OutcomeUnknown { .. })),
+            "{result:?}"
+        );
+        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn doubled_write_counts_once() {
+    block_on(async {
+        let (server, client) = client(Faults::default());
+        enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+        server.set_faults(Faults {
+            doubled: 100,
+            ..Faults::default()
+        });
+        let released = release(&client, operation(1, 1)).await;
+        let expected = ReleaseReply::Released {
+            holds_left: 0,
+            holder: None,
+        };
+        assert_eq!(released, expected, "the reply of the one execution");
+        let results: Vec<_> = server.arrived().into_iter().map(|(_, it)| it).collect();
+        assert_eq!(
+            results,
+            [Written::Applied, Written::Applied, Written::NotApplied]
+        );
+        server.set_faults(Faults::default());
+        assert_eq!(holders(&client).await, 0);
+    });
+}
+
+#[test]
+fn later_versions_and_other_values_are_left_alone() {
+    block_on(async {
+        let (server, client) = client(Faults::default());
+        for (bytes, expected) in [
+            (&b"LHS\x09"[..], "format version 9"),
+            (b"text", "not the state of a lock"),
+        ] {
+            server.put(&key(), bytes);
+            let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
+            match result {
+                Err(BackendError::ForeignValue { found, .. }) => assert_eq!(found, expected),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(server.row(&key()).expect("a row").bytes, bytes);
+        }
+        assert!(server.arrived().is_empty());
+    });
+}
+
+#[test]
+fn closed_backend_answers_closed() {
+    block_on(async {
+        let (server, client) = client(Faults::default());
+        client.close().await.expect("closes");
+        client.close().await.expect("closes twice");
+        let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
+        assert!(matches!(result, Err(BackendError::Closed)));
+        assert!(matches!(client.hello().await, Err(BackendError::Closed)));
+        let session = operation(1, 1).session;
+        assert!(matches!(
+            client.listen(session).await,
+            Err(BackendError::Closed)
+        ));
+    });
+}

@@ -1,0 +1,447 @@
+//! A store in memory and in virtual time, with faults.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream;
+use leasehold_api::machine::{Message, Payload, Reach};
+use leasehold_api::{
+    BackendError, BoxFuture, ClockId, Key, Moment, Notification, Notifications, Runtime,
+    ServerTime, SessionId, Stamp,
+};
+use leasehold_store::{Read, Row, Store, StoreBackend, Version, Write, Written};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+
+/// How many of 100 calls have a fault. A call has at most one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// A write is not applied, although the version is right.
+    pub(crate) conflict: u64,
+    /// A write is applied and its reply is lost.
+    pub(crate) lost_reply: u64,
+    /// A write arrives up to 20 s later. Its caller gets no answer.
+    pub(crate) late: u64,
+    /// A write arrives twice. Its caller gets the second reply.
+    pub(crate) doubled: u64,
+    /// A write arrives twice, the second copy up to 20 s later.
+    pub(crate) copied: u64,
+    /// A call is not executed.
+    pub(crate) unavailable: u64,
+    /// A call takes longer than its caller waits. A write is applied.
+    pub(crate) hangs: u64,
+}
+
+/// A write that was sent, as the store keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) key: Key,
+    pub(crate) expected: Option<Version>,
+    pub(crate) row: Row,
+    pub(crate) keep_until: ServerTime,
+    pub(crate) deadline: ServerTime,
+    messages: Vec<Message>,
+    pub(crate) stamp: Stamp,
+}
+
+impl Sent {
+    fn new(write: &Write<'_>) -> Self {
+        Self {
+            key: write.key.clone(),
+            expected: write.expected,
+            row: write.row(),
+            keep_until: write.keep_until,
+            deadline: write.deadline,
+            messages: write.messages.to_vec(),
+            stamp: write.stamp,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    row: Row,
+    keep_until: ServerTime,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    rows: BTreeMap<Key, Kept>,
+    listeners: BTreeMap<SessionId, Vec<UnboundedSender<Notification>>>,
+    faults: Faults,
+    /// Every write that reached the store, with its result.
+    arrived: Vec<(Sent, Written)>,
+    asked: Vec<SessionId>,
+    random: u64,
+    /// Writes don't arrive.
+    stopped: bool,
+    /// The last write that did not arrive.
+    pending: Option<Sent>,
+}
+
+/// The data, and the sessions that listen.
+#[derive(Debug)]
+pub(crate) struct Server {
+    inner: Mutex<Inner>,
+    started: Instant,
+    next_random: AtomicU64,
+    /// The longest time of one way of a message.
+    latency: Duration,
+}
+
+impl Server {
+    /// A server whose messages take up to `latency`. Call it inside a tokio runtime.
+    pub(crate) fn new(seed: u64, latency: Duration) -> Arc<Self> {
+        let inner = Inner {
+            random: seed,
+            ..Inner::default()
+        };
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            started: Instant::now(),
+            next_random: AtomicU64::new(seed << 32 | 1),
+            latency,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects a client.
+    pub(crate) fn client(self: &Arc<Self>) -> StoreBackend<MemoryStore> {
+        StoreBackend::new(self.store())
+    }
+
+    /// Opens a connection.
+    pub(crate) fn store(self: &Arc<Self>) -> MemoryStore {
+        MemoryStore {
+            server: Arc::clone(self),
+        }
+    }
+
+    pub(crate) fn set_faults(&self, faults: Faults) {
+        self.lock().faults = faults;
+    }
+
+    pub(crate) fn set_stopped(&self, stopped: bool) {
+        self.lock().stopped = stopped;
+    }
+
+    /// Takes the last write that did not arrive because the server was stopped.
+    pub(crate) fn pending(&self) -> Option<Sent> {
+        self.lock().pending.take()
+    }
+
+    /// Removes a row.
+    pub(crate) fn forget(&self, key: &Key) {
+        self.lock().rows.remove(key);
+    }
+
+    /// The writes that reached the store, with their results.
+    pub(crate) fn arrived(&self) -> Vec<(Sent, Written)> {
+        self.lock().arrived.clone()
+    }
+
+    /// The sessions that were asked about.
+    pub(crate) fn asked(&self) -> Vec<SessionId> {
+        self.lock().asked.clone()
+    }
+
+    pub(crate) fn put(&self, key: &Key, bytes: &[u8]) {
+        let row = Row {
+            version: Version::new(0),
+            bytes: bytes.to_vec(),
+        };
+        let keep_until = ServerTime::from_micros(u64::MAX);
+        self.lock()
+            .rows
+            .insert(key.clone(), Kept { row, keep_until });
+    }
+
+    pub(crate) fn row(&self, key: &Key) -> Option<Row> {
+        self.lock().rows.get(key).map(|kept| kept.row.clone())
+    }
+
+    pub(crate) fn stamp(&self) -> Stamp {
+        let since = u64::try_from(self.started.elapsed().as_micros()).expect("tests are short");
+        Stamp {
+            clock: ClockId::new(1),
+            at: ServerTime::from_micros(1_700_000_000_000_000 + since),
+        }
+    }
+
+    /// The rows whose time is over are removed.
+    pub(crate) fn remove_expired(&self) {
+        let now = self.stamp().at;
+        self.lock().rows.retain(|_, kept| kept.keep_until > now);
+    }
+
+    /// Applies a write if it may be applied.
+    pub(crate) fn arrive(&self, sent: &Sent) -> Written {
+        let now = self.stamp().at;
+        let mut inner = self.lock();
+        let found = inner.rows.get(&sent.key).map(|kept| kept.row.version);
+        let applies = found == sent.expected && now < sent.deadline;
+        let written = match applies {
+            true => Written::Applied,
+            false => Written::NotApplied,
+        };
+        inner.arrived.push((sent.clone(), written));
+        if applies {
+            let kept = Kept {
+                row: sent.row.clone(),
+                keep_until: sent.keep_until,
+            };
+            inner.rows.insert(sent.key.clone(), kept);
+            inner.deliver(&sent.messages, sent.stamp);
+        }
+        written
+    }
+
+    fn is_stopped(&self, sent: &Sent) -> bool {
+        let mut inner = self.lock();
+        if inner.stopped {
+            inner.pending = Some(sent.clone());
+        }
+        inner.stopped
+    }
+
+    fn random(&self) -> u64 {
+        let mut inner = self.lock();
+        inner.random = inner.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (inner.random ^ (inner.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn up_to(&self, limit: Duration) -> Duration {
+        let micros = u64::try_from(limit.as_micros()).expect("short");
+        Duration::from_micros(self.random() % (micros + 1))
+    }
+}
+
+impl Inner {
+    fn deliver(&mut self, messages: &[Message], stamp: Stamp) {
+        for message in messages {
+            for sender in self.listeners.get(&message.to).into_iter().flatten() {
+                // Fails if the subscriber is gone.
+                let _ = sender.send(notification(message.payload, stamp));
+            }
+        }
+    }
+}
+
+fn notification(payload: Payload, stamp: Stamp) -> Notification {
+    match payload {
+        Payload::Granted {
+            sequence,
+            token,
+            remaining,
+        } => Notification::Granted {
+            sequence,
+            token,
+            remaining,
+            stamp,
+        },
+        Payload::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
+        Payload::Revoked { sequence } => Notification::Revoked { sequence, stamp },
+    }
+}
+
+/// A client's connection to the server.
+#[derive(Debug)]
+pub(crate) struct MemoryStore {
+    server: Arc<Server>,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    Conflict,
+    LostReply,
+    Late,
+    Doubled,
+    Copied,
+    Unavailable,
+    Hangs,
+}
+
+impl MemoryStore {
+    fn fault(&self) -> Fault {
+        let faults = self.server.lock().faults;
+        let mut draw = self.server.random() % 100;
+        for (share, fault) in [
+            (faults.conflict, Fault::Conflict),
+            (faults.lost_reply, Fault::LostReply),
+            (faults.late, Fault::Late),
+            (faults.doubled, Fault::Doubled),
+            (faults.copied, Fault::Copied),
+            (faults.unavailable, Fault::Unavailable),
+            (faults.hangs, Fault::Hangs),
+        ] {
+            if draw < share {
+                return fault;
+            }
+            draw -= share;
+        }
+        Fault::None
+    }
+
+    async fn travel(&self) {
+        let time = self.server.up_to(self.server.latency);
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+    }
+
+    fn arrive_later(&self, sent: Sent) {
+        let delay = self.server.up_to(Duration::from_secs(20));
+        let server = Arc::clone(&self.server);
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            server.arrive(&sent);
+        });
+    }
+}
+
+const HANG: Duration = Duration::from_secs(60);
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(Virtual {
+            server: Arc::clone(&self.server),
+        })
+    }
+
+    async fn time(&self) -> Result<Stamp, BackendError> {
+        self.travel().await;
+        let stamp = self.server.stamp();
+        self.travel().await;
+        Ok(stamp)
+    }
+
+    async fn read(&self, key: &Key) -> Result<Read, BackendError> {
+        self.travel().await;
+        match self.fault() {
+            Fault::Unavailable => return Err(BackendError::outcome_unknown("a read was lost")),
+            Fault::Hangs => tokio::time::sleep(HANG).await,
+            _ => {}
+        }
+        let row = self.server.row(key);
+        let stamp = self.server.stamp();
+        self.travel().await;
+        Ok(Read { stamp, row })
+    }
+
+    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
+        let sent = Sent::new(&write);
+        self.travel().await;
+        while self.server.is_stopped(&sent) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        match self.fault() {
+            Fault::Conflict => return Ok(Written::NotApplied),
+            Fault::Unavailable => return Err(BackendError::unavailable("no connection")),
+            Fault::Late => {
+                self.arrive_later(sent);
+                return Err(BackendError::outcome_unknown("no reply"));
+            }
+            Fault::Doubled => drop(self.server.arrive(&sent)),
+            Fault::Copied => self.arrive_later(sent.clone()),
+            Fault::Hangs => {
+                self.server.arrive(&sent);
+                tokio::time::sleep(HANG).await;
+            }
+            Fault::LostReply => {
+                self.server.arrive(&sent);
+                return Err(BackendError::outcome_unknown("no reply"));
+            }
+            Fault::None => {}
+        }
+        let written = self.server.arrive(&sent);
+        self.travel().await;
+        Ok(written)
+    }
+
+    fn can_listen(&self) -> bool {
+        true
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        let (sender, mut receiver) = unbounded_channel();
+        let mut inner = self.server.lock();
+        inner.listeners.entry(session).or_default().push(sender);
+        Ok(Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
+    }
+
+    async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
+        self.travel().await;
+        let mut inner = self.server.lock();
+        inner.asked.extend(sessions);
+        let listens = |session| {
+            let senders = inner.listeners.get(session);
+            match senders.is_some_and(|all| all.iter().any(|sender| !sender.is_closed())) {
+                true => Reach::Listening,
+                false => Reach::Nobody,
+            }
+        };
+        Ok(sessions.iter().map(listens).collect())
+    }
+
+    async fn remove_expired(&self) -> Result<(), BackendError> {
+        self.server.remove_expired();
+        Ok(())
+    }
+}
+
+/// A runtime with tokio's paused clock, and numbers from a seed.
+struct Virtual {
+    server: Arc<Server>,
+}
+
+impl fmt::Debug for Virtual {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Virtual")
+    }
+}
+
+impl Runtime for Virtual {
+    fn now(&self) -> Moment {
+        Moment::from_origin(self.server.started.elapsed())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        tokio::spawn(future);
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let next_random = self.server.next_random.fetch_add(1, Ordering::Relaxed);
+            // Multiplies, so that the first bytes differ too.
+            let mixed = next_random
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .to_le_bytes();
+            chunk.copy_from_slice(&mixed[..chunk.len()]);
+        }
+    }
+}
+
+/// Runs a test in virtual time.
+pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a tokio runtime starts")
+        .block_on(test)
+}
