@@ -11,13 +11,13 @@ use fred::error::{Error, ErrorKind};
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::types::config::{Config, Server, ServerConfig};
 use fred::types::{
-    Builder, ClusterHash, ConnectHandle, CustomCommand, Message, RespVersion, Value,
+    Builder, ClusterHash, ConnectHandle, CustomCommand, Message, MessageKind, RespVersion, Value,
 };
 use futures_util::future::{Either, select};
 use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
     Address, ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
-    UnboundedSender,
+    SlotRange, UnboundedSender,
 };
 use leasehold_redis_common::script::Call;
 use leasehold_redis_common::{Options, RespVersion as Resp};
@@ -219,11 +219,7 @@ async fn forward_messages(
 ) {
     loop {
         let event = match select(pin!(messages.recv()), &mut router).await {
-            Either::Left((Ok(message), _)) => match message.value {
-                Value::Bytes(payload) => ConnectionEvent::Message(payload.to_vec()),
-                Value::String(payload) => ConnectionEvent::Message(payload.as_bytes().to_vec()),
-                _ => ConnectionEvent::Missed,
-            },
+            Either::Left((Ok(message), _)) => event_of(message),
             Either::Left((Err(RecvError::Lagged(_)), _)) => ConnectionEvent::Missed,
             Either::Left((Err(RecvError::Closed), _)) | Either::Right(_) => break,
         };
@@ -233,6 +229,44 @@ async fn forward_messages(
     }
     // Fails if the receiver was dropped.
     let _ = events.send(ConnectionEvent::Closed);
+}
+
+fn event_of(message: Message) -> ConnectionEvent {
+    let payload = match message.value {
+        Value::Bytes(payload) => payload.to_vec(),
+        Value::String(payload) => payload.as_bytes().to_vec(),
+        _ => return ConnectionEvent::Missed,
+    };
+    match message.kind {
+        MessageKind::SMessage => ConnectionEvent::ShardMessage {
+            channel: message.channel.to_string(),
+            payload,
+        },
+        _ => ConnectionEvent::Message(payload),
+    }
+}
+
+/// Reads an element of the answer to `CLUSTER SLOTS`: the first and last slot, then the primary.
+fn slot_range(element: &Value) -> Option<SlotRange> {
+    let Value::Array(parts) = element else {
+        return None;
+    };
+    let number = |value: &Value| value.as_u64().and_then(|number| u16::try_from(number).ok());
+    let [first, last, Value::Array(primary), ..] = parts.as_slice() else {
+        return None;
+    };
+    let [host, port, ..] = primary.as_slice() else {
+        return None;
+    };
+    Some(SlotRange {
+        first: number(first)?,
+        last: number(last)?,
+        host: match host {
+            Value::Null => String::new(),
+            host => host.as_string()?,
+        },
+        port: number(port)?,
+    })
 }
 
 /// Aborts the library's task when it is dropped, which closes the connection.
@@ -294,7 +328,13 @@ impl Connection for FredConnection {
         }
     }
 
-    async fn eval(&self, name: &'static str, script: &str, call: &Call) -> Result<Bytes, Failure> {
+    async fn eval(
+        &self,
+        name: &'static str,
+        script: &str,
+        call: &Call,
+        asking: bool,
+    ) -> Result<Bytes, Failure> {
         let elements = call.elements();
         let pieces = || call.keys().chain(call.args());
         // One buffer for all arguments, because the library clones each of them.
@@ -306,11 +346,26 @@ impl Connection for FredConnection {
         arguments.push(Value::Bytes(all.split_to(script.len())));
         arguments.push(Value::try_from(elements).map_err(failure)?);
         arguments.extend(pieces().map(|piece| Value::Bytes(all.split_to(piece.len()))));
-        match self.send(name, ClusterHash::Offset(2), arguments).await? {
+        let answer = if asking {
+            self.send_asking(name, arguments).await?
+        } else {
+            self.send(name, ClusterHash::Offset(2), arguments).await?
+        };
+        match answer {
             Value::Bytes(bytes) => Ok(bytes),
             Value::String(text) => Ok(text.into_inner()),
             other => Err(Failure::garbled(name, &other)),
         }
+    }
+
+    async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {
+        let arguments = vec![Value::from("SLOTS")];
+        let answer = self.send("CLUSTER", ClusterHash::Random, arguments).await?;
+        let ranges = match &answer {
+            Value::Array(ranges) => ranges.iter().map(slot_range).collect(),
+            _ => None,
+        };
+        ranges.ok_or_else(|| Failure::garbled("CLUSTER SLOTS", &answer))
     }
 
     async fn info(&self, section: &'static str) -> Result<String, Failure> {
@@ -363,6 +418,21 @@ impl Connection for FredConnection {
             "SUBSCRIBE was refused: no access to the channel or the command",
         ))
     }
+
+    /// Unlike for `SUBSCRIBE`, the library waits for the answer.
+    async fn subscribe_shard(&self, channel: &str) -> Result<(), Failure> {
+        let Clients::Own { client, .. } = &self.clients else {
+            return Err(Failure::lost("a shared connection cannot subscribe"));
+        };
+        client.ssubscribe(channel).await.map_err(failure)
+    }
+
+    async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure> {
+        let Clients::Own { client, .. } = &self.clients else {
+            return Ok(());
+        };
+        client.sunsubscribe(channel).await.map_err(failure)
+    }
 }
 
 impl FredConnection {
@@ -380,6 +450,31 @@ impl FredConnection {
             Value::Array(_) => Ok(true),
             Value::String(_) => Ok(false),
             other => Err(Failure::garbled("PING", &other)),
+        }
+    }
+
+    /// Sends a command right behind `ASKING`.
+    async fn send_asking(
+        &self,
+        name: &'static str,
+        arguments: Vec<Value>,
+    ) -> Result<Value, Failure> {
+        let Clients::Own { client, .. } = &self.clients else {
+            return Err(Failure::misconfigured("a shared connection has no cluster"));
+        };
+        let pipeline = client.pipeline();
+        for (name, arguments) in [("ASKING", Vec::new()), (name, arguments)] {
+            let command = CustomCommand::new_static(name, ClusterHash::Random, false);
+            // The commands are only put in the pipeline here.
+            let queued: Result<Value, Error> = pipeline.custom(command, arguments).await;
+            queued.map_err(failure)?;
+        }
+        let mut answers = pipeline.try_all::<Value>().await.into_iter();
+        match (answers.next(), answers.next()) {
+            (Some(_), Some(Ok(answer))) => Ok(answer),
+            // Without ASKING, the node redirects the command. The first error is the cause.
+            (Some(Err(error)), _) | (Some(Ok(_)), Some(Err(error))) => Err(failure(error)),
+            _ => Err(Failure::lost("an answer to ASKING is missing")),
         }
     }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
-    ConnectError, Connection, ConnectionEvent, Connector, Failure, ServerUrl, UnboundedSender,
+    ConnectError, Connection, ConnectionEvent, Connector, Failure, ServerUrl, SlotRange,
+    UnboundedSender,
 };
 use leasehold_redis_common::script::{Call, NO_NOTIFICATIONS};
 use leasehold_redis_common::{Options, RespVersion};
@@ -121,6 +122,13 @@ fn report_push(
             Some(Value::BulkString(payload)) => ConnectionEvent::Message(payload),
             _ => ConnectionEvent::Missed,
         },
+        PushKind::SMessage => shard_message(push.data),
+        PushKind::SUnsubscribe => match push.data.into_iter().next() {
+            Some(Value::BulkString(channel)) => {
+                ConnectionEvent::Unsubscribed(String::from_utf8_lossy(&channel).into_owned())
+            }
+            _ => return Ok(()),
+        },
         _ => return Ok(()),
     };
     if let Some(events) = events {
@@ -128,6 +136,45 @@ fn report_push(
         let _ = events.send(event);
     }
     Ok(())
+}
+
+/// Reads a message on a shard channel: the channel and the payload.
+fn shard_message(data: Vec<Value>) -> ConnectionEvent {
+    let mut data = data.into_iter();
+    match (data.next(), data.next()) {
+        (Some(Value::BulkString(channel)), Some(Value::BulkString(payload))) => {
+            let channel = String::from_utf8_lossy(&channel).into_owned();
+            ConnectionEvent::ShardMessage { channel, payload }
+        }
+        _ => ConnectionEvent::Missed,
+    }
+}
+
+/// Reads an element of the answer to `CLUSTER SLOTS`: the first and last slot, then the primary.
+fn slot_range(element: &Value) -> Option<SlotRange> {
+    let Value::Array(parts) = element else {
+        return None;
+    };
+    let number = |value: &Value| match value {
+        Value::Int(number) => u16::try_from(*number).ok(),
+        _ => None,
+    };
+    let [first, last, Value::Array(primary), ..] = parts.as_slice() else {
+        return None;
+    };
+    let [host, port, ..] = primary.as_slice() else {
+        return None;
+    };
+    Some(SlotRange {
+        first: number(first)?,
+        last: number(last)?,
+        host: match host {
+            Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
+            Value::Nil => String::new(),
+            _ => return None,
+        },
+        port: number(port)?,
+    })
 }
 
 /// One connection. Dropping it closes it, unless it is the user's.
@@ -173,6 +220,7 @@ impl Connection for RedisConnection {
         name: &'static str,
         script: &str,
         call: &Call,
+        asking: bool,
     ) -> Result<Vec<u8>, Failure> {
         let elements = call.elements();
         let size = name.len() + script.len() + LONGEST_COUNT + call.bytes();
@@ -181,10 +229,24 @@ impl Connection for RedisConnection {
         for piece in call.keys().chain(call.args()) {
             command.arg(piece);
         }
-        match self.send(&command).await? {
+        let answer = if asking {
+            self.send_asking(command).await?
+        } else {
+            self.send(&command).await?
+        };
+        match answer {
             Value::BulkString(bytes) => Ok(bytes),
             other => Err(Failure::garbled(name, &other)),
         }
+    }
+
+    async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {
+        let answer = self.send(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+        let ranges = match &answer {
+            Value::Array(ranges) => ranges.iter().map(slot_range).collect(),
+            _ => None,
+        };
+        ranges.ok_or_else(|| Failure::garbled("CLUSTER SLOTS", &answer))
     }
 
     async fn info(&self, section: &'static str) -> Result<String, Failure> {
@@ -193,7 +255,8 @@ impl Connection for RedisConnection {
             Value::VerbatimString { text, .. } => Ok(text),
             // A cluster connection asks every node.
             Value::Map(_) => Err(Failure::misconfigured(
-                "INFO was answered by several servers: clusters are not supported",
+                "INFO was answered by several servers; for a cluster, connect with a URL that \
+                 starts with redis-cluster://",
             )),
             other => Err(Failure::garbled("INFO", &other)),
         }
@@ -244,6 +307,26 @@ impl Connection for RedisConnection {
             Self::User(_) => Err(Failure::lost("a shared connection cannot subscribe")),
         }
     }
+
+    async fn subscribe_shard(&self, channel: &str) -> Result<(), Failure> {
+        // The library has this command for its clusters only.
+        let answer = self.send(redis::cmd("SSUBSCRIBE").arg(channel)).await?;
+        match &answer {
+            Value::Push {
+                kind: PushKind::SSubscribe,
+                data,
+            } if matches!(&data[..], [Value::BulkString(name), ..] if name == channel.as_bytes()) => {
+                Ok(())
+            }
+            // Perhaps the end of another subscription, which the library takes for an answer.
+            _ => Err(Failure::garbled("SSUBSCRIBE", &answer)),
+        }
+    }
+
+    async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure> {
+        let unsubscribed = self.send(redis::cmd("SUNSUBSCRIBE").arg(channel)).await;
+        unsubscribed.map(drop)
+    }
 }
 
 impl RedisConnection {
@@ -259,6 +342,29 @@ impl RedisConnection {
             Value::Int(_) => Err(Failure::lost("subscribed to another server")),
             other => Err(Failure::garbled("PUBLISH", &other)),
         }
+    }
+
+    /// Sends a command right behind `ASKING`.
+    async fn send_asking(&self, command: Cmd) -> Result<Value, Failure> {
+        let Self::Own { connection, .. } = self else {
+            return Err(Failure::misconfigured("a shared connection has no cluster"));
+        };
+        let mut pipeline = redis::Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(command);
+        let answers = connection
+            .clone()
+            .send_packed_commands(&pipeline, 0, 2)
+            .await;
+        let mut answers = answers.map_err(failure)?.into_iter();
+        let (asked, answer) = (answers.next(), answers.next());
+        let (Some(asked), Some(answer)) = (asked, answer) else {
+            return Err(Failure::lost("an answer to ASKING is missing"));
+        };
+        // Without ASKING, the node redirects the command. The first error is the cause.
+        let answer = answer.extract_error();
+        answer
+            .or_else(|error| Err(asked.extract_error().err().unwrap_or(error)))
+            .map_err(failure)
     }
 
     async fn send(&self, command: &Cmd) -> Result<Value, Failure> {

@@ -96,6 +96,18 @@
 //!     -@all +@connection -@dangerous +info +time +evalsha +eval +subscribe +publish
 //!     +type +get +mget +set +hget +hmget +hgetall +hlen +hscan +hset +hdel +pexpireat +unlink
 //! ```
+//!
+//! On the nodes of a cluster, it needs these too:
+//!
+//! ```text
+//! ACL SETUSER locks +cluster|slots +asking
+//! ```
+//!
+//! Since Redis 7.0, and on Valkey, these are for notifications in a cluster:
+//!
+//! ```text
+//! ACL SETUSER locks +ssubscribe +sunsubscribe +spublish
+//! ```
 
 mod backend;
 mod connection;

@@ -1,12 +1,14 @@
 //! A backend that turns requests into script calls.
 
+mod waiters;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use futures_util::future::select;
+use futures_util::future::{join_all, select};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, LockBackend, Notifications, Poll, PollReply,
@@ -16,12 +18,13 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::connection::{
-    self, Address, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, ManagedConnection,
-    SentinelSource, ServerUrl, Shared,
+    self, Address, Cluster, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, Lane, Node,
+    SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
 };
-use crate::options::Options;
+use crate::options::{Options, RespVersion};
 use crate::script::reply::{self, Answer};
 use crate::script::{Call, Protocol, ScriptSettings};
+use waiters::Keyed;
 
 /// A [`LockBackend`] on the connections of a client library.
 ///
@@ -30,14 +33,15 @@ use crate::script::{Call, Protocol, ScriptSettings};
 pub struct Backend<C: Connector> {
     protocol: Protocol,
     shared: Arc<Shared<C>>,
-    commands: Arc<ManagedConnection<C>>,
-    /// A second connection, driven by the renewal thread, so that a program that blocks its runtime
-    /// doesn't stop renewals. The same as `commands` if there is no renewal thread, or if the
-    /// connection is the user's.
-    renewals: Arc<ManagedConnection<C>>,
-    /// Whether the connection for renewals has been opened ahead of the first renewal.
-    warmed: AtomicBool,
+    servers: Servers<C>,
     closed: watch::Sender<bool>,
+}
+
+/// Where the locks are.
+enum Servers<C: Connector> {
+    One(Node<C>),
+    /// Each call has one key.
+    Cluster(Arc<Cluster<C>>),
 }
 
 impl<C: Connector> fmt::Debug for Backend<C> {
@@ -67,31 +71,19 @@ impl<C: Connector> Backend<C> {
         sentinels: Option<SentinelSource<C>>,
         options: Options,
     ) -> Result<Self, ConnectError> {
-        options.check()?;
+        let shared = new_shared(connector, sentinels, options, ServerMode::Standalone)?;
+        let servers = Servers::One(Node::new(Arc::clone(&shared)));
+        Self::on(shared, servers)
+    }
+
+    fn on(shared: Arc<Shared<C>>, servers: Servers<C>) -> Result<Self, ConnectError> {
         // Scripts always publish: other clients may listen even if this one can't.
-        let protocol = Protocol::new(&options.key_prefix, ScriptSettings::default())?;
-        let shared = Arc::new(Shared {
-            connector: Arc::new(connector),
-            options,
-            runtime: TokioRuntime::current(),
-            handle: Handle::current(),
-            sentinels: sentinels.map(Arc::new),
-            moved: Arc::default(),
-            clock: Arc::default(),
-        });
-        let commands = ManagedConnection::new(Arc::clone(&shared));
-        let renewals = match TokioRuntime::renewal_thread() {
-            Some(renewal_thread) if shared.connector.is_own() => {
-                ManagedConnection::new(Arc::new(shared.driven_by(renewal_thread)))
-            }
-            _ => Arc::clone(&commands),
-        };
+        let is_cluster = matches!(servers, Servers::Cluster(_));
+        let settings = ScriptSettings::default().with_shard_channels(is_cluster);
         Ok(Self {
-            protocol,
+            protocol: Protocol::new(&shared.options.key_prefix, settings)?,
             shared,
-            commands,
-            renewals,
-            warmed: AtomicBool::new(false),
+            servers,
             closed: watch::Sender::new(false),
         })
     }
@@ -117,12 +109,18 @@ impl<C: Connector> Backend<C> {
         if !url.uses_tls() {
             options
                 .tls
-                .check_unused("the URL has no TLS; write rediss://")?;
+                .check_unused("the URL has no TLS; write rediss:// or rediss-cluster://")?;
         }
         let limit = options.initial_connect_timeout;
-        let sentinels = url.sentinels.as_ref();
-        let sentinels = sentinels.map(|it| SentinelSource::new(&connector, url, it));
-        let backend = Self::with(connector, sentinels.transpose()?, options)?;
+        let backend = if let Some(nodes) = &url.cluster {
+            let shared = new_shared(connector, None, options, ServerMode::Cluster)?;
+            let cluster = Cluster::new(url, nodes, Arc::clone(&shared))?;
+            Self::on(shared, Servers::Cluster(cluster))?
+        } else {
+            let sentinels = url.sentinels.as_ref();
+            let sentinels = sentinels.map(|it| SentinelSource::new(&connector, url, it));
+            Self::with(connector, sentinels.transpose()?, options)?
+        };
         let mut last = None;
         let connecting = backend.connect_first(url, &mut last);
         match backend.shared.within(limit, connecting).await {
@@ -159,7 +157,11 @@ impl<C: Connector> Backend<C> {
     ) -> Result<(), BackendError> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.commands.warm_up().await {
+            let connected = match &self.servers {
+                Servers::One(node) => node.commands.warm_up().await,
+                Servers::Cluster(cluster) => cluster.connect().await,
+            };
+            let error = match connected {
                 Err(error) if error.is_transient() => error,
                 result => return result,
             };
@@ -184,6 +186,17 @@ impl<C: Connector> Backend<C> {
         Some(self.shared.with_address(BackendError::rejected(problem)))
     }
 
+    /// Runs a call that changes nothing, for at most the call timeout.
+    async fn in_time<T>(
+        &self,
+        call: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let limit = self.shared.options.call_timeout;
+        let late = || Err(BackendError::unavailable("no node answered in time"));
+        let answer = self.shared.within(limit, call).await;
+        answer.unwrap_or_else(late)
+    }
+
     /// Formats the backend under the name of a wrapper. Doesn't show the URL, because it may
     /// contain a password.
     ///
@@ -195,58 +208,124 @@ impl<C: Connector> Backend<C> {
             .finish_non_exhaustive()
     }
 
-    /// Whether renewals have a separate connection.
-    fn renews_independently(&self) -> bool {
-        !Arc::ptr_eq(&self.commands, &self.renewals)
-    }
-
-    /// Opens the connection for renewals and loads their script on the server. The first renewal of
-    /// a short lease has time for one round trip only.
-    fn warm_renewals(&self) {
-        if !self.renews_independently() || self.warmed.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (connection, empty) = (Arc::clone(&self.renewals), self.protocol.renew(&[]));
-        // If this fails, the first renewal connects and loads the script.
-        let warm_up = async move { connection.script(&empty).await.map(drop) };
-        self.renewals.handle().spawn(warm_up);
-    }
-
     /// Runs a script for one element.
     async fn run<T>(
         &self,
         call: Call,
         decode: impl FnOnce(&[u8], ClockId) -> Answer<T>,
     ) -> Answer<T> {
-        let answer = self.commands.script(&call).await?;
+        let answer = match &self.servers {
+            Servers::One(node) => node.commands.script(&call).await?,
+            Servers::Cluster(cluster) => {
+                let limit = self.shared.options.call_timeout;
+                cluster.script(Lane::Commands, &call, limit).await?
+            }
+        };
         decode(answer.body(), answer.clock)
     }
 
-    /// Runs a script for a batch. If the call fails, every element gets the error.
-    async fn run_batch<E, T>(
+    /// Runs a script for a batch. If a call fails, every element of the call gets the error.
+    async fn run_batch<E: Keyed, T>(
         &self,
-        connection: &Arc<ManagedConnection<C>>,
+        lane: Lane,
         batch: &[E],
-        encode: impl FnOnce(&Protocol, &[E]) -> Call,
-        decode: impl FnOnce(&[u8], usize, ClockId) -> Vec<Answer<T>>,
+        encode: impl Fn(&Protocol, &[E]) -> Call + Sync,
+        decode: impl Fn(&[u8], usize, ClockId) -> Vec<Answer<T>> + Sync,
     ) -> Vec<Answer<T>> {
         if batch.is_empty() {
             return Vec::new();
         }
-        match connection.script(&encode(&self.protocol, batch)).await {
-            Ok(answer) => decode(answer.body(), batch.len(), answer.clock),
-            Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+        let decoded =
+            |batch: &[E], answer: Result<connection::Answer<C>, BackendError>| match answer {
+                Ok(answer) => decode(answer.body(), batch.len(), answer.clock),
+                Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+            };
+        let cluster = match &self.servers {
+            Servers::One(node) => {
+                let call = encode(&self.protocol, batch);
+                return decoded(batch, node.connection(lane).script(&call).await);
+            }
+            Servers::Cluster(cluster) => cluster,
+        };
+        let limit = self.shared.options.call_timeout;
+        let end = self.shared.runtime.now().saturating_add(limit);
+        // Calls for one key run in the order of the batch, calls for different keys side by side.
+        let mut by_key: BTreeMap<&Key, Vec<usize>> = BTreeMap::new();
+        for (index, element) in batch.iter().enumerate() {
+            by_key.entry(element.key()).or_default().push(index);
         }
+        let (encode, decoded) = (&encode, &decoded);
+        let calls = by_key.into_values().map(|indices| async move {
+            let mut answers = Vec::with_capacity(indices.len());
+            for index in indices {
+                let element = self.heard(cluster, &batch[index]);
+                let element = std::slice::from_ref(&*element);
+                let left = end.saturating_since(self.shared.runtime.now());
+                let call = encode(&self.protocol, element);
+                let answer = cluster.script(lane, &call, left).await;
+                let answer = decoded(element, answer).into_iter().next();
+                answers.push((index, answer.unwrap_or_else(unanswered)));
+            }
+            answers
+        });
+        let mut answers: Vec<_> = join_all(calls).await.into_iter().flatten().collect();
+        answers.sort_unstable_by_key(|(index, _)| *index);
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    async fn renew_over(
-        &self,
-        connection: &Arc<ManagedConnection<C>>,
-        batch: &[Renew],
-    ) -> Vec<Answer<RenewReply>> {
-        self.run_batch(connection, batch, Protocol::renew, reply::renewals)
+    async fn poll_once(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
+        self.run_batch(Lane::Commands, batch, Protocol::poll, reply::polls)
             .await
     }
+
+    async fn renew_over(&self, lane: Lane, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
+        self.run_batch(lane, batch, Protocol::renew, reply::renewals)
+            .await
+    }
+
+    /// Prepares the connections that will renew the holds of these keys.
+    fn warm_renewals<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        let empty = || self.protocol.renew(&[]);
+        match &self.servers {
+            Servers::One(node) => {
+                for _ in keys.take(1) {
+                    node.warm_renewals(empty);
+                }
+            }
+            Servers::Cluster(cluster) => {
+                for key in keys {
+                    if let Some(primary) = cluster.node_of_key(&self.protocol.key(key)) {
+                        primary.node.warm_renewals(empty);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Creates what the connections of a backend share.
+fn new_shared<C: Connector>(
+    connector: C,
+    sentinels: Option<SentinelSource<C>>,
+    options: Options,
+    mode: ServerMode,
+) -> Result<Arc<Shared<C>>, ConnectError> {
+    options.check()?;
+    Ok(Arc::new(Shared {
+        connector: Arc::new(connector),
+        options,
+        runtime: TokioRuntime::current(),
+        handle: Handle::current(),
+        sentinels: sentinels.map(Arc::new),
+        moved: Arc::default(),
+        clock: Arc::default(),
+        unnamed_clock: WATCHED,
+        mode,
+    }))
+}
+
+fn unanswered<T>() -> Answer<T> {
+    Err(BackendError::outcome_unknown("the answer has no element"))
 }
 
 #[async_trait]
@@ -254,8 +333,18 @@ impl<C: Connector> Backend<C> {
 impl<C: Connector> LockBackend for Backend<C> {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::full();
-        capabilities.push = self.shared.connector.is_own();
-        capabilities.independent_renewal = self.renews_independently();
+        match &self.servers {
+            Servers::One(node) => {
+                capabilities.push = self.shared.connector.is_own();
+                capabilities.independent_renewal = node.renews_independently();
+            }
+            Servers::Cluster(cluster) => {
+                let is_resp3 = self.shared.options.resp == RespVersion::Resp3;
+                capabilities.push = is_resp3 && cluster.has_shard_channels();
+                capabilities.batches = false;
+                capabilities.independent_renewal = TokioRuntime::renewal_thread().is_some();
+            }
+        }
         capabilities
     }
 
@@ -264,54 +353,94 @@ impl<C: Connector> LockBackend for Backend<C> {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
-        self.commands.time().await
+        match &self.servers {
+            Servers::One(node) => node.commands.time().await,
+            Servers::Cluster(cluster) => self.in_time(cluster.time()).await,
+        }
+    }
+
+    fn clock(&self, key: &Key) -> Option<ClockId> {
+        match &self.servers {
+            Servers::One(_) => None,
+            Servers::Cluster(cluster) => Some(cluster.clock(&self.protocol.key(key))),
+        }
+    }
+
+    async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
+        match &self.servers {
+            Servers::One(_) => self.hello().await,
+            Servers::Cluster(cluster) => {
+                let key = self.protocol.key(key);
+                self.in_time(cluster.read_clock(&key)).await
+            }
+        }
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         if *self.closed.borrow() {
             return Err(BackendError::Closed);
         }
-        if !self.shared.connector.is_own() {
+        if !self.capabilities().push {
             return Err(BackendError::unsupported("listen"));
         }
         let channel = self.protocol.channel(&session);
-        connection::listen(&self.shared, channel, self.closed.subscribe()).await
+        let closed = self.closed.subscribe();
+        if let Servers::Cluster(cluster) = &self.servers {
+            return cluster.listen(session, channel, closed).await;
+        }
+        let shared = Arc::clone(&self.shared);
+        connection::listen(Arc::new(move || Arc::clone(&shared)), channel, closed).await
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
-        let answers = self
-            .run_batch(&self.commands, batch, Protocol::acquire, reply::acquires)
+        let began = self.shared.runtime.now();
+        let mut answers = self
+            .run_batch(Lane::Commands, batch, Protocol::acquire, reply::acquires)
             .await;
-        let mut replies = answers.iter().flatten().map(|answer| &answer.reply);
-        if replies.any(may_be_renewed) {
-            self.warm_renewals();
+        if let Servers::Cluster(cluster) = &self.servers {
+            let took = self.shared.runtime.now().saturating_since(began);
+            let left = self.shared.options.call_timeout.saturating_sub(took);
+            self.subscribe_waiters(cluster, batch, &mut answers, left)
+                .await;
         }
+        let renewed = batch.iter().zip(&answers).filter(|(_, answer)| {
+            answer
+                .as_ref()
+                .is_ok_and(|answer| may_be_renewed(&answer.reply))
+        });
+        self.warm_renewals(renewed.map(|(request, _)| &request.key));
         answers
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
-        self.run_batch(&self.commands, batch, Protocol::poll, reply::polls)
-            .await
+        if let Servers::Cluster(cluster) = &self.servers {
+            return self.poll_in_cluster(cluster, batch).await;
+        }
+        self.poll_once(batch).await
     }
 
     /// Uses the connection for commands if the connection for renewals fails before it sends: a
     /// server or proxy may allow only one connection.
     async fn renew(&self, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
         let began = self.shared.runtime.now();
-        let replies = self.renew_over(&self.renewals, batch).await;
-        if !self.renews_independently() || !replies.iter().all(not_executed) {
+        let replies = self.renew_over(Lane::Renewals, batch).await;
+        let Servers::One(node) = &self.servers else {
+            // The cluster does this for each node.
+            return replies;
+        };
+        if !node.renews_independently() || !replies.iter().all(not_executed) {
             return replies;
         }
         let took = self.shared.runtime.now().saturating_since(began);
         let rest = self.shared.options.call_timeout.saturating_sub(took);
-        let again = self.renew_over(&self.commands, batch);
+        let again = self.renew_over(Lane::Commands, batch);
         let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
         let answered = self.shared.within(rest, again).await;
         answered.unwrap_or_else(|| batch.iter().map(|_| unknown()).collect())
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Answer<ReleaseReply>> {
-        self.run_batch(&self.commands, batch, Protocol::release, reply::releases)
+        self.run_batch(Lane::Commands, batch, Protocol::release, reply::releases)
             .await
     }
 
@@ -335,8 +464,10 @@ impl<C: Connector> LockBackend for Backend<C> {
 
     async fn close(&self) -> Result<(), BackendError> {
         self.closed.send_replace(true);
-        self.commands.close();
-        self.renewals.close();
+        match &self.servers {
+            Servers::One(node) => node.close(),
+            Servers::Cluster(cluster) => cluster.close(),
+        }
         Ok(())
     }
 }

@@ -12,6 +12,7 @@
 //!
 //! A missing `redis-server` is a failure, never a skipped test.
 
+mod clock;
 mod cluster;
 mod process;
 mod proxy;
@@ -21,6 +22,7 @@ mod server;
 mod tls;
 mod tls_proxy;
 
+pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
 pub use proxy::FaultProxy;
 pub use resp::Request;

@@ -406,6 +406,15 @@ impl RedisServer {
         self.folder.path().join("redis.log")
     }
 
+    /// The version that the default program reports.
+    ///
+    /// # Panics
+    /// Panics like [`version`](Self::version).
+    #[must_use]
+    pub fn default_version() -> Version {
+        version_of(&server_program())
+    }
+
     /// The version that the program reports.
     ///
     /// # Panics

@@ -54,6 +54,11 @@ impl ClockWatch {
             Some(reference) if !sample.is_more_precise_than(&reference) => {}
             _ => self.reference = Some(sample),
         }
+        self.current()
+    }
+
+    /// The clock id of the last stamp.
+    pub(crate) const fn current(&self) -> ClockId {
         ClockId::new(self.server.get().wrapping_add(self.steps))
     }
 }

@@ -6,6 +6,7 @@ use leasehold_api::ServerTime;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::failure::{ConnectError, Failure, FailureKind};
+use super::slots::SlotRange;
 use super::url::ServerUrl;
 use crate::options::Options;
 use crate::script::{Call, ErrorClass};
@@ -15,6 +16,15 @@ use crate::script::{Call, ErrorClass};
 pub enum ConnectionEvent {
     /// A message on a channel that the connection subscribes to.
     Message(Vec<u8>),
+    /// A message on a shard channel.
+    ShardMessage {
+        /// The channel.
+        channel: String,
+        /// The message.
+        payload: Vec<u8>,
+    },
+    /// The subscription to this shard channel has ended.
+    Unsubscribed(String),
     /// Messages may have been lost.
     Missed,
     /// The connection ended.
@@ -63,12 +73,14 @@ pub trait Connection: Send + Sync + 'static {
     fn is_closed(&self) -> bool;
 
     /// Sends a script call once. `name` is `EVALSHA` with the script's hash, or `EVAL` with its
-    /// source.
+    /// source. With `asking`, sends `ASKING` right before it: no other command may come between the
+    /// two.
     fn eval(
         &self,
         name: &'static str,
         script: &str,
         call: &Call,
+        asking: bool,
     ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
 
     /// Sends `INFO` with the name of a section.
@@ -81,6 +93,9 @@ pub trait Connection: Send + Sync + 'static {
         service: &str,
     ) -> impl Future<Output = Result<Option<(String, u16)>, Failure>> + Send;
 
+    /// Sends `CLUSTER SLOTS`.
+    fn slots(&self) -> impl Future<Output = Result<Vec<SlotRange>, Failure>> + Send;
+
     /// Reads the server's clock.
     fn time(&self) -> impl Future<Output = Result<ServerTime, Failure>> + Send;
 
@@ -89,17 +104,26 @@ pub trait Connection: Send + Sync + 'static {
 
     /// Subscribes to a channel. Returns once the server has confirmed it.
     fn subscribe(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Subscribes to a shard channel with `SSUBSCRIBE`, over RESP3. Returns once the server has
+    /// confirmed it.
+    fn subscribe_shard(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Unsubscribes from a shard channel.
+    fn unsubscribe_shard(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
 /// Runs a script by its hash, or by its source if the server doesn't know the hash.
 pub(crate) async fn script<T: Connection>(
     connection: &T,
     call: &Call,
+    asking: bool,
 ) -> Result<T::Reply, Failure> {
     const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
-    match connection.eval("EVALSHA", call.script.sha1(), call).await {
+    let (hash, source) = (call.script.sha1(), call.script.source());
+    match connection.eval("EVALSHA", hash, call, asking).await {
         Err(failure) if failure.kind() == UNKNOWN => {
-            connection.eval("EVAL", call.script.source(), call).await
+            connection.eval("EVAL", source, call, asking).await
         }
         answer => answer,
     }

@@ -36,7 +36,7 @@ use super::clock::ClockWatch;
 use super::connector::{self, Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
 use super::sentinel::SentinelSource;
-use super::server::{ServerInfo, WATCHED};
+use super::server::{ServerInfo, ServerMode};
 use crate::options::Options;
 use crate::script::{Call, ErrorClass, reply};
 
@@ -64,6 +64,9 @@ pub(crate) struct Shared<C> {
     /// For a user's connection, or a server without a `run_id`: detects a change of the server's
     /// clock.
     pub(crate) clock: Arc<Mutex<Option<ClockWatch>>>,
+    /// The id of the clock of a server without a `run_id`.
+    pub(crate) unnamed_clock: ClockId,
+    pub(crate) mode: ServerMode,
 }
 
 impl<C: Connector> Shared<C> {
@@ -77,6 +80,23 @@ impl<C: Connector> Shared<C> {
             sentinels: self.sentinels.clone(),
             moved: Arc::clone(&self.moved),
             clock: Arc::clone(&self.clock),
+            unnamed_clock: self.unnamed_clock,
+            mode: self.mode,
+        }
+    }
+
+    /// Returns a copy for another node of the cluster.
+    pub(crate) fn for_node(&self, connector: C, unnamed_clock: ClockId) -> Self {
+        Self {
+            connector: Arc::new(connector),
+            options: self.options.clone(),
+            runtime: self.runtime.clone(),
+            handle: self.handle.clone(),
+            sentinels: None,
+            moved: Arc::default(),
+            clock: Arc::default(),
+            unnamed_clock,
+            mode: self.mode,
         }
     }
 
@@ -138,7 +158,7 @@ impl<C: Connector> Shared<C> {
             opened.map_err(|failure| failure.at_connect(&self.options.key_prefix))?;
         Ok(Connected {
             connection,
-            info: check_server(&info)?,
+            info: check_server(&info, self.mode)?,
             events,
             moves,
         })
@@ -178,8 +198,26 @@ impl<C: Connector> Shared<C> {
 }
 
 /// Checks a server before its connection is used.
-fn check_server(info: &str) -> Result<ServerInfo, BackendError> {
-    ServerInfo::parse(info)
+fn check_server(info: &str, mode: ServerMode) -> Result<ServerInfo, BackendError> {
+    ServerInfo::parse(info, mode)
+}
+
+/// A call without an answer that can be used.
+pub(crate) enum CallError {
+    /// There was no connection. Nothing was sent.
+    NotSent(BackendError),
+    /// The call was sent.
+    Failed(Failure),
+}
+
+impl CallError {
+    /// The error that a backend returns.
+    pub(crate) fn in_call(self, prefix: &str) -> BackendError {
+        match self {
+            Self::NotSent(error) => error,
+            Self::Failed(failure) => failure.in_call(prefix),
+        }
+    }
 }
 
 /// A new connection to a server that was checked.
@@ -254,15 +292,37 @@ impl<C: Connector> ManagedConnection<C> {
 
     /// Runs a script.
     pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<Answer<C>, BackendError> {
-        let turn = self.turn().await?;
-        let answer = pin!(connector::script(&turn.live.connection, call));
+        let answer = self.attempt(call, false).await;
+        answer.map_err(|error| error.in_call(&self.shared.options.key_prefix))
+    }
+
+    /// Runs a script. With `asking`, the server is a node that imports the slot of the key.
+    pub(crate) async fn attempt(
+        self: &Arc<Self>,
+        call: &Call,
+        asking: bool,
+    ) -> Result<Answer<C>, CallError> {
+        let turn = self.turn().await.map_err(CallError::NotSent)?;
+        let answer = pin!(connector::script(&turn.live.connection, call, asking));
         match self.wait_for_answer(&turn, answer).await {
             Ok(body) => {
                 let clock = self.clock_of(&turn, reply::time(body.as_ref()));
                 Ok(Answer { body, clock })
             }
-            Err(failure) => Err(failure.in_call(&self.shared.options.key_prefix)),
+            Err(failure) => Err(CallError::Failed(failure)),
         }
+    }
+
+    /// The id of the server's clock. `None` without a connection.
+    pub(crate) fn clock(&self) -> Option<ClockId> {
+        let live = lock(&self.current).clone()?;
+        let watched = || lock(&self.shared.clock).as_ref().map(ClockWatch::current);
+        live.clock.or_else(watched)
+    }
+
+    /// What the connections of the backend share.
+    pub(crate) fn shared(&self) -> &Arc<Shared<C>> {
+        &self.shared
     }
 
     /// Reads the server's clock.
@@ -504,7 +564,7 @@ impl<C: Connector> ManagedConnection<C> {
     fn use_connection(&self, connected: Connected<C::Connection>) -> Arc<Live<C::Connection>> {
         let info = &connected.info;
         if !self.shared.connector.is_own() || info.clock.is_none() {
-            let server = info.clock.unwrap_or(WATCHED);
+            let server = info.clock.unwrap_or(self.shared.unnamed_clock);
             lock(&self.shared.clock)
                 .get_or_insert_with(|| ClockWatch::new(server))
                 .connected(server);
@@ -521,7 +581,7 @@ impl<C: Connector> ManagedConnection<C> {
         }
         match (&mut *lock(&self.shared.clock), at) {
             (Some(watch), Some(at)) => watch.observe(turn.sent, self.shared.now(), at),
-            _ => turn.live.clock.unwrap_or(WATCHED),
+            _ => turn.live.clock.unwrap_or(self.shared.unnamed_clock),
         }
     }
 }

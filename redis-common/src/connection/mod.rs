@@ -6,19 +6,27 @@
 mod access;
 mod cause;
 mod clock;
+mod cluster;
 mod connector;
 mod failure;
 mod managed;
+mod node;
 mod sentinel;
 mod server;
+mod shard;
+mod slots;
 mod subscription;
 mod tls;
 mod url;
 
+pub(crate) use cluster::Cluster;
 pub use connector::{Connection, ConnectionEvent, Connector};
 pub use failure::{ConnectError, Failure, FailureKind};
-pub(crate) use managed::{ManagedConnection, Shared};
+pub(crate) use managed::{Answer, Shared};
+pub(crate) use node::{Lane, Node};
 pub(crate) use sentinel::SentinelSource;
+pub(crate) use server::{ServerMode, WATCHED};
+pub use slots::SlotRange;
 pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, listen};
 #[cfg(feature = "tls-rustls")]
 pub use tls::client_config;

@@ -71,6 +71,7 @@ impl<C: Connector> SentinelSource<C> {
                 password: sentinels.password.clone(),
                 database: 0,
                 sentinels: None,
+                cluster: None,
             };
             Ok(Sentinel {
                 address: address.clone(),

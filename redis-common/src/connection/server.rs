@@ -2,6 +2,8 @@
 
 use leasehold_api::{BackendError, ClockId};
 
+use super::slots::NodeAddress;
+
 /// The oldest server version that runs the scripts.
 const OLDEST: (u32, u32) = (6, 2);
 
@@ -10,6 +12,14 @@ pub(crate) const WATCHED: ClockId = ClockId::new(1);
 /// The clock of notifications from a server without a `run_id`. No reply has this id, so the client
 /// renews a lock that it was granted by a notification before it returns the guard.
 pub(crate) const UNKNOWN: ClockId = ClockId::new(0);
+
+/// How a server must run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerMode {
+    Standalone,
+    /// As a node of a cluster.
+    Cluster,
+}
 
 /// The parts of `INFO server` that a backend uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,22 +39,12 @@ impl ServerInfo {
     /// - the answer has no version, as with some proxies;
     /// - the version is older than 6.2;
     /// - the server is a sentinel;
-    /// - the mode isn't `standalone`. A node of a cluster has only some of the keys, and a batch
+    /// - the server runs in another mode. A node of a cluster has only some of the keys, and a batch
     ///   would span nodes.
-    pub(crate) fn parse(info: &str) -> Result<Self, BackendError> {
+    pub(crate) fn parse(info: &str, expected: ServerMode) -> Result<Self, BackendError> {
         // Some proxies and forks report no mode.
-        if let Some(mode) = field(info, "redis_mode").or(field(info, "server_mode"))
-            && mode != "standalone"
-        {
-            if mode == "sentinel" {
-                return Err(BackendError::rejected(
-                    "the server is a sentinel; write redis-sentinel://HOST:PORT\
-                     /?sentinelServiceName=NAME",
-                ));
-            }
-            return Err(BackendError::rejected(format!(
-                "the server runs in {mode} mode, only standalone servers are supported"
-            )));
+        if let Some(mode) = field(info, "redis_mode").or(field(info, "server_mode")) {
+            check_mode(mode, expected)?;
         }
         let Some(version) = field(info, "valkey_version").or(field(info, "redis_version")) else {
             return Err(BackendError::rejected(
@@ -64,6 +64,30 @@ impl ServerInfo {
     }
 }
 
+fn check_mode(mode: &str, expected: ServerMode) -> Result<(), BackendError> {
+    let problem = match (mode, expected) {
+        ("standalone", ServerMode::Standalone) | ("cluster", ServerMode::Cluster) => return Ok(()),
+        ("standalone", _) => "the server runs in standalone mode; write redis://HOST:PORT".into(),
+        ("cluster", _) => {
+            "the server is a node of a cluster; write redis-cluster://HOST:PORT".into()
+        }
+        ("sentinel", _) => "the server is a sentinel; write redis-sentinel://HOST:PORT\
+                            /?sentinelServiceName=NAME"
+            .into(),
+        _ => format!("the server runs in {mode} mode, which has no locks"),
+    };
+    Err(BackendError::rejected(problem))
+}
+
+impl ServerInfo {
+    /// Whether the server has shard channels. Redis has them since 7.0, and so do all versions of
+    /// Valkey.
+    pub(crate) fn has_shard_channels(&self) -> bool {
+        let major = self.version.split('.').next().map(str::parse::<u32>);
+        matches!(major, Some(Ok(7..)))
+    }
+}
+
 /// A field of an answer to `INFO`.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines()
@@ -75,7 +99,16 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 
 /// Hashes the `run_id`. It is unique, but its format is not specified.
 fn clock_of(run_id: &str) -> ClockId {
-    let digest = sha1_smol::Sha1::from(run_id).digest().bytes();
+    hashed(run_id)
+}
+
+/// The clock of a node without a `run_id`. Nodes at different addresses have different clocks.
+pub(crate) fn address_clock(address: &NodeAddress) -> ClockId {
+    hashed(&address.to_string())
+}
+
+fn hashed(name: &str) -> ClockId {
+    let digest = sha1_smol::Sha1::from(name).digest().bytes();
     let mut start = [0; 8];
     start.copy_from_slice(&digest[..8]);
     ClockId::new(u64::from_be_bytes(start))
@@ -83,6 +116,7 @@ fn clock_of(run_id: &str) -> ClockId {
 
 #[cfg(test)]
 mod tests {
+    use super::ServerMode::{Cluster, Standalone};
     use super::*;
 
     fn info(version: &str, run_id: &str) -> String {
@@ -91,10 +125,15 @@ mod tests {
 
     #[test]
     fn clock_depends_only_on_the_run_id() {
-        let parse = |version, run_id| ServerInfo::parse(&info(version, run_id)).expect("usable");
+        let parse = |version, run_id| {
+            ServerInfo::parse(&info(version, run_id), Standalone).expect("usable")
+        };
         let first = parse("7.0.15", "aa");
         let plain = info("7.0.15", "aa") + "redis_mode:standalone\r\n";
-        assert_eq!(ServerInfo::parse(&plain).expect("usable"), first);
+        assert_eq!(
+            ServerInfo::parse(&plain, Standalone).expect("usable"),
+            first
+        );
         assert_eq!(first.version, "7.0.15");
         assert_eq!(first.clock, parse("6.2.0", "aa").clock);
         assert_ne!(first.clock, parse("7.0.15", "ab").clock);
@@ -103,7 +142,10 @@ mod tests {
     #[test]
     fn run_id_is_optional() {
         for text in [info("7.0.15", ""), "redis_version:7.0.15\r\n".into()] {
-            assert_eq!(ServerInfo::parse(&text).expect("usable").clock, None);
+            assert_eq!(
+                ServerInfo::parse(&text, Standalone).expect("usable").clock,
+                None
+            );
         }
     }
 
@@ -117,7 +159,7 @@ mod tests {
 
     #[test]
     fn valkey_is_read_under_its_own_names() {
-        let usable = ServerInfo::parse(&valkey("standalone")).expect("usable");
+        let usable = ServerInfo::parse(&valkey("standalone"), Standalone).expect("usable");
         assert_eq!(usable.version, "9.1.2");
         assert_eq!(usable.clock, Some(clock_of("aa")));
     }
@@ -130,18 +172,42 @@ mod tests {
             ("run_id:aa\r\n".into(), "no redis_version"),
             (
                 info("7.0.15", "aa") + "redis_mode:cluster\r\n",
-                "cluster mode",
+                "node of a cluster; write redis-cluster://",
             ),
             (
                 info("7.0.15", "aa") + "redis_mode:sentinel\r\n",
                 "is a sentinel",
             ),
-            (valkey("cluster"), "cluster mode"),
+            (valkey("cluster"), "node of a cluster"),
             (valkey("sentinel"), "redis-sentinel://"),
         ] {
-            let error = ServerInfo::parse(&text).expect_err("unusable");
+            let error = ServerInfo::parse(&text, Standalone).expect_err("unusable");
             assert!(matches!(error, BackendError::Rejected { .. }), "{error:?}");
             assert!(error.to_string().contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn cluster_needs_nodes_of_a_cluster() {
+        let node = info("7.0.15", "aa") + "redis_mode:cluster\r\n";
+        assert!(ServerInfo::parse(&node, Cluster).is_ok());
+        assert!(ServerInfo::parse(&info("7.0.15", "aa"), Cluster).is_ok());
+        for (mode, reason) in [
+            ("standalone", "redis://"),
+            ("sentinel", "redis-sentinel://"),
+        ] {
+            let error = ServerInfo::parse(&valkey(mode), Cluster).expect_err("unusable");
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn nodes_without_a_run_id_have_different_clocks() {
+        let at = |port| {
+            let host = "10.0.0.1".into();
+            address_clock(&NodeAddress { host, port })
+        };
+        assert_ne!(at(1), at(2));
+        assert_eq!(at(1), at(1));
     }
 }

@@ -15,11 +15,11 @@ use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::managed::Shared;
-use super::server;
+use super::server::{ServerMode, UNKNOWN};
 use crate::script::decode_notification;
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
-const PING_EVERY: Duration = Duration::from_secs(2);
+pub(super) const PING_EVERY: Duration = Duration::from_secs(2);
 /// The pause between attempts to connect or subscribe doubles from the first to the longest.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
@@ -43,34 +43,42 @@ enum Ended {
     StreamDropped,
 }
 
+/// Names the server of the next connection.
+pub(crate) type PickServer<C> = Arc<dyn Fn() -> Arc<Shared<C>> + Send + Sync>;
+
 /// Subscribes to `channel` and stays subscribed until the stream is dropped or `closed` is set.
 pub(crate) async fn listen<C: Connector>(
-    shared: &Arc<Shared<C>>,
+    pick: PickServer<C>,
     channel: String,
     closed: watch::Receiver<bool>,
 ) -> Result<Notifications, BackendError> {
+    let shared = pick();
     let limit = shared.options.call_timeout;
     let subscription = shared
-        .within(limit, Subscription::open(shared, &channel))
+        .within(limit, Subscription::open(&shared, &channel))
         .await
         .unwrap_or_else(|| Err(BackendError::unavailable("the subscription took too long")))?;
     let (notifications, stream) = mpsc::unbounded_channel();
+    let handle = shared.handle.clone();
     let task = SubscriptionTask {
-        shared: Arc::clone(shared),
+        shared,
+        pick,
         channel,
         notifications,
         closed,
     };
-    shared.handle.spawn(task.run(subscription));
-    Ok(Box::pin(futures_util::stream::unfold(
-        stream,
-        async |mut stream| {
-            stream
-                .recv()
-                .await
-                .map(|notification| (notification, stream))
+    handle.spawn(task.run(subscription));
+    Ok(as_stream(stream))
+}
+
+pub(super) fn as_stream(receiver: UnboundedReceiver<Notification>) -> Notifications {
+    Box::pin(futures_util::stream::unfold(
+        receiver,
+        async |mut receiver| {
+            let notification = receiver.recv().await?;
+            Some((notification, receiver))
         },
-    )))
+    ))
 }
 
 impl<T: Connection> Subscription<T> {
@@ -89,7 +97,11 @@ impl<T: Connection> Subscription<T> {
         {
             Some(Ok(())) => Ok(Self {
                 connection,
-                clock: connected.info.clock.unwrap_or(server::UNKNOWN),
+                clock: match shared.mode {
+                    ServerMode::Standalone => connected.info.clock.unwrap_or(UNKNOWN),
+                    // Any node may have published the message.
+                    ServerMode::Cluster => UNKNOWN,
+                },
                 events: connected
                     .events
                     .unwrap_or_else(|| mpsc::unbounded_channel().1),
@@ -111,6 +123,7 @@ async fn until_moved(moved: &mut watch::Receiver<u64>, moves: u64) {
 /// The task that keeps one session subscribed.
 struct SubscriptionTask<C> {
     shared: Arc<Shared<C>>,
+    pick: PickServer<C>,
     channel: String,
     notifications: UnboundedSender<Notification>,
     closed: watch::Receiver<bool>,
@@ -153,6 +166,10 @@ impl<C: Connector> SubscriptionTask<C> {
                 Some(Either::Left((Either::Left((event, _)), _))) => match event {
                     Some(ConnectionEvent::Message(payload)) => self.deliver(&payload, clock),
                     Some(ConnectionEvent::Missed) => self.missed(),
+                    // This connection has no such subscription.
+                    Some(
+                        ConnectionEvent::ShardMessage { .. } | ConnectionEvent::Unsubscribed(_),
+                    ) => {}
                     Some(ConnectionEvent::Closed) | None => return Ended::Lost,
                 },
                 Some(Either::Left((Either::Right(_), _))) => return Ended::Lost,
@@ -175,7 +192,8 @@ impl<C: Connector> SubscriptionTask<C> {
     async fn open_again(&self) -> Option<Subscription<C::Connection>> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let attempt = pin!(Subscription::open(&self.shared, &self.channel));
+            let server = (self.pick)();
+            let attempt = pin!(Subscription::open(&server, &self.channel));
             match select(attempt, pin!(self.notifications.closed())).await {
                 Either::Left((Ok(subscription), _)) => return Some(subscription),
                 Either::Left((Err(_), _)) => self.shared.runtime.sleep(pause).await,

@@ -10,6 +10,7 @@ use url::{Host, Url};
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 const SENTINEL_SUFFIX: &str = "-sentinel";
+const CLUSTER_SUFFIX: &str = "-cluster";
 
 /// Where a server listens, and who logs in.
 ///
@@ -21,13 +22,16 @@ const SENTINEL_SUFFIX: &str = "-sentinel";
 /// | `redis-sentinel://user:password@sentinel:port/database?sentinelServiceName=mymaster&node=sentinel2:port` | the primary that the sentinels name. One `node` for each further sentinel; the default port is 26379. The user and the password are the server's. |
 /// | … `&sentinelUsername=me&sentinelPassword=secret` | the same, with the login of the sentinels, if they have one |
 /// | `rediss-sentinel://…` | the same, with TLS to the sentinels and to the server |
+/// | `redis-cluster://user:password@host:port?node=host2:port2` | a cluster. One node is enough; others help if that one is down. |
+/// | `rediss-cluster://…` | the same, with TLS |
 ///
-/// `valkey://`, `valkeys://`, `valkey+unix://`, `unix://`, `valkey-sentinel://` and
-/// `valkeys-sentinel://` mean the same. In parameters, write `%2B` for `+`.
+/// `valkey://`, `valkeys://`, `valkey+unix://`, `unix://`, and `valkey` in place of `redis` before
+/// `-sentinel` and `-cluster` mean the same. In parameters, write `%2B` for `+`.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerUrl {
-    /// Where the server listens. With Sentinel, where the first sentinel listens.
+    /// Where the server listens. With Sentinel, where the first sentinel listens. In a cluster, where
+    /// the first node listens.
     pub address: Address,
     /// The user name.
     pub user: Option<String>,
@@ -37,6 +41,8 @@ pub struct ServerUrl {
     pub database: u8,
     /// The sentinels that name the server's address, if the URL has them.
     pub sentinels: Option<Sentinels>,
+    /// Where the nodes of a cluster listen, if the URL is a cluster's. It may name only some of them.
+    pub cluster: Option<Vec<Address>>,
 }
 
 /// The sentinels in a URL.
@@ -77,6 +83,7 @@ impl fmt::Debug for ServerUrl {
             .field("user", &self.user)
             .field("database", &self.database)
             .field("sentinels", &self.sentinels)
+            .field("cluster", &self.cluster)
             .finish_non_exhaustive()
     }
 }
@@ -121,6 +128,7 @@ impl ServerUrl {
             password: non_empty(url.password().unwrap_or_default())?,
             database: 0,
             sentinels: None,
+            cluster: None,
         };
         if !is_unix {
             parsed.set_database(url.path().trim_matches('/'))?;
@@ -131,6 +139,13 @@ impl ServerUrl {
         }
         if url.scheme().ends_with(SENTINEL_SUFFIX) {
             parsed.sentinels = Some(sentinels(&url, &parsed.address)?);
+            return Ok(parsed);
+        }
+        if url.scheme().ends_with(CLUSTER_SUFFIX) {
+            if parsed.database != 0 {
+                return Err(unusable("a cluster has only database 0"));
+            }
+            parsed.cluster = Some(nodes(&url, &parsed.address)?);
             return Ok(parsed);
         }
         for (name, value) in url.query_pairs() {
@@ -174,9 +189,12 @@ fn check_scheme(url: &str, has_tls: bool) -> Result<(), InvalidInput> {
         return Err(unusable(format!("it has no scheme; write {example}")));
     };
     let lower = scheme.to_ascii_lowercase();
-    match lower.strip_suffix(SENTINEL_SUFFIX).unwrap_or(&lower) {
+    match without_suffix(&lower) {
         "redis+unix" | "valkey+unix" | "unix" if lower.ends_with(SENTINEL_SUFFIX) => Err(unusable(
             "sentinels have no Unix socket; write redis-sentinel://",
+        )),
+        "redis+unix" | "valkey+unix" | "unix" if lower.ends_with(CLUSTER_SUFFIX) => Err(unusable(
+            "the nodes of a cluster have no Unix socket; write redis-cluster://",
         )),
         "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => Ok(()),
         "rediss" | "valkeys" if has_tls => Ok(()),
@@ -186,7 +204,9 @@ fn check_scheme(url: &str, has_tls: bool) -> Result<(), InvalidInput> {
         other if other.contains("sentinel") => Err(unusable(
             "for Sentinel, write redis-sentinel:// or rediss-sentinel://",
         )),
-        other if other.contains("cluster") => Err(unusable("clusters are not supported")),
+        other if other.contains("cluster") => Err(unusable(
+            "for a cluster, write redis-cluster:// or rediss-cluster://",
+        )),
         // It may be a password.
         other if other.contains(['@', ':']) => Err(unusable("its scheme is not redis://")),
         _ => Err(unusable(format!(
@@ -202,15 +222,52 @@ fn tcp(url: &Url) -> Result<Address, InvalidInput> {
         Some(Host::Ipv6(ip)) => ip.to_string(),
         _ => return Err(unusable("it has no host")),
     };
-    let (scheme, default_port) = match url.scheme().strip_suffix(SENTINEL_SUFFIX) {
-        Some(scheme) => (scheme, DEFAULT_SENTINEL_PORT),
-        None => (url.scheme(), DEFAULT_PORT),
-    };
     Ok(Address::Tcp {
         host,
-        port: url.port().unwrap_or(default_port),
-        tls: matches!(scheme, "rediss" | "valkeys"),
+        port: url.port().unwrap_or(default_port(url)),
+        tls: matches!(without_suffix(url.scheme()), "rediss" | "valkeys"),
     })
+}
+
+/// The scheme without the suffix that says what is behind the address.
+fn without_suffix(scheme: &str) -> &str {
+    let suffixes = [SENTINEL_SUFFIX, CLUSTER_SUFFIX];
+    let mut without = suffixes.iter().filter_map(|it| scheme.strip_suffix(it));
+    without.next().unwrap_or(scheme)
+}
+
+fn default_port(url: &Url) -> u16 {
+    if url.scheme().ends_with(SENTINEL_SUFFIX) {
+        DEFAULT_SENTINEL_PORT
+    } else {
+        DEFAULT_PORT
+    }
+}
+
+/// Reads the address in a parameter `node`. `None` if it is more or less than host and port.
+fn node(url: &Url, value: &str) -> Option<Address> {
+    let node = Url::parse(&format!("{}://{value}", url.scheme())).ok()?;
+    let address = tcp(&node).ok()?;
+    let shown = address.to_string();
+    let is_all = shown == value || shown == format!("{value}:{}", default_port(url));
+    is_all.then_some(address)
+}
+
+/// Reads the parameters of a URL whose host is the node of a cluster at `first`.
+fn nodes(url: &Url, first: &Address) -> Result<Vec<Address>, InvalidInput> {
+    let mut nodes = vec![first.clone()];
+    for (name, value) in url.query_pairs() {
+        match &*name {
+            "node" => {
+                let problem = || unusable("write another node of the cluster as node=host:port");
+                nodes.push(node(url, &value).ok_or_else(problem)?);
+            }
+            // The options choose the protocol.
+            "protocol" => {}
+            _ => return Err(unusable(format!("the parameter {name:?} is unknown"))),
+        }
+    }
+    Ok(nodes)
 }
 
 /// Reads the parameters of a URL whose host is the sentinel at `first`.
@@ -226,14 +283,10 @@ fn sentinels(url: &Url, first: &Address) -> Result<Sentinels, InvalidInput> {
         match &*name {
             "sentinelServiceName" => sentinels.service = value,
             "node" => {
-                let node = Url::parse(&format!("{}://{value}", url.scheme())).ok();
-                let node = node.as_ref().map(tcp).and_then(Result::ok);
-                let address = node.filter(|node| {
-                    let shown = node.to_string();
-                    shown == value || shown == format!("{value}:{DEFAULT_SENTINEL_PORT}")
-                });
                 let problem = || unusable("write a sentinel as node=host:port");
-                sentinels.addresses.push(address.ok_or_else(problem)?);
+                sentinels
+                    .addresses
+                    .push(node(url, &value).ok_or_else(problem)?);
             }
             "sentinelUsername" => sentinels.user = Some(value),
             "sentinelPassword" => sentinels.password = Some(value),
@@ -367,6 +420,20 @@ mod tests {
     }
 
     #[test]
+    fn cluster_url_names_nodes() {
+        let url = parse("rediss-cluster://me:pw@a:7000?node=[::1]:7001&node=c");
+        assert!(url.uses_tls());
+        assert_eq!(url.password.as_deref(), Some("pw"));
+        let nodes = url.cluster.expect("a cluster");
+        let shown: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["a:7000", "[::1]:7001", "c:6379"]);
+        let plain = parse("valkey-cluster://a/?protocol=resp3");
+        assert!(!plain.uses_tls() && plain.sentinels.is_none());
+        assert_eq!(plain.cluster, Some(vec![plain.address]));
+        assert_eq!(parse("redis://a").cluster, None);
+    }
+
+    #[test]
     fn unusable_url_is_refused_with_a_reason_and_without_the_password() {
         for (url, reason) in [
             ("", "no scheme; write redis://localhost"),
@@ -399,7 +466,29 @@ mod tests {
                 "redis-sentinel://a?sentinelServiceName=m&sentinelPass=hunter2",
                 "parameter \"sentinelPass\" is unknown",
             ),
-            ("redis-cluster://me:hunter2@a", "clusters are not supported"),
+            ("redis+cluster://me:hunter2@a", "write redis-cluster://"),
+            ("unix-cluster:///a", "no Unix socket"),
+            ("redis-cluster://me:hunter2@a/1", "only database 0"),
+            (
+                "redis-cluster://me:hunter2@a?node=b:x",
+                "write another node of the cluster as node=host:port",
+            ),
+            (
+                "redis-cluster://me:hunter2@a?node=b/1",
+                "write another node of the cluster as node=host:port",
+            ),
+            (
+                "redis-cluster://a?node=",
+                "write another node of the cluster as node=host:port",
+            ),
+            (
+                "redis-cluster://me:hunter2@a?pass=hunter2",
+                "parameter \"pass\" is unknown",
+            ),
+            (
+                "redis://me:hunter2@a?node=b",
+                "parameter \"node\" is unknown",
+            ),
             ("me:hunter2@redis://a", "its scheme is not redis://"),
             ("redis://", "host"),
             ("redis://:hunter2@", "host"),
@@ -421,7 +510,13 @@ mod tests {
 
     #[test]
     fn tls_is_refused_without_support() {
-        for scheme in ["rediss", "valkeys", "REDISS", "rediss-sentinel"] {
+        for scheme in [
+            "rediss",
+            "valkeys",
+            "REDISS",
+            "rediss-sentinel",
+            "rediss-cluster",
+        ] {
             let url = format!("{scheme}://me:hunter2@a");
             let error = ServerUrl::parse(&url, false).expect_err("no TLS");
             let text = format!("{error} {error:?}");

@@ -29,6 +29,9 @@ pub struct ScriptSettings {
     /// Whether scripts publish notifications. If not, waiters depend on polls, and no request may
     /// say that its session listens.
     pub push: bool,
+    /// Whether scripts publish on shard channels, as in a cluster. The channel is then in the slot of
+    /// the key.
+    pub shard_channels: bool,
 }
 
 impl Default for ScriptSettings {
@@ -37,6 +40,7 @@ impl Default for ScriptSettings {
             delivery_window: bounds::DELIVERY_WINDOW,
             token_retention: bounds::TOKEN_RETENTION,
             push: true,
+            shard_channels: false,
         }
     }
 }
@@ -46,6 +50,13 @@ impl ScriptSettings {
     #[must_use]
     pub const fn with_push(mut self, push: bool) -> Self {
         self.push = push;
+        self
+    }
+
+    /// Sets whether scripts publish on shard channels.
+    #[must_use]
+    pub const fn with_shard_channels(mut self, shard_channels: bool) -> Self {
+        self.shard_channels = shard_channels;
         self
     }
 
@@ -131,6 +142,11 @@ impl Protocol {
     /// The channel of a session's notifications.
     pub fn channel(&self, session: &SessionId) -> String {
         self.names.channel(session)
+    }
+
+    /// The shard channel of a session's notifications about a key.
+    pub fn shard_channel(&self, key: &Key, session: &SessionId) -> String {
+        self.names.shard_channel(key, session)
     }
 
     /// Encodes a batch of acquires. Decode the answer with

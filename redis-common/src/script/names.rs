@@ -49,13 +49,29 @@ impl Names {
     /// Returns `PREFIXc:HASH`. Channel names are public (`PUBSUB CHANNELS`), and a session id
     /// authorizes releases and renewals, so the name contains only a hash of it.
     pub(crate) fn channel(&self, session: &SessionId) -> String {
-        let digest = sha1_smol::Sha1::from(session.as_bytes()).digest().bytes();
-        let mut out = format!("{}c:", self.prefix);
-        for byte in &digest[..8] {
-            write!(out, "{byte:02x}").expect("writing to a String never fails");
-        }
-        out
+        format!("{}c:{}", self.prefix, hashed(session))
     }
+
+    /// Returns `PREFIX{ENCODED}HASH`, which is in the slot of the lock's Redis key.
+    pub(crate) fn shard_channel(&self, key: &Key, session: &SessionId) -> String {
+        let mut out = Writer::with_capacity(self.usual_length(key) + HASH_LENGTH);
+        self.write_key(&mut out, key);
+        out.raw(hashed(session).as_bytes());
+        // The encoding changes only single bytes below 128.
+        String::from_utf8(out.finish()).expect("a key is UTF-8")
+    }
+}
+
+const HASH_LENGTH: usize = 16;
+
+/// The first half of the session's hash, in hexadecimal digits.
+fn hashed(session: &SessionId) -> String {
+    let digest = sha1_smol::Sha1::from(session.as_bytes()).digest().bytes();
+    let mut out = String::with_capacity(HASH_LENGTH);
+    for byte in &digest[..HASH_LENGTH / 2] {
+        write!(out, "{byte:02x}").expect("writing to a String never fails");
+    }
+    out
 }
 
 /// Whether a byte must be encoded: braces, the escape character and control characters.
@@ -105,6 +121,9 @@ mod tests {
         // printf '\0%.0s' $(seq 16) | sha1sum
         let session = SessionId::from_bytes([0; 16]);
         assert_eq!(names().channel(&session), "leasehold:c:e129f27c5103bc5c");
+        let key = Key::new("invoice é}").expect("a good key");
+        let shard = names().shard_channel(&key, &session);
+        assert_eq!(shard, "leasehold:{invoice é%7D}e129f27c5103bc5c");
     }
 
     fn decode(encoded: &[u8]) -> Vec<u8> {

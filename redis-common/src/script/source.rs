@@ -176,6 +176,11 @@ const LETTERS: [(&str, u8); 9] = [
 /// cost time in every call of a script.
 fn with_constants(settings: &ScriptSettings, text: String) -> String {
     let number = |duration: Duration| duration.as_micros().to_string();
+    let (publish, channel_start) = if settings.shard_channels {
+        ("'SPUBLISH'", "key")
+    } else {
+        ("'PUBLISH'", "string.match(key, '^[^{]*') .. 'c:'")
+    };
     let constants = [
         // The last byte is the version of the format.
         ("MAGIC", r"'LH\3'".into()),
@@ -185,6 +190,10 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         // Added to the stored end whenever it moves, so that it moves rarely.
         ("SLACK", number(settings.token_retention / 8)),
         ("PUSH", settings.push.to_string()),
+        ("SHARD_CHANNELS", settings.shard_channels.to_string()),
+        ("REVOCATION", b'R'.to_string()),
+        ("PUBLISH", publish.into()),
+        ("CHANNEL_START", channel_start.into()),
         ("MAX_FLOOR", bounds::MAX_FLOOR.to_string()),
         ("MAX_FLOOR_AHEAD", number(bounds::MAX_FLOOR_AHEAD)),
         ("SCAN_FREELY", bounds::SCAN_FREELY.to_string()),

@@ -9,7 +9,9 @@ use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{Authority, RedisServer, SentinelServers, ServerOptions};
+use leasehold_test_servers::{
+    Authority, RedisCluster, RedisServer, SentinelServers, ServerOptions,
+};
 
 use crate::client;
 
@@ -25,16 +27,30 @@ const CANNOT_RUN: &[&str] = &[
     "long_spans::no_copy_outlives_its_watermark",
 ];
 
+/// Without shard channels, a cluster has no push: with RESP2, and before Redis 7.0.
+const NEED_PUSH: &[&str] = &[
+    "client_push::*",
+    "client_renewal::revoked_before_the_subscription_is_noticed",
+    "notifications::*",
+    "unreachable::*",
+];
+
 /// Runs the suite on the named backend. `documentation` contains the rights that it needs.
 pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
-    leasehold_conformance::run(Redis::start(name, documentation), CANNOT_RUN)
+    let redis = Redis::start(name, documentation);
+    let without_push = if redis.capabilities().push {
+        &[][..]
+    } else {
+        NEED_PUSH
+    };
+    leasehold_conformance::run(redis, &[CANNOT_RUN, without_push].concat())
 }
 
 /// One server for all cases. Each case has a separate key prefix.
 #[derive(Debug)]
 pub(crate) struct Redis {
     name: &'static str,
-    server: Topology,
+    server: Arc<Topology>,
     /// With TLS, the authority of the server's certificate, as PEM.
     authority: Option<String>,
 }
@@ -44,26 +60,33 @@ pub(crate) struct Redis {
 enum Topology {
     Single(RedisServer),
     Sentinel(SentinelServers),
+    Cluster(RedisCluster),
 }
 
 impl Topology {
-    /// Starts the topology that `LEASEHOLD_TOPOLOGY` names: a single server, or `sentinel`.
+    /// The topology that `LEASEHOLD_TOPOLOGY` names: a single server, `sentinel` or `cluster`.
+    fn name() -> Option<String> {
+        std::env::var("LEASEHOLD_TOPOLOGY").ok()
+    }
+
     fn start(options: ServerOptions) -> Self {
-        match std::env::var("LEASEHOLD_TOPOLOGY").as_deref() {
-            Err(_) => Self::Single(options.start()),
-            Ok("sentinel") => {
+        match Self::name().as_deref() {
+            None => Self::Single(options.start()),
+            Some("cluster") => Self::Cluster(RedisCluster::start_with(6, |_| options.clone())),
+            Some("sentinel") => {
                 let sentinels = ServerOptions::default();
                 // No failover, however busy the machine is.
                 let down_after = Duration::from_secs(60);
                 Self::Sentinel(SentinelServers::start_with(options, sentinels, down_after))
             }
-            Ok(other) => panic!("LEASEHOLD_TOPOLOGY is {other:?}, not sentinel"),
+            Some(other) => panic!("LEASEHOLD_TOPOLOGY is {other:?}, not sentinel or cluster"),
         }
     }
 
-    /// The URL of the server that has the locks.
-    fn url(&self) -> String {
+    /// The URL of the server that has the lock with this Redis key.
+    fn url_of(&self, key: &str) -> String {
         match self {
+            Self::Cluster(cluster) => cluster.nodes()[cluster.primary_of(key)].url(),
             Self::Single(server) => server.url(),
             Self::Sentinel(servers) => servers.server(servers.primary()).url(),
         }
@@ -74,7 +97,8 @@ impl Topology {
         match self {
             Self::Single(server) if tls => server.tls_url(),
             Self::Single(server) => server.url(),
-            Self::Sentinel(_) if tls => panic!("LEASEHOLD_TLS needs a single server"),
+            _ if tls => panic!("LEASEHOLD_TLS needs a single server"),
+            Self::Cluster(cluster) => cluster.url(),
             Self::Sentinel(servers) => servers.url(),
         }
     }
@@ -83,10 +107,17 @@ impl Topology {
 impl Redis {
     /// Starts a server for the named backend, whose user has the documented rights. The variable
     /// `LEASEHOLD_TLS` adds TLS: `server`, or `proxy` for servers that are built without it. The
-    /// variable `LEASEHOLD_TOPOLOGY` can put sentinels in front.
+    /// variable `LEASEHOLD_TOPOLOGY` can put sentinels in front, or start a cluster.
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
         let user = [USER, "on", ">secret", "~*", "&*"];
-        let rights = user.into_iter().chain(documented_rights(documentation));
+        let is_cluster = Topology::name().as_deref() == Some("cluster");
+        let blocks = match (is_cluster, has_shard_channels()) {
+            (false, _) => 1,
+            (true, false) => 2,
+            (true, true) => 3,
+        };
+        let rights = documented_rights(documentation, blocks);
+        let rights: Vec<_> = user.into_iter().chain(rights).collect();
         let mut options = ServerOptions::default().with_config("user", rights);
         let authority = Authority::new();
         let identity = authority.issue("127.0.0.1");
@@ -99,7 +130,7 @@ impl Redis {
         }
         Self {
             name,
-            server: Topology::start(options),
+            server: Arc::new(Topology::start(options)),
             authority: tls.map(|_| authority.certificate()),
         }
     }
@@ -114,12 +145,20 @@ fn resp() -> RespVersion {
     }
 }
 
-/// The command rights in the crate's documentation.
-fn documented_rights(documentation: &'static str) -> impl Iterator<Item = &'static str> {
+fn has_shard_channels() -> bool {
+    RedisServer::default_version().major >= 7
+}
+
+/// The command rights in these blocks of the crate's documentation: for all servers, for clusters,
+/// and for notifications in clusters.
+fn documented_rights(
+    documentation: &'static str,
+    blocks: usize,
+) -> impl Iterator<Item = &'static str> {
     documentation
-        .lines()
-        .skip_while(|line| !line.contains("ACL SETUSER"))
-        .take_while(|line| !line.contains("```"))
+        .split("```")
+        .filter(|block| block.contains("ACL SETUSER"))
+        .take(blocks)
         .flat_map(str::split_whitespace)
         .filter(|word| word.starts_with(['+', '-']))
 }
@@ -131,7 +170,12 @@ impl Harness for Redis {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::full()
+        let mut capabilities = Capabilities::full();
+        if let Topology::Cluster(_) = *self.server {
+            capabilities.push = has_shard_channels() && resp() == RespVersion::Resp3;
+            capabilities.batches = false;
+        }
+        capabilities
     }
 
     fn abilities(&self) -> Abilities {
@@ -156,7 +200,7 @@ impl Harness for Redis {
             options = options.root_certificates(authority.as_str());
         }
         Ok(Arc::new(Namespace {
-            url: self.server.url(),
+            server: Arc::clone(&self.server),
             backend_url: backend_url.replace("://", &format!("://{USER}:secret@")),
             protocol,
             options,
@@ -166,15 +210,21 @@ impl Harness for Redis {
 
 #[derive(Debug)]
 struct Namespace {
-    url: String,
+    server: Arc<Topology>,
     backend_url: String,
     protocol: Protocol,
     options: Options,
 }
 
 impl Namespace {
-    async fn query<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, SetupError> {
-        let client = redis::Client::open(self.url.as_str())?;
+    /// Sends a command to the server that has the key.
+    async fn query<T: redis::FromRedisValue>(
+        &self,
+        key: &Key,
+        command: &redis::Cmd,
+    ) -> Result<T, SetupError> {
+        let key = String::from_utf8(self.protocol.key(key))?;
+        let client = redis::Client::open(self.server.url_of(&key))?;
         let mut connection = client.get_multiplexed_async_connection().await?;
         Ok(command.query_async(&mut connection).await?)
     }
@@ -193,13 +243,13 @@ impl Environment for Namespace {
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
         let mut set = redis::cmd("SET");
         set.arg(self.protocol.key(key)).arg(FOREIGN);
-        self.query(&set).await
+        self.query(key, &set).await
     }
 
     async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
         let mut get = redis::cmd("GET");
         get.arg(self.protocol.key(key));
-        let found: Option<String> = self.query(&get).await?;
+        let found: Option<String> = self.query(key, &get).await?;
         Ok(found.as_deref() == Some(FOREIGN))
     }
 }

@@ -1,14 +1,10 @@
 //! The server's clock steps while locks are held.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leasehold_api::{LockBackend, Loss, MutexGuard, bounds};
 use leasehold_processes::Library;
-use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
+use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions, SteppedClock};
 
 use crate::support::{client, run};
 
@@ -88,54 +84,9 @@ async fn stepped_server_clock_ends_validity(library: Library) {
     }
 }
 
-/// The offset of a server's clock.
-struct Clock {
-    file: File,
-    _folder: tempfile::TempDir,
-}
-
-impl Clock {
-    fn set(&self, micros: i64) {
-        let written = self.file.write_all_at(&micros.to_ne_bytes(), 0);
-        written.expect("a writable file");
-    }
-}
-
 /// A server whose wall clock differs from the machine's.
-fn server_with_a_clock() -> (RedisServer, Clock) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let offset = folder.path().join("offset");
-    let file = OpenOptions::new()
-        .create_new(true)
-        .write(true)
-        .open(&offset);
-    let clock = Clock {
-        file: file.expect("a new file"),
-        _folder: folder,
-    };
-    clock.set(0);
-    let folder = offset.parent().expect("a file in a folder");
-    let library = compile_shim(folder);
-    let program = std::env::var("LEASEHOLD_REDIS_SERVER");
-    let program = program.unwrap_or_else(|_| "redis-server".into());
-    let script = format!(
-        "#!/bin/sh\nSTEPPED_CLOCK='{}' LD_PRELOAD='{}' exec '{program}' \"$@\"\n",
-        offset.display(),
-        library.display()
-    );
-    let path = folder.join("server");
-    std::fs::write(&path, script).expect("it can be written");
-    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("a file of this process");
-    (ServerOptions::default().with_program(path).start(), clock)
-}
-
-/// Compiles the shim with the compiler that Rust links with.
-fn compile_shim(folder: &Path) -> PathBuf {
-    let library = folder.join("stepped_clock.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/stepped_clock.c");
-    let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
-    compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
-    let status = compiler.arg(&library).arg(source).status();
-    assert!(status.expect("a C compiler").success(), "{source} compiles");
-    library
+fn server_with_a_clock() -> (RedisServer, SteppedClock) {
+    let clock = SteppedClock::new();
+    let options = ServerOptions::default().with_program(clock.program());
+    (options.start(), clock)
 }

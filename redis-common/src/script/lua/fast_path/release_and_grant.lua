@@ -65,9 +65,9 @@ then
       @SET_VALUE@
     end
     if written then
-      local channel = string.match(KEYS[1], '^[^{]*') .. 'c:'
-        .. string.sub(redis.sha1hex(to), 1, 16)
-      local listeners = redis.pcall('PUBLISH', channel,
+      local key = KEYS[1]
+      local channel = @CHANNEL_START@ .. string.sub(redis.sha1hex(to), 1, 16)
+      local listeners = redis.pcall(@PUBLISH@, channel,
         struct.pack('<dc1c8dd', now, 'G', raw, token, offer_end - now))
       -- After an error the number of listeners is unknown, which counts as listening.
       if type(listeners) == 'table' or listeners > 0 then

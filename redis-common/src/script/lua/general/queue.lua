@@ -157,9 +157,13 @@
   end,
 
   publish = function(S, to, body)
-    local prefix = string.match(S.key, '^[^{]*')
-    local channel = prefix .. 'c:' .. string.sub(redis.sha1hex(to), 1, 16)
-    return redis.pcall('PUBLISH', channel, struct.pack('<d', S.now) .. body)
+    local key, session = S.key, string.sub(redis.sha1hex(to), 1, 16)
+    local message = struct.pack('<d', S.now) .. body
+    if @SHARD_CHANNELS@ and string.byte(body) == @REVOCATION@ then
+      -- A holder that hasn't waited doesn't listen to the channel of the key. Revocations are rare.
+      redis.pcall('PUBLISH', string.match(key, '^[^{]*') .. 'c:' .. session, message)
+    end
+    return redis.pcall(@PUBLISH@, @CHANNEL_START@ .. session, message)
   end,
 
   -- Keeps a message until the state is written.

@@ -1,0 +1,182 @@
+//! Waiters in a cluster: subscriptions before requests that say that their session listens.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use leasehold_api::{
+    Acquire, AcquireReply, Key, Poll, PollReply, Release, Renew, Runtime, SessionId,
+};
+
+use super::Backend;
+use crate::connection::{Cluster, Connector};
+use crate::script::reply::Answer;
+
+/// When a client polls that must find out what happened to its waiter.
+const SOON: Duration = Duration::from_millis(1);
+
+/// A request of a batch.
+pub(super) trait Keyed: Clone + Sync {
+    fn key(&self) -> &Key;
+
+    /// The session, if the request says that it listens.
+    fn listener(&self) -> Option<SessionId> {
+        None
+    }
+
+    /// A copy that doesn't say that its session listens.
+    fn unheard(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Keyed for Acquire {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn listener(&self) -> Option<SessionId> {
+        let listens = self.wait.is_some_and(|wait| wait.listening);
+        listens.then_some(self.operation.session)
+    }
+
+    fn unheard(&self) -> Self {
+        let mut copy = self.clone();
+        if let Some(wait) = &mut copy.wait {
+            wait.listening = false;
+        }
+        copy
+    }
+}
+
+impl Keyed for Poll {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn listener(&self) -> Option<SessionId> {
+        self.listening.then_some(self.operation.session)
+    }
+
+    fn unheard(&self) -> Self {
+        let mut copy = self.clone();
+        copy.listening = false;
+        copy
+    }
+}
+
+impl Keyed for Renew {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+impl Keyed for Release {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+impl<C: Connector> Backend<C> {
+    /// The request, or a copy that doesn't say that its session listens.
+    pub(super) fn heard<'a, E: Keyed>(&self, cluster: &Cluster<C>, request: &'a E) -> Cow<'a, E> {
+        match request.listener() {
+            Some(session) if !self.listens(cluster, session, request.key()) => {
+                Cow::Owned(request.unheard())
+            }
+            _ => Cow::Borrowed(request),
+        }
+    }
+
+    fn listens(&self, cluster: &Cluster<C>, session: SessionId, key: &Key) -> bool {
+        let channel = self.protocol.shard_channel(key, &session);
+        cluster.listens(session, &self.protocol.key(key), &channel)
+    }
+
+    /// Subscribes a session to the channel of a key, within half a call's time. Returns whether it
+    /// listens.
+    async fn subscribe(&self, cluster: &Arc<Cluster<C>>, session: SessionId, key: &Key) -> bool {
+        if self.listens(cluster, session, key) {
+            return true;
+        }
+        let channel = self.protocol.shard_channel(key, &session);
+        let limit = self.shared.options.call_timeout / 2;
+        let key = self.protocol.key(key);
+        cluster.subscribe(session, &key, channel, limit).await
+    }
+
+    /// Subscribes the sessions whose waiters are new, and lets the server know.
+    ///
+    /// An acquire doesn't wait for a subscription, because most of them get the key at once.
+    pub(super) async fn subscribe_waiters(
+        &self,
+        cluster: &Arc<Cluster<C>>,
+        batch: &[Acquire],
+        answers: &mut [Answer<AcquireReply>],
+        limit: Duration,
+    ) {
+        let waiters = batch
+            .iter()
+            .zip(answers)
+            .map(|(request, answer)| async move {
+                let Ok(answer) = answer else { return };
+                let AcquireReply::Queued(queued) = &mut answer.reply else {
+                    return;
+                };
+                let Some(session) = request.listener() else {
+                    return;
+                };
+                if self.listens(cluster, session, &request.key)
+                    || !self.subscribe(cluster, session, &request.key).await
+                {
+                    return;
+                }
+                let (key, operation) = (request.key.clone(), request.operation);
+                let poll = [Poll::new(key, operation, true)];
+                let polled = self.poll_once(&poll);
+                let Some(Ok(polled)) = polled.await.into_iter().next() else {
+                    return;
+                };
+                match polled.reply {
+                    PollReply::Queued(still) => {
+                        answer.stamp = polled.stamp;
+                        answer.reply = AcquireReply::Queued(still);
+                    }
+                    // The client's own poll finds out, and knows that a grant is an offer.
+                    PollReply::Acquired(_) | PollReply::Gone(_) => queued.poll_after = SOON,
+                }
+            });
+        self.shared.within(limit, join_all(waiters)).await;
+    }
+
+    /// Polls, after subscribing the sessions that listen. If a slot has moved meanwhile, does both
+    /// again at its new node.
+    pub(super) async fn poll_in_cluster(
+        &self,
+        cluster: &Arc<Cluster<C>>,
+        batch: &[Poll],
+    ) -> Vec<Answer<PollReply>> {
+        let began = self.shared.runtime.now();
+        self.subscribe_all(cluster, batch).await;
+        let polled = self.poll_once(batch).await;
+        let has_moved = |poll: &Poll| matches!(self.heard(cluster, poll), Cow::Owned(_));
+        let took = self.shared.runtime.now().saturating_since(began);
+        let left = self.shared.options.call_timeout.saturating_sub(took);
+        if !batch.iter().any(has_moved) {
+            return polled;
+        }
+        let again = async {
+            self.subscribe_all(cluster, batch).await;
+            self.poll_once(batch).await
+        };
+        self.shared.within(left, again).await.unwrap_or(polled)
+    }
+
+    async fn subscribe_all(&self, cluster: &Arc<Cluster<C>>, batch: &[Poll]) {
+        let listeners = batch
+            .iter()
+            .filter_map(|poll| Some((poll.listener()?, &poll.key)));
+        join_all(listeners.map(|(session, key)| self.subscribe(cluster, session, key))).await;
+    }
+}

@@ -1,0 +1,481 @@
+//! A Redis Cluster: each call goes to the node that has the slot of its key.
+//!
+//! The client libraries have clustered clients too. They repeat a script by themselves, don't say
+//! which node has answered, and hide the end of a connection. Here, each node has the same
+//! connections as a single server.
+//!
+//! - The slots are read from any node that answers: when the backend is created, after a redirect,
+//!   and after a call that failed without an answer. One caller reads them while others wait.
+//! - `MOVED` and `ASK` are followed at once. The node that sent them has not executed the call.
+//! - If a call certainly was not executed, because its node can't be reached or doesn't serve the
+//!   slot, the slots are read again. If the slot has moved, the call goes to its new node. Else the
+//!   caller gets the error.
+//! - An unknown outcome is never repeated here.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::select;
+use leasehold_api::{BackendError, ClockId, Moment, Notifications, Runtime, SessionId, Stamp};
+use tokio::sync::watch;
+
+use super::connector::{Connection, Connector};
+use super::failure::ConnectError;
+use super::managed::{Answer, CallError, Connected, Shared};
+use super::node::{Lane, Node};
+use super::server::{ServerInfo, UNKNOWN, address_clock};
+use super::shard::{Streams, Subscriber};
+use super::slots::{NodeAddress, Redirect, SLOTS, SlotRange, slot_of};
+use super::subscription::listen;
+use super::url::{Address, ServerUrl};
+use crate::script::Call;
+
+/// How many redirects one call follows. More are a loop.
+const MAX_REDIRECTS: usize = 5;
+/// The shortest time between two readings of the slots after failed calls.
+const FAILED_PAUSE: Duration = Duration::from_millis(100);
+/// The shortest time between two readings of the slots after redirects. While slots migrate, each
+/// of them causes a redirect.
+const MOVED_PAUSE: Duration = Duration::from_secs(1);
+/// The time limit of a reading that no call waits for.
+const BACKGROUND_LIMIT: Duration = Duration::from_secs(5);
+
+/// The nodes of a cluster, and who has which slot.
+pub(crate) struct Cluster<C: Connector> {
+    /// How to connect to a node, except for its address.
+    url: ServerUrl,
+    /// What the nodes share with the connection to the first node of the URL.
+    shared: Arc<Shared<C>>,
+    /// The nodes of the URL. They are asked for the slots if no other node answers.
+    seeds: Vec<Arc<ClusterNode<C>>>,
+    map: Mutex<SlotMap<C>>,
+    streams: Arc<Streams>,
+    /// Whether the servers have shard channels.
+    has_shard_channels: AtomicBool,
+    /// When the slots were last read, for each lane. Locked while they are read. A runtime that is
+    /// blocked must not keep renewals waiting.
+    commands_gate: tokio::sync::Mutex<Option<Moment>>,
+    renewals_gate: tokio::sync::Mutex<Option<Moment>>,
+    closed: AtomicBool,
+}
+
+/// A node and its address.
+pub(crate) struct ClusterNode<C: Connector> {
+    pub(crate) address: NodeAddress,
+    pub(crate) node: Node<C>,
+    subscriber: Arc<Subscriber<C>>,
+}
+
+struct SlotMap<C: Connector> {
+    nodes: HashMap<NodeAddress, Arc<ClusterNode<C>>>,
+    /// The primary of each slot.
+    primaries: Vec<Option<Arc<ClusterNode<C>>>>,
+}
+
+impl<C: Connector> Cluster<C> {
+    /// Creates a cluster whose slots are not known yet. `shared` connects to the first node of the
+    /// URL.
+    pub(crate) fn new(
+        url: &ServerUrl,
+        nodes: &[Address],
+        shared: Arc<Shared<C>>,
+    ) -> Result<Arc<Self>, ConnectError> {
+        let streams = Arc::default();
+        let seeds = nodes
+            .iter()
+            .filter_map(NodeAddress::of)
+            .map(|address| new_node(url, &shared, &streams, address))
+            .collect::<Result<_, _>>()?;
+        let map = SlotMap {
+            nodes: HashMap::new(),
+            primaries: (0..SLOTS).map(|_| None).collect(),
+        };
+        Ok(Arc::new(Self {
+            url: url.clone(),
+            shared,
+            seeds,
+            map: Mutex::new(map),
+            streams,
+            has_shard_channels: AtomicBool::new(false),
+            commands_gate: tokio::sync::Mutex::default(),
+            renewals_gate: tokio::sync::Mutex::default(),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// Reads the slots for the first time, from the first node that answers.
+    ///
+    /// # Errors
+    /// The error of a node that refuses this client, or else the last error.
+    pub(crate) async fn connect(&self) -> Result<(), BackendError> {
+        let mut last = BackendError::unavailable("the URL names no node");
+        for seed in &self.seeds {
+            match self.read_slots(seed, Lane::Commands).await {
+                Ok((info, ranges)) => {
+                    let has = info.has_shard_channels();
+                    self.has_shard_channels.store(has, Ordering::Relaxed);
+                    return self.install(&seed.address, &ranges);
+                }
+                Err(error) if error.is_transient() => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// Runs a script with one key on the node of the key, for at most the call timeout.
+    pub(crate) async fn script(
+        self: &Arc<Self>,
+        lane: Lane,
+        call: &Call,
+        limit: Duration,
+    ) -> Result<Answer<C>, BackendError> {
+        if limit.is_zero() {
+            return Err(BackendError::unavailable("no time is left for the call"));
+        }
+        let answer = self.shared.within(limit, self.route(lane, call)).await;
+        answer.unwrap_or_else(|| Err(BackendError::outcome_unknown("no answer in time")))
+    }
+
+    async fn route(self: &Arc<Self>, lane: Lane, call: &Call) -> Result<Answer<C>, BackendError> {
+        let slot = call.keys().next().map_or(0, slot_of);
+        let mut to = self.node_of(slot, lane).await?;
+        let (mut over, mut asking, mut read_again) = (lane, false, false);
+        for _ in 0..MAX_REDIRECTS {
+            let error = match to.node.connection(over).attempt(call, asking).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            match redirect(&error, &to.address) {
+                Some(Redirect::Moved(address)) => {
+                    tracing::debug!(slot, node = %address, "slot has moved");
+                    to = self.moved(slot, address)?;
+                    asking = false;
+                    self.refresh_soon(lane, MOVED_PAUSE);
+                    continue;
+                }
+                Some(Redirect::Ask(address)) => {
+                    tracing::debug!(slot, node = %address, "slot is moving");
+                    to = self.node_at(address)?;
+                    asking = true;
+                    continue;
+                }
+                None => {}
+            }
+            let error = error.in_call(&self.shared.options.key_prefix);
+            if !matches!(error, BackendError::Unavailable { .. }) {
+                if error.is_transient() {
+                    self.refresh_soon(lane, FAILED_PAUSE);
+                }
+                return Err(error);
+            }
+            // A server or proxy may allow only one connection.
+            if over == Lane::Renewals && to.node.renews_independently() {
+                over = Lane::Commands;
+                continue;
+            }
+            self.refresh(lane, FAILED_PAUSE, Some(&to)).await;
+            let primary = self.primary(slot);
+            let moved = primary.filter(|primary| !Arc::ptr_eq(primary, &to));
+            match moved {
+                Some(primary) if !std::mem::replace(&mut read_again, true) => to = primary,
+                _ => return Err(error),
+            }
+            (over, asking) = (lane, false);
+        }
+        Err(BackendError::unavailable(
+            "the nodes of the cluster disagree about a slot",
+        ))
+    }
+
+    /// The id of the clock of the node that has the slot of a Redis key.
+    pub(crate) fn clock(&self, key: &[u8]) -> ClockId {
+        let primary = self.primary(slot_of(key));
+        let clock = primary.and_then(|primary| primary.node.commands.clock());
+        clock.unwrap_or(UNKNOWN)
+    }
+
+    /// Reads the clock of the node that has the slot of a Redis key.
+    pub(crate) async fn read_clock(self: &Arc<Self>, key: &[u8]) -> Result<Stamp, BackendError> {
+        let slot = slot_of(key);
+        let primary = self.node_of(slot, Lane::Commands).await?;
+        let error = match primary.node.commands.time().await {
+            Err(error) if error.is_transient() => error,
+            result => return result,
+        };
+        self.refresh(Lane::Commands, FAILED_PAUSE, Some(&primary))
+            .await;
+        match self.primary(slot) {
+            Some(moved) if !Arc::ptr_eq(&moved, &primary) => moved.node.commands.time().await,
+            _ => Err(error),
+        }
+    }
+
+    /// Reads the clock of the node with the first slot, or of any other node if that one fails.
+    pub(crate) async fn time(&self) -> Result<Stamp, BackendError> {
+        let mut last = BackendError::unavailable("no node of the cluster is known");
+        let first = self.primary(0);
+        for node in first.into_iter().chain(self.candidates(None)) {
+            match node.node.commands.time().await {
+                Err(error) if error.is_transient() => last = error,
+                result => return result,
+            }
+        }
+        Err(last)
+    }
+
+    /// The node that has the slot of a Redis key, as far as known.
+    pub(crate) fn node_of_key(&self, key: &[u8]) -> Option<Arc<ClusterNode<C>>> {
+        self.primary(slot_of(key))
+    }
+
+    /// Whether the servers have shard channels. Known after [`connect`](Self::connect).
+    pub(crate) fn has_shard_channels(&self) -> bool {
+        self.has_shard_channels.load(Ordering::Relaxed)
+    }
+
+    /// Opens a stream for the notifications of a session. `channel` is the session's channel for
+    /// revocations, which any node delivers.
+    pub(crate) async fn listen(
+        self: &Arc<Self>,
+        session: SessionId,
+        channel: String,
+        closed: watch::Receiver<bool>,
+    ) -> Result<Notifications, BackendError> {
+        let (this, turn) = (Arc::clone(self), AtomicUsize::new(0));
+        // A node that fails is not the next one again.
+        let pick = move || {
+            let nodes = this.candidates(None);
+            let turn = turn.fetch_add(1, Ordering::Relaxed);
+            let node = &nodes[turn % nodes.len()].node;
+            Arc::clone(node.commands.shared())
+        };
+        let revocations = listen(Arc::new(pick), channel, closed.clone()).await?;
+        let this = Arc::downgrade(self);
+        let ended = move || {
+            let nodes = this.upgrade().map(|this| this.candidates(None));
+            for node in nodes.into_iter().flatten() {
+                let handle = node.node.commands.handle().clone();
+                handle.spawn(async move { node.subscriber.end(session).await });
+            }
+        };
+        let handle = &self.shared.handle;
+        let grants = self.streams.open(session, handle, closed, ended);
+        Ok(Box::pin(select(revocations, grants)))
+    }
+
+    /// Whether a request of a session may say that it listens: if it is subscribed to the channel at
+    /// the node of the Redis key. A session without a stream here speaks for itself.
+    pub(crate) fn listens(&self, session: SessionId, key: &[u8], channel: &str) -> bool {
+        let is_subscribed =
+            |primary: Arc<ClusterNode<C>>| primary.subscriber.is_subscribed(channel);
+        !self.streams.has(session) || self.node_of_key(key).is_some_and(is_subscribed)
+    }
+
+    /// Subscribes a session to a channel at the node of the Redis key, within `limit`. Returns
+    /// whether it is subscribed.
+    pub(crate) async fn subscribe(
+        self: &Arc<Self>,
+        session: SessionId,
+        key: &[u8],
+        channel: String,
+        limit: Duration,
+    ) -> bool {
+        let Some(primary) = self.node_of_key(key) else {
+            return false;
+        };
+        let subscribing = primary.subscriber.subscribe(session, channel);
+        match self.shared.within(limit, subscribing).await {
+            Some(Ok(is_subscribed)) => is_subscribed,
+            _ => {
+                // The slot may have moved.
+                self.refresh_soon(Lane::Commands, MOVED_PAUSE);
+                false
+            }
+        }
+    }
+
+    /// Closes the connections to all nodes. Later calls fail.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for node in self.candidates(None) {
+            node.node.close();
+            let handle = node.node.commands.handle().clone();
+            handle.spawn(async move { node.subscriber.close().await });
+        }
+    }
+
+    fn primary(&self, slot: u16) -> Option<Arc<ClusterNode<C>>> {
+        self.map().primaries[usize::from(slot)].clone()
+    }
+
+    async fn node_of(
+        self: &Arc<Self>,
+        slot: u16,
+        lane: Lane,
+    ) -> Result<Arc<ClusterNode<C>>, BackendError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(BackendError::Closed);
+        }
+        if let Some(primary) = self.primary(slot) {
+            return Ok(primary);
+        }
+        self.refresh(lane, FAILED_PAUSE, None).await;
+        self.primary(slot)
+            .ok_or_else(|| BackendError::unavailable("no node of the cluster has the key's slot"))
+    }
+
+    /// Returns the node at an address, which may be new.
+    fn node_at(&self, address: NodeAddress) -> Result<Arc<ClusterNode<C>>, BackendError> {
+        let mut map = self.map();
+        if self.closed.load(Ordering::Acquire) {
+            return Err(BackendError::Closed);
+        }
+        if let Some(node) = map.nodes.get(&address) {
+            return Ok(Arc::clone(node));
+        }
+        let node = new_node(&self.url, &self.shared, &self.streams, address.clone())
+            .map_err(|error| BackendError::rejected(format!("{address}: {error}")))?;
+        map.nodes.insert(address, Arc::clone(&node));
+        Ok(node)
+    }
+
+    /// Notes that a slot is on another node.
+    fn moved(&self, slot: u16, address: NodeAddress) -> Result<Arc<ClusterNode<C>>, BackendError> {
+        let node = self.node_at(address)?;
+        self.map().primaries[usize::from(slot)] = Some(Arc::clone(&node));
+        Ok(node)
+    }
+
+    /// Reads the slots in the background.
+    fn refresh_soon(self: &Arc<Self>, lane: Lane, pause: Duration) {
+        let this = Arc::clone(self);
+        let Some(node) = self.candidates(None).into_iter().next() else {
+            return;
+        };
+        let handle = node.node.connection(lane).handle().clone();
+        handle.spawn(async move {
+            let reading = this.refresh(lane, pause, None);
+            this.shared.within(BACKGROUND_LIMIT, reading).await;
+        });
+    }
+
+    /// Reads the slots from the first node that answers, unless they were read within `pause` or
+    /// while this caller waited. Asks the node that failed last.
+    async fn refresh(&self, lane: Lane, pause: Duration, failed: Option<&Arc<ClusterNode<C>>>) {
+        let began = self.shared.runtime.now();
+        let gate = match lane {
+            Lane::Commands => &self.commands_gate,
+            Lane::Renewals => &self.renewals_gate,
+        };
+        let mut read = gate.lock().await;
+        if read.is_some_and(|read| read >= began || began.saturating_since(read) < pause) {
+            return;
+        }
+        for node in self.candidates(failed) {
+            let Ok((_, ranges)) = self.read_slots(&node, lane).await else {
+                continue;
+            };
+            if self.install(&node.address, &ranges).is_ok() {
+                break;
+            }
+        }
+        *read = Some(self.shared.runtime.now());
+    }
+
+    /// All known nodes, then those of the URL, the failed one last.
+    fn candidates(&self, failed: Option<&Arc<ClusterNode<C>>>) -> Vec<Arc<ClusterNode<C>>> {
+        let mut nodes: Vec<_> = self.map().nodes.values().cloned().collect();
+        nodes.extend(self.seeds.iter().cloned());
+        let is_failed = |node: &Arc<ClusterNode<C>>| {
+            failed.is_some_and(|failed| failed.address == node.address)
+        };
+        nodes.sort_by_key(is_failed);
+        nodes
+    }
+
+    async fn read_slots(
+        &self,
+        node: &ClusterNode<C>,
+        lane: Lane,
+    ) -> Result<(ServerInfo, Vec<SlotRange>), BackendError> {
+        let shared = node.node.connection(lane).shared();
+        let Connected {
+            connection, info, ..
+        } = shared.connect(false).await?;
+        let limit = self.shared.options.connect_timeout;
+        match self.shared.within(limit, connection.slots()).await {
+            Some(Ok(ranges)) if ranges.is_empty() => Err(shared.with_address(
+                BackendError::unavailable("the node knows no node that has slots"),
+            )),
+            Some(Ok(ranges)) => Ok((info, ranges)),
+            Some(Err(failure)) => {
+                Err(shared.with_address(failure.at_connect(&self.shared.options.key_prefix)))
+            }
+            None => {
+                Err(shared
+                    .with_address(BackendError::unavailable("CLUSTER SLOTS was not answered")))
+            }
+        }
+    }
+
+    /// Replaces the slots by those that a node has told. Nodes without slots are forgotten.
+    fn install(&self, asked: &NodeAddress, ranges: &[SlotRange]) -> Result<(), BackendError> {
+        let mut primaries: Vec<_> = (0..SLOTS).map(|_| None).collect();
+        for range in ranges {
+            let address = NodeAddress::told(&range.host, range.port, asked);
+            let node = self.node_at(address)?;
+            for slot in range.first..=range.last.min(SLOTS - 1) {
+                primaries[usize::from(slot)] = Some(Arc::clone(&node));
+            }
+        }
+        let mut map = self.map();
+        map.primaries = primaries;
+        let SlotMap { nodes, primaries } = &mut *map;
+        nodes.retain(|_, node| {
+            let mut primaries = primaries.iter().flatten();
+            primaries.any(|primary| Arc::ptr_eq(primary, node))
+        });
+        tracing::debug!(node = %asked, primaries = nodes.len(), "cluster slots read");
+        Ok(())
+    }
+
+    /// Ignores poisoning: the map is always valid.
+    fn map(&self) -> MutexGuard<'_, SlotMap<C>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Creates a node. It opens no connection.
+fn new_node<C: Connector>(
+    url: &ServerUrl,
+    shared: &Shared<C>,
+    streams: &Arc<Streams>,
+    address: NodeAddress,
+) -> Result<Arc<ClusterNode<C>>, ConnectError> {
+    let url = ServerUrl {
+        address: Address::Tcp {
+            host: address.host.clone(),
+            port: address.port,
+            tls: url.uses_tls(),
+        },
+        cluster: None,
+        ..url.clone()
+    };
+    let connector = shared.connector.at(&url)?;
+    let shared = Arc::new(shared.for_node(connector, address_clock(&address)));
+    Ok(Arc::new(ClusterNode {
+        address,
+        node: Node::new(Arc::clone(&shared)),
+        subscriber: Subscriber::new(shared, Arc::clone(streams)),
+    }))
+}
+
+fn redirect(error: &CallError, asked: &NodeAddress) -> Option<Redirect> {
+    match error {
+        CallError::NotSent(_) => None,
+        CallError::Failed(failure) => Redirect::parse(&failure.to_string(), asked),
+    }
+}

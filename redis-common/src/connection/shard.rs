@@ -1,0 +1,355 @@
+//! Notifications in a cluster.
+//!
+//! A script publishes on the node of its key, so the channel is in the slot of the key: the Redis
+//! key of the lock and a hash of the session. Each node has one connection for all channels of the
+//! backend there. A session subscribes to the channel of a key when it waits for the key.
+//!
+//! - A request says that its session listens only if the subscription at the key's node is
+//!   confirmed. Without it, the waiter depends on polls.
+//! - When the slot moves or the connection ends, the subscription is gone. The stream then reports
+//!   that notifications may be missing. Every waiter polls, and subscribes again before that.
+//! - A channel that no request has used for [`IDLE`] is unsubscribed.
+
+use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::select;
+use leasehold_api::{
+    BackendError, ClockId, Moment, Notification, Notifications, Runtime, SessionId,
+};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch;
+
+use super::connector::{Connection, ConnectionEvent, Connector};
+use super::failure::{Failure, FailureKind};
+use super::managed::Shared;
+use super::server::UNKNOWN;
+use super::subscription::{PING_EVERY, as_stream};
+use crate::script::decode_notification;
+
+/// How long a channel stays subscribed after its last use. A waiter polls at least every second.
+const IDLE: Duration = Duration::from_secs(10);
+/// The maximum number of channels on one node. Waiters beyond that poll.
+const MAX_CHANNELS: usize = 10_000;
+
+/// The streams of the sessions that listen.
+#[derive(Default)]
+pub(crate) struct Streams(Mutex<HashMap<SessionId, Vec<UnboundedSender<Notification>>>>);
+
+impl Streams {
+    /// Opens a stream. `ended` runs when the session has no stream any more.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        session: SessionId,
+        handle: &tokio::runtime::Handle,
+        mut closed: watch::Receiver<bool>,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Notifications {
+        let (sender, stream) = mpsc::unbounded_channel();
+        self.lock().entry(session).or_default().push(sender.clone());
+        let this = Arc::clone(self);
+        handle.spawn(async move {
+            // If the sender of `closed` is gone, so is the backend.
+            select(pin!(sender.closed()), pin!(closed.wait_for(|it| *it))).await;
+            if this.remove(session, &sender) {
+                ended();
+            }
+        });
+        as_stream(stream)
+    }
+
+    /// Removes a stream. Returns whether it was the session's last one.
+    fn remove(&self, session: SessionId, sender: &UnboundedSender<Notification>) -> bool {
+        let mut streams = self.lock();
+        let Some(senders) = streams.get_mut(&session) else {
+            return false;
+        };
+        senders.retain(|other| !other.same_channel(sender));
+        let is_last = senders.is_empty();
+        if is_last {
+            streams.remove(&session);
+        }
+        is_last
+    }
+
+    /// Whether a session has a stream.
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.lock().contains_key(&session)
+    }
+
+    fn notify(&self, session: SessionId, notification: Notification) {
+        for sender in self.lock().get(&session).into_iter().flatten() {
+            // Fails if the stream was dropped. It is removed soon.
+            let _ = sender.send(notification);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Vec<UnboundedSender<Notification>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The subscriptions at one node.
+pub(crate) struct Subscriber<C: Connector> {
+    shared: Arc<Shared<C>>,
+    streams: Arc<Streams>,
+    /// The connection. Locked while it opens, and while a subscription is sent, because a refused
+    /// one may close it.
+    connection: tokio::sync::Mutex<Option<Arc<C::Connection>>>,
+    channels: Mutex<HashMap<String, Channel>>,
+}
+
+/// A channel, and who listens.
+struct Channel {
+    session: SessionId,
+    used: Moment,
+    is_confirmed: bool,
+}
+
+impl<C: Connector> Subscriber<C> {
+    pub(crate) fn new(shared: Arc<Shared<C>>, streams: Arc<Streams>) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            streams,
+            connection: tokio::sync::Mutex::default(),
+            channels: Mutex::default(),
+        })
+    }
+
+    /// Whether the channel is subscribed. If so, it stays subscribed for a while.
+    pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
+        let mut channels = self.channels();
+        let Some(channel) = channels.get_mut(channel) else {
+            return false;
+        };
+        channel.used = self.shared.runtime.now();
+        channel.is_confirmed
+    }
+
+    /// Subscribes a session to a channel. Returns whether the server has confirmed it.
+    ///
+    /// # Errors
+    /// The server's answer, or why there was none.
+    pub(crate) async fn subscribe(
+        self: &Arc<Self>,
+        session: SessionId,
+        channel: String,
+    ) -> Result<bool, BackendError> {
+        let mut current = self.connection.lock().await;
+        if self.is_subscribed(&channel) {
+            return Ok(true);
+        }
+        if self.channels().len() >= MAX_CHANNELS {
+            return Ok(false);
+        }
+        let connection = match &*current {
+            Some(connection) if !connection.is_closed() => Arc::clone(connection),
+            _ => {
+                self.give_up(&mut current);
+                let connection = self.open().await?;
+                *current = Some(Arc::clone(&connection));
+                connection
+            }
+        };
+        // A message may arrive before the confirmation.
+        let added = Channel {
+            session,
+            used: self.shared.runtime.now(),
+            is_confirmed: false,
+        };
+        self.channels().insert(channel.clone(), added);
+        let adding = Adding {
+            subscriber: self,
+            channel: &channel,
+        };
+        let limit = self.shared.options.connect_timeout;
+        let subscribing = connection.subscribe_shard(&channel);
+        let failure = match self.shared.within(limit, subscribing).await {
+            Some(Ok(())) => return Ok(adding.confirm()),
+            Some(Err(failure)) => failure,
+            None => Failure::lost("SSUBSCRIBE was not answered"),
+        };
+        drop(adding);
+        if !matches!(failure.kind(), FailureKind::Answered(_)) {
+            self.give_up(&mut current);
+        }
+        Err(failure.at_connect(&self.shared.options.key_prefix))
+    }
+
+    /// Gives up the connection. All its channels are gone.
+    fn give_up(&self, current: &mut Option<Arc<C::Connection>>) {
+        if current.take().is_some() {
+            let channels = std::mem::take(&mut *self.channels());
+            self.report_missed(channels.values());
+        }
+    }
+
+    /// Opens the connection, and starts the task that reads.
+    async fn open(self: &Arc<Self>) -> Result<Arc<C::Connection>, BackendError> {
+        let connected = self.shared.connect(true).await?;
+        let connection = Arc::new(connected.connection);
+        let clock = connected.info.clock.unwrap_or(UNKNOWN);
+        let events = connected.events;
+        let events = events.unwrap_or_else(|| mpsc::unbounded_channel().1);
+        let this = Arc::clone(self);
+        let reading = Arc::downgrade(&connection);
+        self.shared.handle.spawn(async move {
+            this.read(&reading, events, clock).await;
+        });
+        Ok(connection)
+    }
+
+    /// Delivers messages until the connection ends or is not used any more.
+    async fn read(
+        self: Arc<Self>,
+        connection: &std::sync::Weak<C::Connection>,
+        mut events: UnboundedReceiver<ConnectionEvent>,
+        clock: ClockId,
+    ) {
+        loop {
+            let event = self.shared.within(PING_EVERY, events.recv()).await;
+            match event {
+                Some(Some(ConnectionEvent::ShardMessage { channel, payload })) => {
+                    self.deliver(&channel, &payload, clock);
+                }
+                // The slot has moved away. The others on this connection subscribe again too: a
+                // library may have mistaken this message for an answer.
+                Some(Some(ConnectionEvent::Unsubscribed(channel)))
+                    if self.channels().contains_key(&channel) =>
+                {
+                    break;
+                }
+                Some(Some(ConnectionEvent::Missed)) => {
+                    self.report_missed(self.channels().values());
+                }
+                Some(Some(ConnectionEvent::Message(_) | ConnectionEvent::Unsubscribed(_))) => {}
+                Some(Some(ConnectionEvent::Closed) | None) => break,
+                None => {
+                    let Some(connection) = connection.upgrade() else {
+                        break;
+                    };
+                    self.unsubscribe_idle(&connection).await;
+                    if !self.is_used() || !self.is_alive(&connection).await {
+                        break;
+                    }
+                }
+            }
+        }
+        // Without the connection, somebody else has given it up.
+        if let Some(connection) = connection.upgrade() {
+            let mut current = self.connection.lock().await;
+            if current
+                .as_ref()
+                .is_some_and(|it| Arc::ptr_eq(it, &connection))
+            {
+                self.give_up(&mut current);
+            }
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        !self.channels().is_empty()
+    }
+
+    async fn is_alive(&self, connection: &C::Connection) -> bool {
+        let limit = self.shared.options.call_timeout;
+        let answer = self.shared.within(limit, connection.ping()).await;
+        matches!(answer, Some(Ok(())))
+    }
+
+    /// Drops the channels that no request has used for a while.
+    async fn unsubscribe_idle(&self, connection: &C::Connection) {
+        let now = self.shared.runtime.now();
+        self.unsubscribe(connection, |channel| {
+            now.saturating_since(channel.used) >= IDLE
+        })
+        .await;
+    }
+
+    /// Drops the channels of a session.
+    pub(crate) async fn end(&self, session: SessionId) {
+        let current = self.connection.lock().await;
+        if let Some(connection) = &*current {
+            self.unsubscribe(connection, |channel| channel.session == session)
+                .await;
+        }
+    }
+
+    async fn unsubscribe(&self, connection: &C::Connection, ends: impl Fn(&Channel) -> bool) {
+        let mut ended = Vec::new();
+        self.channels().retain(|name, channel| {
+            let stays = !ends(channel);
+            if !stays {
+                ended.push(name.clone());
+            }
+            stays
+        });
+        let limit = self.shared.options.call_timeout;
+        for channel in ended {
+            // If this fails, the connection has ended, or the server has dropped the channel.
+            let leaving = connection.unsubscribe_shard(&channel);
+            let _ = self.shared.within(limit, leaving).await;
+        }
+    }
+
+    /// Closes the connection.
+    pub(crate) async fn close(&self) {
+        self.give_up(&mut *self.connection.lock().await);
+    }
+
+    fn deliver(&self, channel: &str, payload: &[u8], clock: ClockId) {
+        let session = self.channels().get(channel).map(|channel| channel.session);
+        let Some(session) = session else {
+            return;
+        };
+        match decode_notification(payload, clock) {
+            Ok(notifications) => notifications
+                .into_iter()
+                .for_each(|notification| self.streams.notify(session, notification)),
+            // The message may have been a grant.
+            Err(_) => self.notify_missed(session),
+        }
+    }
+
+    fn report_missed<'a>(&self, channels: impl Iterator<Item = &'a Channel>) {
+        let sessions: BTreeSet<SessionId> = channels.map(|channel| channel.session).collect();
+        sessions.into_iter().for_each(|it| self.notify_missed(it));
+    }
+
+    /// Each waiter of the session polls, and subscribes before that.
+    fn notify_missed(&self, session: SessionId) {
+        let missed = Notification::Missed { listening: true };
+        self.streams.notify(session, missed);
+    }
+
+    fn channels(&self) -> MutexGuard<'_, HashMap<String, Channel>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A subscription without an answer yet. If the caller gives up, the channel is not known.
+struct Adding<'a, C: Connector> {
+    subscriber: &'a Subscriber<C>,
+    channel: &'a str,
+}
+
+impl<C: Connector> Adding<'_, C> {
+    /// Returns whether the channel is still there.
+    fn confirm(&self) -> bool {
+        let mut channels = self.subscriber.channels();
+        let channel = channels.get_mut(self.channel);
+        channel.map(|channel| channel.is_confirmed = true).is_some()
+    }
+}
+
+impl<C: Connector> Drop for Adding<'_, C> {
+    fn drop(&mut self) {
+        let mut channels = self.subscriber.channels();
+        let is_confirmed = |channel: &Channel| channel.is_confirmed;
+        if !channels.get(self.channel).is_some_and(is_confirmed) {
+            channels.remove(self.channel);
+        }
+    }
+}

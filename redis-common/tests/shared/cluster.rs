@@ -1,0 +1,416 @@
+//! Locks on a Redis Cluster: each key on its node, while slots migrate and nodes fail.
+
+use std::time::{Duration, Instant};
+
+use leasehold_api::{
+    AcquireReply, BackendError, ClockId, Error, LockClient, Mutex, MutexGuard, Notification,
+    Notifications, Outcome, Poll, PollReply, Release, Wait, bounds,
+};
+use leasehold_redis_common::Options;
+use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
+use tokio::task::block_in_place;
+
+use super::subscription::next;
+use super::support::{LATE, RECOVERY, connect, eventually, key, mutex, operation, session, soon};
+use crate::client::connect_with;
+
+/// Many renewals fit into the tests.
+const LEASE: Duration = Duration::from_secs(1);
+/// Longer than a failover.
+const LONG_LEASE: Duration = Duration::from_secs(30);
+/// A failover takes two or three seconds on an idle machine.
+const FAILOVER: Duration = Duration::from_secs(20);
+
+/// The Redis key of a lock.
+fn stored(name: &str) -> String {
+    format!("{}{{{name}}}", bounds::DEFAULT_KEY_PREFIX)
+}
+
+/// The name of a lock on each of the first three nodes.
+fn one_on_each(cluster: &RedisCluster) -> [String; 3] {
+    [0, 1, 2].map(|node| {
+        let mut names = (0..).map(|number| format!("lock {number}"));
+        let found = names.find(|name| cluster.primary_of(&stored(name)) == node);
+        found.expect("some name")
+    })
+}
+
+async fn client(cluster: &RedisCluster) -> LockClient {
+    let backend = connect_with(&cluster.url(), Options::new()).await;
+    LockClient::new(backend.expect("connected"))
+}
+
+fn lock(locks: &LockClient, name: &str, lease: Duration) -> Mutex {
+    locks.mutex(name).expect("a good key").lease(lease)
+}
+
+/// Starts to wait for a lock that another client holds.
+async fn wait_in_line(
+    locks: &LockClient,
+    name: &str,
+    lease: Duration,
+) -> tokio::task::JoinHandle<Result<MutexGuard, Error>> {
+    let waiting = lock(locks, name, lease);
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    eventually("it waits", async || {
+        let found = locks.inspect(name).await.expect("an answer");
+        found.waiters().len() == 1
+    })
+    .await;
+    waiting
+}
+
+/// The waiter gets the lock that is released, with a higher token.
+async fn expect_turn(
+    guard: MutexGuard,
+    waiting: tokio::task::JoinHandle<Result<MutexGuard, Error>>,
+) {
+    let token = guard.fencing_token();
+    assert!(guard.is_valid(), "{:?}", guard.loss());
+    guard.release().await.expect("released");
+    let next = tokio::time::timeout(RECOVERY * 5, waiting).await;
+    let next = next.expect("its turn").expect("no panic").expect("a guard");
+    assert!(next.fencing_token() > token);
+    next.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_survives_the_migration_of_its_slot() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let (locks, others) = (client(&cluster).await, client(&cluster).await);
+    let name = "migrating";
+    let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+    let waiting = wait_in_line(&others, name, LEASE).await;
+    let stored = stored(name);
+    let to = block_in_place(|| {
+        let to = (cluster.primary_of(&stored) + 1) % 3;
+        cluster.begin_migration(&stored, to);
+        // The new node doesn't know the scripts.
+        cluster.move_key(&stored, to);
+        to
+    });
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(guard.is_valid(), "renewed by ASK: {:?}", guard.loss());
+    block_in_place(|| cluster.end_migration(&stored, to));
+    tokio::time::sleep(LEASE * 2).await;
+    expect_turn(guard, waiting).await;
+    assert_eq!(block_in_place(|| cluster.primary_of(&stored)), to);
+}
+
+/// While a slot migrates, a key that doesn't exist is created on the new node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let locks = client(&cluster).await;
+    let stored = stored("new");
+    let to = block_in_place(|| {
+        let to = (cluster.primary_of(&stored) + 1) % 3;
+        cluster.begin_migration(&stored, to);
+        to
+    });
+    let guard = lock(&locks, "new", LEASE).lock().await.expect("acquired");
+    let refused = lock(&locks, "new", LEASE).try_lock().await;
+    assert!(matches!(refused, Ok(Outcome::Contended(_))), "{refused:?}");
+    block_in_place(|| cluster.end_migration(&stored, to));
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(guard.is_valid(), "{:?}", guard.loss());
+    guard.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_survives_the_failover_of_its_node() {
+    let mut cluster = block_in_place(RedisCluster::start);
+    let (locks, others) = (client(&cluster).await, client(&cluster).await);
+    let name = "failing over";
+    let guard = lock(&locks, name, LONG_LEASE)
+        .lock()
+        .await
+        .expect("acquired");
+    let waiting = wait_in_line(&others, name, LONG_LEASE).await;
+    // Replication takes a moment.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let stored = stored(name);
+    block_in_place(|| {
+        cluster.kill(cluster.primary_of(&stored));
+        let began = Instant::now();
+        while cluster.find_primary_of(&stored).is_none() {
+            assert!(began.elapsed() < FAILOVER, "no failover");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        cluster.wait_until_healthy();
+    });
+    expect_turn(guard, waiting).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_node_fails_only_its_keys() {
+    let options = ServerOptions::default().with_config("cluster-require-full-coverage", ["no"]);
+    let mut cluster = block_in_place(|| RedisCluster::start_with(3, |_| options.clone()));
+    let locks = client(&cluster).await;
+    let names = block_in_place(|| one_on_each(&cluster));
+    let held = lock(&locks, &names[1], LEASE)
+        .lock()
+        .await
+        .expect("acquired");
+    for (fault, name) in [("silent", &names[2]), ("dead", &names[0])] {
+        block_in_place(|| match fault {
+            "silent" => cluster.nodes()[2].pause(),
+            _ => cluster.kill(0),
+        });
+        for _ in 0..3 {
+            let began = Instant::now();
+            let failed = lock(&locks, name, LEASE).try_lock().await;
+            let took = began.elapsed();
+            assert!(failed.is_err(), "{fault}: {failed:?}");
+            assert!(took <= bounds::CALL_TIMEOUT + LATE, "{fault}: {took:?}");
+        }
+        let other = lock(&locks, &names[1], LEASE).try_lock().await;
+        assert!(
+            matches!(other, Ok(Outcome::Contended(_))),
+            "{fault}: {other:?}"
+        );
+        if fault == "silent" {
+            cluster.nodes()[2].resume();
+        }
+    }
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(held.is_valid(), "{:?}", held.loss());
+    held.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_end_in_time_while_the_cluster_is_down() {
+    let mut cluster = block_in_place(RedisCluster::start_without_replicas);
+    let url = cluster.url();
+    let backend = connect(&url).await.expect("connected");
+    let names = block_in_place(|| one_on_each(&cluster));
+    let before = soon(&backend).await;
+    cluster.kill(0);
+    let began = Instant::now();
+    // The other nodes refuse all keys once they miss the first.
+    let error = loop {
+        let request = mutex(&key(&names[1]), operation(session(1), 1), before);
+        let called = Instant::now();
+        let answer = backend.acquire(&[request]).await.remove(0);
+        assert!(called.elapsed() <= bounds::CALL_TIMEOUT + LATE);
+        match answer {
+            Err(error) => break error,
+            Ok(_) => assert!(began.elapsed() < FAILOVER, "the cluster works"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(
+        matches!(error, BackendError::Unavailable { .. }),
+        "{error:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_several_nodes_are_locked_together() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let (locks, others) = (client(&cluster).await, client(&cluster).await);
+    let names = block_in_place(|| one_on_each(&cluster));
+    let guard = locks.lock_all(&names).await.expect("all of them");
+    for name in &names {
+        let other = lock(&others, name, LEASE).try_lock().await;
+        assert!(
+            matches!(other, Ok(Outcome::Contended(_))),
+            "{name}: {other:?}"
+        );
+    }
+    guard.release().await.expect("released");
+    for name in &names {
+        let other = lock(&others, name, LEASE)
+            .try_lock()
+            .await
+            .expect("an answer");
+        let free = other.into_guard().expect("it is free");
+        free.release().await.expect("released");
+    }
+}
+
+/// The clocks differ by more than the delivery window: a time of one node is useless on another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_may_have_different_clocks() {
+    const MINUTES: [i64; 3] = [0, 5, -7];
+    let clocks = MINUTES.map(|minutes| {
+        let clock = SteppedClock::new();
+        clock.set(minutes * 60_000_000);
+        clock
+    });
+    let options = |node: usize| ServerOptions::default().with_program(clocks[node].program());
+    let cluster = block_in_place(|| RedisCluster::start_with(3, options));
+    let (locks, others) = (client(&cluster).await, client(&cluster).await);
+    let names = block_in_place(|| one_on_each(&cluster));
+    let url = cluster.url();
+    let backend = connect(&url).await.expect("connected");
+    for name in names.iter().cycle().take(9) {
+        let stamp = backend.read_clock(&key(name)).await.expect("an answer");
+        assert_eq!(backend.clock(&key(name)), Some(stamp.clock));
+        let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+        let began = Instant::now();
+        let wait = Duration::from_millis(300);
+        let waited = lock(&others, name, LEASE).try_lock_for(wait).await;
+        assert!(matches!(waited, Ok(Outcome::Contended(_))), "{waited:?}");
+        assert!(began.elapsed() >= wait, "{:?}", began.elapsed());
+        assert!(guard.is_valid(), "{:?}", guard.loss());
+        guard.release().await.expect("released");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scheme_must_fit_the_server() {
+    let server = RedisServer::start();
+    let url = format!("redis-cluster://{}", server.address());
+    let error = connect(&url).await.expect_err("no cluster");
+    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("the server runs in standalone mode; write redis://"),
+        "{text}"
+    );
+    assert!(text.contains(&server.address().to_string()), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_of_the_url_is_enough() {
+    let mut cluster = block_in_place(RedisCluster::start);
+    let names = block_in_place(|| one_on_each(&cluster));
+    let url = cluster.url();
+    // The first node of the URL is a dead replica's.
+    let dead = cluster.nodes()[5].address();
+    cluster.kill(5);
+    let url = format!(
+        "redis-cluster://{dead}?{}",
+        url.split_once('?').expect("nodes").1
+    );
+    let locks = LockClient::new(connect(&url).await.expect("another node answers"));
+    for name in &names {
+        let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+        guard.release().await.expect("released");
+    }
+    locks.shutdown().await.expect("shut down");
+    let backend = locks.backend();
+    backend.close().await.expect("closed");
+    let error = backend.hello().await.expect_err("closed");
+    assert!(matches!(error, BackendError::Closed), "{error:?}");
+}
+
+/// Takes what the stream has until a grant comes.
+async fn next_grant(stream: &mut Notifications) -> (u64, ClockId) {
+    loop {
+        match next(stream).await {
+            Notification::Granted {
+                sequence, stamp, ..
+            } => return (sequence, stamp.clock),
+            Notification::Missed { .. } => {}
+            other => panic!("{other:?} instead of a grant"),
+        }
+    }
+}
+
+/// The waiter listens after its slot has moved, after its connection was cut, and on every node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_are_pushed_from_the_node_of_the_key() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let backend = connect(&cluster.url()).await.expect("connected");
+    if RedisServer::default_version().major < 7 {
+        assert!(!backend.capabilities().push, "it has no shard channels");
+        let error = backend.listen(session(2)).await.err();
+        assert!(
+            matches!(error, Some(BackendError::Unsupported { .. })),
+            "{error:?}"
+        );
+        return;
+    }
+    assert!(backend.capabilities().push);
+    let mut stream = backend.listen(session(2)).await.expect("listening");
+    let mut numbers = 1..;
+    for name in &block_in_place(|| one_on_each(&cluster)) {
+        for fault in ["none", "migration", "cut"] {
+            let number = numbers.next().expect("a number");
+            let what = format!("{fault} of {name}");
+            let before = soon(&backend).await;
+            let held = mutex(&key(name), operation(session(1), number), before);
+            let mut waiter = mutex(&key(name), operation(session(2), number), before);
+            waiter.wait = Some(Wait::new(true));
+            let got = backend.acquire(std::slice::from_ref(&held)).await.remove(0);
+            let got = got.expect("an answer").reply;
+            assert!(matches!(got, AcquireReply::Acquired(_)), "{what}: {got:?}");
+            let got = backend
+                .acquire(std::slice::from_ref(&waiter))
+                .await
+                .remove(0);
+            let got = got.expect("an answer").reply;
+            assert!(matches!(got, AcquireReply::Queued(_)), "{what}: {got:?}");
+            block_in_place(|| disturb(&cluster, fault, &stored(name)));
+            // The backend notices the end of a connection at once, but not at the same moment.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let poll = Poll::new(key(name), waiter.operation, true);
+            let got = backend.poll(&[poll]).await.remove(0).expect("an answer");
+            assert!(matches!(got.reply, PollReply::Queued(_)), "{what}: {got:?}");
+            for operation in [held.operation, waiter.operation] {
+                let release = Release::new(key(name), operation);
+                let released = backend.release(&[release]).await.remove(0);
+                released.expect("an answer");
+                if operation == held.operation {
+                    let (sequence, clock) = next_grant(&mut stream).await;
+                    assert_eq!(sequence, number, "{what}");
+                    assert_eq!(Some(clock), backend.clock(&key(name)), "{what}");
+                }
+            }
+        }
+    }
+    drop(stream);
+    eventually("the channels are unsubscribed", async || {
+        block_in_place(|| {
+            let mut nodes = cluster.nodes().iter();
+            nodes.all(|node| node.run(&["PUBSUB", "SHARDCHANNELS"]) == "*0")
+        })
+    })
+    .await;
+}
+
+fn disturb(cluster: &RedisCluster, fault: &str, stored: &str) {
+    let from = cluster.primary_of(stored);
+    match fault {
+        "migration" => {
+            let to = (from + 1) % 3;
+            cluster.begin_migration(stored, to);
+            cluster.move_key(stored, to);
+            cluster.end_migration(stored, to);
+        }
+        "cut" => {
+            cluster.nodes()[from].run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
+        _ => {}
+    }
+}
+
+/// A session that waits for a key on each node gets them by push, faster than by polls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_over_comes_by_push() {
+    const ROUNDS: u32 = 10;
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let (locks, others) = (client(&cluster).await, client(&cluster).await);
+    let mut took = Vec::new();
+    for name in &block_in_place(|| one_on_each(&cluster)) {
+        for _ in 0..ROUNDS {
+            let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+            let waiting = wait_in_line(&others, name, LEASE).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let began = Instant::now();
+            guard.release().await.expect("released");
+            let next = waiting.await.expect("no panic").expect("acquired");
+            took.push(began.elapsed());
+            next.release().await.expect("released");
+        }
+    }
+    took.sort_unstable();
+    let median = took[took.len() / 2];
+    println!("median {median:?}, longest {:?}", took[took.len() - 1]);
+    if locks.backend().capabilities().push {
+        // Polls of this lease come after a third of a second or later.
+        assert!(median < Duration::from_millis(100), "{took:?}");
+    }
+}
