@@ -21,7 +21,7 @@ build() {
 }
 
 # The test targets that have separate steps.
-own_step='conformance|differential|sentinel'
+own_step='conformance|differential|sentinel|cluster'
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
@@ -190,6 +190,11 @@ benches_with_peers() {
 # Kills, pauses and replaces primaries under both backends. Most of the time the tests wait.
 failovers() {
     on_all_backends sentinel --test-threads 3
+}
+
+# Migrates slots, and kills and pauses nodes of clusters under both backends.
+clusters() {
+    on_all_backends cluster --test-threads 3
 }
 
 # Compares the instruction counts of the hot paths with the baseline.

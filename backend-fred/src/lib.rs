@@ -51,6 +51,12 @@
 //! asks them every second. If the primary has changed, all connections move there. The table of
 //! [`FredBackend::connect_with`] shows such a URL.
 //!
+//! With a URL of a cluster, the backend has these connections to each node that has its locks, and
+//! one to each node where it waits. Calls follow the slots of their keys when these move. Waiters
+//! learn of their turn by push since Redis 7.0, over RESP3. Pass a URL to
+//! [`FredBackend::connect`]: the clustered clients of the library are refused, because they may
+//! run a script several times and don't say which node has answered.
+//!
 //! A backend doesn't work in a forked child. Make another one there, on a runtime of the child.
 //!
 //! # Bringing your own client
@@ -74,14 +80,14 @@
 //!   and a separate timeout, and a command fails at once while there is no connection. For your
 //!   other commands `max_command_attempts = 1` is still a good idea.
 //! - Don't block the client with other commands (`BLPOP`, `WAIT`). Renewals use it too.
-//! - Connect it to one server, not to a replica. Clustered clients aren't supported.
+//! - Connect it to one server, not to a replica. Clustered clients are refused.
 //!
 //! # Errors
 //! | what happened | [`BackendError`](leasehold_api::BackendError) |
 //! |---|---|
 //! | no connection in time, or refused; `READONLY`, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, `OOM`, `NOREPLICAS`, `MISCONF` | `Unavailable`: not executed |
 //! | connection broken or silent after the command was sent, no answer in time, a malformed answer | `OutcomeUnknown` |
-//! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one that is part of a cluster | `Rejected` |
+//! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one of another kind than the URL says | `Rejected` |
 //! | another program's value under the key | `ForeignValue`: untouched |
 //! | after [`close`](leasehold_api::LockBackend::close), or after the runtime of the backend has shut down | `Closed` |
 //!

@@ -50,6 +50,12 @@
 //! asks them every second. If the primary has changed, all connections move there. The table of
 //! [`RedisBackend::connect_with`] shows such a URL.
 //!
+//! With a URL of a cluster, the backend has these connections to each node that has its locks, and
+//! one to each node where it waits. Calls follow the slots of their keys when these move. Waiters
+//! learn of their turn by push since Redis 7.0, over RESP3. Pass a URL to
+//! [`RedisBackend::connect`]: the clustered clients of the library are refused, because they may
+//! run a script several times and don't say which node has answered.
+//!
 //! A backend doesn't work in a forked child. Make another one there, on a runtime of the child.
 //!
 //! Connections use RESP3 unless the options say RESP2. With RESP2, a session that listens has two
@@ -84,7 +90,7 @@
 //! |---|---|
 //! | no connection in time, or refused; `READONLY`, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, `OOM`, `NOREPLICAS`, `MISCONF` | `Unavailable`: not executed |
 //! | connection broken or silent after the command was sent, no answer in time, a malformed answer | `OutcomeUnknown` |
-//! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one that is part of a cluster | `Rejected` |
+//! | `NOAUTH`, `WRONGPASS`, `NOPERM` (the text names the missing command, key or channel pattern), other `ERR`, a server older than 6.2, or one of another kind than the URL says | `Rejected` |
 //! | another program's value under the key | `ForeignValue`: untouched |
 //! | after [`close`](leasehold_api::LockBackend::close), or after the runtime of the backend has shut down | `Closed` |
 //!

@@ -23,15 +23,18 @@ use tokio::sync::watch;
 
 use super::connector::{Connection, Connector};
 use super::failure::ConnectError;
-use super::managed::{Answer, CallError, Connected, Shared};
+use super::managed::{Answer, CallError};
 use super::node::{Lane, Node};
 use super::server::{ServerInfo, UNKNOWN, address_clock};
 use super::shard::{Streams, Subscriber};
+use super::shared::{Connected, Shared};
 use super::slots::{NodeAddress, Redirect, SLOTS, SlotRange, slot_of};
 use super::subscription::listen;
 use super::url::{Address, ServerUrl};
 use crate::script::Call;
 
+/// The target of events.
+const TARGET: &str = "leasehold";
 /// How many redirects one call follows. More are a loop.
 const MAX_REDIRECTS: usize = 5;
 /// The shortest time between two readings of the slots after failed calls.
@@ -150,14 +153,14 @@ impl<C: Connector> Cluster<C> {
             };
             match redirect(&error, &to.address) {
                 Some(Redirect::Moved(address)) => {
-                    tracing::debug!(slot, node = %address, "slot has moved");
+                    tracing::debug!(target: TARGET, slot, node = %address, "slot moved");
                     to = self.moved(slot, address)?;
                     asking = false;
                     self.refresh_soon(lane, MOVED_PAUSE);
                     continue;
                 }
                 Some(Redirect::Ask(address)) => {
-                    tracing::debug!(slot, node = %address, "slot is moving");
+                    tracing::debug!(target: TARGET, slot, node = %address, "slot moving");
                     to = self.node_at(address)?;
                     asking = true;
                     continue;
@@ -438,7 +441,8 @@ impl<C: Connector> Cluster<C> {
             let mut primaries = primaries.iter().flatten();
             primaries.any(|primary| Arc::ptr_eq(primary, node))
         });
-        tracing::debug!(node = %asked, primaries = nodes.len(), "cluster slots read");
+        let primaries = nodes.len();
+        tracing::debug!(target: TARGET, node = %asked, primaries, "slots read");
         Ok(())
     }
 

@@ -26,18 +26,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp, TokioRuntime};
+use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
-use tokio::task::JoinError;
 
 use super::clock::ClockWatch;
-use super::connector::{self, Connection, ConnectionEvent, Connector};
+use super::connector::{self, Connection, Connector};
 use super::failure::{Failure, FailureKind};
-use super::sentinel::SentinelSource;
-use super::server::{ServerInfo, ServerMode};
-use crate::options::Options;
+use super::shared::{Connected, Shared, no_connection, not_run};
 use crate::script::{Call, ErrorClass, reply};
 
 /// A connection is suspect after silence for the call timeout divided by this number.
@@ -48,159 +44,6 @@ const GRACE: Duration = Duration::from_millis(20);
 
 /// The shortest time between two connections to a server that has become a replica.
 const PAUSE: Duration = Duration::from_millis(250);
-
-/// State that the connections of a backend share.
-pub(crate) struct Shared<C> {
-    pub(crate) connector: Arc<C>,
-    pub(crate) options: Options,
-    pub(crate) runtime: TokioRuntime,
-    /// The runtime that drives the connections.
-    pub(crate) handle: Handle,
-    /// The sentinels that name the server.
-    pub(crate) sentinels: Option<Arc<SentinelSource<C>>>,
-    /// Counts the moves to another server. A connection that was opened before the last move leads
-    /// to a server that has become a replica, or is no longer named by the sentinels.
-    pub(crate) moved: Arc<watch::Sender<u64>>,
-    /// For a user's connection, or a server without a `run_id`: detects a change of the server's
-    /// clock.
-    pub(crate) clock: Arc<Mutex<Option<ClockWatch>>>,
-    /// The id of the clock of a server without a `run_id`.
-    pub(crate) unnamed_clock: ClockId,
-    pub(crate) mode: ServerMode,
-}
-
-impl<C: Connector> Shared<C> {
-    /// Returns a copy for connections that another runtime drives.
-    pub(crate) fn driven_by(&self, handle: Handle) -> Self {
-        Self {
-            connector: Arc::clone(&self.connector),
-            options: self.options.clone(),
-            runtime: self.runtime.clone(),
-            handle,
-            sentinels: self.sentinels.clone(),
-            moved: Arc::clone(&self.moved),
-            clock: Arc::clone(&self.clock),
-            unnamed_clock: self.unnamed_clock,
-            mode: self.mode,
-        }
-    }
-
-    /// Returns a copy for another node of the cluster.
-    pub(crate) fn for_node(&self, connector: C, unnamed_clock: ClockId) -> Self {
-        Self {
-            connector: Arc::new(connector),
-            options: self.options.clone(),
-            runtime: self.runtime.clone(),
-            handle: self.handle.clone(),
-            sentinels: None,
-            moved: Arc::default(),
-            clock: Arc::default(),
-            unnamed_clock,
-            mode: self.mode,
-        }
-    }
-
-    /// Reads the local clock.
-    fn now(&self) -> Moment {
-        self.runtime.now()
-    }
-
-    /// Runs `future` for at most `limit`. Returns `None` if the time is up.
-    pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        match select(pin!(future), pin!(self.runtime.timer(limit))).await {
-            Either::Left((output, _)) => Some(output),
-            Either::Right(_) => None,
-        }
-    }
-
-    /// Opens a connection and checks the server, within the connect timeout. If it `listens`, it
-    /// reports its events.
-    ///
-    /// Runs in a task, so that the backend's runtime drives the connection, not the caller's.
-    pub(crate) async fn connect(
-        self: &Arc<Self>,
-        listens: bool,
-    ) -> Result<Connected<C::Connection>, BackendError> {
-        let limit = self.connect_limit();
-        let shared = Arc::clone(self);
-        let task = self.handle.spawn(async move {
-            let opening = async {
-                match &shared.sentinels {
-                    Some(sentinels) => sentinels.open(&shared, listens).await,
-                    None => shared.open_with(&shared.connector, listens).await,
-                }
-            };
-            shared.within(limit, opening).await
-        });
-        let connected = match task.await {
-            Ok(Some(connected)) => connected,
-            Ok(None) => Err(no_answer(limit)),
-            Err(ended) => Err(not_run(&ended)),
-        };
-        connected.map_err(|error| self.with_address(error))
-    }
-
-    /// Opens a connection and checks the server.
-    pub(crate) async fn open_with(
-        &self,
-        connector: &C,
-        listens: bool,
-    ) -> Result<Connected<C::Connection>, BackendError> {
-        let moves = self.moves();
-        let (sender, events) = listens.then(mpsc::unbounded_channel).unzip();
-        let opening = async {
-            let connection = connector.open(&self.options, sender).await?;
-            let info = connection.info("server").await?;
-            Ok((connection, info))
-        };
-        let opened: Result<_, Failure> = opening.await;
-        let (connection, info) =
-            opened.map_err(|failure| failure.at_connect(&self.options.key_prefix))?;
-        Ok(Connected {
-            connection,
-            info: check_server(&info, self.mode)?,
-            events,
-            moves,
-        })
-    }
-
-    /// The time limit of an attempt to connect.
-    pub(crate) fn connect_limit(&self) -> Duration {
-        self.options.connect_timeout.min(self.options.call_timeout)
-    }
-
-    /// The number of moves to another server so far.
-    pub(crate) fn moves(&self) -> u64 {
-        *self.moved.borrow()
-    }
-
-    /// Makes all connections move to another server.
-    pub(crate) fn move_on(&self) {
-        self.moved.send_modify(|moves| *moves += 1);
-    }
-
-    /// The error if there is no connection within `limit`.
-    pub(crate) fn too_slow(&self, limit: Duration) -> BackendError {
-        self.with_address(no_answer(limit))
-    }
-
-    /// Adds the address of the server to an error.
-    pub(crate) fn with_address(&self, error: BackendError) -> BackendError {
-        let target = match &self.sentinels {
-            Some(sentinels) => Some(sentinels.to_string()),
-            None => self.connector.address(),
-        };
-        match target {
-            Some(target) => error.with_context(format_args!("cannot connect to {target}")),
-            None => error,
-        }
-    }
-}
-
-/// Checks a server before its connection is used.
-fn check_server(info: &str, mode: ServerMode) -> Result<ServerInfo, BackendError> {
-    ServerInfo::parse(info, mode)
-}
 
 /// A call without an answer that can be used.
 pub(crate) enum CallError {
@@ -218,16 +61,6 @@ impl CallError {
             Self::Failed(failure) => failure.in_call(prefix),
         }
     }
-}
-
-/// A new connection to a server that was checked.
-pub(crate) struct Connected<T> {
-    pub(crate) connection: T,
-    pub(crate) info: ServerInfo,
-    /// Its events, if it listens.
-    pub(crate) events: Option<UnboundedReceiver<ConnectionEvent>>,
-    /// The number of moves to another server before it was opened.
-    pub(crate) moves: u64,
 }
 
 /// The answer of a script, and the id of the clock that the script read.
@@ -608,24 +441,6 @@ impl<T> Live<T> {
             .wait_for(|given_up| *given_up)
             .await;
     }
-}
-
-/// The error if the task that connects did not finish. If it was cancelled, the backend's runtime
-/// has shut down.
-fn not_run(ended: &JoinError) -> BackendError {
-    if ended.is_cancelled() {
-        BackendError::Closed
-    } else {
-        BackendError::unavailable("the task that connects panicked")
-    }
-}
-
-fn no_answer(limit: Duration) -> BackendError {
-    BackendError::unavailable(format!("no answer within {limit:.1?}"))
-}
-
-fn no_connection(limit: Duration) -> BackendError {
-    BackendError::unavailable(format!("no connection within {limit:.1?}"))
 }
 
 /// Ignores poisoning: the data behind these locks is always valid.

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use leasehold_api::TokioRuntime;
 
 use super::connector::Connector;
-use super::managed::{ManagedConnection, Shared};
+use super::managed::ManagedConnection;
+use super::shared::Shared;
 use crate::script::Call;
 
 /// Which connection to a server a call uses.

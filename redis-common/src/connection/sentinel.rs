@@ -19,8 +19,8 @@ use leasehold_api::{BackendError, BoxFuture, Runtime};
 
 use super::connector::{Connection, Connector};
 use super::failure::{ConnectError, Failure};
-use super::managed::{Connected, Shared};
 use super::server::field;
+use super::shared::{Connected, Shared};
 use super::url::{Address, Sentinels, ServerUrl};
 
 /// Asking the sentinels may take this part of the time for connecting. The rest is for the server.

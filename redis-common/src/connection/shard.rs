@@ -24,8 +24,8 @@ use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
-use super::managed::Shared;
 use super::server::UNKNOWN;
+use super::shared::Shared;
 use super::subscription::{PING_EVERY, as_stream};
 use crate::script::decode_notification;
 
@@ -230,7 +230,10 @@ impl<C: Connector> Subscriber<C> {
                     let Some(connection) = connection.upgrade() else {
                         break;
                     };
+                    // The lock keeps a new subscription to the same channel behind this.
+                    let current = self.connection.lock().await;
                     self.unsubscribe_idle(&connection).await;
+                    drop(current);
                     if !self.is_used() || !self.is_alive(&connection).await {
                         break;
                     }

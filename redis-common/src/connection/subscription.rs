@@ -14,8 +14,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
-use super::managed::Shared;
 use super::server::{ServerMode, UNKNOWN};
+use super::shared::Shared;
 use crate::script::decode_notification;
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.

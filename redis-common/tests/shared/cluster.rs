@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use leasehold_api::{
     AcquireReply, BackendError, ClockId, Error, LockClient, Mutex, MutexGuard, Notification,
     Notifications, Outcome, Poll, PollReply, Release, Wait, bounds,
@@ -10,9 +11,8 @@ use leasehold_redis_common::Options;
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
 use tokio::task::block_in_place;
 
-use super::subscription::next;
-use super::support::{LATE, RECOVERY, connect, eventually, key, mutex, operation, session, soon};
 use crate::client::connect_with;
+use crate::support::{LATE, RECOVERY, connect, eventually, key, mutex, operation, session, soon};
 
 /// Many renewals fit into the tests.
 const LEASE: Duration = Duration::from_secs(1);
@@ -299,7 +299,11 @@ async fn one_node_of_the_url_is_enough() {
 /// Takes what the stream has until a grant comes.
 async fn next_grant(stream: &mut Notifications) -> (u64, ClockId) {
     loop {
-        match next(stream).await {
+        let next = tokio::time::timeout(RECOVERY * 5, stream.next()).await;
+        match next
+            .expect("a notification in time")
+            .expect("an open stream")
+        {
             Notification::Granted {
                 sequence, stamp, ..
             } => return (sequence, stamp.clock),

@@ -1,7 +1,6 @@
 //! Tests of all Redis backends on real servers. Each backend includes them in its own tests, where
 //! `crate::client` connects and `crate::constructors` lists the constructors.
 
-mod cluster;
 mod connecting;
 mod faults;
 pub(crate) mod recovery;

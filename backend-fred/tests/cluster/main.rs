@@ -1,0 +1,10 @@
+//! The tests on a Redis Cluster, through the `fred` crate.
+
+#[path = "../client/mod.rs"]
+mod client;
+
+#[path = "../../../redis-common/tests/shared/cluster.rs"]
+mod cluster;
+#[allow(dead_code, reason = "the tests of single servers use the rest")]
+#[path = "../../../redis-common/tests/shared/support.rs"]
+mod support;
