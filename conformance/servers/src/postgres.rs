@@ -103,7 +103,7 @@ impl PostgresServer {
                 "unix_socket_directories={}",
                 self.folder.path().display()
             ));
-        let process = Process::spawn(&mut command, self.folder.path())
+        let process = Process::spawn(&mut command, &[self.folder.path()])
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.programs, &error)));
         self.process = Some(process);
         let begun = Instant::now();
