@@ -53,7 +53,7 @@ doc_tests() {
 }
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
-declare -A conformance_cases=([sim]=363 [redis-rs]=359 [fred]=359)
+declare -A conformance_cases=([sim]=363 [redis-rs]=359 [fred]=359 [store]=363 [postgres]=359)
 
 # The suite prints the line `conformance BACKEND: N passed, N failed, N ignored`.
 conformance() {
@@ -238,7 +238,7 @@ advisories() {
 
 # The packages that are published. Each comes after those that it depends on.
 published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fred leasehold-sim
-    leasehold-conformance leasehold)
+    leasehold-store leasehold-postgres leasehold-conformance leasehold)
 
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.

@@ -36,6 +36,19 @@ need_redis_server() {
     need redis-server LEASEHOLD_REDIS_SERVER
 }
 
+# The programs of a server are in a folder that is not on PATH.
+need_postgres() {
+    local initdb=${LEASEHOLD_POSTGRES_BIN:+$LEASEHOLD_POSTGRES_BIN/initdb}
+    if [ -z "$initdb" ] && ! installed_initdb >/dev/null; then
+        apt_install postgresql LEASEHOLD_POSTGRES_BIN=/folder/of/initdb
+    fi
+    "${initdb:-$(installed_initdb)}" --version
+}
+
+installed_initdb() {
+    compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb
+}
+
 need_valgrind() {
     need valgrind LEASEHOLD_VALGRIND
 }

@@ -67,7 +67,9 @@
 //! |---|---|---|
 //! | `redis-rs` | `redis_rs::RedisBackend` | Redis 6.2 or later, with the `redis` crate |
 //! | `fred` | `fred::FredBackend` | Redis 6.2 or later, with the `fred` crate |
+//! | `postgres` | `postgres::PostgresBackend` | PostgreSQL 14 or later, with the `tokio-postgres` crate |
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
+//! | `store` | `store::StoreBackend` | your own store, with a read and a compare-and-set of one row |
 //!
 //! The feature `tls-rustls` adds TLS to both Redis backends: URLs with `rediss://`. The feature
 //! `metrics` adds counters and histograms through the `metrics` facade. `tracing`
@@ -98,12 +100,18 @@ pub use leasehold_api as api;
 /// The Redis backend that uses the `fred` crate.
 #[cfg(feature = "fred")]
 pub use leasehold_fred as fred;
+/// The PostgreSQL backend.
+#[cfg(feature = "postgres")]
+pub use leasehold_postgres as postgres;
 /// The Redis backend that uses the `redis` crate.
 #[cfg(feature = "redis-rs")]
 pub use leasehold_redis_rs as redis_rs;
 /// A simulated server, for tests in virtual time.
 #[cfg(feature = "sim")]
 pub use leasehold_sim as sim;
+/// A backend on any store with a compare-and-set.
+#[cfg(feature = "store")]
+pub use leasehold_store as store;
 
 /// The pages of the repository. Their code blocks are doc tests.
 #[cfg(doctest)]

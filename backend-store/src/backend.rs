@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, ForceRelease,
-    ForceReply, InspectReply, InvalidInput, Key, LockBackend, Moment, Notifications, Poll,
-    PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
+    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, LockBackend, Moment, Notifications,
+    Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
     bounds,
 };
 
@@ -240,6 +240,14 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         within(&*runtime, self.call_timeout, self.store.time())
             .await
             .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))
+    }
+
+    fn clock(&self, _: &Key) -> Option<ClockId> {
+        None
+    }
+
+    async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {
+        self.hello().await
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -148,6 +148,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// - Messages go to the streams that [`listen`](Self::listen) returned for their sessions. If nobody
     ///   listens, they are lost. A store without [`can_listen`](Self::can_listen) ignores them.
     /// - If the write is not applied, no message is delivered.
+    /// - Sends the write once. If a driver sends it again by itself and reports the second result, the
+    ///   command may be executed again: a release then answers `NotHeld` instead of `Released`.
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError>;
 
     /// Whether [`listen`](Self::listen) works. The default is `false`: waiters only poll.

@@ -1,4 +1,4 @@
-//! Real Redis servers for tests, and a proxy that injects network faults.
+//! Real Redis and Postgres servers for tests, and a proxy that injects network faults.
 //!
 //! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, pause and
 //!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
@@ -6,14 +6,16 @@
 //! - [`RedisCluster`] starts a Redis Cluster of six nodes, and can kill them, migrate slots and
 //!   fail over.
 //! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
+//! - [`PostgresServer`] starts a Postgres server in the same way.
 //! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
-//! A missing `redis-server` is a failure, never a skipped test.
+//! A missing server is a failure, never a skipped test.
 
 mod clock;
 mod cluster;
+mod postgres;
 mod process;
 mod proxy;
 mod resp;
@@ -24,6 +26,7 @@ mod tls_proxy;
 
 pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
+pub use postgres::PostgresServer;
 pub use proxy::FaultProxy;
 pub use resp::Request;
 pub use sentinel::SentinelServers;

@@ -64,7 +64,7 @@ struct Play<'a> {
 
 impl Fixture {
     pub(super) async fn new(backend: Arc<dyn LockBackend>) -> Result<Self, String> {
-        let subscribers = [(); SESSIONS].map(|()| Subscriber::new(&backend));
+        let subscribers = [(); SESSIONS].map(|()| Subscriber::new(&*backend));
         let unit = measure(&*backend)
             .await
             .map_err(|error| error.to_string())?;
@@ -114,18 +114,27 @@ impl Fixture {
         let trace = std::mem::take(&mut play.trace);
         result.map_err(|error| {
             // Notifications of this sequence must not reach the next one.
-            self.subscribers = [(); SESSIONS].map(|()| Subscriber::new(&backend));
+            self.subscribers = [(); SESSIONS].map(|()| Subscriber::new(&*backend));
             format!("{error}\nCommands and replies:\n{trace}")
         })
     }
 }
 
-/// Twice the usual time from one execution to the next, in whole ms.
+/// Twice the usual time from one execution to the next, in whole ms. The commands change the state of a
+/// key, because a backend may take longer for these.
 async fn measure(backend: &dyn LockBackend) -> Result<Duration, BackendError> {
     let mut gaps = Vec::new();
     let mut last = backend.hello().await?.at;
-    for _ in 0..CALLS {
-        let now = backend.hello().await?.at;
+    let session = Subscriber::new(backend).session;
+    let name = leasehold_api::Key::new("differential unit").expect("short enough");
+    for sequence in 1..=CALLS as u64 {
+        let operation = Operation {
+            session,
+            sequence,
+            owner: OwnerId::from_u64(1),
+        };
+        let release = [Release::new(name.clone(), operation)];
+        let now = backend.release(&release).await.remove(0)?.stamp.at;
         gaps.push(now.saturating_since(last));
         last = now;
     }

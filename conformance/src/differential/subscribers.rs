@@ -28,7 +28,7 @@ pub(super) struct Subscriber {
 }
 
 impl Subscriber {
-    pub(super) fn new(backend: &Arc<dyn LockBackend>) -> Self {
+    pub(super) fn new(backend: &dyn LockBackend) -> Self {
         let mut bytes = [0; 16];
         backend.runtime().fill_random(&mut bytes);
         Self {

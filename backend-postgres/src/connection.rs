@@ -1,0 +1,261 @@
+//! Connections: made on one runtime, checked, and replaced.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, mpsc::UnboundedSender};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Statement};
+
+use crate::error::{During, classify};
+use crate::options::Options;
+
+/// A call that was given up after this time casts doubt on its connection.
+const DOUBT_AFTER: Duration = Duration::from_millis(100);
+
+/// The session's settings that the statements rely on.
+///
+/// The statements of all tasks share the connection. The lock timeout keeps one that waits for a row, which
+/// another program has locked, from holding up the others. A write that waits after it has compared the
+/// deadline is given up soon enough, too.
+const SETTINGS: &str = "SET default_transaction_isolation = 'read committed';
+    SET statement_timeout = '5s'; SET lock_timeout = '250ms'";
+
+const IDENTITY: &str = "SELECT pg_is_in_recovery(),
+    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
+
+/// Reads the clock after the snapshot of the statement was taken, and so not before the row.
+const READ: &str =
+    "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, version, state
+    FROM (VALUES (1)) AS one LEFT JOIN leasehold.locks ON key = $1";
+
+const INSERT: &str = "WITH written AS (
+        INSERT INTO leasehold.locks (key, version, state, keep_until) SELECT $1, $2, $3, $4
+        WHERE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $5
+        ON CONFLICT (key) DO NOTHING RETURNING 1)
+    SELECT EXISTS (SELECT FROM written), (
+        SELECT count(pg_notify(channel, payload)) FROM unnest($6::text[], $7::text[])
+        AS message (channel, payload) WHERE EXISTS (SELECT FROM written))";
+
+const UPDATE: &str = "WITH written AS (
+        UPDATE leasehold.locks SET version = $2, state = $3, keep_until = $4
+        WHERE key = $1 AND version = $8
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $5 RETURNING 1)
+    SELECT EXISTS (SELECT FROM written), (
+        SELECT count(pg_notify(channel, payload)) FROM unnest($6::text[], $7::text[])
+        AS message (channel, payload) WHERE EXISTS (SELECT FROM written))";
+
+/// What all connections of a backend share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) options: Options,
+    pub(crate) runtime: TokioRuntime,
+    pub(crate) closed: tokio::sync::watch::Sender<bool>,
+}
+
+impl Shared {
+    /// Runs a future for at most `limit`.
+    pub(crate) async fn within<T>(
+        &self,
+        limit: Duration,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        let timer = std::pin::pin!(self.runtime.timer(limit));
+        match futures_util::future::select(std::pin::pin!(future), timer).await {
+            futures_util::future::Either::Left((result, _)) => Some(result),
+            futures_util::future::Either::Right(_) => None,
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+}
+
+/// An open connection. The server ends it when the value is dropped.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) clock: ClockId,
+    pub(crate) statements: Statements,
+    doubtful: AtomicBool,
+}
+
+pub(crate) struct Statements {
+    pub(crate) read: Statement,
+    pub(crate) insert: Statement,
+    pub(crate) update: Statement,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Opens a connection within the connect timeout. Its task runs on `handle`. The channel's sender
+    /// gets the payloads of notifications and is dropped when the connection ends.
+    pub(crate) async fn open(
+        shared: &Arc<Shared>,
+        handle: &Handle,
+        payloads: Option<UnboundedSender<String>>,
+    ) -> Result<Self, BackendError> {
+        if shared.is_closed() {
+            return Err(BackendError::Closed);
+        }
+        let (config, driver) = (shared.config.clone(), handle.clone());
+        // A socket belongs to the runtime in which it is opened.
+        let opening = handle.spawn(async move {
+            let (client, connection) = config.connect(NoTls).await?;
+            driver.spawn(drive(connection, payloads));
+            Ok(client)
+        });
+        let abort = Abort(opening.abort_handle());
+        let opened = shared.within(shared.options.connect_timeout, async {
+            let client = opening.await;
+            let client = client.map_err(|_| BackendError::unavailable("the runtime has ended"))?;
+            let client = client.map_err(|error| classify(error, During::Connect))?;
+            Self::prepare(client).await
+        });
+        let opened = opened.await;
+        drop(abort);
+        opened.unwrap_or_else(|| Err(BackendError::unavailable("no connection in time")))
+    }
+
+    async fn prepare(client: Client) -> Result<Self, BackendError> {
+        let preparing = async {
+            client.batch_execute(SETTINGS).await?;
+            let identity = client.query_one(IDENTITY, &[]).await?;
+            let (standby, started): (bool, i64) = (identity.try_get(0)?, identity.try_get(1)?);
+            let statements = Statements {
+                read: client.prepare(READ).await?,
+                insert: client.prepare(INSERT).await?,
+                update: client.prepare(UPDATE).await?,
+            };
+            Ok((standby, started, statements))
+        };
+        let (standby, started, statements) = preparing
+            .await
+            .map_err(|error| classify(error, During::Connect))?;
+        if standby {
+            return Err(BackendError::unavailable("the server is a standby"));
+        }
+        Ok(Self {
+            client,
+            clock: ClockId::new(u64::from_ne_bytes(started.to_ne_bytes())),
+            statements,
+            doubtful: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.client.is_closed() && !self.doubtful.load(Ordering::Relaxed)
+    }
+
+    /// Runs one call. If the caller gives it up late, the connection is not used again.
+    pub(crate) async fn call<T>(
+        &self,
+        runtime: &TokioRuntime,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, BackendError> {
+        let mut watched = Watched {
+            session: self,
+            runtime,
+            began: runtime.now(),
+            answered: false,
+        };
+        let result = call.await;
+        watched.answered = true;
+        result.map_err(|error| {
+            let error = classify(error, During::Statement);
+            // It may be a server that has become a standby.
+            self.doubtful.store(true, Ordering::Relaxed);
+            error
+        })
+    }
+}
+
+struct Abort(tokio::task::AbortHandle);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A call in progress.
+struct Watched<'a> {
+    session: &'a Session,
+    runtime: &'a TokioRuntime,
+    began: Moment,
+    answered: bool,
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        let took = self.runtime.now().saturating_since(self.began);
+        if !self.answered && took >= DOUBT_AFTER {
+            self.session.doubtful.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Drives a connection until it ends.
+async fn drive<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    payloads: Option<UnboundedSender<String>>,
+) where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let (AsyncMessage::Notification(notification), Some(payloads)) = (message, &payloads) {
+            // Fails if nobody reads any more. The connection then ends soon.
+            let _ = payloads.send(notification.payload().to_owned());
+        }
+    }
+}
+
+/// A connection that is opened when needed, and opened again when it is lost.
+#[derive(Debug)]
+pub(crate) struct Managed {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: Handle,
+    current: Mutex<Option<Arc<Session>>>,
+}
+
+impl Managed {
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle) -> Self {
+        Self {
+            shared,
+            handle,
+            current: Mutex::new(None),
+        }
+    }
+
+    /// The open connection, or a new one.
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, BackendError> {
+        if self.shared.is_closed() {
+            return Err(BackendError::Closed);
+        }
+        let mut current = self.current.lock().await;
+        if let Some(session) = current.as_ref().filter(|session| session.is_usable()) {
+            return Ok(Arc::clone(session));
+        }
+        *current = None;
+        let session = Arc::new(Session::open(&self.shared, &self.handle, None).await?);
+        *current = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    pub(crate) async fn close(&self) {
+        *self.current.lock().await = None;
+    }
+}

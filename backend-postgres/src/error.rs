@@ -1,0 +1,67 @@
+//! Errors of the client library, by what they say about the command.
+
+use leasehold_api::BackendError;
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+/// What was being done when an error came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum During {
+    /// A connection is made: nothing is executed.
+    Connect,
+    /// A statement was sent.
+    Statement,
+}
+
+/// Classifies an error. An error of a row contains stored bytes in its detail, and so only the message
+/// and the code of a server's error are shown.
+pub(crate) fn classify(error: tokio_postgres::Error, during: During) -> BackendError {
+    if let Some(answer) = error.as_db_error() {
+        return of_server(answer, during);
+    }
+    match during {
+        During::Connect => BackendError::unavailable("cannot connect").with_source(error),
+        During::Statement => BackendError::outcome_unknown("no reply").with_source(error),
+    }
+}
+
+fn of_server(answer: &DbError, during: During) -> BackendError {
+    let reason = format!("{} ({})", answer.message(), answer.code().code());
+    let fatal = matches!(
+        answer.parsed_severity(),
+        Some(Severity::Fatal | Severity::Panic)
+    );
+    match class(answer.code()) {
+        Class::Setup => BackendError::rejected(reason),
+        Class::Schema => BackendError::rejected(format!(
+            "{reason}; run the schema of leasehold, and grant the documented rights"
+        )),
+        // The server may have ended the connection while it executed the statement.
+        _ if fatal && during == During::Statement => BackendError::outcome_unknown(reason),
+        // The statement was rolled back.
+        Class::Temporary => BackendError::unavailable(reason),
+        Class::Other if during == During::Connect => BackendError::unavailable(reason),
+        Class::Other => BackendError::outcome_unknown(reason),
+    }
+}
+
+enum Class {
+    /// The user, its password, or the name of the database.
+    Setup,
+    /// Tables or rights.
+    Schema,
+    /// A later try may succeed.
+    Temporary,
+    Other,
+}
+
+fn class(state: &SqlState) -> Class {
+    let code = state.code();
+    match code {
+        "42P01" | "42501" | "3F000" | "42703" | "42883" => Class::Schema,
+        _ if code.starts_with("28") || code == "3D000" => Class::Setup,
+        // A read-only server, a conflict, lack of resources, a lock, an intervention.
+        "25006" => Class::Temporary,
+        _ if ["40", "53", "55", "57"].contains(&&code[..2]) => Class::Temporary,
+        _ => Class::Other,
+    }
+}

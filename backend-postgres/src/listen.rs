@@ -1,0 +1,142 @@
+//! Subscriptions. Each session that listens has a separate connection and task.
+//!
+//! While it listens, the connection holds an advisory lock that other clients can see. So they know
+//! whether a session listens: the server releases the lock with the connection.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select;
+use leasehold_api::{BackendError, Notification, Notifications};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::connection::{Session, Shared};
+use crate::error::{During, classify};
+use crate::message::{self, Channel};
+
+/// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
+const PING_EVERY: Duration = Duration::from_secs(2);
+/// The pause between attempts to subscribe again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A confirmed subscription.
+struct Subscription {
+    session: Session,
+    payloads: UnboundedReceiver<String>,
+}
+
+/// Subscribes to a channel and stays subscribed until the stream is dropped or the backend is closed.
+pub(crate) async fn listen(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    channel: Channel,
+) -> Result<Notifications, BackendError> {
+    let subscription = Subscription::open(shared, handle, &channel).await?;
+    let (notifications, stream) = unbounded_channel();
+    let task = Task {
+        shared: Arc::clone(shared),
+        handle: handle.clone(),
+        channel,
+        notifications,
+    };
+    handle.spawn(task.run(subscription));
+    let next = async |mut stream: UnboundedReceiver<Notification>| {
+        let notification = stream.recv().await?;
+        Some((notification, stream))
+    };
+    Ok(Box::pin(futures_util::stream::unfold(stream, next)))
+}
+
+impl Subscription {
+    async fn open(
+        shared: &Arc<Shared>,
+        handle: &Handle,
+        channel: &Channel,
+    ) -> Result<Self, BackendError> {
+        let (sender, payloads) = unbounded_channel();
+        let session = Session::open(shared, handle, Some(sender)).await?;
+        let subscribing = async {
+            // First the subscription, then the lock that announces it.
+            let listen = format!("LISTEN {}", channel.name);
+            session.client.batch_execute(&listen).await?;
+            let announce = format!("SELECT pg_advisory_lock_shared({})", channel.lock);
+            session.client.batch_execute(&announce).await
+        };
+        let limit = shared.options.connect_timeout;
+        match shared.within(limit, subscribing).await {
+            Some(Ok(())) => Ok(Self { session, payloads }),
+            Some(Err(error)) => Err(classify(error, During::Connect)),
+            None => Err(BackendError::unavailable("LISTEN was not answered")),
+        }
+    }
+
+    async fn is_alive(&self, shared: &Shared) -> bool {
+        let ping = self.session.client.batch_execute("");
+        let limit = shared.options.call_timeout;
+        matches!(shared.within(limit, ping).await, Some(Ok(())))
+    }
+}
+
+/// The task that keeps one session subscribed.
+struct Task {
+    shared: Arc<Shared>,
+    handle: Handle,
+    channel: Channel,
+    notifications: UnboundedSender<Notification>,
+}
+
+impl Task {
+    async fn run(self, subscription: Subscription) {
+        let mut closed = self.shared.closed.subscribe();
+        let closing = pin!(closed.wait_for(|closed| *closed));
+        let dropped = pin!(self.notifications.closed());
+        let keeping = pin!(self.keep_open(subscription));
+        select(select(closing, dropped), keeping).await;
+    }
+
+    async fn keep_open(&self, mut subscription: Subscription) {
+        loop {
+            self.forward(&mut subscription).await;
+            drop(subscription);
+            self.notify(Notification::Missed { listening: false });
+            subscription = self.open_again().await;
+            self.notify(Notification::Missed { listening: true });
+        }
+    }
+
+    /// Forwards notifications until the connection is lost.
+    async fn forward(&self, subscription: &mut Subscription) {
+        loop {
+            let next = subscription.payloads.recv();
+            match self.shared.within(PING_EVERY, next).await {
+                Some(Some(payload)) => self.deliver(&payload, &subscription.session),
+                None if subscription.is_alive(&self.shared).await => {}
+                Some(None) | None => return,
+            }
+        }
+    }
+
+    fn deliver(&self, payload: &str, session: &Session) {
+        match message::decode(payload, session.clock) {
+            Some(notifications) => notifications.into_iter().for_each(|it| self.notify(it)),
+            // It may have been a grant.
+            None => self.notify(Notification::Missed { listening: true }),
+        }
+    }
+
+    async fn open_again(&self) -> Subscription {
+        loop {
+            if let Ok(it) = Subscription::open(&self.shared, &self.handle, &self.channel).await {
+                return it;
+            }
+            self.shared.runtime.timer(PAUSE).await;
+        }
+    }
+
+    fn notify(&self, notification: Notification) {
+        // Fails if the stream was dropped. The task then ends soon.
+        let _ = self.notifications.send(notification);
+    }
+}

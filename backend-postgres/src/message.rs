@@ -1,0 +1,169 @@
+//! Messages as payloads of `NOTIFY`, and the names of channels.
+//!
+//! A payload is a list of words: the time of the step in µs, a number that makes the payload unique
+//! within its transaction, and then `G sequence token remaining`, `W sequence` or `R sequence` for each
+//! message. Postgres drops equal payloads of one transaction.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use leasehold_api::machine::{Message, Payload};
+use leasehold_api::{ClockId, FencingToken, Notification, ServerTime, SessionId, Stamp};
+
+/// A payload has less than 8,000 bytes. A message takes at most 64.
+const MESSAGES: usize = 100;
+
+/// The channel of a session, and the number of the advisory lock that its listener holds. Both are
+/// derived from the session, which is secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Channel {
+    pub(crate) name: String,
+    pub(crate) lock: i64,
+}
+
+impl Channel {
+    pub(crate) fn of(session: &SessionId) -> Self {
+        let mut hash = sha1_smol::Sha1::from(b"leasehold ");
+        hash.update(session.as_bytes());
+        let bytes = hash.digest().bytes();
+        let name = bytes[..16].iter().fold("leasehold_".to_owned(), |name, b| {
+            name + &format!("{b:02x}")
+        });
+        let (lock, _) = bytes.split_first_chunk().expect("a hash has 20 bytes");
+        Self {
+            name,
+            lock: i64::from_be_bytes(*lock),
+        }
+    }
+}
+
+/// The channel and the payload of each notification for these messages, in order.
+pub(crate) fn encode(messages: &[Message], at: ServerTime) -> (Vec<String>, Vec<String>) {
+    let (mut channels, mut payloads) = (Vec::new(), Vec::new());
+    let mut left: Vec<&Message> = messages.iter().collect();
+    while let Some(session) = left.first().map(|message| message.to) {
+        let (own, others): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|message| message.to == session);
+        left = others;
+        for part in own.chunks(MESSAGES) {
+            let mut payload = format!("{} {}", at.as_micros(), payloads.len());
+            part.iter()
+                .for_each(|message| write(&mut payload, message.payload));
+            channels.push(Channel::of(&session).name);
+            payloads.push(payload);
+        }
+    }
+    (channels, payloads)
+}
+
+fn write(text: &mut String, payload: Payload) {
+    let written = match payload {
+        Payload::Granted {
+            sequence,
+            token,
+            remaining,
+        } => write!(text, " G {sequence} {token} {}", remaining.as_micros()),
+        Payload::WakeUp { sequence } => write!(text, " W {sequence}"),
+        Payload::Revoked { sequence } => write!(text, " R {sequence}"),
+    };
+    written.expect("a string grows");
+}
+
+/// The notifications in a payload. `None` if this version cannot read it.
+pub(crate) fn decode(payload: &str, clock: ClockId) -> Option<Vec<Notification>> {
+    let mut words = payload.split(' ');
+    let number = |words: &mut std::str::Split<'_, char>| words.next()?.parse::<u64>().ok();
+    let at = ServerTime::from_micros(number(&mut words)?);
+    number(&mut words)?;
+    let stamp = Stamp { clock, at };
+    let mut notifications = Vec::new();
+    while let Some(kind) = words.next() {
+        let sequence = number(&mut words)?;
+        notifications.push(match kind {
+            "G" => Notification::Granted {
+                sequence,
+                token: FencingToken::new(number(&mut words)?),
+                remaining: Duration::from_micros(number(&mut words)?),
+                stamp,
+            },
+            "W" => Notification::WakeUp { sequence, stamp },
+            "R" => Notification::Revoked { sequence, stamp },
+            _ => return None,
+        });
+    }
+    Some(notifications)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(session: u8, payload: Payload) -> Message {
+        Message {
+            to: SessionId::from_bytes([session; 16]),
+            payload,
+        }
+    }
+
+    #[test]
+    fn messages_survive() {
+        let granted = Payload::Granted {
+            sequence: (1 << 53) - 1,
+            token: FencingToken::new((1 << 53) - 1),
+            remaining: Duration::from_micros(u64::MAX),
+        };
+        let mut sent = vec![
+            message(1, Payload::WakeUp { sequence: 3 }),
+            message(2, Payload::Revoked { sequence: 4 }),
+        ];
+        sent.extend((0..250).map(|_| message(1, granted)));
+        let (channels, payloads) = encode(&sent, ServerTime::from_micros(7));
+        assert_eq!(channels.len(), 4);
+        assert!(payloads.iter().all(|payload| payload.len() < 8_000));
+        let distinct: std::collections::BTreeSet<_> = payloads.iter().collect();
+        assert_eq!(distinct.len(), 4, "no two payloads are equal");
+        let stamp = Stamp {
+            clock: ClockId::new(9),
+            at: ServerTime::from_micros(7),
+        };
+        let first = Channel::of(&SessionId::from_bytes([1; 16])).name;
+        let to = |wanted: bool| {
+            let both = channels.iter().zip(&payloads);
+            let some = both.filter(move |(channel, _)| (**channel == first) == wanted);
+            some.flat_map(|(_, payload)| decode(payload, stamp.clock).expect("readable"))
+                .collect::<Vec<_>>()
+        };
+        let others = vec![Notification::Revoked { sequence: 4, stamp }];
+        let own = to.clone()(true);
+        assert_eq!(to(false), others);
+        assert_eq!(own.len(), 251);
+        assert_eq!(own[0], Notification::WakeUp { sequence: 3, stamp });
+        assert!(matches!(own[250], Notification::Granted { remaining, .. }
+            if remaining == Duration::from_micros(u64::MAX)));
+    }
+
+    #[test]
+    fn other_payloads_are_unreadable() {
+        for payload in [
+            "",
+            "x",
+            "1",
+            "1 x",
+            "1 0 Z 1",
+            "1 0 G 1 2",
+            "1 0 W",
+            "1 0  W 1",
+        ] {
+            assert_eq!(decode(payload, ClockId::new(1)), None, "{payload:?}");
+        }
+        assert_eq!(decode("1 0", ClockId::new(1)), Some(Vec::new()));
+    }
+
+    #[test]
+    fn channels_do_not_show_the_session() {
+        let session = SessionId::from_bytes([0xAB; 16]);
+        let channel = Channel::of(&session);
+        assert!(!channel.name.contains("abab") && channel.name.len() < 64);
+        assert_ne!(channel, Channel::of(&SessionId::from_bytes([0xAC; 16])));
+    }
+}

@@ -1,0 +1,191 @@
+//! The store: one row for each key.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use leasehold_api::machine::Reach;
+use leasehold_api::{BackendError, Key, Notifications, Runtime, ServerTime, SessionId, Stamp};
+use leasehold_store::{Read, Row, Store, Version, Write, Written};
+use tokio_postgres::types::ToSql;
+
+use crate::connection::{Managed, Session};
+use crate::listen;
+use crate::message::{self, Channel};
+
+const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// The advisory locks that listeners hold, among the given ones.
+const LISTENING: &str = "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND (classid::bigint << 32) | objid::bigint = ANY ($1)";
+
+const REMOVE: &str = "DELETE FROM leasehold.locks WHERE key IN (
+    SELECT key FROM leasehold.locks
+    WHERE keep_until <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    LIMIT 1000 FOR UPDATE SKIP LOCKED)";
+
+/// A connection to the table of locks.
+#[derive(Debug)]
+pub(crate) struct PostgresStore {
+    connection: Managed,
+}
+
+impl PostgresStore {
+    pub(crate) const fn new(connection: Managed) -> Self {
+        Self { connection }
+    }
+
+    /// Opens the connection ahead of the first command.
+    pub(crate) async fn warm_up(&self) -> Result<(), BackendError> {
+        self.connection.session().await.map(drop)
+    }
+
+    fn key(&self, key: &Key) -> Vec<u8> {
+        let prefix = &self.connection.shared.options.key_prefix;
+        [prefix.as_bytes(), key.as_str().as_bytes()].concat()
+    }
+
+    async fn query(
+        &self,
+        session: &Session,
+        statement: &(impl tokio_postgres::ToStatement + ?Sized + Sync),
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<tokio_postgres::Row, BackendError> {
+        let call = session.client.query_one(statement, parameters);
+        session.call(&self.connection.shared.runtime, call).await
+    }
+}
+
+fn stamp(session: &Session, micros: i64) -> Stamp {
+    Stamp {
+        clock: session.clock,
+        at: ServerTime::from_micros(u64::try_from(micros).unwrap_or(0)),
+    }
+}
+
+/// A column that has the type of the schema, unless another program has changed it.
+fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a tokio_postgres::Row,
+    index: usize,
+) -> Result<T, BackendError> {
+    let value = row.try_get(index);
+    value.map_err(|_| BackendError::foreign_value("a table with other columns"))
+}
+
+const fn signed(number: u64) -> i64 {
+    i64::from_ne_bytes(number.to_ne_bytes())
+}
+
+fn micros(time: ServerTime) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(self.connection.shared.runtime.clone())
+    }
+
+    async fn time(&self) -> Result<Stamp, BackendError> {
+        let session = self.connection.session().await?;
+        let row = self.query(&session, TIME, &[]).await?;
+        Ok(stamp(&session, column(&row, 0)?))
+    }
+
+    async fn read(&self, key: &Key) -> Result<Read, BackendError> {
+        let session = self.connection.session().await?;
+        let key = self.key(key);
+        let row = self
+            .query(&session, &session.statements.read, &[&key])
+            .await?;
+        let version: Option<i64> = column(&row, 1)?;
+        let bytes: Option<Vec<u8>> = column(&row, 2)?;
+        Ok(Read {
+            stamp: stamp(&session, column(&row, 0)?),
+            row: version.zip(bytes).map(|(version, bytes)| Row {
+                version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
+                bytes,
+            }),
+        })
+    }
+
+    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
+        let session = self.connection.session().await.map_err(not_sent)?;
+        let (key, version) = (self.key(write.key), signed(write.version.get()));
+        let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
+        let (channels, payloads) = message::encode(write.messages, write.stamp.at);
+        let expected = write.expected.map(|version| signed(version.get()));
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
+            &key,
+            &version,
+            &write.bytes,
+            &keep_until,
+            &deadline,
+            &channels,
+            &payloads,
+        ];
+        let statement = match &expected {
+            Some(expected) => {
+                parameters.push(expected);
+                &session.statements.update
+            }
+            None => &session.statements.insert,
+        };
+        let row = self.query(&session, statement, &parameters).await?;
+        Ok(match row.try_get(0) {
+            Ok(true) => Written::Applied,
+            Ok(false) => Written::NotApplied,
+            Err(error) => return Err(BackendError::outcome_unknown("no result").with_source(error)),
+        })
+    }
+
+    fn can_listen(&self) -> bool {
+        true
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        let (shared, handle) = (&self.connection.shared, &self.connection.handle);
+        listen::listen(shared, handle, Channel::of(&session)).await
+    }
+
+    async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
+        let locks: Vec<i64> = sessions.iter().map(|it| Channel::of(it).lock).collect();
+        let session = self.connection.session().await?;
+        let parameters: [&(dyn ToSql + Sync); 1] = [&locks];
+        let call = session.client.query(LISTENING, &parameters);
+        let rows = session.call(&self.connection.shared.runtime, call).await?;
+        let held: Result<Vec<i64>, _> = rows.iter().map(|row| column(row, 0)).collect();
+        let held = held?;
+        let reach = |lock| match held.contains(lock) {
+            true => Reach::Listening,
+            false => Reach::Nobody,
+        };
+        Ok(locks.iter().map(reach).collect())
+    }
+
+    async fn remove_expired(&self) -> Result<(), BackendError> {
+        let session = self.connection.session().await?;
+        let call = session.client.execute(REMOVE, &[]);
+        session
+            .call(&self.connection.shared.runtime, call)
+            .await
+            .map(drop)
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.connection.shared.closed.send_replace(true);
+        self.connection.close().await;
+        Ok(())
+    }
+}
+
+/// The connection failed before the write was sent.
+fn not_sent(error: BackendError) -> BackendError {
+    match error {
+        BackendError::OutcomeUnknown { .. } => {
+            BackendError::unavailable("not sent").with_source(error)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,113 @@
+//! The rows of keys.
+
+use std::time::Duration;
+
+use leasehold_api::LockClient;
+use leasehold_postgres::{Options, PostgresBackend};
+
+use crate::support::Server;
+
+async fn client(server: &Server) -> LockClient {
+    let backend = PostgresBackend::connect(&server.url())
+        .await
+        .expect("a server");
+    LockClient::new(backend)
+}
+
+#[tokio::test]
+async fn rows_past_their_time_are_removed_and_others_kept() {
+    let server = Server::start();
+    let locks = client(&server).await;
+    server.execute(
+        "INSERT INTO leasehold.locks SELECT convert_to('old' || n, 'UTF8'), 0, '', 1
+         FROM generate_series(1, 50) AS n;
+         INSERT INTO leasehold.locks VALUES ('new', 0, '', 9000000000000000)",
+    );
+    let guard = locks
+        .mutex("a")
+        .expect("valid")
+        .lock()
+        .await
+        .expect("a lock");
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if server.execute("SELECT count(*) FROM leasehold.locks") == "2" {
+            break;
+        }
+    }
+    let keys =
+        "SELECT string_agg(convert_from(key, 'UTF8'), ' ' ORDER BY key) FROM leasehold.locks";
+    assert_eq!(server.execute(keys), "a new");
+    let minutes = "SELECT (keep_until / 1000000.0 - extract(epoch FROM clock_timestamp())) / 60
+        BETWEEN 10 AND 13 FROM leasehold.locks WHERE key = 'a'";
+    assert_eq!(
+        server.execute(minutes),
+        "t",
+        "the token is kept for ten minutes"
+    );
+    guard.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn prefixes_separate_programs() {
+    let server = Server::start();
+    let with = async |prefix: &str| {
+        let options = Options::new().key_prefix(prefix);
+        let backend = PostgresBackend::connect_with(&server.url(), options).await;
+        LockClient::new(backend.expect("a server"))
+    };
+    let (billing, shop) = (with("billing:").await, with("shop:").await);
+    let first = billing
+        .mutex("a")
+        .expect("valid")
+        .lock()
+        .await
+        .expect("a lock");
+    let second = shop
+        .mutex("a")
+        .expect("valid")
+        .try_lock()
+        .await
+        .expect("an answer");
+    assert!(second.is_acquired());
+    drop((first, second));
+}
+
+/// Six clients in turn, on one row.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_exclude_each_other_and_tokens_grow() {
+    let server = Server::start();
+    server
+        .execute("CREATE TABLE log (n serial, token bigint); GRANT ALL ON log, log_n_seq TO locks");
+    let inside = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let workers: Vec<_> = (0..6).map(|_| (server.url(), inside.clone())).collect();
+    let workers: Vec<_> = workers
+        .into_iter()
+        .map(|(url, inside)| {
+            tokio::spawn(async move {
+                let backend = PostgresBackend::connect(&url).await.expect("a server");
+                let locks = LockClient::new(backend);
+                let mutex = locks.mutex("a").expect("valid");
+                let mut tokens = Vec::new();
+                for _ in 0..10 {
+                    let guard = mutex.lock().await.expect("a lock");
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    tokens.push(guard.fencing_token().get());
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    guard.release().await.expect("released");
+                }
+                tokens
+            })
+        })
+        .collect();
+    let mut tokens = Vec::new();
+    for worker in workers {
+        let own = worker.await.expect("no panic");
+        assert!(own.is_sorted());
+        tokens.extend(own);
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 60, "each epoch has its own token");
+}

@@ -1,0 +1,77 @@
+//! What a wrong set-up answers, before anything is locked.
+
+use leasehold_api::BackendError;
+use leasehold_postgres::{ConnectError, Options, PostgresBackend};
+use leasehold_test_servers::PostgresServer;
+
+use crate::support::Server;
+
+async fn refused(url: &str) -> BackendError {
+    match PostgresBackend::connect(url).await {
+        Err(ConnectError::Failed(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn missing_schema_rights_and_databases_are_rejected() {
+    let postgres = PostgresServer::start();
+    postgres.execute("postgres", "CREATE USER locks");
+    let error = refused(&postgres.url("locks", "postgres")).await;
+    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    assert!(error.to_string().contains("run the schema"), "{error}");
+    postgres.execute("postgres", leasehold_postgres::SCHEMA);
+    let error = refused(&postgres.url("locks", "postgres")).await;
+    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    assert!(error.to_string().contains("permission denied"), "{error}");
+    let error = refused(&postgres.url("locks", "nothing")).await;
+    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    let error = refused(&postgres.url("nobody", "postgres")).await;
+    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn unreachable_server_is_unavailable_and_no_secret_is_shown() {
+    let url = "postgres://locks:hunter2@127.0.0.1:1/shop";
+    let Err(error) = PostgresBackend::connect(url).await else {
+        panic!("connected to port 1");
+    };
+    assert!(
+        matches!(
+            &error,
+            ConnectError::Failed(BackendError::Unavailable { .. })
+        ),
+        "{error}"
+    );
+    assert!(!format!("{error:?} {error}").contains("hunter2"));
+    let error = PostgresBackend::connect("postgres://a:hunter2@[")
+        .await
+        .expect_err("no URL");
+    assert!(matches!(error, ConnectError::Url(_)), "{error}");
+    assert!(!format!("{error:?} {error}").contains("hunter2"));
+}
+
+#[tokio::test]
+async fn wrong_options_are_refused_before_any_io() {
+    let tls = "postgres://locks@127.0.0.1:1/shop?sslmode=require";
+    let error = PostgresBackend::connect(tls).await.expect_err("no TLS");
+    assert!(matches!(error, ConnectError::Invalid(_)), "{error}");
+    for options in [
+        Options::new().call_timeout(std::time::Duration::from_secs(60)),
+        Options::new().connect_timeout(std::time::Duration::ZERO),
+    ] {
+        let result = PostgresBackend::connect_with("host=/nowhere", options).await;
+        assert!(
+            matches!(result, Err(ConnectError::Invalid(_))),
+            "{result:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn debug_shows_no_password() {
+    let server = Server::start();
+    let url = format!("{} password='hunter2'", server.url());
+    let backend = PostgresBackend::connect(&url).await.expect("a server");
+    assert!(!format!("{backend:?}").contains("hunter2"));
+}
