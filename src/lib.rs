@@ -120,6 +120,8 @@ mod pages {
     mod readme {}
     #[doc = include_str!("../docs/guide.md")]
     mod guide {}
+    #[doc = include_str!("../docs/migration.md")]
+    mod migration {}
     #[doc = include_str!("../docs/observability.md")]
     mod observability {}
     #[doc = include_str!("../docs/testing.md")]

@@ -159,6 +159,7 @@ mod tests {
             ("expiry", 7),
             ("ownership", 9),
             ("redelivery", 15),
+            ("stalls", 4),
         ] {
             let free = families::all()
                 .filter(|case| case.family == family && case.needs.is_empty())

@@ -5,4 +5,5 @@ mod exports;
 mod links;
 mod messages;
 mod metrics;
+mod migration;
 mod sentinel;

@@ -28,6 +28,7 @@ mod redelivery;
 mod redelivery_queue;
 mod reentrancy;
 mod semaphores;
+mod stalls;
 mod starvation;
 mod tokens;
 mod unreachable;
@@ -41,6 +42,7 @@ const FAMILIES: &[&[Case]] = &[
     ownership::CASES,
     redelivery::CASES,
     redelivery_queue::CASES,
+    stalls::CASES,
     waiting::CASES,
     offers::CASES,
     reentrancy::CASES,

@@ -82,6 +82,7 @@ breaks! {
         "client_renewal::forced_release_stops_a_body",
         "client_renewal::revoked_before_the_subscription_is_noticed",
         "client_renewal::revoked_guard_is_lost";
+    ActsInTwoSteps: "S1", "stalls::stalled_acquire_takes_no_held_key";
     NeverExpires: "L1", "expiry::unattended_lease_frees_the_key",
         "client_waiting::crashed_holder_is_waited_out",
         "client_handoff::sender_renews_nothing",
@@ -344,6 +345,11 @@ impl Broken {
     async fn acquire_one(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         let sent = self.altered(request).await;
         self.notes(|notes| notes.push(request.clone()));
+        let was_free = self.how == Break::ActsInTwoSteps && {
+            let free = self.current(&sent.key).await?.is_empty();
+            tokio::task::yield_now().await;
+            free
+        };
         let Stamped { stamp, reply } = match self.inner.acquire(from_ref(&sent)).await.remove(0) {
             Err(BackendError::ForeignValue { .. }) if self.how == Break::ForeignIsUnavailable => {
                 return Err(BackendError::unavailable("the key is unusable"));
@@ -355,7 +361,7 @@ impl Broken {
                 AcquireReply::Acquired(self.acquired(acquired, request))
             }
             AcquireReply::Contended(_) | AcquireReply::Queued(_)
-                if self.how == Break::GrantsHeldKeys =>
+                if self.how == Break::GrantsHeldKeys || was_free =>
             {
                 AcquireReply::Acquired(Acquired {
                     token: FencingToken::new(1),

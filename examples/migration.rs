@@ -1,0 +1,214 @@
+//! The code of docs/migration.md: what to write instead of a hand-written lock, or of another
+//! library's. It runs on the simulator.
+
+mod common;
+
+use std::time::Duration;
+
+use common::Result as AnyResult;
+use leasehold::{
+    Error, FencingToken, Handoff, LockClient, Mutex, MutexGuard, Outcome, ReleaseOutcome,
+};
+
+async fn yes_or_no(locks: &LockClient) -> Result<bool, Error> {
+    let Some(guard) = locks.mutex("job")?.try_lock().await?.into_guard() else {
+        return Ok(false); // somebody else has it; not an error
+    };
+    work().await;
+    guard.release().await?; // after an early return, the drop releases it
+    Ok(true)
+}
+
+async fn work() {}
+
+async fn with_expiry(locks: &LockClient) -> Result<bool, Error> {
+    let job = locks
+        .mutex("job")?
+        .lease(Duration::from_secs(60))
+        .fixed_lease();
+    let guard = job.lock().await?;
+    tokio::time::sleep(Duration::from_secs(61)).await; // the work takes too long
+    Ok(match guard.release().await? {
+        ReleaseOutcome::Released { .. } => true,
+        ReleaseOutcome::NotHeld(_) => false, // the work was not protected to its end
+    })
+}
+
+async fn with_a_number(locks: &LockClient) -> Result<(MutexGuard, FencingToken), Error> {
+    let guard = locks.mutex("job")?.lock().await?;
+    let token = guard.fencing_token(); // UPDATE … SET fence = $token WHERE … AND fence <= $token
+    Ok((guard, token))
+}
+
+async fn scope(locks: &LockClient) -> Result<Result<u32, String>, Error> {
+    let job = locks.mutex("job")?;
+    // The outer error is the lock's, the inner one the body's.
+    job.with(async |_guard| charge(42).await).await
+}
+
+async fn charge(amount: u32) -> Result<u32, String> {
+    Err(format!("cannot charge {amount}"))
+}
+
+async fn wait_for(locks: &LockClient, timeout: Option<Duration>) -> Result<bool, Error> {
+    let job = locks.mutex("job")?.lease(Duration::from_secs(30));
+    let guard = match timeout {
+        None => job.lock().await?,
+        Some(time) => match job.try_lock_for(time).await? {
+            Outcome::Acquired(guard) => guard,
+            Outcome::Contended(contention) => {
+                println!("{contention}"); // how long you waited, and how many were ahead
+                return Ok(false);
+            }
+        },
+    };
+    guard.release().await?;
+    Ok(true)
+}
+
+async fn outer(locks: &LockClient) -> Result<ReleaseOutcome, Error> {
+    let tree = locks.mutex("tree")?.reentrant();
+    let guard = tree.lock().await?;
+    let left = inner(&tree).await?; // does not wait for `guard`
+    guard.release().await?;
+    Ok(left)
+}
+
+async fn inner(tree: &Mutex) -> Result<ReleaseOutcome, Error> {
+    tree.lock().await?.release().await // `Released { holds_left: 1 }`
+}
+
+async fn long_work(locks: &LockClient) -> Result<(), Error> {
+    let job = locks.mutex("job")?.max_hold(Duration::from_secs(3600));
+    let guard = job.lock().await?;
+    let work = tokio::time::sleep(Duration::from_secs(600)); // twenty leases
+    guard.protect(work).await?; // `Error::Lost` if the lock is lost
+    guard.release().await?;
+    Ok(())
+}
+
+async fn read_and_write(locks: &LockClient) -> Result<(), Error> {
+    let catalog = locks.rw_lock("catalog")?;
+    let reading = catalog.read().await?; // "R", blocking
+    let seen = locks.inspect("catalog").await?;
+    assert!(seen.is_read_locked() && !seen.is_write_locked() && seen.is_held()); // "R", "W", "any"
+    // "W", not blocking.
+    match catalog.try_write().await? {
+        Outcome::Acquired(writing) => drop(writing),
+        Outcome::Contended(contention) => println!("{contention}"),
+    }
+    reading.release().await?;
+    if let Outcome::Acquired(writing) = catalog.try_write_for(Duration::from_secs(5)).await? {
+        writing.release().await?;
+    }
+    Ok(())
+}
+
+async fn hand_over(from: &LockClient, to: &LockClient) -> Result<ReleaseOutcome, Error> {
+    let guard = from.mutex("report")?.lock().await?;
+    let secret = guard.into_handoff().await?.to_secret_text();
+
+    let adopted: MutexGuard = to.adopt(secret.parse::<Handoff>()?).await?;
+    adopted.release().await
+}
+
+async fn from_rslock(locks: &LockClient) -> Result<u32, Error> {
+    // manager.using(b"job", Duration::from_secs(10), async || 42).await
+    let job = locks.mutex("job")?.lease(Duration::from_secs(10));
+    job.with(async |_guard| 42).await
+}
+
+async fn from_redisson(locks: &LockClient) -> Result<bool, Error> {
+    // if (lock.tryLock(100, 10, TimeUnit.SECONDS)) try { … } finally { lock.unlock(); }
+    let lock = locks.mutex("job")?.reentrant();
+    let lock = lock.lease(Duration::from_secs(10)).fixed_lease();
+    let Some(guard) = lock
+        .try_lock_for(Duration::from_secs(100))
+        .await?
+        .into_guard()
+    else {
+        return Ok(false);
+    };
+    let nested = lock.lock().await?; // re-enters: the same handle
+    nested.release().await?;
+    guard.release().await?;
+
+    // RSemaphore: semaphore.trySetPermits(3); semaphore.acquire(2); … semaphore.release(2);
+    let permits = locks.semaphore("downloads", 3)?.acquire(2).await?;
+    permits.release().await?;
+
+    // RMultiLock: getMultiLock(a, b).lock()
+    let both = locks.lock_all(["account:1", "account:2"]).await?;
+    both.release().await?;
+    Ok(true)
+}
+
+async fn from_redsync(locks: &LockClient) -> Result<bool, Error> {
+    // mutex := rs.NewMutex("job", redsync.WithExpiry(8*time.Second), redsync.WithTries(32))
+    let mutex = locks
+        .mutex("job")?
+        .lease(Duration::from_secs(8))
+        .fixed_lease();
+    // if err := mutex.Lock(); err != nil { return err }
+    let Some(guard) = mutex
+        .try_lock_for(Duration::from_secs(5))
+        .await?
+        .into_guard()
+    else {
+        return Ok(false);
+    };
+    // ok, err := mutex.Extend()
+    let valid_for = guard.renew().await?;
+    // ok, err = mutex.Valid()
+    let valid = guard.is_valid() && valid_for > Duration::from_secs(7);
+    // ok, err = mutex.Unlock()
+    guard.release().await?;
+    Ok(valid)
+}
+
+/// What a blocked caller gets, and a caller that waits long enough.
+async fn under_contention(ours: &LockClient, theirs: &LockClient) -> Result<(), Error> {
+    let held = theirs.mutex("job")?.lock().await?;
+    assert!(!yes_or_no(ours).await?);
+    assert!(!wait_for(ours, Some(Duration::from_secs(1))).await?);
+    let (waited, released) = tokio::join!(wait_for(ours, None), async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        held.release().await
+    });
+    assert!(waited?);
+    released?;
+    Ok(())
+}
+
+fn main() -> AnyResult<()> {
+    common::run(async |service| {
+        let ours = service.client("ours").await?;
+        let theirs = service.client("theirs").await?;
+
+        assert!(yes_or_no(&ours).await?);
+        assert!(!with_expiry(&ours).await?);
+        let (guard, first) = with_a_number(&ours).await?;
+        guard.release().await?;
+        let (guard, second) = with_a_number(&theirs).await?;
+        guard.release().await?;
+        assert!(second > first);
+        assert_eq!(scope(&ours).await?, Err("cannot charge 42".to_owned()));
+        under_contention(&ours, &theirs).await?;
+        assert_eq!(
+            outer(&ours).await?,
+            ReleaseOutcome::Released { holds_left: 1 }
+        );
+        long_work(&ours).await?;
+        read_and_write(&ours).await?;
+        let adopted = hand_over(&ours, &theirs).await?;
+        assert_eq!(adopted, ReleaseOutcome::Released { holds_left: 0 });
+        assert_eq!(from_rslock(&ours).await?, 42);
+        assert!(from_redisson(&ours).await?);
+        assert!(from_redsync(&ours).await?);
+
+        println!("every lock of docs/migration.md works as it says");
+        ours.shutdown().await?;
+        theirs.shutdown().await?;
+        Ok(())
+    })
+}
