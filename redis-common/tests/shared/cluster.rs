@@ -66,7 +66,7 @@ async fn expect_turn(
     waiting: tokio::task::JoinHandle<Result<MutexGuard, Error>>,
 ) {
     let token = guard.fencing_token();
-    assert!(guard.is_valid(), "{:?}", guard.loss());
+    assert!(guard.is_valid(), "{:?}", guard.loss_reason());
     guard.release().await.expect("released");
     let next = tokio::time::timeout(RECOVERY * 5, waiting).await;
     let next = next.expect("its turn").expect("no panic").expect("a guard");
@@ -90,7 +90,11 @@ async fn lock_survives_the_migration_of_its_slot() {
         to
     });
     tokio::time::sleep(LEASE * 2).await;
-    assert!(guard.is_valid(), "renewed by ASK: {:?}", guard.loss());
+    assert!(
+        guard.is_valid(),
+        "renewed by ASK: {:?}",
+        guard.loss_reason()
+    );
     block_in_place(|| cluster.end_migration(&stored, to));
     tokio::time::sleep(LEASE * 2).await;
     expect_turn(guard, waiting).await;
@@ -113,7 +117,7 @@ async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
     assert!(matches!(refused, Ok(Outcome::Contended(_))), "{refused:?}");
     block_in_place(|| cluster.end_migration(&stored, to));
     tokio::time::sleep(LEASE * 2).await;
-    assert!(guard.is_valid(), "{:?}", guard.loss());
+    assert!(guard.is_valid(), "{:?}", guard.loss_reason());
     guard.release().await.expect("released");
 }
 
@@ -174,7 +178,7 @@ async fn lost_node_fails_only_its_keys() {
         }
     }
     tokio::time::sleep(LEASE * 2).await;
-    assert!(held.is_valid(), "{:?}", held.loss());
+    assert!(held.is_valid(), "{:?}", held.loss_reason());
     held.release().await.expect("released");
 }
 
@@ -253,7 +257,7 @@ async fn nodes_may_have_different_clocks() {
         let waited = lock(&others, name, LEASE).try_lock_for(wait).await;
         assert!(matches!(waited, Ok(Outcome::Contended(_))), "{waited:?}");
         assert!(began.elapsed() >= wait, "{:?}", began.elapsed());
-        assert!(guard.is_valid(), "{:?}", guard.loss());
+        assert!(guard.is_valid(), "{:?}", guard.loss_reason());
         guard.release().await.expect("released");
     }
 }
