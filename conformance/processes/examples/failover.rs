@@ -40,6 +40,8 @@ enum Kind {
 struct Run {
     /// When a server other than the old primary first took a write.
     raw: Duration,
+    /// When most sentinels first named another server.
+    named: Duration,
     /// When the new primary first granted a lock.
     granted: Duration,
     /// The locks that were granted, and those of them that the new primary doesn't know.
@@ -60,8 +62,10 @@ struct Grant {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Failure> {
     let runs = std::env::args().nth(1).map_or(Ok(5), |runs| runs.parse())?;
-    println!("| failover | client | raw write | first grant | lost grants | tokens back | kept |");
-    println!("|---|---|---|---|---|---|---|");
+    println!(
+        "| failover | client | raw write | named | first grant | lost grants | tokens back | kept |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
     for kind in [Kind::Killed, Kind::ByHand, Kind::Isolated] {
         for library in [Library::RedisRs, Library::Fred] {
             let mut all = Vec::new();
@@ -76,9 +80,10 @@ async fn main() -> Result<(), Failure> {
                 times[times.len() / 2]
             };
             println!(
-                "| **{kind:?}** | **{}** | **{}** | **{}** | | | |",
+                "| **{kind:?}** | **{}** | **{}** | **{}** | **{}** | | | |",
                 library.name(),
                 median(|run| run.raw),
+                median(|run| run.named),
                 median(|run| run.granted),
             );
         }
@@ -88,9 +93,10 @@ async fn main() -> Result<(), Failure> {
 
 fn print(kind: Kind, library: Library, run: &Run) {
     println!(
-        "| {kind:?} | {} | {} | {} | {} of {} | {} | {} |",
+        "| {kind:?} | {} | {} | {} | {} | {} of {} | {} | {} |",
         library.name(),
         run.raw.as_millis(),
+        run.named.as_millis(),
         run.granted.as_millis(),
         run.lost,
         run.grants,
@@ -123,6 +129,8 @@ async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
     tokio::time::sleep(BEFORE).await;
 
     let raw = others(&servers, old).map(first_write);
+    let old_port = servers.server(old).port();
+    let named = [0, 1].map(|number| first_name(servers.sentinel(number).url(), old_port));
     let began = Instant::now();
     match kind {
         Kind::Killed => servers.server_mut(old).kill(),
@@ -130,6 +138,7 @@ async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
         Kind::ByHand => {}
     }
     let [first, second] = raw.map(tokio::spawn);
+    let named = named.map(tokio::spawn);
     let wait = tokio::task::spawn_blocking(move || {
         let new = match kind {
             Kind::ByHand => servers.fail_over(),
@@ -138,6 +147,8 @@ async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
         (servers, new)
     });
     let raw = tokio::select! { at = first => at?, at = second => at? };
+    let [one, two] = named;
+    let named = one.await?.max(two.await?);
     tokio::time::sleep(AFTER).await;
     let (servers, _new) = wait.await?;
     takers.shutdown().await;
@@ -165,6 +176,7 @@ async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
     let granted = granted.ok_or("the new primary granted no lock")?;
     Ok(Run {
         raw: raw - began,
+        named: named - began,
         granted: granted - began,
         grants: grants.len(),
         lost,
@@ -215,6 +227,24 @@ async fn first_write(url: String) -> Instant {
             if set.query_async::<()>(&mut connection).await.is_ok() {
                 return Instant::now();
             }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until a sentinel names a server with another port.
+async fn first_name(url: String, old_port: u16) -> Instant {
+    let client = redis::Client::open(url).expect("a good URL");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut connection = connection.expect("a sentinel");
+    let mut question = redis::cmd("SENTINEL");
+    question.arg("GET-MASTER-ADDR-BY-NAME");
+    question.arg(SentinelServers::SERVICE);
+    loop {
+        if let Ok((_, port)) = question.query_async::<(String, u16)>(&mut connection).await
+            && port != old_port
+        {
+            return Instant::now();
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -27,7 +27,7 @@ use super::url::{Address, Sentinels, ServerUrl};
 const ASK_PARTS: u32 = 2;
 
 /// How often the sentinels are asked whether the primary is still the same.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// The sentinels of a URL.
 pub(crate) struct SentinelSource<C> {
