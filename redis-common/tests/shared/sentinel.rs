@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold_api::{BackendError, ClockId, LockBackend, LockClient, MutexGuard, Outcome};
-use leasehold_redis_common::Options;
 use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{FaultProxy, SentinelServers, ServerOptions};
 use tokio::task::block_in_place;
 
@@ -192,7 +192,11 @@ async fn holder_and_waiter_survive_a_forced_failover() {
     let changes = Changes::default();
     tracing::subscriber::set_global_default(changes.clone()).expect("the only subscriber");
     let servers = start();
-    let (first, second) = (backend(&servers.url()).await, backend(&servers.url()).await);
+    let first = backend(&servers.url()).await;
+    let resp2 = Options::new().resp(RespVersion::Resp2);
+    let second = connect_with(&servers.url(), resp2)
+        .await
+        .expect("connected");
     let clients = [client(&first, LEASE), client(&second, LEASE)];
     let held = lock(&clients[0], "held").await;
     let waiter = clients[1].mutex("held").expect("a good key");
@@ -329,6 +333,22 @@ async fn one_sentinel_of_three_is_enough() {
     }
     block_in_place(|| servers.sentinel_mut(2).start_again());
     drop(lock(&client, "one again").await);
+}
+
+/// The sentinels notice only later that the server has become a replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_is_never_used() {
+    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let (primary, replica) = (servers.server(0), servers.server(1));
+    let port = replica.port().to_string();
+    admin(&primary.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
+    let (error, _) = failure(&servers.url(), Duration::from_secs(1)).await;
+    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+    let expected = format!(
+        "primary {}, named by a sentinel: it says that it is a slave, not the primary",
+        primary.address()
+    );
+    assert!(error.to_string().contains(&expected), "{error}");
 }
 
 /// Fails to connect. Returns the error and the elapsed time.
