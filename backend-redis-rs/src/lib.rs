@@ -47,7 +47,7 @@
 //! new ones under the same name. This covers a failover behind one name.
 //!
 //! With a URL of sentinels, each connection leads to the primary that most of them name, and a task
-//! asks them every second. If the primary has changed, all connections move there. The table of
+//! asks them twice a second. If the primary has changed, all connections move there. The table of
 //! [`RedisBackend::connect_with`] shows such a URL.
 //!
 //! With a URL of a cluster, the backend has these connections to each node that has its locks, and

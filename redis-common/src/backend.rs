@@ -183,7 +183,11 @@ impl<C: Connector> Backend<C> {
         let asking = connection::mismatch(host, *port, *tls);
         let limit = self.shared.options.connect_timeout;
         let problem = self.shared.within(limit, asking).await??;
-        Some(self.shared.with_address(BackendError::rejected(problem)))
+        let error = match url.sentinels {
+            Some(_) => BackendError::rejected(format!("sentinel {}: {problem}", url.address)),
+            None => BackendError::rejected(problem),
+        };
+        Some(self.shared.with_address(error))
     }
 
     /// Runs a call that changes nothing, for at most the call timeout.

@@ -27,7 +27,7 @@ use super::url::{Address, Sentinels, ServerUrl};
 const ASK_PARTS: u32 = 2;
 
 /// How often the sentinels are asked whether the primary is still the same.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// The sentinels of a URL.
 pub(crate) struct SentinelSource<C> {
@@ -340,5 +340,48 @@ fn reason(error: &BackendError) -> String {
     match error.source() {
         Some(source) => format!("{reason}: {source}"),
         None => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> Address {
+        Address::Tcp {
+            host: "a".into(),
+            port,
+            tls: false,
+        }
+    }
+
+    #[test]
+    fn most_votes_win_and_the_first_among_equals() {
+        let mut votes = Votes::default();
+        assert_eq!(votes.most(), None);
+        let (old, new) = (address(1), address(2));
+        assert_eq!(votes.add(&old), 1);
+        assert_eq!(votes.add(&new), 1);
+        assert_eq!(votes.most(), Some(&old));
+        assert_eq!(votes.add(&new), 2);
+        assert_eq!(votes.most(), Some(&new));
+        assert_eq!((votes.of(&old), votes.of(&address(3))), (1, 0));
+        votes.remove(&new);
+        assert_eq!(votes.most(), Some(&old));
+    }
+
+    #[test]
+    fn error_is_permanent_if_all_are() {
+        let permanent = || BackendError::rejected("sentinel a: no service");
+        let transient = || BackendError::unavailable("sentinel b: no answer");
+        assert!(!summary(vec![permanent(), permanent()]).is_transient());
+        let mixed = summary(vec![permanent(), transient()]);
+        assert_eq!(
+            mixed.to_string(),
+            "unavailable: sentinel a: no service; sentinel b: no answer"
+        );
+        let caused = transient().with_source(std::io::Error::other("cut"));
+        let shown = summary(vec![caused, permanent()]).to_string();
+        assert!(shown.contains("no answer: cut;"), "{shown}");
     }
 }

@@ -87,17 +87,16 @@ async fn locks_work_over_tls_through_sentinels() {
     let start = || SentinelServers::start_with(tls.clone(), tls.clone(), down_after);
     let servers = tokio::task::block_in_place(start);
     let options = with_client(trusting(&authority), &authority.issue("client"));
-    lock_is_handed_over(&servers.tls_url(), options).await;
-    let plain = servers
-        .url()
-        .replace("://", "s://")
-        .replace("redis-sentinels", "rediss-sentinel");
-    refused(
-        &plain,
-        trusting(&authority),
-        "the server doesn't use TLS on this port",
-    )
-    .await;
+    lock_is_handed_over(&servers.tls_url(), options.clone()).await;
+    let without = servers.url().replace("redis-", "rediss-");
+    let (error, took) = failure_with(&without, options.initial_connect_timeout(LONG)).await;
+    let text = error.to_string();
+    let first = format!(
+        "sentinel {}: the server doesn't use TLS",
+        servers.sentinel(0).address()
+    );
+    assert!(text.contains(&first), "{text}");
+    assert!(took < LONG / 4, "{took:?}: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
