@@ -1,18 +1,14 @@
 //! Settings of the server that endanger locks: warnings, or errors by choice.
 
-use std::fmt::Write as _;
-use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use leasehold_api::BackendError;
 use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, ServerChecks};
 use leasehold_test_servers::{RedisServer, ServerOptions};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 use super::connecting::LONG;
+use super::events;
 use super::support::{admin, connect, eventually};
 use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
@@ -146,44 +142,9 @@ async fn each_constructor_checks_the_server() {
     }
 }
 
-/// The lines of all events of this process.
-static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-struct Recorder;
-
-struct Fields(String);
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        write!(self.0, " {field}={value:?}").expect("writing to a string never fails");
-    }
-}
-
-impl Subscriber for Recorder {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "leasehold"
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let metadata = event.metadata();
-        let mut fields = Fields(format!("{} {}", metadata.level(), metadata.name()));
-        event.record(&mut fields);
-        LINES.lock().expect("no panic").push(fields.0);
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dangerous_setting_is_a_warning_once() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        tracing::subscriber::set_global_default(Recorder).expect("the only subscriber");
-    });
+    events::record();
     let mut server = RedisServer::start();
     let backend = connect(&server.url()).await.expect("connected");
     tokio::task::block_in_place(|| {
@@ -198,16 +159,9 @@ async fn dangerous_setting_is_a_warning_once() {
     let ignoring = connect_with(&server.url(), ignoring).await;
     drop(ignoring.expect("connected"));
     let address = server.address().to_string();
-    let lines = LINES.lock().expect("no panic");
-    let about = lines.iter().filter(|line| line.contains(&address));
-    let about: Vec<_> = about.collect();
-    assert_eq!(about.len(), 1, "{about:?}");
-    for part in [
-        "WARN server setting",
-        "setting=\"appendonly\"",
-        "value=\"no\"",
-        "danger=",
-    ] {
-        assert!(about[0].contains(part), "{about:?}");
-    }
+    let danger = "after a restart it has forgotten locks that are held; set yes";
+    let expected = format!(
+        "WARN server setting server={address:?} setting=\"appendonly\" value=\"no\" danger={danger:?}"
+    );
+    assert_eq!(events::lines("WARN server setting", &address), [expected]);
 }

@@ -92,6 +92,15 @@ impl Topology {
         }
     }
 
+    /// A single server has no dangerous setting. Servers with replicas would have to wait for them
+    /// before each write.
+    fn checks(&self) -> ServerChecks {
+        match self {
+            Self::Single(_) => ServerChecks::Reject,
+            Self::Sentinel(_) => ServerChecks::Warn,
+        }
+    }
+
     /// The URL for backends.
     fn backend_url(&self, tls: bool) -> String {
         match self {
@@ -202,7 +211,7 @@ impl Harness for Redis {
         let mut options = Options::new()
             .key_prefix(prefix)
             .resp(resp())
-            .server_checks(ServerChecks::Reject)
+            .server_checks(self.server.checks())
             // A busy machine may need longer than the default.
             .connect_timeout(Duration::from_secs(5));
         let backend_url = self.server.backend_url(self.authority.is_some());

@@ -3,6 +3,7 @@
 
 mod checks;
 mod connecting;
+mod events;
 mod faults;
 mod recovery;
 mod refusals;
