@@ -8,7 +8,7 @@ use leasehold_api::{LockBackend, forward_lock_backend};
 use leasehold_redis_common::connection::{ConnectError, ServerUrl};
 use leasehold_redis_common::{Backend, Options};
 
-use crate::connection::{FredConnector, UserClients};
+use crate::connection::FredConnector;
 
 /// A [`LockBackend`] on a Redis server, through the [`fred`] crate.
 ///
@@ -135,46 +135,16 @@ impl FredBackend {
     /// # }
     /// ```
     pub fn from_builder(builder: &Builder, options: Options) -> Result<Self, ConnectError> {
-        let connector = FredConnector::own(builder, &options)?;
+        let connector = FredConnector::new(builder, &options)?;
         Ok(Self(Backend::new(connector, options)?))
     }
 
-    /// Creates a backend on the connection of your client. Call `init` on the client first.
+    /// Creates a backend that opens its connections with the configuration of your client. The first
+    /// call opens the first connection.
     ///
-    /// The backend can't open other connections, so it has no push and no independent renewal. See
-    /// [Bringing your own client](crate#bringing-your-own-client) for the consequences, and for the
-    /// requirements on your client.
-    ///
-    /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range.
-    ///
-    /// # Panics
-    /// Panics if called outside a tokio runtime.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use fred::interfaces::ClientLike;
-    /// use fred::types::Builder;
-    /// use fred::types::config::{Config, ReconnectPolicy};
-    /// use leasehold_fred::{FredBackend, Options};
-    ///
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let config = Config::from_url("redis://127.0.0.1:6379")?;
-    /// let client = Builder::from_config(config)
-    ///     .set_policy(ReconnectPolicy::new_constant(0, 50))
-    ///     .build()?;
-    /// client.init().await?;
-    /// let backend = FredBackend::from_client(client, Options::new())?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn from_client(client: Client, options: Options) -> Result<Self, ConnectError> {
-        Self::from_user(UserClients::Client(client), options)
-    }
-
-    /// Creates a backend on the connections of your pool. Call `init` on the pool first.
-    ///
-    /// Otherwise like [`from_client`](Self::from_client).
+    /// The backend doesn't use the connection of your client. So it has the same features as with a
+    /// URL, and your commands and its calls don't wait for each other. You need not call `init` on
+    /// the client. Otherwise like [`from_builder`](Self::from_builder).
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range.
@@ -184,26 +154,47 @@ impl FredBackend {
     ///
     /// # Examples
     /// ```no_run
-    /// use fred::interfaces::ClientLike;
     /// use fred::types::Builder;
-    /// use fred::types::config::{Config, ReconnectPolicy};
+    /// use fred::types::config::Config;
     /// use leasehold_fred::{FredBackend, Options};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = Config::from_url("redis://127.0.0.1:6379")?;
-    /// let pool = Builder::from_config(config)
-    ///     .set_policy(ReconnectPolicy::new_constant(0, 50))
-    ///     .build_pool(4)?;
-    /// pool.init().await?;
-    /// let backend = FredBackend::from_pool(pool, Options::new())?;
+    /// let client = Builder::from_config(config).build()?;
+    /// let backend = FredBackend::from_client(&client, Options::new())?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn from_pool(pool: Pool, options: Options) -> Result<Self, ConnectError> {
-        Self::from_user(UserClients::Pool(pool), options)
+    pub fn from_client(client: &Client, options: Options) -> Result<Self, ConnectError> {
+        let connector = FredConnector::from_client(client, &options)?;
+        Ok(Self(Backend::new(connector, options)?))
     }
 
-    fn from_user(clients: UserClients, options: Options) -> Result<Self, ConnectError> {
-        Ok(Self(Backend::new(FredConnector::User(clients), options)?))
+    /// Creates a backend that opens its connections with the configuration of your pool.
+    ///
+    /// Otherwise like [`from_client`](Self::from_client). The backend uses none of the pool's
+    /// connections, and doesn't need a pool: one connection carries many calls at once.
+    ///
+    /// # Errors
+    /// [`ConnectError::Invalid`] for options out of range.
+    ///
+    /// # Panics
+    /// Panics if called outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use fred::types::Builder;
+    /// use fred::types::config::Config;
+    /// use leasehold_fred::{FredBackend, Options};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::from_url("redis://127.0.0.1:6379")?;
+    /// let pool = Builder::from_config(config).build_pool(4)?;
+    /// let backend = FredBackend::from_pool(&pool, Options::new())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_pool(pool: &Pool, options: Options) -> Result<Self, ConnectError> {
+        Self::from_client(pool.next(), options)
     }
 }

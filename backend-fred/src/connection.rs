@@ -1,12 +1,10 @@
 //! Connections through the `fred` crate.
 
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fred::bytes::Bytes;
-use fred::clients::{Client, Pool, WithOptions};
+use fred::clients::Client;
 use fred::error::{Error, ErrorKind};
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::types::config::{Config, Server, ServerConfig};
@@ -21,7 +19,6 @@ use leasehold_redis_common::connection::{
 };
 use leasehold_redis_common::script::Call;
 use leasehold_redis_common::{Options, RespVersion as Resp};
-use tokio::runtime::Handle;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::AbortHandle;
@@ -34,26 +31,9 @@ use crate::error::failure;
 const MESSAGE_BUFFER: usize = 1_024;
 /// How often to ask whether the client is connected: the library's event can be missed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// The timeout of a command on a user's client is longer than the caller's by this much, so that
-/// the caller's fires first. At its end, the library discards a command that it has not sent yet.
-const DISCARD_AFTER: Duration = Duration::from_millis(50);
 
-/// Opens connections, or shares the user's.
-pub(crate) enum FredConnector {
-    /// Builds a client for each connection.
-    Own(Box<Builder>),
-    /// Uses the user's clients, which reconnect by themselves.
-    User(UserClients),
-}
-
-/// The user's clients.
-#[derive(Clone)]
-pub(crate) enum UserClients {
-    /// One connection.
-    Client(Client),
-    /// Several connections.
-    Pool(Pool),
-}
+/// Opens connections: it builds a client for each.
+pub(crate) struct FredConnector(Box<Builder>);
 
 impl FredConnector {
     /// Creates a connector for the server at `url`.
@@ -65,13 +45,22 @@ impl FredConnector {
             config.tls = Some(tls(options)?);
         }
         lead_to(&mut config, url);
-        Self::own(&Builder::from_config(config), options)
+        Self::new(&Builder::from_config(config), options)
+    }
+
+    /// Creates a connector with the settings of a user's client.
+    pub(crate) fn from_client(client: &Client, options: &Options) -> Result<Self, ConnectError> {
+        let mut builder = Builder::from_config(client.client_config());
+        builder
+            .set_connection_config(client.connection_config().clone())
+            .set_performance_config(client.perf_config());
+        Self::new(&builder, options)
     }
 
     /// Creates a connector with the settings of `builder`, but with the protocol version of
     /// `options` and without reconnects. A client that reconnects by itself sends commands again,
     /// and hides which server it is connected to.
-    pub(crate) fn own(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
+    pub(crate) fn new(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let Some(config) = builder.get_config() else {
             let error = Error::new(ErrorKind::Config, "it has no client configuration");
             return Err(ConnectError::unusable("builder", &error));
@@ -94,7 +83,7 @@ impl FredConnector {
             })
             // The caller has its own time limit. The library's would need the caller's timer.
             .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
-        Ok(Self::Own(Box::new(own)))
+        Ok(Self(Box::new(own)))
     }
 }
 
@@ -137,14 +126,11 @@ impl Connector for FredConnector {
     type Connection = FredConnection;
 
     fn is_own(&self) -> bool {
-        matches!(self, Self::Own(_))
+        true
     }
 
     fn address(&self) -> Option<String> {
-        let Self::Own(builder) = self else {
-            return None;
-        };
-        let server = &builder.get_config()?.server;
+        let server = &self.0.get_config()?.server;
         if let ServerConfig::Unix { path } = server {
             return Some(path.display().to_string());
         }
@@ -154,26 +140,17 @@ impl Connector for FredConnector {
     }
 
     fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError> {
-        let Self::Own(builder) = self else {
-            return Err(ConnectError::unusable("client", &"it is the user's"));
-        };
-        let mut builder = builder.clone();
+        let mut builder = self.0.clone();
         builder.with_config(|config| lead_to(config, url));
-        Ok(Self::Own(builder))
+        Ok(Self(builder))
     }
 
     async fn open(
         &self,
-        options: &Options,
+        _: &Options,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<FredConnection, Failure> {
-        let builder = match self {
-            Self::User(clients) => {
-                return Ok(FredConnection::new(Clients::User(clients.clone()), options));
-            }
-            Self::Own(builder) => builder,
-        };
-        let mut builder = builder.clone();
+        let mut builder = self.0.clone();
         if events.is_some() {
             builder.with_performance_config(|config| {
                 config.broadcast_channel_capacity = MESSAGE_BUFFER;
@@ -185,10 +162,15 @@ impl Connector for FredConnector {
         if let Some(events) = events {
             tokio::spawn(forward_messages(messages, router, events));
         }
-        Ok(FredConnection::new(
-            Clients::Own { client, driver },
-            options,
-        ))
+        Ok(FredConnection {
+            client,
+            driver,
+            limits: fred::types::config::Options {
+                max_attempts: Some(1),
+                fail_fast: true,
+                ..Default::default()
+            },
+        })
     }
 }
 
@@ -278,54 +260,18 @@ impl Drop for Driver {
     }
 }
 
-/// One connection. Dropping it closes it, unless it is the user's.
+/// One connection. Dropping it closes it.
 pub(crate) struct FredConnection {
-    clients: Clients,
-    /// Runs the commands on a user's client, so that a command reaches its timeout even if the
-    /// caller drops the call. Otherwise the library would send it later, even over the next
-    /// connection.
-    handle: Handle,
+    client: Client,
+    driver: Driver,
     limits: fred::types::config::Options,
-    /// The number of answers from each of the user's connections.
-    answers: Vec<Arc<AtomicU64>>,
-}
-
-enum Clients {
-    /// Opened by the backend.
-    Own { client: Client, driver: Driver },
-    /// The user's.
-    User(UserClients),
-}
-
-impl FredConnection {
-    fn new(clients: Clients, options: &Options) -> Self {
-        let (connections, is_users) = match &clients {
-            Clients::Own { .. } => (0, false),
-            Clients::User(UserClients::Client(_)) => (1, true),
-            Clients::User(UserClients::Pool(pool)) => (pool.clients().len(), true),
-        };
-        Self {
-            answers: (0..connections).map(|_| Arc::default()).collect(),
-            clients,
-            handle: Handle::current(),
-            limits: fred::types::config::Options {
-                max_attempts: Some(1),
-                timeout: is_users.then_some(options.call_timeout + DISCARD_AFTER),
-                fail_fast: true,
-                ..Default::default()
-            },
-        }
-    }
 }
 
 impl Connection for FredConnection {
     type Reply = Bytes;
 
     fn is_closed(&self) -> bool {
-        match &self.clients {
-            Clients::Own { driver, .. } => driver.0.is_finished(),
-            Clients::User(_) => false,
-        }
+        self.driver.0.is_finished()
     }
 
     async fn eval(
@@ -400,14 +346,11 @@ impl Connection for FredConnection {
     }
 
     async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
-        let Clients::Own { client, .. } = &self.clients else {
-            return Err(Failure::lost("a shared connection cannot subscribe"));
-        };
         // The library returns once it has sent the command, and drops the answer. It also drops an
         // error reply, or mistakes it for the answer to the next command. So ask the server over
         // the same connection, which answers commands in order.
-        client.subscribe(channel).await.map_err(failure)?;
-        let subscribed = match client.protocol_version() {
+        self.client.subscribe(channel).await.map_err(failure)?;
+        let subscribed = match self.client.protocol_version() {
             RespVersion::RESP3 => self.is_subscribed().await?,
             RespVersion::RESP2 => self.is_subscribed_resp2().await?,
         };
@@ -484,16 +427,7 @@ impl FredConnection {
         hash: ClusterHash,
         arguments: Vec<Value>,
     ) -> Result<Value, Failure> {
-        let (client, member) = match &self.clients {
-            Clients::Own { client, .. } | Clients::User(UserClients::Client(client)) => (client, 0),
-            Clients::User(UserClients::Pool(pool)) => {
-                let client = pool.next_connected();
-                let is_same = |member: &Client| std::ptr::eq(member, client);
-                let member = pool.clients().iter().position(is_same);
-                (client, member.unwrap_or_default())
-            }
-        };
-        if !client.is_connected() {
+        if !self.client.is_connected() {
             return Err(Failure::new(
                 FailureKind::Refused,
                 "the client is not connected",
@@ -501,48 +435,7 @@ impl FredConnection {
         }
         let command = CustomCommand::new_static(name, hash, false);
         // Only `custom` respects these limits.
-        let limited = client.with_options(&self.limits);
-        match &self.clients {
-            Clients::Own { .. } => limited.custom(command, arguments).await.map_err(failure),
-            Clients::User(_) => {
-                let answers = Arc::clone(&self.answers[member]);
-                let call = run_to_completion(limited, command, arguments, answers);
-                match self.handle.spawn(call).await {
-                    Ok(answer) => answer.map_err(failure),
-                    Err(_) => Err(Failure::lost("the runtime is shutting down")),
-                }
-            }
-        }
-    }
-}
-
-/// Runs a command on a user's client to completion, even if the caller gives up.
-async fn run_to_completion(
-    limited: WithOptions<Client>,
-    command: CustomCommand,
-    arguments: Vec<Value>,
-    answers: Arc<AtomicU64>,
-) -> Result<Value, Error> {
-    let before = answers.load(Ordering::Relaxed);
-    let answer = limited.custom(command, arguments).await;
-    match &answer {
-        Err(error) if *error.kind() == ErrorKind::Timeout => {
-            reconnect_if_silent(&limited, &answers, before).await;
-        }
-        _ => {
-            answers.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    answer
-}
-
-/// Reconnects a user's client that did not answer in time, unless another answer has arrived since.
-/// The client doesn't do that by itself.
-async fn reconnect_if_silent(client: &Client, answers: &AtomicU64, before: u64) {
-    let silent = answers.compare_exchange(before, before + 1, Ordering::Relaxed, Ordering::Relaxed);
-    // A client without a policy would never reconnect.
-    if silent.is_ok() && client.has_reconnect_policy() {
-        // If this fails, so does the next call.
-        let _ = client.force_reconnection().await;
+        let limited = self.client.with_options(&self.limits);
+        limited.custom(command, arguments).await.map_err(failure)
     }
 }

@@ -25,6 +25,7 @@
 //! | [`initial_connect_timeout`](Options::initial_connect_timeout) | 5 s | how long `connect` tries |
 //! | [`root_certificates`](Options::root_certificates) | the machine's | authorities that may issue the server's certificate |
 //! | [`client_certificate`](Options::client_certificate) | none | certificate that the backend shows to the server |
+//! | [`server_checks`](Options::server_checks) | warn | what to do about settings of the server that endanger locks |
 //! | [`resp`](Options::resp) | RESP3 | protocol version of the connections that the backend opens |
 //!
 //! # TLS
@@ -60,27 +61,21 @@
 //! A backend doesn't work in a forked child. Make another one there, on a runtime of the child.
 //!
 //! # Bringing your own client
-//! | what | constructor | push | independent renewal | recovers from |
-//! |---|---|---|---|---|
-//! | URL | [`connect`](FredBackend::connect) | yes | yes | restart, cut, silence |
-//! | `Builder`, `Config` | [`from_builder`](FredBackend::from_builder) | yes | yes | restart, cut, silence |
-//! | `Client`, initialised | [`from_client`](FredBackend::from_client) | no | no | restart, cut, silence, if it has a reconnect policy |
-//! | `Pool`, initialised | [`from_pool`](FredBackend::from_pool) | no | no | the same |
+//! | what | constructor |
+//! |---|---|
+//! | URL | [`connect`](FredBackend::connect) |
+//! | `Builder`, `Config` | [`from_builder`](FredBackend::from_builder) |
+//! | `Client` | [`from_client`](FredBackend::from_client) |
+//! | `Pool` | [`from_pool`](FredBackend::from_pool) |
 //!
-//! Without push, a waiter learns of its grant at its next poll, at most a second later. Without
-//! independent renewal, a program that blocks all threads of its runtime for longer than a lease
-//! loses its locks.
+//! Each of them has push and independent renewal, and recovers from restarts, cuts and silence. The
+//! backend takes the configuration of your client or pool, and opens its own connections. So your
+//! commands and its calls don't wait for each other. Clustered clients are refused.
 //!
-//! Requirements on your own client:
-//! - Set a reconnect policy with unlimited attempts and short pauses (`new_constant(0, 50)`). It
-//!   decides how soon locks work again after the server does. A client without a policy never
-//!   recovers. The backend calls `force_reconnection` on a connection that is silent for the call
-//!   timeout.
-//! - You don't need to set attempts and timeouts. The backend sends each command with one attempt
-//!   and a separate timeout, and a command fails at once while there is no connection. For your
-//!   other commands `max_command_attempts = 1` is still a good idea.
-//! - Don't block the client with other commands (`BLPOP`, `WAIT`). Renewals use it too.
-//! - Connect it to one server, not to a replica. Clustered clients are refused.
+//! # The state of fred
+//! fred's last release is of February 2025. This crate works around the problems that its tests have
+//! found. If you have the choice, use `leasehold-redis-rs`. Both backends use the same scripts and
+//! keys, so processes with either of them share locks.
 //!
 //! # Errors
 //! | what happened | [`BackendError`](leasehold_api::BackendError) |
@@ -118,4 +113,6 @@ mod error;
 
 pub use backend::FredBackend;
 pub use leasehold_redis_common::connection::ConnectError;
-pub use leasehold_redis_common::{ClientCertificate, Options, RespVersion, TlsOptions};
+pub use leasehold_redis_common::{
+    ClientCertificate, Options, RespVersion, ServerChecks, TlsOptions,
+};

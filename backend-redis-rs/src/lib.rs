@@ -25,6 +25,7 @@
 //! | [`initial_connect_timeout`](Options::initial_connect_timeout) | 5 s | how long `connect` tries |
 //! | [`root_certificates`](Options::root_certificates) | the machine's | authorities that may issue the server's certificate |
 //! | [`client_certificate`](Options::client_certificate) | none | certificate that the backend shows to the server |
+//! | [`server_checks`](Options::server_checks) | warn | what to do about settings of the server that endanger locks |
 //! | [`resp`](Options::resp) | RESP3 | protocol version of the connections that the backend opens |
 //!
 //! # TLS
@@ -67,9 +68,13 @@
 //! |---|---|---|---|---|
 //! | URL | [`connect`](RedisBackend::connect) | yes | yes | restart, cut, silence |
 //! | `redis::Client` | [`from_client`](RedisBackend::from_client) | yes | yes | restart, cut, silence |
+//! | a pool of `deadpool-redis` or `bb8` | [`connect`](RedisBackend::connect) with its URL | yes | yes | restart, cut, silence |
 //! | `ConnectionManager` | [`from_connection`](RedisBackend::from_connection) | no | no | restart, cut |
 //! | `MultiplexedConnection` | [`from_connection`](RedisBackend::from_connection) | no | no | nothing, because it never reconnects |
 //! | other `ConnectionLike + Clone` | [`from_connection`](RedisBackend::from_connection) | no | no | what the type itself recovers from |
+//!
+//! If you have a `ConnectionManager` or a `MultiplexedConnection`, hand over the `redis::Client` that it
+//! was made from. The backend then opens its own connections, as with a URL.
 //!
 //! Without push, a waiter learns of its grant at its next poll, at most a second later. Without
 //! independent renewal, a program that blocks all threads of its runtime for longer than a lease
@@ -122,4 +127,6 @@ mod source;
 
 pub use backend::RedisBackend;
 pub use leasehold_redis_common::connection::ConnectError;
-pub use leasehold_redis_common::{ClientCertificate, Options, RespVersion, TlsOptions};
+pub use leasehold_redis_common::{
+    ClientCertificate, Options, RespVersion, ServerChecks, TlsOptions,
+};

@@ -18,8 +18,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::connection::{
-    self, Address, Cluster, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, Lane, Node,
-    SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
+    self, Address, Checks, Cluster, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, Lane,
+    Node, SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
 };
 use crate::options::{Options, RespVersion};
 use crate::script::reply::{self, Answer};
@@ -315,7 +315,9 @@ fn new_shared<C: Connector>(
     mode: ServerMode,
 ) -> Result<Arc<Shared<C>>, ConnectError> {
     options.check()?;
+    let rights = Protocol::new(&options.key_prefix, ScriptSettings::default())?.rights();
     Ok(Arc::new(Shared {
+        checks: Arc::new(Checks::new(options.server_checks, rights)),
         connector: Arc::new(connector),
         options,
         runtime: TokioRuntime::current(),

@@ -15,6 +15,18 @@ pub enum RespVersion {
     Resp3,
 }
 
+/// What to do about settings of the server that endanger locks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerChecks {
+    /// Use the server.
+    Ignore,
+    /// The default. Use the server, and warn of each setting once, by the event `server setting`.
+    #[default]
+    Warn,
+    /// Refuse the server, with an error that names the settings.
+    Reject,
+}
+
 /// Settings of a Redis backend.
 ///
 /// # Examples
@@ -42,6 +54,9 @@ pub struct Options {
     pub initial_connect_timeout: Duration,
     /// The protocol version; see [`resp`](Self::resp()).
     pub resp: RespVersion,
+    /// What to do about dangerous settings of the server; see
+    /// [`server_checks`](Self::server_checks()).
+    pub server_checks: ServerChecks,
     /// The certificates for TLS; see
     /// [`root_certificates`](Self::root_certificates) and
     /// [`client_certificate`](Self::client_certificate).
@@ -115,6 +130,7 @@ impl Default for Options {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             resp: RespVersion::default(),
+            server_checks: ServerChecks::default(),
             tls: TlsOptions::default(),
         }
     }
@@ -229,6 +245,33 @@ impl Options {
     #[must_use]
     pub const fn resp(mut self, resp: RespVersion) -> Self {
         self.resp = resp;
+        self
+    }
+
+    /// Sets what to do about settings of the server that endanger locks.
+    ///
+    /// The backend checks each server that it connects to. It warns of, or rejects,
+    /// - an eviction policy other than `noeviction`, if the memory is limited;
+    /// - no append-only file (`appendonly no`);
+    /// - replicas without `min-replicas-to-write`;
+    /// - a replica. This error is transient, because the replica may be promoted;
+    /// - missing rights of the user, on Redis 7.0 and later.
+    ///
+    /// The server tells all but the rights in its answer to `INFO`. What it doesn't tell is not
+    /// judged. The rights cost one more round trip at the first connection.
+    ///
+    /// The default is [`ServerChecks::Warn`].
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_redis_common::{Options, ServerChecks};
+    ///
+    /// // In production, don't start with a server that may lose locks.
+    /// let options = Options::new().server_checks(ServerChecks::Reject);
+    /// ```
+    #[must_use]
+    pub const fn server_checks(mut self, checks: ServerChecks) -> Self {
+        self.server_checks = checks;
         self
     }
 

@@ -9,7 +9,7 @@ use leasehold_fred::FredBackend;
 
 use crate::shared::support::{Backend, Constructor};
 
-pub(crate) const CONSTRUCTORS: [Constructor; 6] = [
+pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
     Constructor::URL,
     Constructor::URL_RESP2,
     Constructor {
@@ -22,58 +22,36 @@ pub(crate) const CONSTRUCTORS: [Constructor; 6] = [
         },
         ..Constructor::URL
     },
+    // The user's client is used without `init`, and after it.
     Constructor {
-        name: "Client with default attempts",
+        name: "Client",
         make: |url, options| {
             Box::pin(async move {
-                let client = reconnecting(&url).build().expect("a client");
-                client.init().await.expect("connected");
-                let backend = FredBackend::from_client(client, options);
+                let config = Config::from_url(&url).expect("a good URL");
+                let client = Builder::from_config(config).build().expect("a client");
+                let backend = FredBackend::from_client(&client, options);
                 Arc::new(backend.expect("usable")) as Backend
             })
         },
-        reconnects: true,
-        replaces_silent: true,
-        push: false,
-        notices_disconnect: false,
+        ..Constructor::URL
     },
     Constructor {
         name: "Pool",
         make: |url, options| {
             Box::pin(async move {
-                let mut builder = reconnecting(&url);
-                builder.with_connection_config(|config| config.max_command_attempts = 1);
-                let pool = builder.build_pool(3).expect("a pool");
+                let pool = reconnecting(&url).build_pool(3).expect("a pool");
                 pool.init().await.expect("connected");
-                let backend = FredBackend::from_pool(pool, options);
+                let backend = FredBackend::from_pool(&pool, options);
+                pool.quit().await.expect("an answer");
                 Arc::new(backend.expect("usable")) as Backend
             })
         },
-        reconnects: true,
-        replaces_silent: true,
-        push: false,
-        notices_disconnect: false,
-    },
-    Constructor {
-        name: "Client without a policy",
-        make: |url, options| {
-            Box::pin(async move {
-                let config = Config::from_url(&url).expect("a good URL");
-                let client = Builder::from_config(config).build().expect("a client");
-                client.init().await.expect("connected");
-                let backend = FredBackend::from_client(client, options);
-                Arc::new(backend.expect("usable")) as Backend
-            })
-        },
-        reconnects: false,
-        replaces_silent: false,
-        push: false,
-        notices_disconnect: false,
+        ..Constructor::URL
     },
 ];
 
 /// A user's configuration that reconnects quickly, without limit. The rest is the default.
-pub(crate) fn reconnecting(url: &str) -> Builder {
+fn reconnecting(url: &str) -> Builder {
     let mut builder = Builder::from_config(Config::from_url(url).expect("a good URL"));
     let mut policy = ReconnectPolicy::new_constant(0, 1);
     policy.set_jitter(1);

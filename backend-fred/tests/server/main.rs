@@ -3,7 +3,6 @@
 #[path = "../client/mod.rs"]
 mod client;
 mod constructors;
-mod pool;
 mod sources;
 
 #[path = "../../../redis-common/tests/shared/mod.rs"]

@@ -362,7 +362,9 @@ impl<C: Connector> ManagedConnection<C> {
                 let live = self.use_connection(connected);
                 *lock(&self.current) = Some(Arc::clone(&live));
                 *last = None;
-                self.current()?.ok_or(BackendError::Closed)
+                // The connection may have ended already. Then the caller's command fails.
+                self.current()?;
+                Ok(live)
             }
             Err(failure) => {
                 *last = Some(failure.clone());

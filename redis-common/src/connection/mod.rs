@@ -5,6 +5,7 @@
 
 mod access;
 mod cause;
+mod checks;
 mod clock;
 mod cluster;
 mod connector;
@@ -20,6 +21,7 @@ mod subscription;
 mod tls;
 mod url;
 
+pub(crate) use checks::Checks;
 pub(crate) use cluster::Cluster;
 pub use connector::{Connection, ConnectionEvent, Connector};
 pub use failure::{ConnectError, Failure, FailureKind};

@@ -21,7 +21,7 @@ pub(crate) enum ServerMode {
     Cluster,
 }
 
-/// The parts of `INFO server` that a backend uses.
+/// The parts of `INFO` that a backend uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
     /// The id of the server's clock, derived from its `run_id`. Some services don't tell it.
@@ -31,7 +31,7 @@ pub(crate) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// Reads the answer to `INFO server` and checks that the server can be used. Valkey reports its
+    /// Reads the answer to `INFO` and checks that the server can be used. Valkey reports its
     /// mode and version under other names than Redis, and a compatible `redis_version`.
     ///
     /// # Errors

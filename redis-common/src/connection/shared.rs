@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
+use super::checks::{self, Checks};
 use super::clock::ClockWatch;
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::failure::Failure;
@@ -31,6 +32,7 @@ pub(crate) struct Shared<C> {
     /// Counts the moves to another server. A connection that was opened before the last move leads
     /// to a server that has become a replica, or is no longer named by the sentinels.
     pub(crate) moved: Arc<watch::Sender<u64>>,
+    pub(crate) checks: Arc<Checks>,
     /// For a user's connection, or a server without a `run_id`: detects a change of the server's
     /// clock.
     pub(crate) clock: Arc<Mutex<Option<ClockWatch>>>,
@@ -49,6 +51,7 @@ impl<C: Connector> Shared<C> {
             handle,
             sentinels: self.sentinels.clone(),
             moved: Arc::clone(&self.moved),
+            checks: Arc::clone(&self.checks),
             clock: Arc::clone(&self.clock),
             unnamed_clock: self.unnamed_clock,
             mode: self.mode,
@@ -64,6 +67,7 @@ impl<C: Connector> Shared<C> {
             handle: self.handle.clone(),
             sentinels: None,
             moved: Arc::default(),
+            checks: Arc::clone(&self.checks),
             clock: Arc::default(),
             unnamed_clock,
             mode: self.mode,
@@ -120,18 +124,36 @@ impl<C: Connector> Shared<C> {
         let (sender, events) = listens.then(mpsc::unbounded_channel).unzip();
         let opening = async {
             let connection = connector.open(&self.options, sender).await?;
-            let info = connection.info("server").await?;
-            Ok((connection, info))
+            let info = connection.info("default").await?;
+            let missing = self.checks.missing_rights(&connection).await?;
+            Ok((connection, info, missing))
         };
         let opened: Result<_, Failure> = opening.await;
-        let (connection, info) =
+        let (connection, info, missing) =
             opened.map_err(|failure| failure.at_connect(&self.options.key_prefix))?;
         Ok(Connected {
             connection,
-            info: check_server(&info, self.mode)?,
+            info: self.check_server(connector, &info, &missing)?,
             events,
             moves,
         })
+    }
+
+    /// Checks a server before its connection is used.
+    fn check_server(
+        &self,
+        connector: &C,
+        info: &str,
+        missing: &str,
+    ) -> Result<ServerInfo, BackendError> {
+        let server = ServerInfo::parse(info, self.mode)?;
+        let mut found = checks::judge(info, missing);
+        // Sentinels and clusters may lead to a replica for a while.
+        let is_alone = self.sentinels.is_none() && self.mode == ServerMode::Standalone;
+        found.retain(|finding| is_alone || !finding.is_transient);
+        let address = connector.address();
+        self.checks.report(address.as_deref(), found)?;
+        Ok(server)
     }
 
     /// The time limit of an attempt to connect.
@@ -165,11 +187,6 @@ impl<C: Connector> Shared<C> {
             None => error,
         }
     }
-}
-
-/// Checks a server before its connection is used.
-fn check_server(info: &str, mode: ServerMode) -> Result<ServerInfo, BackendError> {
-    ServerInfo::parse(info, mode)
 }
 
 /// A new connection to a server that was checked.

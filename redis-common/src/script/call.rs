@@ -198,6 +198,17 @@ impl Protocol {
         self.call(&self.scripts.inspect, 0, element, |_, ()| {})
     }
 
+    /// Encodes a check of the user's rights. The answer names those that are missing, as ACL rules,
+    /// with a space between two. The script writes nothing.
+    pub fn rights(&self) -> Call {
+        let key = Key::new("rights").expect("a good key");
+        let channel = self.channel(&SessionId::from_bytes([0; 16]));
+        let element = std::iter::once((&key, channel));
+        self.call(&self.scripts.rights, USUAL, element, |out, channel| {
+            out.raw(channel.as_bytes());
+        })
+    }
+
     /// Encodes a forced release. Decode the answer with
     /// [`reply::force_release`](super::reply::force_release).
     pub fn force_release(&self, request: &ForceRelease) -> Call {

@@ -42,6 +42,7 @@ pub(crate) struct Scripts {
     pub(crate) convert: Arc<Script>,
     pub(crate) inspect: Arc<Script>,
     pub(crate) force_release: Arc<Script>,
+    pub(crate) rights: Arc<Script>,
 }
 
 impl Scripts {
@@ -80,6 +81,8 @@ impl Scripts {
             convert: script("", include_str!("lua/commands/convert.lua")),
             inspect: script("", include_str!("lua/commands/inspect.lua")),
             force_release: script("", include_str!("lua/commands/force_release.lua")),
+            // It reads and writes no lock, so it needs no other part.
+            rights: Script::new(include_str!("lua/commands/rights.lua").to_owned()),
         }
     }
 }

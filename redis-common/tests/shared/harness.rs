@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
-use leasehold_redis_common::{Options, RespVersion};
+use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{
     Authority, RedisCluster, RedisServer, SentinelServers, ServerOptions,
 };
@@ -92,6 +92,15 @@ impl Topology {
         }
     }
 
+    /// A single server has no dangerous setting. Servers with replicas would have to wait for them
+    /// before each write.
+    fn checks(&self) -> ServerChecks {
+        match self {
+            Self::Single(_) => ServerChecks::Reject,
+            Self::Sentinel(_) => ServerChecks::Warn,
+        }
+    }
+
     /// The URL for backends.
     fn backend_url(&self, tls: bool) -> String {
         match self {
@@ -109,7 +118,7 @@ impl Redis {
     /// `LEASEHOLD_TLS` adds TLS: `server`, or `proxy` for servers that are built without it. The
     /// variable `LEASEHOLD_TOPOLOGY` can put sentinels in front, or start a cluster.
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
-        let user = [USER, "on", ">secret", "~*", "&*"];
+        let user = [USER, "on", ">secret", "~leasehold:*", "&leasehold:*"];
         let is_cluster = Topology::name().as_deref() == Some("cluster");
         let blocks = match (is_cluster, has_shard_channels()) {
             (false, _) => 1,
@@ -118,7 +127,15 @@ impl Redis {
         };
         let rights = documented_rights(documentation, blocks);
         let rights: Vec<_> = user.into_iter().chain(rights).collect();
-        let mut options = ServerOptions::default().with_config("user", rights);
+        let page = documented_rights(include_str!("../../../docs/deployment.md"), 1);
+        let page: Vec<_> = page.collect();
+        let in_page = |right: &&str| *right == "+client|info" || page.contains(right);
+        assert!(documented_rights(documentation, 1).all(|right| in_page(&right)));
+        let mut options = ServerOptions::default()
+            .with_config("user", rights)
+            // So the checks of the server have nothing to complain about.
+            .with_config("appendonly", ["yes"])
+            .with_config("appendfsync", ["no"]);
         let authority = Authority::new();
         let identity = authority.issue("127.0.0.1");
         let tls = std::env::var("LEASEHOLD_TLS").ok();
@@ -157,7 +174,7 @@ fn documented_rights(
 ) -> impl Iterator<Item = &'static str> {
     documentation
         .split("```")
-        .filter(|block| block.contains("ACL SETUSER"))
+        .filter(|block| block.contains("ACL SETUSER") && !block.contains("+sentinel"))
         .take(blocks)
         .flat_map(str::split_whitespace)
         .filter(|word| word.starts_with(['+', '-']))
@@ -188,11 +205,13 @@ impl Harness for Redis {
     }
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
-        let prefix = format!("{namespace}:");
+        // The user has rights for this prefix only.
+        let prefix = format!("leasehold:{namespace}:");
         let protocol = Protocol::new(&prefix, ScriptSettings::default())?;
         let mut options = Options::new()
             .key_prefix(prefix)
             .resp(resp())
+            .server_checks(self.server.checks())
             // A busy machine may need longer than the default.
             .connect_timeout(Duration::from_secs(5));
         let backend_url = self.server.backend_url(self.authority.is_some());

@@ -1,9 +1,11 @@
 //! Tests of all Redis backends on real servers. Each backend includes them in its own tests, where
 //! `crate::client` connects and `crate::constructors` lists the constructors.
 
+mod checks;
 mod connecting;
+mod events;
 mod faults;
-pub(crate) mod recovery;
+mod recovery;
 mod refusals;
 mod renewal_thread;
 mod runtimes;

@@ -16,10 +16,7 @@ use super::support::{
 use crate::constructors::CONSTRUCTORS;
 
 /// Makes calls for `duration`. Each must end in time.
-pub(crate) async fn keep_calling(
-    backend: &Backend,
-    duration: Duration,
-) -> Vec<Result<(), BackendError>> {
+async fn keep_calling(backend: &Backend, duration: Duration) -> Vec<Result<(), BackendError>> {
     let began = Instant::now();
     let mut results = Vec::new();
     while began.elapsed() < duration {

@@ -1,0 +1,242 @@
+//! Checks of a server's settings when a connection to it is made.
+//!
+//! A server can run locks well and lose them later: it evicts them when its memory is full, forgets
+//! them in a restart, or promotes a replica that has not received them. Its answer to `INFO` tells
+//! most of that. `CONFIG GET` would tell more, but is often forbidden. What a server doesn't tell is
+//! not judged.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use leasehold_api::BackendError;
+
+use super::connector::Connection;
+use super::failure::{Failure, FailureKind};
+use super::server::field;
+use crate::options::ServerChecks;
+use crate::script::Call;
+
+/// A setting of the server that endangers locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// The name of the setting in the server's configuration.
+    pub(crate) setting: &'static str,
+    pub(crate) value: String,
+    pub(crate) danger: &'static str,
+    /// Whether another server under the same name may be better soon.
+    pub(crate) is_transient: bool,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}: {}", self.setting, self.value, self.danger)
+    }
+}
+
+fn finding(setting: &'static str, value: &str, danger: &'static str) -> Finding {
+    Finding {
+        setting,
+        value: value.into(),
+        danger,
+        is_transient: false,
+    }
+}
+
+/// Returns what an answer to `INFO` tells about dangerous settings. `missing` are the rights that the
+/// user lacks.
+pub(crate) fn judge(info: &str, missing: &str) -> Vec<Finding> {
+    let field = |name| field(info, name);
+    let mut found = Vec::new();
+    if field("role") == Some("slave") {
+        found.push(Finding {
+            is_transient: true,
+            ..finding("role", "replica", "a replica refuses to lock")
+        });
+    }
+    let policy = field("maxmemory_policy").filter(|policy| *policy != "noeviction");
+    if let Some(policy) = policy
+        && field("maxmemory") != Some("0")
+    {
+        let danger = "it evicts locks when its memory is full; set noeviction";
+        found.push(finding("maxmemory-policy", policy, danger));
+    }
+    if field("aof_enabled") == Some("0") {
+        let danger = "after a restart it has forgotten locks that are held; set yes";
+        found.push(finding("appendonly", "no", danger));
+    }
+    let replicas = field("connected_slaves").filter(|replicas| *replicas != "0");
+    // The server counts good replicas only if it needs some for a write.
+    if replicas.is_some() && field("min_slaves_good_slaves").is_none() {
+        let danger = "a primary that was cut off from its replicas goes on locking; set 1 or more";
+        found.push(finding("min-replicas-to-write", "0", danger));
+    }
+    if !missing.is_empty() {
+        let value = format!("without {missing}");
+        found.push(finding("user", &value, "locks need these rights"));
+    }
+    found
+}
+
+/// The checks of a backend's servers.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    mode: ServerChecks,
+    /// Asks for the user's rights, until none was missing.
+    rights: Mutex<Option<Call>>,
+    /// The findings that were reported so far.
+    reported: Mutex<Vec<Finding>>,
+}
+
+impl Checks {
+    /// `rights` is the call of [`Protocol::rights`](crate::script::Protocol::rights).
+    pub(crate) fn new(mode: ServerChecks, rights: Call) -> Self {
+        let rights = Some(rights).filter(|_| mode != ServerChecks::Ignore);
+        Self {
+            mode,
+            rights: Mutex::new(rights),
+            reported: Mutex::default(),
+        }
+    }
+
+    /// Asks which rights the user lacks. None, if the server can't tell, or if none was missing
+    /// before.
+    ///
+    /// # Errors
+    /// The failure of the connection.
+    pub(crate) async fn missing_rights<T: Connection>(
+        &self,
+        connection: &T,
+    ) -> Result<String, Failure> {
+        let Some(call) = lock(&self.rights).clone() else {
+            return Ok(String::new());
+        };
+        // By its source at once, to save a round trip on a server that doesn't know it.
+        let missing = match connection.eval("EVAL", call.script.source(), &call).await {
+            Ok(answer) => String::from_utf8_lossy(answer.as_ref()).into_owned(),
+            Err(failure) if failure.kind() == FailureKind::Lost => return Err(failure),
+            // Without the right to run it, each call fails with an error that names the right.
+            Err(_) => return Ok(String::new()),
+        };
+        if missing.is_empty() {
+            *lock(&self.rights) = None;
+        }
+        Ok(missing)
+    }
+
+    /// Acts on the findings about the server at `address`. Warns of each finding once.
+    ///
+    /// # Errors
+    /// With [`ServerChecks::Reject`], an error that names the settings.
+    pub(crate) fn report(
+        &self,
+        address: Option<&str>,
+        found: Vec<Finding>,
+    ) -> Result<(), BackendError> {
+        match self.mode {
+            ServerChecks::Ignore => Ok(()),
+            ServerChecks::Reject => reject(&found),
+            ServerChecks::Warn => {
+                let mut reported = lock(&self.reported);
+                for finding in found {
+                    if !reported.contains(&finding) {
+                        warn(address, &finding);
+                        reported.push(finding);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Ignores poisoning: the data behind these locks is always valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reject(found: &[Finding]) -> Result<(), BackendError> {
+    if found.is_empty() {
+        return Ok(());
+    }
+    let text: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let text = format!("the server's settings endanger locks: {}", text.join("; "));
+    Err(if found.iter().any(|finding| finding.is_transient) {
+        BackendError::unavailable(text)
+    } else {
+        BackendError::rejected(text)
+    })
+}
+
+fn warn(address: Option<&str>, finding: &Finding) {
+    tracing::event!(
+        name: "server setting",
+        target: "leasehold",
+        tracing::Level::WARN,
+        server = address,
+        setting = finding.setting,
+        value = finding.value,
+        danger = finding.danger,
+        "server setting"
+    );
+}
+
+/// Settings that real servers have are tested with real servers.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "maxmemory:1000\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n\
+                        role:master\r\nconnected_slaves:0\r\n";
+
+    fn settings(info: &str) -> Vec<(&'static str, String)> {
+        let found = judge(info, "").into_iter();
+        found
+            .map(|finding| (finding.setting, finding.value))
+            .collect()
+    }
+
+    #[test]
+    fn each_setting_is_judged_alone() {
+        assert_eq!(settings(GOOD), []);
+        for (good, bad, setting, value) in [
+            (
+                "noeviction",
+                "volatile-ttl",
+                "maxmemory-policy",
+                "volatile-ttl",
+            ),
+            ("aof_enabled:1", "aof_enabled:0", "appendonly", "no"),
+            ("role:master", "role:slave", "role", "replica"),
+            ("slaves:0", "slaves:2", "min-replicas-to-write", "0"),
+        ] {
+            let found = settings(&GOOD.replace(good, bad));
+            assert_eq!(found, [(setting, value.to_owned())], "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_does_not_tell_is_not_judged() {
+        assert_eq!(settings(""), []);
+        assert_eq!(settings("redis_version:7.0.15\r\nrun_id:aa\r\n"), []);
+        let unlimited = GOOD.replace("maxmemory:1000", "maxmemory:0");
+        assert_eq!(
+            settings(&unlimited.replace("noeviction", "allkeys-lru")),
+            []
+        );
+        let needed = GOOD.replace("slaves:0", "slaves:2") + "min_slaves_good_slaves:2\r\n";
+        assert_eq!(settings(&needed), []);
+    }
+
+    #[test]
+    fn only_a_replica_may_be_better_soon() {
+        let report = |info: &str| reject(&judge(info, ""));
+        assert!(report(GOOD).is_ok());
+        for (info, is_transient) in [
+            (GOOD.replace("aof_enabled:1", "aof_enabled:0"), false),
+            (GOOD.replace("role:master", "role:slave"), true),
+        ] {
+            let error = report(&info).expect_err("dangerous");
+            assert_eq!(error.is_transient(), is_transient, "{error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Settings of the server that endanger locks: warnings, or errors by choice.
+
+use std::time::Duration;
+
+use leasehold_api::BackendError;
+use leasehold_redis_common::connection::ConnectError;
+use leasehold_redis_common::{Options, ServerChecks};
+use leasehold_test_servers::{RedisServer, ServerOptions};
+
+use super::connecting::LONG;
+use super::events;
+use super::support::{admin, connect, eventually};
+use crate::client::connect_with;
+use crate::constructors::CONSTRUCTORS;
+
+/// The settings of a server that keeps its locks.
+fn careful() -> ServerOptions {
+    ServerOptions::default().with_append_only()
+}
+
+fn rejecting() -> Options {
+    Options::new()
+        .server_checks(ServerChecks::Reject)
+        .initial_connect_timeout(LONG)
+}
+
+/// The error of a connect that checks the server.
+async fn refused(url: &str, options: Options) -> BackendError {
+    match connect_with(url, options).await {
+        Err(ConnectError::Backend(error)) => error,
+        other => panic!("{url}: {other:?}"),
+    }
+}
+
+async fn rejected(server: &RedisServer, setting: &str) {
+    let error = refused(&server.url(), rejecting()).await;
+    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(setting), "{text}");
+    let named = [
+        "appendonly",
+        "maxmemory-policy",
+        "min-replicas",
+        "role",
+        "user",
+    ];
+    let named = named.iter().filter(|name| text.contains(*name));
+    assert_eq!(named.count(), 1, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dangerous_setting_is_an_error_by_choice() {
+    let server = careful().start();
+    connect_with(&server.url(), rejecting())
+        .await
+        .expect("a careful server");
+    rejected(&RedisServer::start(), "appendonly is no: after a restart").await;
+    let evicting = careful()
+        .with_config("maxmemory", ["100mb"])
+        .with_config("maxmemory-policy", ["allkeys-lru"]);
+    rejected(
+        &evicting.start(),
+        "maxmemory-policy is allkeys-lru: it evicts",
+    )
+    .await;
+    // The default is a warning.
+    connect(&RedisServer::start().url())
+        .await
+        .expect("connected");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_must_be_needed_for_a_write() {
+    let primary = careful().start();
+    let replica = careful().start();
+    let port = primary.port().to_string();
+    admin(&replica.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
+    eventually("the replica is connected", async || {
+        let seen = admin(&primary.url(), &["INFO", "replication"]).await;
+        seen.contains("state=online")
+    })
+    .await;
+    rejected(&primary, "min-replicas-to-write is 0").await;
+    admin(
+        &primary.url(),
+        &["CONFIG", "SET", "min-replicas-to-write", "1"],
+    )
+    .await;
+    connect_with(&primary.url(), rejecting())
+        .await
+        .expect("a careful server");
+    // It may be promoted soon, so the backend tries again.
+    let limit = Duration::from_millis(500);
+    let error = refused(&replica.url(), rejecting().initial_connect_timeout(limit)).await;
+    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("role is replica"), "{error}");
+}
+
+/// Servers before 7.0 name the missing right when it is first used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_rights_are_named_at_once() {
+    let server = careful().start();
+    let can_tell = server.version().major >= 7;
+    for (rights, missing) in [
+        (["~leasehold:*", "&leasehold:*", "+@all", "+@all"], ""),
+        (["~leasehold:*", "&leasehold:*", "+@all", "-hset"], "+hset"),
+        (
+            ["~leasehold:*", "&leasehold:*", "+@all", "-subscribe"],
+            "+subscribe",
+        ),
+        (
+            ["~leasehold:*", "&other:*", "+@all", "+@all"],
+            "+subscribe +publish",
+        ),
+    ] {
+        let rule = ["ACL", "SETUSER", "locks", "reset", "on", ">secret"];
+        admin(&server.url(), &[&rule[..], &rights[..]].concat()).await;
+        let url = server.url().replace("://", "://locks:secret@");
+        if missing.is_empty() || !can_tell {
+            connect_with(&url, rejecting())
+                .await
+                .expect("enough rights");
+        } else {
+            let text = refused(&url, rejecting()).await.to_string();
+            let expected = format!("user is without {missing}: locks need these rights");
+            assert!(text.contains(&expected), "{text}");
+        }
+    }
+}
+
+/// A lazy constructor checks the server at its first call, and again as long as that fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_constructor_checks_the_server() {
+    let server = RedisServer::start();
+    for constructor in CONSTRUCTORS.iter().skip(2) {
+        let backend = constructor.open_with(&server.url(), rejecting()).await;
+        for _ in 0..2 {
+            let error = backend.hello().await.expect_err(constructor.name);
+            assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+            assert!(error.to_string().contains("appendonly is no"), "{error}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dangerous_setting_is_a_warning_once() {
+    events::record();
+    let mut server = RedisServer::start();
+    let backend = connect(&server.url()).await.expect("connected");
+    tokio::task::block_in_place(|| {
+        server.kill();
+        server.start_again();
+    });
+    eventually("it is connected again", async || {
+        backend.hello().await.is_ok()
+    })
+    .await;
+    let ignoring = Options::new().server_checks(ServerChecks::Ignore);
+    let ignoring = connect_with(&server.url(), ignoring).await;
+    drop(ignoring.expect("connected"));
+    let address = server.address().to_string();
+    let danger = "after a restart it has forgotten locks that are held; set yes";
+    let expected = format!(
+        "WARN server setting server={address:?} setting=\"appendonly\" value=\"no\" danger={danger:?}"
+    );
+    assert_eq!(events::lines("WARN server setting", &address), [expected]);
+}
