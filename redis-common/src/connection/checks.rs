@@ -111,7 +111,8 @@ impl Checks {
             return Ok(String::new());
         };
         // By its source at once, to save a round trip on a server that doesn't know it.
-        let missing = match connection.eval("EVAL", call.script.source(), &call).await {
+        let answer = connection.eval("EVAL", call.script.source(), &call, false);
+        let missing = match answer.await {
             Ok(answer) => String::from_utf8_lossy(answer.as_ref()).into_owned(),
             Err(failure) if failure.kind() == FailureKind::Lost => return Err(failure),
             // Without the right to run it, each call fails with an error that names the right.

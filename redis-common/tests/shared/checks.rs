@@ -71,7 +71,10 @@ async fn dangerous_setting_is_an_error_by_choice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_must_be_needed_for_a_write() {
-    let primary = careful().start();
+    // By default, a primary waits 5 s for more replicas before it sends its data.
+    let primary = careful()
+        .with_config("repl-diskless-sync-delay", ["0"])
+        .start();
     let replica = careful().start();
     let port = primary.port().to_string();
     admin(&replica.url(), &["REPLICAOF", "127.0.0.1", &port]).await;

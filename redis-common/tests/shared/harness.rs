@@ -97,7 +97,7 @@ impl Topology {
     fn checks(&self) -> ServerChecks {
         match self {
             Self::Single(_) => ServerChecks::Reject,
-            Self::Sentinel(_) => ServerChecks::Warn,
+            Self::Sentinel(_) | Self::Cluster(_) => ServerChecks::Warn,
         }
     }
 
