@@ -57,11 +57,15 @@ declare -A conformance_cases=([sim]=368 [redis-rs]=364 [fred]=364 [store]=368 [p
 
 # The suite prints the line `conformance BACKEND: N passed, N failed, N ignored`.
 conformance() {
-    local log=$TMPDIR/conformance.log backend passed
+    local log=$TMPDIR/conformance.log backend passed fewer=0
+    # Before Redis 7.0, a cluster has no push.
+    if [[ ${LEASEHOLD_TOPOLOGY:-} = cluster && ${LEASEHOLD_REDIS_SERVER:-} = */6.2/* ]]; then
+        fewer=28
+    fi
     on_all_backends conformance 2>&1 | tee "$log"
     for backend in "${!conformance_cases[@]}"; do
         passed=$(sed -n "s/^conformance $backend: \([0-9]*\) passed, 0 failed, .*/\1/p" "$log")
-        if [ "${passed:-0}" -lt "${conformance_cases[$backend]}" ]; then
+        if [ "${passed:-0}" -lt $((conformance_cases[$backend] - fewer)) ]; then
             echo "$backend passed ${passed:-none} of ${conformance_cases[$backend]} cases" >&2
             return 1
         fi
