@@ -37,7 +37,7 @@ impl SentinelServers {
     #[must_use]
     pub fn start(down_after: Duration) -> Self {
         let plain = ServerOptions::default();
-        Self::start_with(plain.clone(), plain, down_after)
+        Self::start_with(&plain, &plain, down_after)
     }
 
     /// Starts servers with the first options, and sentinels with the second. If the servers have
@@ -47,8 +47,8 @@ impl SentinelServers {
     /// Panics like [`start`](Self::start).
     #[must_use]
     pub fn start_with(
-        servers: ServerOptions,
-        sentinels: ServerOptions,
+        servers: &ServerOptions,
+        sentinels: &ServerOptions,
         down_after: Duration,
     ) -> Self {
         let server = || {
@@ -63,7 +63,8 @@ impl SentinelServers {
         for _ in 1..SERVERS {
             servers.push(server().with_config("replicaof", of_primary()).start());
         }
-        let options = with_tls_between_servers(sentinels).as_sentinel(config(port, down_after));
+        let options =
+            with_tls_between_servers(sentinels.clone()).with_sentinel(config(port, down_after));
         let sentinels = (0..SENTINELS).map(|_| options.clone().start()).collect();
         let started = Self { sentinels, servers };
         started.wait_until_known();

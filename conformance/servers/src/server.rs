@@ -96,7 +96,7 @@ impl ServerOptions {
     }
 
     /// Starts the program as a sentinel with these lines of configuration, which it rewrites.
-    pub(crate) fn as_sentinel(mut self, config: String) -> Self {
+    pub(crate) fn with_sentinel(mut self, config: String) -> Self {
         self.sentinel = Some(config);
         self
     }

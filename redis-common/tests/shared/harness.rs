@@ -77,7 +77,9 @@ impl Topology {
                 let sentinels = ServerOptions::default();
                 // No failover, however busy the machine is.
                 let down_after = Duration::from_secs(60);
-                Self::Sentinel(SentinelServers::start_with(options, sentinels, down_after))
+                Self::Sentinel(SentinelServers::start_with(
+                    &options, &sentinels, down_after,
+                ))
             }
             Some(other) => panic!("LEASEHOLD_TOPOLOGY is {other:?}, not sentinel or cluster"),
         }

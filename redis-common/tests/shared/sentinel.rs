@@ -281,7 +281,7 @@ async fn isolated_primary_is_left_and_refuses_scripts() {
         .with_config("min-replicas-to-write", ["1"])
         .with_config("min-replicas-max-lag", ["2"]);
     let plain = ServerOptions::default();
-    let servers = block_in_place(|| SentinelServers::start_with(options, plain, DOWN_AFTER));
+    let servers = block_in_place(|| SentinelServers::start_with(&options, &plain, DOWN_AFTER));
     let backend = backend(&servers.url()).await;
     let client = client(&backend, Duration::from_secs(2));
     drop(lock(&client, "before").await);
@@ -382,7 +382,7 @@ async fn permanent_errors_say_what_to_check_at_once() {
     ];
     let sentinels = ServerOptions::default().with_config("user", watcher);
     let plain = ServerOptions::default();
-    let servers = block_in_place(|| SentinelServers::start_with(plain, sentinels, DOWN_AFTER));
+    let servers = block_in_place(|| SentinelServers::start_with(&plain, &sentinels, DOWN_AFTER));
     let url = servers.url();
     let login = |password| format!("{url}&sentinelUsername=watcher&sentinelPassword={password}");
     let sentinel = servers.sentinel(0).address();

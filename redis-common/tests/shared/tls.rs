@@ -84,7 +84,7 @@ async fn locks_work_over_tls_through_sentinels() {
     // The servers are clients of each other.
     let tls = ServerOptions::default().with_tls(authority.issue(HOST), Some(&authority));
     let down_after = Duration::from_secs(60);
-    let start = || SentinelServers::start_with(tls.clone(), tls.clone(), down_after);
+    let start = || SentinelServers::start_with(&tls, &tls, down_after);
     let servers = tokio::task::block_in_place(start);
     let options = with_client(trusting(&authority), &authority.issue("client"));
     lock_is_handed_over(&servers.tls_url(), options.clone()).await;
