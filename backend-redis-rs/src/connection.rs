@@ -361,10 +361,9 @@ impl RedisConnection {
             return Err(Failure::lost("an answer to ASKING is missing"));
         };
         // Without ASKING, the node redirects the command. The first error is the cause.
-        let answer = answer.extract_error();
         answer
-            .or_else(|error| Err(asked.extract_error().err().unwrap_or(error)))
-            .map_err(failure)
+            .extract_error()
+            .map_err(|error| failure(asked.extract_error().err().unwrap_or(error)))
     }
 
     async fn send(&self, command: &Cmd) -> Result<Value, Failure> {

@@ -72,7 +72,7 @@ impl<C: Connector> Backend<C> {
         options: Options,
     ) -> Result<Self, ConnectError> {
         let shared = new_shared(connector, sentinels, options, ServerMode::Standalone)?;
-        let servers = Servers::One(Node::new(Arc::clone(&shared)));
+        let servers = Servers::One(Node::new(&shared));
         Self::on(shared, servers)
     }
 

@@ -472,7 +472,7 @@ fn new_node<C: Connector>(
     let shared = Arc::new(shared.for_node(connector, address_clock(&address)));
     Ok(Arc::new(ClusterNode {
         address,
-        node: Node::new(Arc::clone(&shared)),
+        node: Node::new(&shared),
         subscriber: Subscriber::new(shared, Arc::clone(streams)),
     }))
 }

@@ -31,8 +31,8 @@ pub(crate) struct Node<C: Connector> {
 }
 
 impl<C: Connector> Node<C> {
-    pub(crate) fn new(shared: Arc<Shared<C>>) -> Self {
-        let commands = ManagedConnection::new(Arc::clone(&shared));
+    pub(crate) fn new(shared: &Arc<Shared<C>>) -> Self {
+        let commands = ManagedConnection::new(Arc::clone(shared));
         let renewals = match TokioRuntime::renewal_thread() {
             Some(renewal_thread) if shared.connector.is_own() => {
                 ManagedConnection::new(Arc::new(shared.driven_by(renewal_thread)))
