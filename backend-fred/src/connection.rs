@@ -364,17 +364,11 @@ impl Connection for FredConnection {
 
     /// Unlike for `SUBSCRIBE`, the library waits for the answer.
     async fn subscribe_shard(&self, channel: &str) -> Result<(), Failure> {
-        let Clients::Own { client, .. } = &self.clients else {
-            return Err(Failure::lost("a shared connection cannot subscribe"));
-        };
-        client.ssubscribe(channel).await.map_err(failure)
+        self.client.ssubscribe(channel).await.map_err(failure)
     }
 
     async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure> {
-        let Clients::Own { client, .. } = &self.clients else {
-            return Ok(());
-        };
-        client.sunsubscribe(channel).await.map_err(failure)
+        self.client.sunsubscribe(channel).await.map_err(failure)
     }
 }
 
@@ -402,10 +396,7 @@ impl FredConnection {
         name: &'static str,
         arguments: Vec<Value>,
     ) -> Result<Value, Failure> {
-        let Clients::Own { client, .. } = &self.clients else {
-            return Err(Failure::misconfigured("a shared connection has no cluster"));
-        };
-        let pipeline = client.pipeline();
+        let pipeline = self.client.pipeline();
         for (name, arguments) in [("ASKING", Vec::new()), (name, arguments)] {
             let command = CustomCommand::new_static(name, ClusterHash::Random, false);
             // The commands are only put in the pipeline here.
