@@ -159,13 +159,11 @@ impl<C: Connector> Backend<C> {
     ) -> Vec<Answer<PollReply>> {
         let began = self.shared.runtime.now();
         self.subscribe_all(cluster, batch).await;
-        let is_heard = |poll: &Poll| matches!(self.heard(cluster, poll), Cow::Borrowed(_));
-        let before: Vec<bool> = batch.iter().map(is_heard).collect();
         let polled = self.poll_once(batch).await;
-        let has_moved = |(poll, was_heard)| was_heard && !is_heard(poll);
+        let has_moved = |poll: &Poll| matches!(self.heard(cluster, poll), Cow::Owned(_));
         let took = self.shared.runtime.now().saturating_since(began);
         let left = self.shared.options.call_timeout.saturating_sub(took);
-        if !batch.iter().zip(before).any(has_moved) {
+        if !batch.iter().any(has_moved) {
             return polled;
         }
         let again = async {
