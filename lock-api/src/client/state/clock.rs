@@ -270,7 +270,7 @@ mod tests {
         let seen = |ms, id| {
             clock
                 .observe(at(ms), stamp(id, ms), at(ms))
-                .expect("no step")
+                .expect("no step");
         };
         let known = |ms, id| clock.server_now(at(ms), Some(ClockId::new(id))).is_some();
         let hour = 3_600_000;
