@@ -58,7 +58,7 @@ pub(crate) struct Redis {
 /// What a backend connects to.
 #[derive(Debug)]
 enum Topology {
-    Single(RedisServer),
+    Single(Box<RedisServer>),
     Sentinel(SentinelServers),
     Cluster(RedisCluster),
 }
@@ -71,7 +71,7 @@ impl Topology {
 
     fn start(options: ServerOptions) -> Self {
         match Self::name().as_deref() {
-            None => Self::Single(options.start()),
+            None => Self::Single(Box::new(options.start())),
             Some("cluster") => Self::Cluster(RedisCluster::start_with(6, |_| options.clone())),
             Some("sentinel") => {
                 let sentinels = ServerOptions::default();
