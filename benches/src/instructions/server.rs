@@ -60,7 +60,10 @@ impl Queue {
     /// # Errors
     /// If valgrind or the server is missing, or a hand-over fails.
     pub fn count(&self, valgrind: &Path) -> Result<f64> {
-        let (once, twice) = (self.whole(valgrind, TIMES)?, self.whole(valgrind, 2 * TIMES)?);
+        let (once, twice) = (
+            self.whole(valgrind, TIMES)?,
+            self.whole(valgrind, 2 * TIMES)?,
+        );
         let more = twice.checked_sub(once);
         let more = more.ok_or("twice the hand-overs took fewer instructions")?;
         Ok(more as f64 / TIMES as f64)
@@ -133,7 +136,10 @@ fn play(client: &redis::Client, clients: u64, times: u64) -> Result<()> {
         let release = Release::new(key.clone(), operation(client, sequence));
         run(&protocol.release(&[release]), b'R')?;
         pushes.get_message()?;
-        run(&protocol.acquire(&[acquire(&key, client, sequence + 1)?]), b'Q')?;
+        run(
+            &protocol.acquire(&[acquire(&key, client, sequence + 1)?]),
+            b'Q',
+        )?;
     }
     drop(pushes);
     // The server closes the connection instead of answering.
@@ -174,7 +180,7 @@ fn operation(client: u64, sequence: u64) -> Operation {
 
 fn acquire(key: &Key, client: u64, sequence: u64) -> Result<Acquire> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let before = u64::try_from((now + Duration::from_secs(5)).as_micros())?;
+    let before = u64::try_from((now + Duration::from_secs(9)).as_micros())?;
     let spec = LockSpec::mutex().with_waiter_lease(LONGEST_WAITER_LEASE)?;
     let request = Acquire::new(
         key.clone(),

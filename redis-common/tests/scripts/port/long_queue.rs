@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::machine::{self, Command};
-use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Poll, SessionId, Wait};
+use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Poll, Renew, SessionId, Wait};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
@@ -100,7 +100,12 @@ impl World<'_> {
             }
             let name = self.protocol.key(&key);
             let found = self.commands.command(&[b"TYPE".to_vec(), name]);
-            prop_assert_eq!(found, Value::Status((*form).into()), "{} in the queue", length);
+            prop_assert_eq!(
+                found,
+                Value::Status((*form).into()),
+                "{} in the queue",
+                length
+            );
         }
         Ok(())
     }
@@ -161,5 +166,70 @@ impl World<'_> {
         let minute = Duration::from_secs(60);
         let request = Acquire::new(self.keys[0].clone(), spec, mode, operation, minute, until);
         request.expect("a good request").with_wait(Wait::new(true))
+    }
+}
+
+#[test]
+fn expired_waiters_of_a_long_queue_are_dropped() {
+    let server = RedisServer::start();
+    let protocol = Protocol::new("t:", ScriptSettings::default()).expect("a good prefix");
+    let mut connections = (Connection::open(&server), Connection::open(&server));
+    let mut number = 0;
+    for expired in [1..3, 2..4, 5..40, 1..41] {
+        for command in 0..4 {
+            let mut world = World::new(&mut connections, &protocol, number);
+            number += 1;
+            world
+                .expire_in_queue(expired.clone(), command)
+                .unwrap_or_else(|failure| panic!("{expired:?}, {command}: {failure}"));
+        }
+    }
+}
+
+impl World<'_> {
+    /// Builds a queue of 40, lets these waiters expire, and sends one of several commands.
+    fn expire_in_queue(
+        &mut self,
+        expired: std::ops::Range<u64>,
+        command: u8,
+    ) -> Result<(), TestCaseError> {
+        let (window, spec) = (Duration::from_secs(9), LockSpec::mutex());
+        let key = self.keys[0].clone();
+        self.both(&key, &Command::Inspect)?;
+        let mut end = self.now;
+        for number in 0..=40 {
+            self.listen(session_of(number), true);
+            let mut request = self.waiter(spec, number, true, window);
+            if expired.contains(&number) {
+                end = self.now.saturating_add(Duration::from_millis(100));
+                request = request.with_wait(Wait::new(true).with_wait_until(end));
+            }
+            self.queue.push_back(request.clone());
+            self.both(&key, &Command::Acquire(request))?;
+        }
+        while self.now <= end {
+            std::thread::sleep(Duration::from_millis(20));
+            self.both(&key, &Command::Inspect)?;
+        }
+        let (holder, last) = (self.queue[0].clone(), self.queue[40].clone());
+        let next = match command {
+            0 => Command::Acquire(self.waiter(spec, 41, true, window)),
+            1 => Command::Poll(Poll::new(key.clone(), last.operation, true)),
+            2 => Command::Renew(
+                Renew::new(key.clone(), holder.operation, Duration::from_secs(90))
+                    .expect("a lease"),
+            ),
+            _ => release(&holder),
+        };
+        self.both(&key, &next)?;
+        for request in [&last, &self.queue[20].clone(), &self.queue[4].clone()] {
+            let poll = Poll::new(key.clone(), request.operation, true);
+            self.both(&key, &Command::Poll(poll))?;
+        }
+        for request in self.queue.clone() {
+            self.both(&key, &release(&request))?;
+            self.both(&key, &Command::Inspect)?;
+        }
+        Ok(())
     }
 }

@@ -397,7 +397,8 @@
     local q = S:queue()
     local ticket = q.next_ticket
     q.next_ticket = ticket + 1
-    waiter.unreachable, waiter.unreachable_marks, waiter.fresh, waiter.arrived = false, 0, true, true
+    waiter.unreachable, waiter.unreachable_marks = false, 0
+    waiter.fresh, waiter.arrived = true, true
     S:append(ticket, waiter)
     S.dirty = true
     S:cover(@RETENTION@ + waiter.ends)
