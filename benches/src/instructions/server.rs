@@ -37,7 +37,7 @@ pub struct Queue {
 
 /// All queues to count.
 #[must_use]
-pub const fn queues() -> [Queue; 7] {
+pub const fn queues() -> [Queue; 6] {
     [
         queue("server.hand_over_2", 2),
         queue("server.hand_over_15", 15),
@@ -45,7 +45,6 @@ pub const fn queues() -> [Queue; 7] {
         queue("server.hand_over_64", 64),
         queue("server.hand_over_200", 200),
         queue("server.hand_over_1000", 1_000),
-        queue("server.hand_over_10000", 10_000),
     ]
 }
 
