@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Parser;
 use leasehold_benches::Result;
-use leasehold_benches::instructions::{Baseline, Callgrind, TOLERANCE, cases};
+use leasehold_benches::instructions::{Baseline, Callgrind, TOLERANCE, cases, queues};
 
 /// Counts instructions with valgrind's callgrind and compares them with the baseline.
 ///
@@ -56,6 +56,9 @@ fn count() -> Result<Baseline> {
     let mut counts = BTreeMap::new();
     for case in cases() {
         counts.insert(case.name.to_owned(), callgrind.count(&case)?);
+    }
+    for queue in queues() {
+        counts.insert(queue.name.to_owned(), callgrind.count_queue(&queue)?);
     }
     Ok(Baseline {
         compiler: compiler()?,

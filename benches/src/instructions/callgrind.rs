@@ -1,11 +1,12 @@
 //! Counts instructions with valgrind's callgrind.
 
 use std::env;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Result;
-use crate::instructions::Case;
+use crate::instructions::{Case, Queue};
 
 /// The variable that names the valgrind program; the default is the one in `PATH`.
 const VARIABLE: &str = "LEASEHOLD_VALGRIND";
@@ -45,18 +46,21 @@ impl Callgrind {
         Ok(more as f64 / f64::from(case.times))
     }
 
+    /// Counts the instructions of a server for one hand-over in a queue.
+    ///
+    /// # Errors
+    /// If there is no valgrind or no server, or a hand-over fails.
+    pub fn count_queue(&self, queue: &Queue) -> Result<f64> {
+        queue.count(&self.valgrind)
+    }
+
     fn whole(&self, case: &Case, times: u32) -> Result<u64> {
         let output = Command::new(&self.valgrind)
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
             .arg(&self.program)
             .args(["--play", case.name, "--times", &times.to_string()])
             .output()
-            .map_err(|error| {
-                format!(
-                    "{} does not start: {error}; install valgrind, or set {VARIABLE}",
-                    self.valgrind.display()
-                )
-            })?;
+            .map_err(|error| cannot_start(&self.valgrind, &error))?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
             return Err(format!("{} failed under callgrind: {stderr}", case.name).into());
@@ -65,8 +69,15 @@ impl Callgrind {
     }
 }
 
+pub(super) fn cannot_start(valgrind: &Path, error: &io::Error) -> String {
+    format!(
+        "{} does not start: {error}; install valgrind, or set {VARIABLE}",
+        valgrind.display()
+    )
+}
+
 /// Reads the number in the line `==PID== Collected : NUMBER`.
-fn collected(stderr: &str) -> Option<u64> {
+pub(super) fn collected(stderr: &str) -> Option<u64> {
     let mut lines = stderr.lines();
     let (_, number) = lines.find_map(|line| line.split_once("Collected :"))?;
     number.trim().parse().ok()

@@ -11,7 +11,9 @@
 mod baseline;
 mod callgrind;
 mod cases;
+mod server;
 
 pub use baseline::{Baseline, Comparison, TOLERANCE};
 pub use callgrind::Callgrind;
 pub use cases::{Case, cases};
+pub use server::{Queue, queues};

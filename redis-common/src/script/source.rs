@@ -59,22 +59,30 @@ impl Scripts {
             acquire: script(
                 concat!(
                     include_str!("lua/fast_path/acquire.lua"),
-                    include_str!("lua/fast_path/enqueue.lua")
+                    include_str!("lua/fast_path/enqueue.lua"),
+                    include_str!("lua/fast_path/acquire_in_hash.lua")
                 ),
                 include_str!("lua/commands/acquire.lua"),
             ),
             poll: script(
-                include_str!("lua/fast_path/poll.lua"),
+                concat!(
+                    include_str!("lua/fast_path/poll.lua"),
+                    include_str!("lua/fast_path/poll_in_hash.lua")
+                ),
                 include_str!("lua/commands/poll.lua"),
             ),
             renew: script(
-                include_str!("lua/fast_path/renew.lua"),
+                concat!(
+                    include_str!("lua/fast_path/renew.lua"),
+                    include_str!("lua/fast_path/renew_in_hash.lua")
+                ),
                 include_str!("lua/commands/renew.lua"),
             ),
             release: script(
                 concat!(
                     include_str!("lua/fast_path/release.lua"),
-                    include_str!("lua/fast_path/release_and_grant.lua")
+                    include_str!("lua/fast_path/release_and_grant.lua"),
+                    include_str!("lua/fast_path/release_in_hash.lua")
                 ),
                 include_str!("lua/commands/release.lua"),
             ),
@@ -148,7 +156,17 @@ end }})
 
 /// Text that several scripts share. It uses variables of the surrounding script.
 /// A text may use constants and the texts after it.
-const SHARED: [(&str, &str); 5] = [
+const SHARED: [(&str, &str); 9] = [
+    ("READ_HEAD", include_str!("lua/shared/read_head.lua")),
+    (
+        "ONE_HOLDER_IN_HASH",
+        include_str!("lua/shared/one_holder_in_hash.lua"),
+    ),
+    (
+        "FIRST_WAITER_LIVES",
+        include_str!("lua/shared/first_waiter_lives.lua"),
+    ),
+    ("SET_EXPIRY", include_str!("lua/shared/set_expiry.lua")),
     (
         "ONE_EXCLUSIVE_HOLD",
         include_str!("lua/shared/one_exclusive_hold.lua"),
@@ -186,7 +204,7 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
     };
     let constants = [
         // The last byte is the version of the format.
-        ("MAGIC", r"'LH\3'".into()),
+        ("MAGIC", r"'LH\4'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
         ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),
@@ -230,8 +248,15 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("PACKED_RECORDS", "160".into()),
         // The same for locks without a fast path: the general part rewrites the whole string.
         ("FEW_RECORDS", "64".into()),
+        // In the head of a hash: no holder, no unreachable waiter, no waiter.
+        ("NO_COUNTS", format!("'{}'", r"\0".repeat(12))),
+        // The maximum number of records in a packed string with waiters. Beyond it, a hash is
+        // cheaper.
+        ("QUEUE_RECORDS", "32".into()),
         // The longest gap before the waiters, in bytes.
         ("MAX_SKIP", "768".into()),
+        // A hash with no more fields becomes a string when nobody waits.
+        ("SMALL_HASH", "16".into()),
         // Means "no ticket": tickets start at 1.
         ("NONE", "0".into()),
         ("FORCE_NOW", b'N'.to_string()),
@@ -240,9 +265,11 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("WATERMARK", b'm'.to_string()),
         // The maximum number of fields in one command. Lua's stack limits it.
         ("CHUNK", "500".into()),
-        // Every 8th write of a hash scans 64 fields and removes expired watermarks.
-        ("SWEEP_EVERY", "8".into()),
-        ("SWEEP_COUNT", "64".into()),
+        // Every 32nd write of the general part, and that of every 128th waiter, scans 256 fields of
+        // a hash and removes expired watermarks.
+        ("SWEEP_EVERY", "32".into()),
+        ("SWEEP_TICKETS", "128".into()),
+        ("SWEEP_COUNT", "256".into()),
     ];
     let text = SHARED.iter().fold(text, |text, (name, shared)| {
         text.replace(&format!("@{name}@"), shared.trim_end())

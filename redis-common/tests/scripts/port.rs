@@ -159,6 +159,8 @@ struct World<'a> {
     /// The maximum number of records in a string. 160 is the real limit. With a smaller one, there
     /// is no fast path, and the state is more often a hash.
     packed_records: u8,
+    /// The maximum number of records in a string with waiters. 32 is the real limit.
+    queue_records: u8,
     states: BTreeMap<Key, State>,
     listening: BTreeSet<SessionId>,
     sequences: BTreeMap<SessionId, u64>,
@@ -184,6 +186,7 @@ impl<'a> World<'a> {
             keys: [key("a"), key("{b}\n")],
             spec: 0,
             packed_records: 160,
+            queue_records: 32,
             states: BTreeMap::new(),
             listening: BTreeSet::new(),
             sequences: BTreeMap::new(),
@@ -443,10 +446,15 @@ impl World<'_> {
             Command::Inspect => protocol.inspect(key),
             Command::ForceRelease(request) => protocol.force_release(request),
         };
-        let packed_records = format!("packed_records = {}", self.packed_records);
-        let mut changes = vec![("packed_records = 160", packed_records.as_str())];
-        if self.packed_records < 160 {
+        let (packed, queue) = (self.packed_records, self.queue_records);
+        let limits = format!("packed_records = {packed}, queue_records = {queue}");
+        let most = format!("(enters or waiters > 0) and {queue}");
+        let mut changes = vec![("packed_records = 160, queue_records = 32", limits.as_str())];
+        if packed < 160 {
             changes.push(("fast_path = #KEYS == 1", "fast_path = false"));
+        }
+        if matches!(command, Command::Acquire(_)) {
+            changes.push(("(enters or waiters > 0) and 32", most.as_str()));
         }
         let answer = self.commands.run_changed(&call, &changes);
         let Value::Bulk(bytes) = answer else {
@@ -559,18 +567,29 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         max_shrink_iters: 400,
         ..Config::default()
     });
-    let packed_records = prop::sample::select(vec![160_u8, 160, 63, 12, 5, 2, 0]);
+    let records = vec![
+        (160_u8, 32_u8),
+        (160, 8),
+        (160, 5),
+        (160, 0),
+        (63, 32),
+        (12, 12),
+        (5, 5),
+        (2, 2),
+        (0, 0),
+    ];
     let script = (
         specs,
-        packed_records,
+        prop::sample::select(records),
         prop::collection::vec(actions, 1..120),
     );
-    let outcome = runner.run(&script, |(spec, packed_records, actions)| {
+    let outcome = runner.run(&script, |(spec, records, actions)| {
         let mut connections = connections.borrow_mut();
         let number = case.fetch_add(1, Ordering::Relaxed);
         let mut world = World::new(&mut connections, &protocol, number);
         world.settings = machine::Settings::new(DELIVERY_WINDOW, RETENTION);
-        (world.spec, world.packed_records) = (spec, packed_records);
+        world.spec = spec;
+        (world.packed_records, world.queue_records) = records;
         let result = world.run(&actions);
         for number in 0..4 {
             world.listen(session(number), false);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::machine::{self, Command};
-use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Poll, Wait};
+use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Poll, Renew, SessionId, Wait};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
@@ -15,16 +15,20 @@ use crate::support::{Connection, Value};
 #[test]
 fn queue_survives_changes_between_string_and_hash() {
     let kinds = [
-        (LockSpec::mutex(), 200),
-        (LockSpec::rw_lock(), 3),
-        (LockSpec::semaphore(2).expect("a good number"), 1),
+        (LockSpec::mutex(), 200, &LENGTHS[..]),
+        (LockSpec::rw_lock(), 3, &LENGTHS[2..]),
+        (
+            LockSpec::semaphore(2).expect("a good number"),
+            1,
+            &LENGTHS[2..],
+        ),
     ];
     // Long enough for a request to arrive, and short enough to wait until its watermarks expire.
     let delivery_window = Duration::from_millis(500);
     let settings = ScriptSettings::default().with_delivery_window(delivery_window);
     let server = RedisServer::start();
     let protocol = Protocol::new("t:", settings).expect("a good prefix");
-    for (n, (spec, writers)) in kinds.into_iter().enumerate() {
+    for (n, (spec, writers, lengths)) in kinds.into_iter().enumerate() {
         let mut connections = (Connection::open(&server), Connection::open(&server));
         let mut world = World::new(&mut connections, &protocol, n as u64);
         world.settings = machine::Settings::new(delivery_window, TOKEN_RETENTION);
@@ -32,60 +36,76 @@ fn queue_survives_changes_between_string_and_hash() {
             .with_waiter_lease(Duration::from_secs(60))
             .expect("a good lease");
         world
-            .grow_and_shrink(spec, writers, delivery_window)
+            .grow_and_shrink(spec, writers, lengths, delivery_window)
             .unwrap_or_else(|failure| panic!("{spec:?}: {failure}"));
     }
 }
 
-/// Numbers of holders and waiters, and the type of the key with each.
-const LENGTHS: [(u8, &str); 5] = [
+/// Numbers of holders and waiters, and the type of the key with each. A string has at most 32 records:
+/// here, a holder, waiters, and a watermark for each of them.
+const LENGTHS: [(u64, &str); 11] = [
+    (1_100, "hash"),
+    (1, "string"),
     (100, "hash"),
     (70, "hash"),
+    (1, "string"),
+    (12, "string"),
+    (18, "hash"),
+    (12, "hash"),
     (1, "string"),
     (90, "hash"),
     (1, "string"),
 ];
+/// Few enough that a session waits several times in the longest queue.
+const SESSIONS: u64 = 251;
+
+fn session_of(number: u64) -> SessionId {
+    session(u8::try_from(number % SESSIONS).expect("fewer than 256"))
+}
 
 impl World<'_> {
     /// Brings a queue to each of [`LENGTHS`]. Every `writers`th request is a writer.
     fn grow_and_shrink(
         &mut self,
         spec: LockSpec,
-        writers: u8,
+        writers: u64,
+        lengths: &[(u64, &str)],
         delivery_window: Duration,
     ) -> Result<(), TestCaseError> {
         let key = self.keys[0].clone();
-        let mut sessions = 0..=u8::MAX;
-        for (length, form) in LENGTHS {
+        let mut numbers = 0..;
+        for (length, form) in lengths {
             self.both(&key, &Command::Inspect)?;
-            while self.queue.len() < usize::from(length) {
-                let number = sessions.next().expect("fewer sessions than there are");
-                self.listen(session(number), true);
-                self.enter_queue(
-                    spec,
-                    number,
-                    number.is_multiple_of(writers),
-                    delivery_window / 2,
-                )?;
+            while (self.queue.len() as u64) < *length {
+                let number = numbers.next().expect("no end");
+                self.listen(session_of(number), true);
+                let writer = number.is_multiple_of(writers);
+                self.enter_queue(spec, number, writer, delivery_window / 2)?;
                 if number % 8 == 7 {
                     self.leave_queue()?;
                 }
             }
-            while self.queue.len() > usize::from(length) {
+            while self.queue.len() as u64 > *length {
                 self.leave_queue()?;
             }
-            if form == "string" {
+            if *length == 1 {
+                self.leave_queue()?;
                 // Later requests remove the watermarks of earlier sessions.
                 std::thread::sleep(delivery_window * 2);
-                let number = sessions.next().expect("fewer sessions than there are");
-                for _ in 0..80 {
-                    self.enter_queue(spec, number, true, delivery_window / 2)?;
+                for _ in 0..150 {
+                    self.enter_queue(spec, 0, true, delivery_window / 2)?;
                     self.leave_queue()?;
                 }
+                self.enter_queue(spec, 0, true, delivery_window / 2)?;
             }
             let name = self.protocol.key(&key);
             let found = self.commands.command(&[b"TYPE".to_vec(), name]);
-            prop_assert_eq!(found, Value::Status(form.into()), "{} in the queue", length);
+            prop_assert_eq!(
+                found,
+                Value::Status((*form).into()),
+                "{} in the queue",
+                length
+            );
         }
         Ok(())
     }
@@ -93,7 +113,7 @@ impl World<'_> {
     fn enter_queue(
         &mut self,
         spec: LockSpec,
-        number: u8,
+        number: u64,
         writer: bool,
         ahead: Duration,
     ) -> Result<(), TestCaseError> {
@@ -102,10 +122,18 @@ impl World<'_> {
         self.both(&request.key.clone(), &Command::Acquire(request))
     }
 
-    /// Releases a request: usually the first, which holds, and sometimes one that waits.
+    /// Releases a request: usually the first, which holds, and sometimes one that waits. Neighbours
+    /// leave one after the other in either order, and so do the last ones.
     fn leave_queue(&mut self) -> Result<(), TestCaseError> {
-        let waits = self.queue.len().is_multiple_of(7);
-        let index = if waits { self.queue.len() / 2 } else { 0 };
+        let length = self.queue.len();
+        let index = match length % 9 {
+            _ if length < 4 => 0,
+            0 | 3 => length / 2,
+            1 => length / 2 - 1,
+            2 | 5 => length - 1,
+            6 => 1,
+            _ => 0,
+        };
         let request = self.queue.remove(index).expect("it is not empty");
         self.both(&request.key, &release(&request))?;
         // The watermark of an earlier request may have expired.
@@ -120,22 +148,88 @@ impl World<'_> {
         self.both(&next.key, &Command::Poll(poll))
     }
 
-    fn waiter(&mut self, spec: LockSpec, number: u8, writer: bool, ahead: Duration) -> Acquire {
+    fn waiter(&mut self, spec: LockSpec, number: u64, writer: bool, ahead: Duration) -> Acquire {
         let mode = match (spec.kind(), writer) {
             (leasehold_api::Kind::RwLock, false) => Mode::Shared,
-            (leasehold_api::Kind::Semaphore, _) => Mode::Permits(1 + u32::from(number % 2)),
+            (leasehold_api::Kind::Semaphore, _) => Mode::Permits(1 + u32::from(number % 2 == 1)),
             _ => Mode::Exclusive,
         };
-        let sequence = self.sequences.entry(session(number)).or_insert(0);
+        let session = session_of(number);
+        let sequence = self.sequences.entry(session).or_insert(0);
         *sequence += 1;
         let operation = Operation {
-            session: session(number),
+            session,
             sequence: *sequence,
-            owner: OwnerId::from_u64(u64::from(number) << 32 | *sequence),
+            owner: OwnerId::from_u64(number << 32 | *sequence),
         };
         let until = self.now.saturating_add(ahead);
         let minute = Duration::from_secs(60);
         let request = Acquire::new(self.keys[0].clone(), spec, mode, operation, minute, until);
         request.expect("a good request").with_wait(Wait::new(true))
+    }
+}
+
+#[test]
+fn expired_waiters_of_a_long_queue_are_dropped() {
+    let server = RedisServer::start();
+    let protocol = Protocol::new("t:", ScriptSettings::default()).expect("a good prefix");
+    let mut connections = (Connection::open(&server), Connection::open(&server));
+    let mut number = 0;
+    for expired in [1..3, 2..4, 5..40, 1..41] {
+        for command in 0..4 {
+            let mut world = World::new(&mut connections, &protocol, number);
+            number += 1;
+            world
+                .expire_in_queue(expired.clone(), command)
+                .unwrap_or_else(|failure| panic!("{expired:?}, {command}: {failure}"));
+        }
+    }
+}
+
+impl World<'_> {
+    /// Builds a queue of 40, lets these waiters expire, and sends one of several commands.
+    fn expire_in_queue(
+        &mut self,
+        expired: std::ops::Range<u64>,
+        command: u8,
+    ) -> Result<(), TestCaseError> {
+        let (window, spec) = (Duration::from_secs(9), LockSpec::mutex());
+        let key = self.keys[0].clone();
+        self.both(&key, &Command::Inspect)?;
+        let mut end = self.now;
+        for number in 0..=40 {
+            self.listen(session_of(number), true);
+            let mut request = self.waiter(spec, number, true, window);
+            if expired.contains(&number) {
+                end = self.now.saturating_add(Duration::from_millis(100));
+                request = request.with_wait(Wait::new(true).with_wait_until(end));
+            }
+            self.queue.push_back(request.clone());
+            self.both(&key, &Command::Acquire(request))?;
+        }
+        while self.now <= end {
+            std::thread::sleep(Duration::from_millis(20));
+            self.both(&key, &Command::Inspect)?;
+        }
+        let (holder, last) = (self.queue[0].clone(), self.queue[40].clone());
+        let next = match command {
+            0 => Command::Acquire(self.waiter(spec, 41, true, window)),
+            1 => Command::Poll(Poll::new(key.clone(), last.operation, true)),
+            2 => Command::Renew(
+                Renew::new(key.clone(), holder.operation, Duration::from_secs(90))
+                    .expect("a lease"),
+            ),
+            _ => release(&holder),
+        };
+        self.both(&key, &next)?;
+        for request in [&last, &self.queue[20].clone(), &self.queue[4].clone()] {
+            let poll = Poll::new(key.clone(), request.operation, true);
+            self.both(&key, &Command::Poll(poll))?;
+        }
+        for request in self.queue.clone() {
+            self.both(&key, &release(&request))?;
+            self.both(&key, &Command::Inspect)?;
+        }
+        Ok(())
     }
 }

@@ -15,11 +15,17 @@ return S:serve(function(S)
       holder.permits or 0, #holder.holds / 9, S:token_of(holder), holder.ends - S.now,
       holder.flags % 2)
   end
-  S:each_waiter(function(waiter)
+  S:each_waiter(function(bytes)
+    local ends, _, flags = struct.unpack('<ddB', bytes, 54)
+    if ends <= S.now then
+      return
+    end
     waiting = waiting + 1
     if waiting <= @INSPECT_LIST@ then
-      waiters[waiting] = struct.pack('<Bc0c1I4dB', #waiter.label, waiter.label, waiter.mode,
-        waiter.permits, waiter.ends - S.now, waiter.unreachable and 1 or 0)
+      local mode, permits = struct.unpack('<c1I4', bytes, 33)
+      -- The label is last, after its length.
+      waiters[waiting] = string.sub(bytes, 72)
+        .. struct.pack('<c1I4dB', mode, permits, ends - S.now, flags >= @UNREACHABLE@ and 1 or 0)
     end
   end)
   local spec = #holders + waiting > 0 and '\1' .. S.spec or '\0'

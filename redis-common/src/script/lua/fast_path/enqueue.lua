@@ -14,7 +14,6 @@ then
     and string.sub(stored, 4, 17) == wanted and holder_id ~= session .. owner
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
     and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
-    and waiters + watermarks < @PACKED_RECORDS@ - 2
   local next_ticket, head = 1, 1
   if usable and waiters > 0 then
     next_ticket = struct.unpack('<d', stored, #stored - 7)
@@ -33,10 +32,14 @@ then
     usable = (own - at) % 33 == 0 -- the start of a watermark
       and (sequence > seen or seen_end <= now)
   end
+  local enters = waits > 0 and wait_until > now
+  local records = 1 + waiters + watermarks + (own and 0 or 1) + (enters and 1 or 0)
+  local most = (enters or waiters > 0) and @QUEUE_RECORDS@ or @PACKED_RECORDS@
+  usable = usable and records <= most
   local watermark = struct.pack('<c16ddc1', session, sequence, now + 2 * @DELIVERY_WINDOW@,
     @REASON_NONE@)
   local waiter, waiter_end, waiting = '', 0, waiters
-  if usable and waits > 0 and wait_until > now then
+  if usable and enters then
     usable = waiters < limit
     waiter_end = math.min(now + struct.unpack('<d', wanted, 7), wait_until)
     waiter = struct.pack('<dc16c8c8c1I4ddddBBBc0', next_ticket, session,

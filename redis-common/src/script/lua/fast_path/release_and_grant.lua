@@ -32,7 +32,7 @@ then
       seen, reason = highest, known_reason
     end
   end
-  if usable and (own and 0 or 1) + watermarks + waiters <= @PACKED_RECORDS@ then
+  if usable and (own and 0 or 1) + watermarks + waiters <= @QUEUE_RECORDS@ then
     local watermark = struct.pack('<c16ddc1', session, seen, watermark_end, reason)
     token = math.max(token + 1, now, floor + 1)
     local needed_end, old_end = math.max(watermark_end, offer_end + @RETENTION@), stored_end

@@ -6,11 +6,15 @@
 --   packed    A small state is one packed string: a head, the holders, the watermarks, the waiters,
 --             and the next ticket if there are waiters. The general part reads and writes the whole
 --             string. The fast path may leave a gap before the waiters.
---   hash      A state with more records than @PACKED_RECORDS@ is a hash. The limit is @FEW_RECORDS@
---             if no fast path serves the lock. The fields are `head`, `h`HOLDER_ID (a holder),
---             `s`SLOT (the holder id in a slot, to list all holders), `p`TICKET (a waiter; waiters
---             form a linked list), `q`SESSION SEQUENCE (a ticket) and `m`SESSION (a watermark).
---             Fields are read and written one by one. A nearly empty hash becomes a string again.
+--   hash      A state with more than @PACKED_RECORDS@ records is a hash. The limit is
+--             @QUEUE_RECORDS@ with waiters, and @FEW_RECORDS@ if no fast path serves the lock. The
+--             fields are `head` (with the holder, if there is only one), `h`HOLDER_ID (one of
+--             several holders), `s`SLOT (the holder id in a slot, to list all holders), `w`TICKET
+--             (a waiter), `q`SESSION SEQUENCE (the ticket of a waiter) and `m`SESSION (a
+--             watermark). Where waiters have left the middle of the queue, their tickets are a
+--             hole: the fields `w` of its first and its last ticket name each other, so the next
+--             waiter is never far. A step reads and writes a few fields, however long the queue
+--             is. A small hash without waiters becomes a string again.
 -- The logic is the same for both forms. holder_of(), waiter_at() and watermark_of() load records on
 -- demand, and step() writes the changes.
 --
@@ -40,7 +44,7 @@
 
 local S = {
   now = now,
-  packed_records = @PACKED_RECORDS@,
+  packed_records = @PACKED_RECORDS@, queue_records = @QUEUE_RECORDS@,
   strict = false, -- whether the command must fail if the server is out of memory
   -- The answer to GET, if the fast path has called it.
   prefetched = first ~= nil, first = first or false,
@@ -62,9 +66,11 @@ local S = {
   holders = false, watermarks = false, waiters = false,
   -- Messages to publish by session, whether a session listens, and the grants left in this step.
   pending = false, reach = false, budget = 0,
-  -- For a hash: holder ids by slot, changed slots, removed records, and the state of the sweep.
-  slots = false, fresh_slots = false, gone_holders = false, gone_waiters = false,
+  -- For a hash: holder ids by slot, changed slots, removed records, the state of the sweep, and the
+  -- number of holders in the stored hash.
+  slots = false, fresh_slots = false, gone_holders = false,
   ticks = 0, cursor = 0,
+  stored_holders = 0,
 
   -- Reading and writing a string --------------------------------------------------------------
 
@@ -200,7 +206,8 @@ local S = {
       end
     end
     local records = S.holder_count + S.waiter_count + watermarks
-    if records > S.packed_records or records > @FEW_RECORDS@
+    local most = S.waiter_count > 0 and S.queue_records or S.packed_records
+    if records > most or records > @FEW_RECORDS@
       and (S.holder_count > 1 or S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@)
     then
       return S:become_hash()

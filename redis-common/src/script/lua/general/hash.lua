@@ -46,9 +46,9 @@
 
   -- Reading the hash --------------------------------------------------------------------------
 
-  start_hash = function(S, tick, swept_to)
-    S.slots, S.fresh_slots, S.gone_holders, S.gone_waiters = {}, {}, {}, {}
-    S.ticks, S.cursor = tick, swept_to
+  start_hash = function(S, tick, swept_to, holders)
+    S.slots, S.fresh_slots, S.gone_holders = {}, {}, {}
+    S.ticks, S.cursor, S.stored_holders = tick, swept_to, holders
   end,
 
   load_hash = function(S, problem)
@@ -59,12 +59,12 @@
     if type(S.stored) == 'table' then
       S:refuse_foreign('', redis.call('TYPE', S.key).ok)
     end
-    if not S.stored or string.sub(S.stored, 1, 3) ~= @MAGIC@ or #S.stored < 109 then
+    if not S.stored or string.sub(S.stored, 1, 3) ~= @MAGIC@ or #S.stored < 106 then
       S:refuse_foreign(S.stored or '', 'hash')
     end
-    local _, bytes, token, stored_end, early, scanned, weights, holders, waiting, unreachable,
-      ticket, first, last, bound, tick, swept_to =
-      struct.unpack('<c3c14ddddI4I4I4I4ddddI4d', S.stored)
+    local _, bytes, scanned, tick, swept_to, weights, holders, unreachable, waiting, token,
+      stored_end, early, next_ticket, first, first_end, bound, at =
+      struct.unpack('<c3c14dBdI4I4I4I4ddddddd', S.stored)
     if stored_end <= S.now then
       S.old_hash = true
       return
@@ -73,11 +73,17 @@
     S:set_spec(bytes)
     S.token, S.stored_end, S.earliest, S.last_scan = token, stored_end, early, scanned
     S.used, S.holder_count, S.waiter_count = weights, holders, waiting
-    S:start_hash(tick, swept_to)
+    S:start_hash(tick, swept_to, holders)
     S.waiters = {
-      by_ticket = {}, tickets = {},
-      next_ticket = ticket, first = first, last = last, unreachable = unreachable, earliest = bound,
+      by_ticket = {}, holes = {}, changed = {}, tickets = {}, gone = {},
+      next_ticket = next_ticket, first = first, first_end = first_end, unreachable = unreachable,
+      earliest = bound,
     }
+    if holders == 1 then
+      local holder_id = string.sub(S.stored, at, at + 23)
+      local holder = S:read_holder(S.stored, at + 24)
+      S.holders[holder_id], S.slots[1], holder.slot = holder, holder_id, 1
+    end
   end,
 
   parse_holder = function(S, bytes)
@@ -106,16 +112,41 @@
     return watermark
   end,
 
-  load_waiter = function(S, ticket)
-    local bytes = redis.call('HGET', S.key, string.format('p%.0f', ticket))
+  -- Keeps what the field of a ticket says: a waiter, the other end of a hole, or nothing.
+  keep_waiter = function(S, ticket, bytes)
     local waiter = false
-    if bytes then
-      local before, after, at = struct.unpack('<dd', bytes)
-      waiter = S:read_waiter(bytes, at)
-      waiter.before, waiter.after = before, after
+    if bytes and #bytes == 8 then
+      S.waiters.holes[ticket] = struct.unpack('<d', bytes)
+    elseif bytes then
+      waiter = S:read_waiter(bytes, 1)
     end
     S.waiters.by_ticket[ticket] = waiter
     return waiter
+  end,
+
+  load_waiter = function(S, ticket)
+    return S:keep_waiter(ticket, redis.call('HGET', S.key, struct.pack('<c1d', 'w', ticket)))
+  end,
+
+  -- The fields of the tickets from this one on, up to a chunk of them.
+  waiter_fields = function(S, first)
+    local fields = {}
+    for ticket = first, math.min(first + @CHUNK@, S.waiters.next_ticket) - 1 do
+      fields[#fields + 1] = struct.pack('<c1d', 'w', ticket)
+    end
+    return redis.call('HMGET', S.key, unpack(fields))
+  end,
+
+  -- Loads the waiters from this ticket on, up to a chunk of them.
+  load_waiters = function(S, first)
+    if S.form ~= 'hash' then
+      return
+    end
+    for i, bytes in ipairs(S:waiter_fields(first)) do
+      if S.waiters.by_ticket[first + i - 1] == nil then
+        S:keep_waiter(first + i - 1, bytes)
+      end
+    end
   end,
 
   load_ticket = function(S, name)
@@ -190,32 +221,60 @@
   end,
 
   head = function(S)
-    local q = S:queue()
-    return struct.pack('<c3c14ddddI4I4I4I4ddddI4d', @MAGIC@, S.spec, S.token, S.stored_end,
-      S.earliest, S.last_scan, S.used, S.holder_count, S.waiter_count, q.unreachable, q.next_ticket,
-      q.first, q.last, q.earliest, S.ticks, S.cursor)
+    local q, holder_id, holder = S:queue(), '', ''
+    local head_of_queue = q.by_ticket[q.first]
+    if S.holder_count == 1 then
+      holder_id = S:slot_holder(1)
+      holder = S:write_holder(S:holder_of(holder_id))
+    end
+    return struct.pack('<c3c14dBdI4I4I4I4ddddddd', @MAGIC@, S.spec, S.last_scan, S.ticks,
+      S.cursor, S.used, S.holder_count, q.unreachable, S.waiter_count, S.token, S.stored_end,
+      S.earliest, q.next_ticket, q.first, head_of_queue and head_of_queue.ends or q.first_end,
+      q.earliest) .. holder_id .. holder
   end,
 
   put_waiters = function(S, set)
     for ticket, waiter in pairs(S.waiters.by_ticket) do
       if waiter and waiter.fresh then
-        set[#set + 1] = string.format('p%.0f', ticket)
-        set[#set + 1] = struct.pack('<dd', waiter.before, waiter.after) .. S:write_waiter(waiter)
+        set[#set + 1] = struct.pack('<c1d', 'w', ticket)
+        set[#set + 1] = S:write_waiter(waiter)
         if waiter.arrived then
           set[#set + 1] = 'q' .. waiter.session .. waiter.raw
           set[#set + 1] = struct.pack('<d', ticket)
         end
       end
     end
+    for ticket in pairs(S.waiters.changed) do
+      if S.waiters.holes[ticket] then
+        set[#set + 1] = struct.pack('<c1d', 'w', ticket)
+        set[#set + 1] = struct.pack('<d', S.waiters.holes[ticket])
+      end
+    end
   end,
 
-  put_holders_and_watermarks = function(S, set)
+  -- Several holders have fields. A sole holder is in the head, and loses its fields.
+  put_holders = function(S, set, gone)
+    if S.holder_count == 1 and S.stored_holders > 1 then
+      gone[#gone + 1], gone[#gone + 2] = 's1', 'h' .. S:slot_holder(1)
+    end
+    if S.holder_count <= 1 then
+      return
+    end
     for holder_id, holder in pairs(S.holders) do
-      if holder and holder.fresh then
+      if holder and (holder.fresh or S.stored_holders == 1) then
         set[#set + 1] = 'h' .. holder_id
         set[#set + 1] = struct.pack('<I4', holder.slot) .. S:write_holder(holder)
       end
     end
+    for slot, holder_id in pairs(S.slots) do
+      if S.fresh_slots[slot] or S.stored_holders == 1 then
+        set[#set + 1] = string.format('s%.0f', slot)
+        set[#set + 1] = holder_id
+      end
+    end
+  end,
+
+  put_watermarks = function(S, set)
     for session, watermark in pairs(S.watermarks) do
       if watermark and watermark.fresh then
         set[#set + 1] = 'm' .. session
@@ -226,10 +285,12 @@
 
   drop_fields = function(S)
     local gone = {}
-    for ticket, name in pairs(S.gone_waiters) do
-      if not S.waiters.by_ticket[ticket] then
-        gone[#gone + 1] = string.format('p%.0f', ticket)
+    for ticket in pairs(S.waiters.changed) do
+      if not S.waiters.holes[ticket] then
+        gone[#gone + 1] = struct.pack('<c1d', 'w', ticket)
       end
+    end
+    for name in pairs(S.waiters.gone) do
       if not S.waiters.tickets[name] then
         gone[#gone + 1] = 'q' .. name
       end
@@ -251,7 +312,8 @@
   -- hash. No command reads an expired watermark.
   sweep_watermarks = function(S, gone)
     S.ticks = (S.ticks + 1) % @SWEEP_EVERY@
-    if S.ticks ~= 0 then
+    -- The fast path leaves every @SWEEP_TICKETS@th waiter to the general part.
+    if S.ticks ~= 0 and S.waiters.next_ticket % @SWEEP_TICKETS@ ~= 1 then
       return
     end
     local found = redis.call('HSCAN', S.key, S.cursor, 'COUNT', @SWEEP_COUNT@)
@@ -284,13 +346,8 @@
 
   flush_hash = function(S)
     local nearly_empty = S.shrunk and S.waiter_count == 0 and S.holder_count <= 1
-    local most = S.packed_records
-    if S.kind == @SEMAPHORE@ or S.kind == @RW_LOCK@ or S.policy ~= @FAIR@ then
-      -- flush_packed() allows no more records for these locks. (For a reader/writer lock, only once
-      -- it has several holders.)
-      most = math.min(most, @FEW_RECORDS@)
-    end
-    if nearly_empty and redis.call('HLEN', S.key) <= most then
+    -- Far less than flush_packed() allows, so that a key doesn't change to and fro.
+    if nearly_empty and redis.call('HLEN', S.key) <= math.min(S.packed_records, @SMALL_HASH@) then
       S:load_rest()
       S.old_hash = true
       return S:flush_packed()
@@ -299,13 +356,8 @@
     S:sweep_watermarks(gone)
     set[2] = S:head()
     S:put_waiters(set)
-    S:put_holders_and_watermarks(set)
-    for slot in pairs(S.fresh_slots) do
-      if S.slots[slot] then
-        set[#set + 1] = string.format('s%.0f', slot)
-        set[#set + 1] = S.slots[slot]
-      end
-    end
+    S:put_holders(set, gone)
+    S:put_watermarks(set)
     S:write_all('HSET', set)
     S:write_all('HDEL', gone)
     if S.moved then
@@ -316,17 +368,26 @@
   -- Replaces the string by a hash.
   become_hash = function(S)
     local slot = 0
-    S:start_hash(0, 0)
+    local q = S:queue()
+    S:start_hash(0, 0, 0)
+    for ticket, waiter in pairs(q.by_ticket) do
+      if waiter then
+        waiter.fresh, waiter.arrived = true, true
+      end
+      q.changed[ticket] = not waiter or nil
+    end
+    q.gone = {}
     for holder_id, holder in pairs(S.holders) do
-      slot = slot + 1
-      S.slots[slot], S.fresh_slots[slot] = holder_id, true
-      holder.slot, holder.fresh = slot, true
+      if holder then
+        slot = slot + 1
+        S.slots[slot], S.fresh_slots[slot] = holder_id, true
+        holder.slot, holder.fresh = slot, true
+      end
     end
     for _, watermark in pairs(S.watermarks) do
-      watermark.fresh = true
-    end
-    for _, waiter in pairs(S:queue().by_ticket) do
-      waiter.fresh, waiter.arrived = true, true
+      if watermark then
+        watermark.fresh = true
+      end
     end
     S:delete_key()
     S.shrunk, S.moved = false, true
@@ -342,14 +403,16 @@
     end
     local ticket, least = S.waiters.first, nil
     while ticket ~= @NONE@ do
-      local waiter = S:waiter_at(ticket)
-      local after = waiter.after
-      if waiter.ends <= S.now then
-        S:remove_waiter(ticket, waiter)
-      elseif not least or waiter.ends < least then
-        least = waiter.ends
+      if S.waiters.by_ticket[ticket] == nil then
+        S:load_waiters(ticket)
       end
-      ticket = after
+      local waiter = S:waiter_at(ticket)
+      if waiter.ends <= S.now then
+        ticket = S:remove_waiter(ticket, waiter)
+      else
+        least = math.min(least or waiter.ends, waiter.ends)
+        ticket = S:ticket_after(ticket)
+      end
     end
     S.waiters.earliest, S.dirty = least or 0, true
   end,
@@ -379,15 +442,27 @@
     return S:holder_before(a.holder_id, b.holder_id)
   end,
 
-  -- Calls `visit(waiter)` for each waiter that has not expired, in order.
+  -- Calls `visit(bytes)` for each packed waiter, in order. No waiter has changed in this step.
   each_waiter = function(S, visit)
     local ticket = S.waiter_count > 0 and S.waiters.first or @NONE@
-    while ticket ~= @NONE@ do
-      local waiter = S:waiter_at(ticket)
-      if waiter.ends > S.now then
-        visit(waiter)
+    while S.form == 'packed' and ticket ~= @NONE@ do
+      visit(S:waiter_at(ticket).bytes)
+      ticket = S:ticket_after(ticket)
+    end
+    local from
+    while ticket ~= @NONE@ and ticket ~= from and ticket < S.waiters.next_ticket do
+      from = ticket
+      local fields = S:waiter_fields(from)
+      local bytes = fields[1]
+      while bytes do
+        if #bytes == 8 then
+          ticket = struct.unpack('<d', bytes) -- the end of a hole
+        else
+          visit(bytes)
+        end
+        ticket = ticket + 1
+        bytes = fields[ticket - from + 1]
       end
-      ticket = waiter.after
     end
   end,
 }

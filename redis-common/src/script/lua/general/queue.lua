@@ -7,8 +7,10 @@
     local waiters = S.waiters
     if not waiters then
       waiters = {
-        by_ticket = {}, tickets = {},
-        next_ticket = 1, first = @NONE@, last = @NONE@, unreachable = 0, earliest = 0,
+        -- By ticket: waiters, the other end of a hole, and whether the field changes; then the
+        -- ticket of each operation, and the operations that are gone.
+        by_ticket = {}, holes = {}, changed = {}, tickets = {}, gone = {},
+        next_ticket = 1, first = @NONE@, first_end = 0, unreachable = 0, earliest = 0,
       }
       S.waiters = waiters
     end
@@ -25,8 +27,7 @@
       lease = lease, ends = ends, wait_until = wait_until,
       listening = flags % 2 == @LISTENING@, unreachable = flags >= @UNREACHABLE@,
       unreachable_marks = unreachable_marks,
-      label = label, bytes = string.sub(from, at, next - 1),
-      before = @NONE@, after = @NONE@, fresh = false, arrived = false,
+      label = label, bytes = string.sub(from, at, next - 1), fresh = false, arrived = false,
     }, next
   end,
 
@@ -41,6 +42,7 @@
       flags, waiter.unreachable_marks, #waiter.label, waiter.label)
   end,
 
+  -- The waiter with this ticket; none if the ticket is in a hole.
   waiter_at = function(S, ticket)
     local waiter = S.waiters.by_ticket[ticket]
     if waiter == nil and S.form == 'hash' then
@@ -58,67 +60,74 @@
     return ticket
   end,
 
-  -- Appends a waiter with this ticket to the queue.
-  append = function(S, ticket, waiter)
-    local q = S:queue()
-    waiter.before, waiter.after = q.last, @NONE@
-    if q.last == @NONE@ then
-      q.first = ticket
-    else
-      local before = S:waiter_at(q.last)
-      before.after, before.fresh = ticket, true
+  -- The ticket of the next waiter, or @NONE@.
+  ticket_after = function(S, ticket)
+    local q, after = S.waiters, ticket + 1
+    if after < q.next_ticket and not S:waiter_at(after) then
+      after = q.holes[after] + 1
     end
-    q.last = ticket
-    q.by_ticket[ticket] = waiter
-    q.tickets[waiter.session .. waiter.raw] = ticket
-    if q.earliest > waiter.ends or S.waiter_count == 0 then
-      q.earliest = waiter.ends
-    end
-    S.waiter_count = S.waiter_count + 1
+    return after < q.next_ticket and after or @NONE@
   end,
 
-  remove_waiter = function(S, ticket, waiter)
+  -- Makes a hole of these tickets, or forgets it.
+  set_hole = function(S, from, to, is_hole)
     local q = S.waiters
-    if waiter.before == @NONE@ then
-      q.first = waiter.after
+    q.by_ticket[from], q.holes[from], q.changed[from] = false, is_hole and to, true
+    q.by_ticket[to], q.holes[to], q.changed[to] = false, is_hole and from, true
+  end,
+
+  -- Removes a waiter. Returns the ticket of the next one, or @NONE@.
+  remove_waiter = function(S, ticket, waiter)
+    local q, name = S.waiters, waiter.session .. waiter.raw
+    local after = S:ticket_after(ticket)
+    local from, to = ticket, (after == @NONE@ and q.next_ticket or after) - 1
+    q.by_ticket[ticket], q.changed[ticket] = false, true
+    q.tickets[name], q.gone[name] = false, true
+    if to > ticket then
+      S:set_hole(ticket + 1, to, false)
+    end
+    if ticket == q.first then
+      q.first, q.first_end = after, 0
     else
-      local before = S:waiter_at(waiter.before)
-      before.after, before.fresh = waiter.after, true
+      if not S:waiter_at(ticket - 1) then
+        from = q.holes[ticket - 1]
+        S:set_hole(from, ticket - 1, false)
+      end
+      S:set_hole(from, to, true)
     end
-    if waiter.after == @NONE@ then
-      q.last = waiter.before
-    else
-      local after = S:waiter_at(waiter.after)
-      after.before, after.fresh = waiter.before, true
-    end
-    local absent = nil
-    if S.form == 'hash' then
-      absent = false
-      S.gone_waiters[ticket] = waiter.session .. waiter.raw
-    end
-    q.by_ticket[ticket] = absent
-    q.tickets[waiter.session .. waiter.raw] = absent
     if waiter.unreachable then
       q.unreachable = q.unreachable - 1
     end
     S.waiter_count = S.waiter_count - 1
-    if S.waiter_count == 0 then
-      q.next_ticket = 1
-    end
     S.dirty, S.shrunk = true, true
+    return after
+  end,
+
+  -- Adds a waiter at the end of the queue.
+  append = function(S, ticket, waiter)
+    local q = S:queue()
+    q.by_ticket[ticket], q.tickets[waiter.session .. waiter.raw] = waiter, ticket
+    if S.waiter_count == 0 then
+      q.first, q.earliest = ticket, waiter.ends
+    end
+    q.earliest = math.min(q.earliest, waiter.ends)
+    S.waiter_count = S.waiter_count + 1
   end,
 
   -- A packed string has the waiters in order, each after its ticket, then the next ticket.
   unpack_waiters = function(S, count, at)
-    local q = S:queue()
+    local q, expected = S:queue(), nil
     q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
-    for _ = 1, count do
-      local ticket, waiter
-      ticket, at = struct.unpack('<d', S.stored, at)
-      waiter, at = S:read_waiter(S.stored, at)
-      S:append(ticket, waiter)
-      if waiter.unreachable then
-        q.unreachable = q.unreachable + 1
+    for i = 1, count + 1 do
+      local ticket, waiter = struct.unpack('<d', S.stored, i > count and #S.stored - 7 or at)
+      if expected and expected < ticket then
+        S:set_hole(expected, ticket - 1, true)
+      end
+      if i <= count then
+        waiter, at = S:read_waiter(S.stored, at + 8)
+        S:append(ticket, waiter)
+        q.unreachable = q.unreachable + (waiter.unreachable and 1 or 0)
+        expected = ticket + 1
       end
     end
   end,
@@ -127,9 +136,8 @@
     local out = {}
     local ticket = S.waiters.first
     while ticket ~= @NONE@ do
-      local waiter = S:waiter_at(ticket)
-      out[#out + 1] = struct.pack('<d', ticket) .. S:write_waiter(waiter)
-      ticket = waiter.after
+      out[#out + 1] = struct.pack('<d', ticket) .. S:write_waiter(S:waiter_at(ticket))
+      ticket = S:ticket_after(ticket)
     end
     out[#out + 1] = struct.pack('<d', S.waiters.next_ticket)
     return table.concat(out)
@@ -242,11 +250,12 @@
     return @OFFER_END@
   end,
 
-  -- Turns a waiter into an offer.
+  -- Turns a waiter into an offer. Returns the ticket of the next waiter.
   grant_waiter = function(S, ticket, waiter)
-    S:remove_waiter(ticket, waiter)
+    local after = S:remove_waiter(ticket, waiter)
     S:grant(waiter.session, waiter.raw, waiter.owner, waiter.mode, waiter.permits, waiter.label,
       waiter.floor, S:offer_end(waiter))
+    return after
   end,
 
   -- The message to a waiter that is about to be granted.
@@ -267,7 +276,8 @@
     return 'G' .. waiter.raw .. struct.pack('<dd', token, holder_end - S.now)
   end,
 
-  -- Makes an offer to a waiter, or marks it as unreachable if nobody listens (rule 9).
+  -- Makes an offer to a waiter, or marks it as unreachable if nobody listens (rule 9). Returns the
+  -- ticket of the next waiter.
   offer = function(S, ticket, waiter)
     if not waiter.listening then
       return S:grant_waiter(ticket, waiter)
@@ -280,9 +290,9 @@
       waiter.fresh, waiter.bytes = true, false
       S.waiters.unreachable = S.waiters.unreachable + 1
       S.dirty = true
-      return
+      return S:ticket_after(ticket)
     end
-    S:grant_waiter(ticket, waiter)
+    return S:grant_waiter(ticket, waiter)
   end,
 
   -- Grants waiters of this mode, or of any mode, in ticket order up to the first that does not fit.
@@ -291,23 +301,22 @@
     local ticket = S.waiters.first
     while ticket ~= @NONE@ do
       local waiter = S:waiter_at(ticket)
-      local after = waiter.after
       if waiter.ends <= S.now then
-        S:remove_waiter(ticket, waiter)
-      elseif not waiter.unreachable and (not mode or waiter.mode == mode) then
-        if S.budget == 0 or not S:fits(waiter.mode, waiter.permits) then
-          return false
-        end
+        ticket = S:remove_waiter(ticket, waiter)
+      elseif waiter.unreachable or mode and waiter.mode ~= mode then
+        ticket = S:ticket_after(ticket)
+      elseif S.budget == 0 or not S:fits(waiter.mode, waiter.permits) then
+        return false
+      else
         S.budget = S.budget - 1
         if own and waiter.session == S.session and waiter.raw == S.raw_sequence
           and waiter.owner == S.owner
         then
-          S:grant_waiter(ticket, waiter)
+          ticket = S:grant_waiter(ticket, waiter)
         else
-          S:offer(ticket, waiter)
+          ticket = S:offer(ticket, waiter)
         end
       end
-      ticket = after
     end
     return true
   end,
@@ -326,7 +335,7 @@
           return
         end
       end
-      ticket = waiter.after
+      ticket = S:ticket_after(ticket)
     end
   end,
 
@@ -388,7 +397,8 @@
     local q = S:queue()
     local ticket = q.next_ticket
     q.next_ticket = ticket + 1
-    waiter.unreachable, waiter.unreachable_marks, waiter.fresh, waiter.arrived = false, 0, true, true
+    waiter.unreachable, waiter.unreachable_marks = false, 0
+    waiter.fresh, waiter.arrived = true, true
     S:append(ticket, waiter)
     S.dirty = true
     S:cover(@RETENTION@ + waiter.ends)

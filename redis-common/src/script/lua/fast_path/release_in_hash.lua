@@ -1,0 +1,107 @@
+-- Release of the only hold of the only holder, if the key is a hash, the hold is exclusive and the
+-- policy is fair: frees the key, or offers it to the first waiter and publishes the grant.
+if type(first) == 'table' then
+  local argument = ARGV[1]
+  local session, sequence, owner = struct.unpack('<c16dc8', argument)
+  local fields = redis.pcall('HMGET', KEYS[1], 'head', 'm' .. session)
+  local stored, known = fields[1], fields[2]
+  if @ONE_HOLDER_IN_HASH@
+  then
+    @READ_HEAD@
+    local usable = @ONE_EXCLUSIVE_HOLD@ and holder_id == session .. owner
+      and string.sub(holds, 2) == string.sub(argument, 17, 24)
+    local seen, reason, watermark_end = sequence, @REASON_RELEASED@, now + 2 * @DELIVERY_WINDOW@
+    if known then
+      local highest, highest_end, known_reason = struct.unpack('<ddc1', known)
+      if highest_end > now and highest > sequence then
+        seen, reason = highest, known_reason
+      end
+    end
+    local watermark = struct.pack('<ddc1', seen, watermark_end, reason)
+    if not usable then
+      -- For the general part.
+    elseif waiting == 0 then
+      local moved = stored_end < watermark_end
+      if moved then
+        stored_end = watermark_end + @SLACK@
+      end
+      -- The general part turns a small hash into a string, and sweeps the watermarks now and then.
+      local ticks = string.byte(stored, 26) + 1
+      if ticks < @SWEEP_EVERY@ and redis.call('HLEN', KEYS[1]) > @SMALL_HASH@ then
+        local written = redis.pcall('HSET', KEYS[1],
+          'head', struct.pack('<c25Bc8I4c12ddddddd', kept, ticks, string.sub(kept, 27, 34), 0,
+            @NO_COUNTS@, token, stored_end, earliest, next_ticket, 0, 0, 0),
+          'm' .. session, watermark)
+        if type(written) == 'number' then
+          if moved then
+            @SET_EXPIRY@
+          end
+          return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
+        end
+      end
+    elseif @PUSH@ then
+      local granted = struct.pack('<c1d', 'w', first_ticket)
+      local second = struct.pack('<c1d', 'w', first_ticket + 1)
+      local waiters = redis.call('HMGET', KEYS[1], granted, second)
+      local waiter, after, gap, gap_end = waiters[1], waiters[2], false, false
+      local to, raw, to_owner, mode, _, floor, lease, waiter_end, _, waiter_flags, _, label =
+        struct.unpack('<c16c8c8c1I4ddddBBBc0', waiter)
+      first_ticket = first_ticket + 1
+      if after and #after == 8 then
+        gap, gap_end = after, 'w' .. after
+        first_ticket = struct.unpack('<d', after) + 1
+        after = redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket))
+      end
+      first_end = 0
+      if waiting > 1 then
+        first_end = struct.unpack('<d', after, 54)
+      else
+        first_ticket = 0
+      end
+      -- The general part drops an expired waiter.
+      if mode == 'X' and waiter_end > now and waiter_flags == @LISTENING@
+        and (waiting == 1 or first_end > now)
+      then
+        local waiter_lease = struct.unpack('<d', stored, 10)
+        local offer_end = @OFFER_END@
+        token = math.max(token + 1, now, floor + 1)
+        local needed_end = math.max(watermark_end, offer_end + @RETENTION@)
+        local moved = stored_end < needed_end
+        if moved then
+          stored_end = needed_end + @SLACK@
+        end
+        local place = 'q' .. to .. raw
+        local written
+        if gap then
+          written = redis.pcall('HDEL', KEYS[1], granted, place, second, gap_end)
+        else
+          written = redis.pcall('HDEL', KEYS[1], granted, place)
+        end
+        if type(written) == 'number' then
+          local key = KEYS[1]
+          local channel = @CHANNEL_START@ .. string.sub(redis.sha1hex(to), 1, 16)
+          local listeners = redis.pcall(@PUBLISH@, channel,
+            struct.pack('<dc1c8dd', now, 'G', raw, token, offer_end - now))
+          -- After an error the number of listeners is unknown, which counts as listening.
+          if type(listeners) == 'table' or listeners > 0 then
+            redis.call('HSET', KEYS[1],
+              'head', struct.pack('<c46I4dddddddc16c8dBBc0I4c1c8', kept, waiting - 1, token,
+                stored_end, offer_end, next_ticket, first_ticket, first_end, waiters_end, to,
+                to_owner, offer_end, 0, #label, label, 9, 'X', raw),
+              'm' .. session, watermark)
+            if moved then
+              @SET_EXPIRY@
+            end
+            return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
+          end
+          -- Nobody listens: undo the write. The general part marks the waiter as unreachable.
+          redis.call('HSET', KEYS[1], granted, waiter, place, string.sub(granted, 2))
+          if gap then
+            redis.call('HSET', KEYS[1], second, gap, gap_end, string.sub(second, 2))
+          end
+        end
+      end
+    end
+  end
+end
+
