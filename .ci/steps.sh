@@ -21,7 +21,7 @@ build() {
 }
 
 # The test targets that have separate steps.
-own_step='conformance|differential|sentinel|cluster'
+own_step='conformance|differential|sentinel|cluster|postgres.*'
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
@@ -55,17 +55,23 @@ doc_tests() {
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
 declare -A conformance_cases=([sim]=368 [redis-rs]=364 [fred]=364 [store]=368 [postgres]=364)
 
-# The suite prints the line `conformance BACKEND: N passed, N failed, N ignored`.
 conformance() {
-    local log=$TMPDIR/conformance.log backend passed fewer=0
+    local fewer=0
     # Before Redis 7.0, a cluster has no push.
     if [[ ${LEASEHOLD_TOPOLOGY:-} = cluster && ${LEASEHOLD_REDIS_SERVER:-} = */6.2/* ]]; then
         fewer=28
     fi
-    on_all_backends conformance 2>&1 | tee "$log"
-    for backend in "${!conformance_cases[@]}"; do
+    suite conformance "$fewer" sim store redis-rs fred
+}
+
+# suite TARGET FEWER BACKEND...: runs the suite, which prints the line
+# `conformance BACKEND: N passed, N failed, N ignored`. FEWER cases may be missing.
+suite() {
+    local log=$TMPDIR/conformance.log backend passed
+    on_all_backends "$1" 2>&1 | tee "$log"
+    for backend in "${@:3}"; do
         passed=$(sed -n "s/^conformance $backend: \([0-9]*\) passed, 0 failed, .*/\1/p" "$log")
-        if [ "${passed:-0}" -lt $((conformance_cases[$backend] - fewer)) ]; then
+        if [ "${passed:-0}" -lt $((conformance_cases[$backend] - $2)) ]; then
             echo "$backend passed ${passed:-none} of ${conformance_cases[$backend]} cases" >&2
             return 1
         fi
@@ -199,6 +205,13 @@ failovers() {
 # Migrates slots, and kills and pauses nodes of clusters under both backends.
 clusters() {
     on_all_backends cluster --test-threads 3
+}
+
+# Runs everything that needs a Postgres server.
+on_postgres() {
+    with_lints cargo test --workspace --test postgres
+    suite postgres_conformance 0 postgres
+    LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends postgres_differential --nocapture
 }
 
 # Compares the instruction counts of the hot paths with the baseline.

@@ -47,13 +47,13 @@ pub enum FenceError {
 ///
 /// # Examples
 /// ```no_run
-/// use leasehold_api::{Guard, Key};
+/// use leasehold_api::{Key, MutexGuard};
 /// use leasehold_postgres::{fence, tokio_postgres};
 ///
-/// async fn pay<K: leasehold_api::kind::Kind>(
+/// async fn pay(
 ///     client: &mut tokio_postgres::Client,
 ///     key: &Key,
-///     guard: &Guard<K>,
+///     guard: &MutexGuard,
 /// ) -> Result<(), Box<dyn std::error::Error>> {
 ///     let transaction = client.transaction().await?;
 ///     transaction.execute("UPDATE invoices SET paid = true WHERE id = 42", &[]).await?;

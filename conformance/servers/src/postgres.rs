@@ -214,7 +214,7 @@ fn programs() -> PathBuf {
 fn cannot_run(program: &Path, error: &std::io::Error) -> String {
     format!(
         "cannot run the Postgres server `{}`: {error}\n\
-         These tests need a real server. Run `./test`, which installs one, or \
+         These tests need a real server. Run `./test deep`, which installs one, or \
          `apt-get install postgresql`,\nor set {VARIABLE}=/folder/of/initdb.",
         program.display()
     )
@@ -223,17 +223,6 @@ fn cannot_run(program: &Path, error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn server_keeps_its_data_and_leaves_nothing() {
-        let mut server = PostgresServer::start();
-        server.execute("postgres", "CREATE TABLE one AS SELECT 1 AS number");
-        server.restart();
-        assert_eq!(server.execute("postgres", "SELECT number FROM one"), "1");
-        let folder = server.folder.path().to_owned();
-        drop(server);
-        assert!(!folder.exists());
-    }
 
     #[test]
     fn missing_server_says_how_to_get_one() {

@@ -1,5 +1,7 @@
 //! What a wrong set-up answers, before anything is locked.
 
+use std::path::Path;
+
 use leasehold_api::BackendError;
 use leasehold_postgres::{ConnectError, Options, PostgresBackend};
 use leasehold_test_servers::PostgresServer;
@@ -74,4 +76,17 @@ async fn debug_shows_no_password() {
     let url = format!("{} password='hunter2'", server.url());
     let backend = PostgresBackend::connect(&url).await.expect("a server");
     assert!(!format!("{backend:?}").contains("hunter2"));
+}
+
+#[test]
+fn test_server_keeps_its_data_and_leaves_nothing() {
+    let mut server = PostgresServer::start();
+    server.execute("postgres", "CREATE TABLE one AS SELECT 1 AS number");
+    server.restart();
+    assert_eq!(server.execute("postgres", "SELECT number FROM one"), "1");
+    let url = server.url("owner", "postgres");
+    let folder = url.split('\'').nth(1).expect("the folder of its socket");
+    assert!(Path::new(folder).exists());
+    drop(server);
+    assert!(!Path::new(folder).exists());
 }
