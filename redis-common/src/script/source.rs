@@ -1,5 +1,6 @@
 //! The scripts. Each is assembled once from shared parts and the part of its command.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,12 +49,14 @@ pub(crate) struct Scripts {
 impl Scripts {
     pub(crate) fn new(settings: &ScriptSettings) -> Self {
         let start = include_str!("lua/start.lua");
-        let general = general();
+        let (general, values) = (general(), values(settings));
         let script = |fast_path: &str, command: &str| {
             let text = [start, fast_path, &batch(fast_path), &general, command].concat();
             #[cfg(leasehold_mutants)]
             let text = super::mutants::spoil(text);
-            Script::new(with_constants(settings, text))
+            let mut source = String::with_capacity(2 * text.len());
+            expand(&text, &values, &mut source);
+            Script::new(source)
         };
         Self {
             acquire: script(
@@ -155,7 +158,7 @@ end }})
 }
 
 /// Text that several scripts share. It uses variables of the surrounding script.
-/// A text may use constants and the texts after it.
+/// A text may use constants and other texts.
 const SHARED: [(&str, &str); 9] = [
     ("READ_HEAD", include_str!("lua/shared/read_head.lua")),
     (
@@ -193,9 +196,24 @@ const LETTERS: [(&str, u8); 9] = [
     ("REASON_NONE", reply::NO_REASON),
 ];
 
-/// Replaces each `@NAME@` by a constant or by shared text. In Lua 5.1, constants and function calls
-/// cost time in every call of a script.
-fn with_constants(settings: &ScriptSettings, text: String) -> String {
+/// Replaces each `@NAME@` by its value, which may contain further names.
+///
+/// # Panics
+/// Panics if a script has an at sign that is not around a known name.
+fn expand(text: &str, values: &HashMap<&str, String>, out: &mut String) {
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('@') {
+        let (name, next) = after.split_once('@').expect("@ on both sides of a name");
+        out.push_str(before);
+        expand(&values[name], values, out);
+        rest = next;
+    }
+    out.push_str(rest);
+}
+
+/// The value of each `@NAME@`: a constant or shared text. In Lua 5.1, constants and function calls
+/// cost time in every call of a script, so they are compiled into the text.
+fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let number = |duration: Duration| duration.as_micros().to_string();
     let (publish, channel_start) = if settings.shard_channels {
         ("'SPUBLISH'", "key")
@@ -271,13 +289,7 @@ fn with_constants(settings: &ScriptSettings, text: String) -> String {
         ("SWEEP_TICKETS", "128".into()),
         ("SWEEP_COUNT", "256".into()),
     ];
-    let text = SHARED.iter().fold(text, |text, (name, shared)| {
-        text.replace(&format!("@{name}@"), shared.trim_end())
-    });
-    let text = LETTERS.iter().fold(text, |text, (name, letter)| {
-        text.replace(&format!("@{name}@"), &format!("'{}'", char::from(*letter)))
-    });
-    constants.iter().fold(text, |text, (name, value)| {
-        text.replace(&format!("@{name}@"), value)
-    })
+    let shared = SHARED.map(|(name, text)| (name, text.trim_end().to_owned()));
+    let letters = LETTERS.map(|(name, letter)| (name, format!("'{}'", char::from(letter))));
+    shared.into_iter().chain(letters).chain(constants).collect()
 }

@@ -40,7 +40,8 @@
 --   A second table has the methods for waiters, and a third those for hashes and rare events. A
 --   metatable creates each of these tables at the first call of one of its methods. Reading a nil
 --   field of S would do so too, so fields are never nil: `false` means none.
---   The client replaces each @NAME@ by a constant, or by text that several scripts share.
+--   The client replaces each name between at signs by a constant, or by text that several scripts
+--   share.
 
 local S = {
   now = now,

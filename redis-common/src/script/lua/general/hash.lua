@@ -31,8 +31,8 @@
     if not text then
       status = S.wrote and @BROKEN@ or @REFUSED@
       text = type(answer) == 'table' and answer.server or tostring(answer)
-      -- Redis 6.2 puts the position in the script before the error.
-      text = string.match(text, '^@[^:]*: *%d+: *%-(.*)$') or text
+      -- Redis 6.2 puts the position in the script before the error. It begins with an at sign, \64.
+      text = string.match(text, '^\64[^:]*: *%d+: *%-(.*)$') or text
       if not string.match(text, '^%u+ ') then
         text = 'ERR ' .. text
       end
