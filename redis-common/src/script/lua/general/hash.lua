@@ -346,7 +346,7 @@
 
   flush_hash = function(S)
     local nearly_empty = S.shrunk and S.waiter_count == 0 and S.holder_count <= 1
-    -- Far less than flush_packed() allows, so that a key doesn't change to and fro.
+    -- Far less than flush_packed() allows, so that a key doesn't change back and forth.
     if nearly_empty and redis.call('HLEN', S.key) <= math.min(S.packed_records, @SMALL_HASH@) then
       S:load_rest()
       S.old_hash = true
