@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use leasehold_api::{
-    Acquire, AcquireReply, Key, Poll, PollReply, Release, Renew, Runtime, SessionId,
+    Acquire, AcquireReply, BackendError, Key, Poll, PollReply, Release, Renew, Runtime, SessionId,
 };
 
 use super::Backend;
@@ -150,27 +150,30 @@ impl<C: Connector> Backend<C> {
         self.shared.within(limit, join_all(waiters)).await;
     }
 
-    /// Polls, after subscribing the sessions that listen. If a slot has moved meanwhile, does both
-    /// again at its new node.
+    /// Polls, after subscribing the sessions that listen, both within the call timeout. If a slot has
+    /// moved meanwhile, does both again at its new node.
     pub(super) async fn poll_in_cluster(
         &self,
         cluster: &Arc<Cluster<C>>,
         batch: &[Poll],
     ) -> Vec<Answer<PollReply>> {
         let began = self.shared.runtime.now();
-        self.subscribe_all(cluster, batch).await;
-        let polled = self.poll_once(batch).await;
-        let has_moved = |poll: &Poll| matches!(self.heard(cluster, poll), Cow::Owned(_));
-        let took = self.shared.runtime.now().saturating_since(began);
-        let left = self.shared.options.call_timeout.saturating_sub(took);
-        if !batch.iter().any(has_moved) {
-            return polled;
-        }
-        let again = async {
+        let limit = self.shared.options.call_timeout;
+        let polling = async || {
             self.subscribe_all(cluster, batch).await;
             self.poll_once(batch).await
         };
-        self.shared.within(left, again).await.unwrap_or(polled)
+        let Some(polled) = self.shared.within(limit, polling()).await else {
+            let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
+            return batch.iter().map(|_| unknown()).collect();
+        };
+        let has_moved = |poll: &Poll| matches!(self.heard(cluster, poll), Cow::Owned(_));
+        if !batch.iter().any(has_moved) {
+            return polled;
+        }
+        let left = limit.saturating_sub(self.shared.runtime.now().saturating_since(began));
+        let again = self.shared.within(left, polling()).await;
+        again.unwrap_or(polled)
     }
 
     async fn subscribe_all(&self, cluster: &Arc<Cluster<C>>, batch: &[Poll]) {

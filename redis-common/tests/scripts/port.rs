@@ -1,6 +1,7 @@
 //! The scripts against their specification: for the same random commands, a server and the state
 //! machine give the same replies and messages.
 
+mod actions;
 mod long_queue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,83 +20,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::support::{Connection, Value};
+use actions::{Action, Attempt, CONTENDED, actions, contention};
 
 const CLOCK: ClockId = ClockId::new(1);
 /// Short, so that watermarks and tokens expire within a case.
 const DELIVERY_WINDOW: Duration = Duration::from_millis(30);
 const RETENTION: Duration = Duration::from_millis(80);
-
-/// One random action. The numbers choose keys, sessions, earlier attempts and so on.
-#[derive(Clone, Debug)]
-enum Action {
-    Acquire(Attempt),
-    /// Repeats an acquire.
-    Repeat(u8),
-    Poll(u8, bool),
-    Renew(u8, u8),
-    Release(u8),
-    /// Releases the oldest attempt that was not released like this before. In a fair queue, it is
-    /// the holder's.
-    ReleaseOldest,
-    /// Releases an attempt, then sends its acquire.
-    ReleaseFirst(Attempt),
-    Convert(u8, bool, bool),
-    Inspect(u8),
-    Force(u8, bool, bool),
-    Listen(u8, bool),
-    Sleep(u8),
-}
-
-#[derive(Clone, Debug)]
-struct Attempt {
-    key: u8,
-    session: u8,
-    owner: u8,
-    spec: u8,
-    mode: u8,
-    lease: u8,
-    wait: u8,
-    deliver: u8,
-    floor: u8,
-    limits: u8,
-}
-
-fn attempts() -> impl Strategy<Value = Attempt> {
-    let ids = (0..2_u8, 0..4_u8, 0..3_u8);
-    let terms = (0..32_u8, any::<u8>(), 0..30_u8);
-    let options = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
-    (ids, terms, options).prop_map(|((key, session, owner), (spec, mode, lease), options)| {
-        Attempt {
-            key,
-            session,
-            owner,
-            spec,
-            mode,
-            lease,
-            wait: options.0,
-            deliver: options.1,
-            floor: options.2,
-            limits: options.3,
-        }
-    })
-}
-
-fn actions() -> impl Strategy<Value = Action> {
-    prop_oneof![
-        10 => attempts().prop_map(Action::Acquire),
-        2 => any::<u8>().prop_map(Action::Repeat),
-        6 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
-        4 => (any::<u8>(), 0..30_u8).prop_map(|(a, b)| Action::Renew(a, b)),
-        6 => any::<u8>().prop_map(Action::Release),
-        1 => attempts().prop_map(Action::ReleaseFirst),
-        3 => (any::<u8>(), any::<bool>(), any::<bool>())
-            .prop_map(|(a, b, c)| Action::Convert(a, b, c)),
-        2 => (0..2_u8).prop_map(Action::Inspect),
-        1 => (0..2_u8, any::<bool>(), any::<bool>()).prop_map(|(a, b, c)| Action::Force(a, b, c)),
-        2 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),
-        2 => (0..12_u8).prop_map(Action::Sleep),
-    ]
-}
 
 fn session(number: u8) -> SessionId {
     SessionId::from_bytes([number.wrapping_mul(77).wrapping_add(1); 16])
@@ -108,44 +38,6 @@ fn owner(number: u8) -> OwnerId {
 
 fn release(request: &Acquire) -> Command {
     Command::Release(Release::new(request.key.clone(), request.operation))
-}
-
-/// A fair mutex, or a reader/writer lock with mostly writers. Waiters and leases last for the whole
-/// case, so queues grow and releases grant.
-const CONTENDED: u8 = 32;
-
-fn contenders() -> impl Strategy<Value = Attempt> {
-    let ids = (0..4_u8, 0..3_u8);
-    let terms = (any::<u8>(), prop::sample::select(vec![3_u8, 30, 250]));
-    (ids, terms, any::<u8>(), 0..250_u8, any::<u8>()).prop_map(
-        |((session, owner), (mode, lease), wait, floor, limits)| Attempt {
-            key: 0,
-            session,
-            owner,
-            spec: CONTENDED,
-            mode,
-            lease,
-            // Most attempts wait and listen.
-            wait: if wait < 144 { wait } else { 4 },
-            deliver: u8::MAX,
-            floor,
-            limits,
-        },
-    )
-}
-
-fn contention() -> impl Strategy<Value = Action> {
-    prop_oneof![
-        12 => contenders().prop_map(Action::Acquire),
-        10 => Just(Action::ReleaseOldest),
-        3 => any::<u8>().prop_map(Action::Repeat),
-        4 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
-        4 => (any::<u8>(), 0..200_u8).prop_map(|(a, b)| Action::Renew(a, b)),
-        2 => any::<u8>().prop_map(Action::Release),
-        1 => Just(Action::Inspect(0)),
-        4 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),
-        2 => (0..16_u8).prop_map(Action::Sleep),
-    ]
 }
 
 /// The server, the state machine, and the earlier commands.

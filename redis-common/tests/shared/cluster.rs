@@ -182,6 +182,29 @@ async fn lost_node_fails_only_its_keys() {
     held.release().await.expect("released");
 }
 
+/// A poll subscribes first, and the node answers neither.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poll_of_a_silent_node_ends_in_time() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let limit = Duration::from_secs(2);
+    let options = Options::new().call_timeout(limit).connect_timeout(limit);
+    let backend = connect_with(&cluster.url(), options).await;
+    let backend = backend.expect("connected");
+    let key = key(&block_in_place(|| one_on_each(&cluster))[2]);
+    backend.inspect(&key).await.expect("connected to the node");
+    // Before Redis 7.0, a cluster has no push.
+    let stream = backend.listen(session(1)).await;
+    assert_eq!(stream.is_ok(), backend.capabilities().push);
+    cluster.nodes()[2].pause();
+    let began = Instant::now();
+    let poll = [Poll::new(key, operation(session(1), 1), true)];
+    let answer = backend.poll(&poll).await.remove(0);
+    let took = began.elapsed();
+    cluster.nodes()[2].resume();
+    assert!(answer.is_err(), "{answer:?}");
+    assert!(took < limit + LATE, "{took:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_end_in_time_while_the_cluster_is_down() {
     let mut cluster = block_in_place(RedisCluster::start_without_replicas);
