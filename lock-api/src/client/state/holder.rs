@@ -579,10 +579,8 @@ pub(crate) mod tests {
         holder.clock_stepped(ClockId::new(2));
         assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
         holder.clock_stepped(ClockId::new(1));
-        assert_eq!(
-            holder.validity(at(1), 1),
-            Validity::Lost(Loss::ClockStepped)
-        );
+        let validity = holder.validity(at(1), 1);
+        assert_eq!(validity, Validity::Lost(Loss::ClockStepped));
     }
 
     #[test]
@@ -594,10 +592,8 @@ pub(crate) mod tests {
         assert!(changed.as_mut().poll(&mut cx).is_pending());
         assert_eq!(holder.shut_down(at(1)).len(), 1);
         assert_eq!(changed.now_or_never(), Some(()));
-        assert_eq!(
-            holder.validity(at(1), 1),
-            Validity::Lost(Loss::ClientClosed)
-        );
+        let validity = holder.validity(at(1), 1);
+        assert_eq!(validity, Validity::Lost(Loss::ClientClosed));
         assert!(holder.begin_release(at(1), 1).is_none());
     }
 }
