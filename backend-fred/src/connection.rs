@@ -314,9 +314,8 @@ impl Connection for FredConnection {
         ranges.ok_or_else(|| Failure::garbled("CLUSTER SLOTS", &answer))
     }
 
-    async fn info(&self, section: &'static str) -> Result<String, Failure> {
-        let arguments = vec![Value::from(section)];
-        match self.send("INFO", ClusterHash::Random, arguments).await? {
+    async fn info(&self) -> Result<String, Failure> {
+        match self.send("INFO", ClusterHash::Random, Vec::new()).await? {
             Value::String(text) => Ok(text.to_string()),
             other => Err(Failure::garbled("INFO", &other)),
         }

@@ -249,8 +249,8 @@ impl Connection for RedisConnection {
         ranges.ok_or_else(|| Failure::garbled("CLUSTER SLOTS", &answer))
     }
 
-    async fn info(&self, section: &'static str) -> Result<String, Failure> {
-        match self.send(redis::cmd("INFO").arg(section)).await? {
+    async fn info(&self) -> Result<String, Failure> {
+        match self.send(&redis::cmd("INFO")).await? {
             Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Value::VerbatimString { text, .. } => Ok(text),
             // A cluster connection asks every node.

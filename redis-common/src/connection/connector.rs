@@ -83,8 +83,8 @@ pub trait Connection: Send + Sync + 'static {
         asking: bool,
     ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
 
-    /// Sends `INFO` with the name of a section.
-    fn info(&self, section: &'static str) -> impl Future<Output = Result<String, Failure>> + Send;
+    /// Sends `INFO`.
+    fn info(&self) -> impl Future<Output = Result<String, Failure>> + Send;
 
     /// Asks a sentinel for the host and port of a service's primary. `None` if it doesn't know the
     /// service.

@@ -19,7 +19,6 @@ use leasehold_api::{BackendError, BoxFuture, Runtime};
 
 use super::connector::{Connection, Connector};
 use super::failure::{ConnectError, Failure};
-use super::server::field;
 use super::shared::{Connected, Shared};
 use super::url::{Address, Sentinels, ServerUrl};
 
@@ -206,18 +205,16 @@ impl<C: Connector> SentinelSource<C> {
             address: address.clone(),
             ..self.server.clone()
         };
-        let prefix = &shared.options.key_prefix;
         let opening = async {
             let connector = self.connector_at(&url)?;
             let connected = shared.open_with(&connector, listens).await?;
-            let replication = connected.connection.info("replication").await;
-            let replication = replication.map_err(|failure| failure.at_connect(prefix))?;
-            let role = field(&replication, "role").unwrap_or_default();
-            if role != "master" {
-                let reason = format!("it says that it is a {role}, not the primary");
-                return Err(BackendError::unavailable(reason));
+            match connected.info.role.as_deref() {
+                Some("master") => Ok(connected),
+                role => Err(BackendError::unavailable(format!(
+                    "it says that it is a {}, not the primary",
+                    role.unwrap_or("server without a role")
+                ))),
             }
-            Ok(connected)
         };
         let opened: Result<_, BackendError> = opening.await;
         opened.map_err(|error| {

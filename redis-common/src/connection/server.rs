@@ -28,6 +28,8 @@ pub(crate) struct ServerInfo {
     pub(crate) clock: Option<ClockId>,
     /// The server's version as it reports it.
     pub(crate) version: String,
+    /// `master` or `slave`.
+    pub(crate) role: Option<String>,
 }
 
 impl ServerInfo {
@@ -56,6 +58,7 @@ impl ServerInfo {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST => Ok(Self {
                 clock: field(info, "run_id").map(clock_of),
                 version: version.into(),
+                role: field(info, "role").map(Into::into),
             }),
             _ => Err(BackendError::rejected(format!(
                 "the server has version {version}, Redis 6.2 or newer is needed"

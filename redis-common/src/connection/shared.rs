@@ -124,7 +124,7 @@ impl<C: Connector> Shared<C> {
         let (sender, events) = listens.then(mpsc::unbounded_channel).unzip();
         let opening = async {
             let connection = connector.open(&self.options, sender).await?;
-            let info = connection.info("default").await?;
+            let info = connection.info().await?;
             let missing = self.checks.missing_rights(&connection).await?;
             Ok((connection, info, missing))
         };
