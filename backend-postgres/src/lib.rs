@@ -40,7 +40,9 @@
 //! - The connections need a session of their own. PgBouncer works in session mode. In transaction mode it
 //!   doesn't: notifications would be lost.
 //! - A client has up to three connections: for commands, for renewals, and for notifications.
-//! - This version has no TLS. A URL with `sslmode=require` is refused.
+//! - This version has no TLS. A URL with `sslmode=require` is refused. Without it, everything travels in
+//!   plain text, and so may the password if the server asks for that. Use a Unix socket, or a network that
+//!   nobody else reads.
 //! - Every renewal updates a row, so autovacuum must be on, as it is by default.
 //!
 //! The clients remove the rows of keys that nobody uses any more, about once a minute. A row stays for
