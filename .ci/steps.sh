@@ -189,6 +189,14 @@ golden_in_release() {
     cargo test -q --release -p leasehold-verifier --test verifier golden
 }
 
+# random_commands COUNT: draws this many sequences of commands and checks the rules after each
+# command. The seed that it prints repeats the run.
+random_commands() {
+    export PROPTEST_CASES=$1 PROPTEST_RNG_SEED=$SRANDOM
+    echo "PROPTEST_CASES=$PROPTEST_CASES PROPTEST_RNG_SEED=$PROPTEST_RNG_SEED"
+    passed 1 with_lints cargo test -q --workspace --test machine -- --exact random::rules_hold_for_random_commands
+}
+
 # Checks that the tests catch each mutant of the Lua scripts.
 mutants_of_the_scripts() {
     with_mutants cargo test -q --workspace --lib --test server -- --nocapture mutant

@@ -3,18 +3,28 @@
 
 current="start"
 step_times=()
+failures=()
+keep_going=false
 
 # step HEADING COMMAND...: runs and times a step. Never call it in a condition, because `set -e`
-# does not apply there.
+# does not apply there. A failed step ends the run unless `keep_going` is true.
 step() {
     current=$1
     shift
     printf '\n=== %s\n' "$current"
-    local begun=$SECONDS
-    "$@"
+    local begun=$SECONDS failed=""
+    if $keep_going; then
+        set +e
+        (set -e; "$@")
+        [ $? -eq 0 ] || failed=" FAILED"
+        set -e
+    else
+        "$@"
+    fi
     local took=$((SECONDS - begun))
-    step_times+=("$(printf '%5s s  %s' "$took" "$current")")
-    printf -- '--- %s: %s s\n' "$current" "$took"
+    step_times+=("$(printf '%5s s  %s%s' "$took" "$current" "$failed")")
+    printf -- '--- %s: %s s%s\n' "$current" "$took" "$failed"
+    if [ -n "$failed" ]; then failures+=("$current"); fi
 }
 
 # Runs on exit. If a step failed or was interrupted, `current` still names it.
@@ -24,11 +34,14 @@ finish() {
     if [ ${#step_times[@]} -gt 0 ]; then
         printf '\n%s\n' "${step_times[@]}"
     fi
-    if [ "$status" -eq 0 ] && [ -z "$current" ]; then
+    if [ -n "$current" ] && [ "$status" -ne 0 ]; then failures+=("$current"); fi
+    if [ ${#failures[@]} -eq 0 ] && [ "$status" -eq 0 ]; then
         printf '\n./test %s passed in %s s\n' "$mode" "$SECONDS"
-    else
-        printf '\nFAILED: %s\n' "$current" >&2
+        return
     fi
+    printf '\n' >&2
+    printf 'FAILED: %s\n' "${failures[@]}" >&2
+    exit 1
 }
 
 # The prefix `need_` matters: `command -v redis-server` would find a function of that name.

@@ -29,8 +29,9 @@ impl State {
         settings: Settings,
         command: &Command,
     ) -> Vec<SessionId> {
-        if !self.waiters.values().any(|waiter| waiter.listening) {
-            // A step asks only about waiters that were there before it.
+        if self.waiters.is_empty() {
+            // A step asks only about waiters that were there before it. One of them may begin to
+            // listen in this step.
             return Vec::new();
         }
         let asked = Mutex::new(BTreeSet::new());

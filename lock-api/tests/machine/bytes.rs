@@ -222,6 +222,20 @@ fn sessions_to_ask_are_those_of_the_waiters_to_grant() {
 }
 
 #[test]
+fn sessions_to_ask_include_one_that_begins_to_listen() {
+    // Whoever frees a barging key wakes the first waiter that listens, here itself.
+    let mut key = Key::mutex().policy(Policy::Barging);
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a).lease(ms(10)));
+    key.queue(Ask::write(b).not_listening());
+    key.pass(ms(10));
+    let poll = Command::Poll(Poll::new(name(), b, true));
+    let listed = key.state.listeners_of(key.at(), Settings::default(), &poll);
+    assert_eq!(listed, [session('b')]);
+    assert_eq!(key.unlisted(&poll), []);
+}
+
+#[test]
 fn futures_that_hold_an_environment_are_send() {
     const fn send<T: Send>() {}
     send::<Env<'_>>();

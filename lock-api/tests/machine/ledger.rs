@@ -220,17 +220,21 @@ impl Ledger {
             "the token decreased".to_owned()
         })?;
         let joined = seen.before.holders.iter().any(|h| h.mode == Mode::Shared);
-        for new in Self::granted(seen) {
+        let granted = Self::granted(seen);
+        let floor = |h: &HolderView| self.floors.get(operation_part(&h.label)).copied();
+        let above_floor = |h: &HolderView| floor(h).is_none_or(|floor| h.token.get() > floor);
+        let has_epoch = !seen.before.holders.is_empty() || granted.iter().any(|h| above_floor(h));
+        for new in granted {
             let shares = new.mode == Mode::Shared && joined;
             let fresh = new.token.get() > self.last_token && new.token.get() >= seen.key.now;
             ensure(shares || fresh, || {
                 format!("{} has the old token {}", new.label, new.token)
             })?;
-            let floor = self.floors.get(operation_part(&new.label));
-            // The readers behind a downgrade share its new epoch.
-            let joins = new.mode == Mode::Shared && !seen.before.holders.is_empty();
-            let above = floor.is_none_or(|floor| new.token.get() >= *floor + u64::from(!joins));
-            ensure(above, || format!("{} is not above {floor:?}", new.token))?;
+            let joins =
+                new.mode == Mode::Shared && has_epoch && floor(new) == Some(new.token.get());
+            ensure(above_floor(new) || joins, || {
+                format!("{} is not above {:?}", new.token, floor(new))
+            })?;
         }
         let highest = self.floors.values().max().copied().unwrap_or_default();
         let only_readers = seen.after.holders.iter().all(|h| h.mode == Mode::Shared);
