@@ -117,7 +117,7 @@ fn run_on_tokio(seed: u64) -> ((u32, u64), String) {
 #[test]
 fn both_drivers_give_the_same_run() {
     let mut acquired = 0;
-    for seed in 0..1_000 {
+    for seed in 0..300 {
         let own = run(seed, Scheduling::Random);
         let (output, timeline) = run_on_tokio(seed);
         let own_timeline = own.timeline();
@@ -128,7 +128,7 @@ fn both_drivers_give_the_same_run() {
         assert_eq!(*completed(&own), output, "seed {seed}");
         acquired += output.0;
     }
-    assert!(acquired > 5_000, "{acquired} acquisitions in 1,000 runs");
+    assert!(acquired > 1_500, "{acquired} acquisitions in 300 runs");
 }
 
 #[test]
