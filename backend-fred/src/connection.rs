@@ -187,7 +187,7 @@ async fn connect(client: &Client) -> Result<(Driver, ConnectHandle), Error> {
             }
             Either::Left((Err(_), _)) => {}
             Either::Right(_) => {
-                return Err(Error::new(ErrorKind::Canceled, "the connection task ended"));
+                return Err(Error::new(ErrorKind::IO, "the connection task ended"));
             }
         }
     }

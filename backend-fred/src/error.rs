@@ -5,9 +5,9 @@ use leasehold_redis_common::connection::{Failure, FailureKind};
 
 pub(crate) fn failure(error: Error) -> Failure {
     let failure = match (error.kind(), reply_code(error.details())) {
-        (ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled, _) => {
-            Failure::lost(error.to_string())
-        }
+        (ErrorKind::IO | ErrorKind::Timeout, _) => Failure::lost(error.to_string()),
+        // The library's own text is "Canceled: Canceled."
+        (ErrorKind::Canceled, _) => Failure::lost("the connection was lost"),
         (ErrorKind::Backpressure, _) => Failure::new(FailureKind::Refused, error.to_string()),
         // The library has few kinds for the server's errors, but keeps their text.
         (_, Some((code, message))) => Failure::answered(code, message),
@@ -64,5 +64,7 @@ mod tests {
             let failure = failure(error);
             assert_eq!(failure.kind(), kind, "{failure}");
         }
+        let canceled = failure(error(ErrorKind::Canceled, "Canceled."));
+        assert_eq!(canceled.to_string(), "the connection was lost");
     }
 }
