@@ -3,7 +3,7 @@
 use super::{Step, full_mode, holder_mut};
 use crate::machine::{Command, Reply};
 use crate::reply::{AcquireReply, Acquired, EndReason, Refused, ReleaseReply, RenewReply};
-use crate::request::{Acquire, LockSpec};
+use crate::request::{Acquire, LockSpec, Mode};
 
 pub(super) fn hold_limit_ignored(step: &mut Step<'_>) {
     step.rerun_with_acquire(|request| request.limits.holds = u32::MAX);
@@ -40,6 +40,10 @@ pub(super) fn retry_counts_twice(step: &mut Step<'_>) {
         return;
     };
     let (operation, mode) = (request.operation, request.mode);
+    if matches!(mode, Mode::Permits(_)) {
+        // A holder of a semaphore cannot have a second hold.
+        return;
+    }
     let copy = (operation.sequence | 1 << 52, mode);
     if step.live_before().is_some()
         && let Some(holder) = holder_mut(&mut step.after, operation)
