@@ -71,21 +71,19 @@ impl<C: Connector> Backend<C> {
         sentinels: Option<SentinelSource<C>>,
         options: Options,
     ) -> Result<Self, ConnectError> {
-        let shared = new_shared(connector, sentinels, options, ServerMode::Standalone)?;
+        let mode = ServerMode::Standalone;
+        let (protocol, shared) = new_shared(connector, sentinels, options, mode)?;
         let servers = Servers::One(Node::new(&shared));
-        Self::on(shared, servers)
+        Ok(Self::on(protocol, shared, servers))
     }
 
-    fn on(shared: Arc<Shared<C>>, servers: Servers<C>) -> Result<Self, ConnectError> {
-        // Scripts always publish: other clients may listen even if this one can't.
-        let is_cluster = matches!(servers, Servers::Cluster(_));
-        let settings = ScriptSettings::default().with_shard_channels(is_cluster);
-        Ok(Self {
-            protocol: Protocol::new(&shared.options.key_prefix, settings)?,
+    fn on(protocol: Protocol, shared: Arc<Shared<C>>, servers: Servers<C>) -> Self {
+        Self {
+            protocol,
             shared,
             servers,
             closed: watch::Sender::new(false),
-        })
+        }
     }
 
     /// Creates a backend for a URL, and opens its first connection. Tries again after transient
@@ -113,9 +111,10 @@ impl<C: Connector> Backend<C> {
         }
         let limit = options.initial_connect_timeout;
         let backend = if let Some(nodes) = &url.cluster {
-            let shared = new_shared(connector, None, options, ServerMode::Cluster)?;
+            let mode = ServerMode::Cluster;
+            let (protocol, shared) = new_shared(connector, None, options, mode)?;
             let cluster = Cluster::new(url, nodes, Arc::clone(&shared))?;
-            Self::on(shared, Servers::Cluster(cluster))?
+            Self::on(protocol, shared, Servers::Cluster(cluster))
         } else {
             let sentinels = url.sentinels.as_ref();
             let sentinels = sentinels.map(|it| SentinelSource::new(&connector, url, it));
@@ -142,10 +141,12 @@ impl<C: Connector> Backend<C> {
             return;
         };
         let (shared, mut closed) = (Arc::clone(&self.shared), self.closed.subscribe());
-        self.shared.handle.spawn(async move {
+        let handle = sentinels.handle().clone();
+        handle.spawn(async move {
             let closing = pin!(closed.wait_for(|closed| *closed));
             // If the sender of `closed` is gone, so is the backend.
             select(closing, pin!(sentinels.watch(&shared))).await;
+            sentinels.close().await;
         });
     }
 
@@ -307,17 +308,22 @@ impl<C: Connector> Backend<C> {
     }
 }
 
-/// Creates what the connections of a backend share.
+/// Creates the protocol, and what the connections of a backend share.
 fn new_shared<C: Connector>(
     connector: C,
     sentinels: Option<SentinelSource<C>>,
     options: Options,
     mode: ServerMode,
-) -> Result<Arc<Shared<C>>, ConnectError> {
+) -> Result<(Protocol, Arc<Shared<C>>), ConnectError> {
     options.check()?;
-    let rights = Protocol::new(&options.key_prefix, ScriptSettings::default())?.rights();
-    Ok(Arc::new(Shared {
+    // Scripts always publish: other clients may listen even if this one can't.
+    let is_cluster = mode == ServerMode::Cluster;
+    let settings = ScriptSettings::default().with_shard_channels(is_cluster);
+    let protocol = Protocol::new(&options.key_prefix, settings)?;
+    let rights = protocol.rights(is_cluster && options.resp == RespVersion::Resp3);
+    let shared = Arc::new(Shared {
         checks: Arc::new(Checks::new(options.server_checks, rights)),
+        has_rights: Arc::default(),
         connector: Arc::new(connector),
         options,
         runtime: TokioRuntime::current(),
@@ -327,7 +333,8 @@ fn new_shared<C: Connector>(
         clock: Arc::default(),
         unnamed_clock: WATCHED,
         mode,
-    }))
+    });
+    Ok((protocol, shared))
 }
 
 fn unanswered<T>() -> Answer<T> {

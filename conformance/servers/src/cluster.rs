@@ -1,5 +1,6 @@
 //! A Redis Cluster for one test.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::server::{RedisServer, ServerOptions};
@@ -46,7 +47,8 @@ impl RedisCluster {
     }
 
     /// Starts `count` nodes with these options. The first three are the primaries, the others
-    /// their replicas in turn.
+    /// their replicas in turn. With TLS, the nodes use it among each other too, so they need an
+    /// authority for clients.
     ///
     /// # Panics
     /// Panics like [`start`](Self::start), or if `count` is less than three.
@@ -55,7 +57,10 @@ impl RedisCluster {
         assert!(count >= PRIMARIES, "a cluster has at least three primaries");
         let starting: Vec<_> = (0..count)
             .map(|node| {
-                let options = options(node).with_cluster();
+                let mut options = options(node).with_cluster().with_tls_between_servers();
+                if options.has_tls() {
+                    options = options.with_config("tls-cluster", ["yes"]);
+                }
                 std::thread::spawn(move || options.start())
             })
             .collect();
@@ -82,7 +87,7 @@ impl RedisCluster {
                 node.run(&command);
             }
             for other in &self.nodes[..number] {
-                let (port, bus) = (other.port().to_string(), other.bus_port().to_string());
+                let (port, bus) = (other.peer_port().to_string(), other.bus_port().to_string());
                 node.run(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
             }
         }
@@ -134,12 +139,20 @@ impl RedisCluster {
     /// The URL of the cluster. It names all nodes.
     #[must_use]
     pub fn url(&self) -> String {
-        let nodes: Vec<String> = self.nodes[1..]
-            .iter()
-            .map(|node| format!("node={}", node.address()))
-            .collect();
-        let first = self.nodes[0].address();
-        format!("redis-cluster://{first}?{}", nodes.join("&"))
+        Self::url_of("redis-cluster", self.nodes.iter().map(RedisServer::address))
+    }
+
+    /// The URL of the ports with TLS, `rediss-cluster://127.0.0.1:PORT?…`.
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        let addresses = self.nodes.iter().map(RedisServer::peer_address);
+        Self::url_of("rediss-cluster", addresses)
+    }
+
+    fn url_of(scheme: &str, addresses: impl Iterator<Item = SocketAddr>) -> String {
+        let addresses: Vec<String> = addresses.map(|it| it.to_string()).collect();
+        let (first, nodes) = (&addresses[0], addresses[1..].join("&node="));
+        format!("{scheme}://{first}?node={nodes}")
     }
 
     /// The nodes. The first three were the primaries at the start.
@@ -211,7 +224,7 @@ impl RedisCluster {
     /// # Panics
     /// Panics if a node refuses.
     pub fn move_key(&self, key: &str, to: usize) {
-        let port = self.nodes[to].port().to_string();
+        let port = self.nodes[to].peer_port().to_string();
         let from = &self.nodes[self.primary_of(key)];
         from.run(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }

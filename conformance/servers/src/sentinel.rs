@@ -53,7 +53,7 @@ impl SentinelServers {
     ) -> Self {
         let server = || {
             let rights = [WATCHER, "on", ">watch", "~*", "&*", "+@all"];
-            let options = with_tls_between_servers(servers.clone());
+            let options = servers.clone().with_tls_between_servers();
             options.with_config("user", rights)
         };
         let primary = server().start();
@@ -63,8 +63,8 @@ impl SentinelServers {
         for _ in 1..SERVERS {
             servers.push(server().with_config("replicaof", of_primary()).start());
         }
-        let options =
-            with_tls_between_servers(sentinels.clone()).with_sentinel(config(port, down_after));
+        let options = sentinels.clone().with_tls_between_servers();
+        let options = options.with_sentinel(config(port, down_after));
         let sentinels = (0..SENTINELS).map(|_| options.clone().start()).collect();
         let started = Self { sentinels, servers };
         started.wait_until_known();
@@ -82,8 +82,8 @@ impl SentinelServers {
     /// The URL of the sentinels' ports with TLS, `rediss-sentinel://127.0.0.1:PORT?…`.
     #[must_use]
     pub fn tls_url(&self) -> String {
-        let address = |it: &RedisServer| SocketAddr::from(([127, 0, 0, 1], it.peer_port()));
-        Self::url_of("rediss-sentinel", self.sentinels.iter().map(address))
+        let addresses = self.sentinels.iter().map(RedisServer::peer_address);
+        Self::url_of("rediss-sentinel", addresses)
     }
 
     /// A URL of sentinels at other addresses, for example of proxies.
@@ -245,16 +245,6 @@ impl SentinelServers {
     fn replication(&self, number: usize) -> Vec<String> {
         let info = self.servers[number].values("INFO replication");
         info.unwrap_or_default()
-    }
-}
-
-/// With TLS, servers and sentinels use it among each other too, so the sentinels name ports with
-/// TLS.
-fn with_tls_between_servers(options: ServerOptions) -> ServerOptions {
-    if options.has_tls() {
-        options.with_config("tls-replication", ["yes"])
-    } else {
-        options
     }
 }
 

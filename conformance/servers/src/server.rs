@@ -101,6 +101,15 @@ impl ServerOptions {
         self
     }
 
+    /// With TLS, servers and sentinels use it among each other too, so they name ports with TLS.
+    pub(crate) fn with_tls_between_servers(self) -> Self {
+        if self.has_tls() {
+            self.with_config("tls-replication", ["yes"])
+        } else {
+            self
+        }
+    }
+
     /// Whether the server has TLS itself, not through a proxy.
     pub(crate) fn has_tls(&self) -> bool {
         self.tls.is_some()
@@ -229,7 +238,7 @@ impl RedisServer {
         if self.options.cluster {
             command.args(["--cluster-enabled", "yes"]);
             command.args(["--cluster-node-timeout", "1000"]);
-            if self.bus_port != self.port + OLD_BUS_OFFSET {
+            if self.bus_port != self.peer_port() + OLD_BUS_OFFSET {
                 command.args(["--cluster-port", &self.bus_port.to_string()]);
             }
         }
@@ -251,7 +260,7 @@ impl RedisServer {
 
     /// Whether the server replies. A request for a password is a reply too.
     fn answers(&self) -> bool {
-        self.call("PING")
+        self.exchange(&["PING"], START_WITHIN)
             .is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
     }
 
@@ -260,7 +269,7 @@ impl RedisServer {
         if self.options.cluster && self.version().major >= 7 {
             free_port()
         } else {
-            self.port + OLD_BUS_OFFSET
+            self.peer_port() + OLD_BUS_OFFSET
         }
     }
 
@@ -281,22 +290,8 @@ impl RedisServer {
     /// # Panics
     /// Panics if the server can't be reached or answers with an error.
     pub fn run(&self, command: &[&str]) -> String {
-        let mut stream = UnixStream::connect(self.socket_path()).expect("a running server");
-        let limit = stream.set_read_timeout(Some(START_WITHIN));
-        limit.expect("a socket");
-        let mut request = format!("*{}\r\n", command.len());
-        for word in command {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut reply = Vec::new();
-        let mut buffer = [0; 4_096];
-        while resp::frame(&reply).expect("a reply").is_none() {
-            let read = stream.read(&mut buffer).expect("a reply");
-            assert!(read > 0, "{} was not answered", command[0]);
-            reply.extend_from_slice(&buffer[..read]);
-        }
-        let text = String::from_utf8_lossy(&reply);
+        let text = self.exchange(command, START_WITHIN);
+        let text = text.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         assert!(!text.starts_with('-'), "{command:?}: {text}");
         let content = match text.split_once("\r\n") {
             Some((head, content)) if head.starts_with('$') => content,
@@ -305,37 +300,48 @@ impl RedisServer {
         content.strip_suffix("\r\n").unwrap_or(content).into()
     }
 
-    /// Sends one inline command and returns the first line of the reply.
-    fn call(&self, command: &str) -> std::io::Result<String> {
-        let mut stream = UnixStream::connect(self.socket_path())?;
-        stream.set_read_timeout(Some(START_WITHIN))?;
-        stream.write_all(format!("{command}\r\n").as_bytes())?;
-        let mut line = Vec::new();
-        let mut byte = [0];
-        while !line.ends_with(b"\r\n") && stream.read(&mut byte)? == 1 {
-            line.push(byte[0]);
-        }
-        Ok(String::from_utf8_lossy(&line).into_owned())
+    /// The number of connections that the server has accepted since its start. Each call of
+    /// this method and of [`run`](Self::run) is one of them.
+    ///
+    /// # Panics
+    /// Panics like [`run`](Self::run).
+    #[must_use]
+    pub fn accepted_connections(&self) -> u64 {
+        let stats = self.run(&["INFO", "stats"]);
+        let mut lines = stats.lines();
+        let count = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
+        count.and_then(|count| count.parse().ok()).expect("a count")
     }
 
-    /// Sends one inline command and returns the values of the reply: strings, numbers, or the
-    /// elements of an array.
+    /// Runs a command and returns the values of the reply: strings, numbers, or the elements of an
+    /// array.
     pub(crate) fn values(&self, command: &str) -> std::io::Result<Vec<String>> {
+        let command: Vec<&str> = command.split(' ').collect();
+        let text = self.exchange(&command, ANSWER_WITHIN)?;
+        let values = text.lines().filter(|line| !line.starts_with(['*', '$']));
+        Ok(values
+            .map(|line| line.trim_start_matches([':', '+']).into())
+            .collect())
+    }
+
+    /// Sends a command and returns the reply as the protocol writes it. Each part of the reply
+    /// arrives within `limit`.
+    fn exchange(&self, command: &[&str], limit: Duration) -> std::io::Result<String> {
         let mut stream = UnixStream::connect(self.socket_path())?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        stream.write_all(format!("{command}\r\n").as_bytes())?;
-        let (mut reply, mut part) = (Vec::new(), [0; 4096]);
+        stream.set_read_timeout(Some(limit))?;
+        let mut request = format!("*{}\r\n", command.len());
+        for word in command {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        stream.write_all(request.as_bytes())?;
+        let (mut reply, mut part) = (Vec::new(), [0; 4_096]);
         while resp::frame(&reply).is_ok_and(|frame| frame.is_none()) {
             match stream.read(&mut part)? {
                 0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
                 count => reply.extend_from_slice(&part[..count]),
             }
         }
-        let text = String::from_utf8_lossy(&reply).into_owned();
-        let values = text.lines().filter(|line| !line.starts_with(['*', '$']));
-        Ok(values
-            .map(|line| line.trim_start_matches([':', '+']).into())
-            .collect())
+        Ok(String::from_utf8_lossy(&reply).into_owned())
     }
 
     /// The port that other servers and sentinels connect to.
@@ -345,6 +351,11 @@ impl RedisServer {
         } else {
             self.port
         }
+    }
+
+    /// The address that other servers and sentinels connect to.
+    pub(crate) fn peer_address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.peer_port()).into()
     }
 
     /// The TCP port on 127.0.0.1. A restart keeps it.
@@ -450,7 +461,7 @@ impl RedisServer {
     /// start. A server with a password needs [`ServerOptions::with_append_only`] to keep its data.
     pub fn restart(&mut self, data: Data) {
         if data == Data::Kept && !self.options.append_only {
-            let reply = self.call("SAVE").expect("a reply");
+            let reply = self.exchange(&["SAVE"], START_WITHIN).expect("a reply");
             assert!(reply.starts_with("+OK"), "the server cannot save: {reply}");
         }
         self.kill();

@@ -6,6 +6,7 @@
 //! not judged.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_api::BackendError;
@@ -81,8 +82,8 @@ pub(crate) fn judge(info: &str, missing: &str) -> Vec<Finding> {
 #[derive(Debug)]
 pub(crate) struct Checks {
     mode: ServerChecks,
-    /// Asks for the user's rights, until none was missing.
-    rights: Mutex<Option<Call>>,
+    /// Asks for the user's rights.
+    rights: Option<Call>,
     /// The findings that were reported so far.
     reported: Mutex<Vec<Finding>>,
 }
@@ -90,37 +91,36 @@ pub(crate) struct Checks {
 impl Checks {
     /// `rights` is the call of [`Protocol::rights`](crate::script::Protocol::rights).
     pub(crate) fn new(mode: ServerChecks, rights: Call) -> Self {
-        let rights = Some(rights).filter(|_| mode != ServerChecks::Ignore);
         Self {
             mode,
-            rights: Mutex::new(rights),
+            rights: Some(rights).filter(|_| mode != ServerChecks::Ignore),
             reported: Mutex::default(),
         }
     }
 
-    /// Asks which rights the user lacks. None, if the server can't tell, or if none was missing
-    /// before.
+    /// Asks which rights the user lacks. None, if the server can't tell, or if `has_rights`, which is
+    /// set once none was missing.
     ///
     /// # Errors
     /// The failure of the connection.
     pub(crate) async fn missing_rights<T: Connection>(
         &self,
         connection: &T,
+        has_rights: &AtomicBool,
     ) -> Result<String, Failure> {
-        let Some(call) = lock(&self.rights).clone() else {
+        let call = self.rights.as_ref();
+        let Some(call) = call.filter(|_| !has_rights.load(Ordering::Relaxed)) else {
             return Ok(String::new());
         };
         // By its source at once, to save a round trip on a server that doesn't know it.
-        let answer = connection.eval("EVAL", call.script.source(), &call, false);
+        let answer = connection.eval("EVAL", call.script.source(), call, false);
         let missing = match answer.await {
             Ok(answer) => String::from_utf8_lossy(answer.as_ref()).into_owned(),
             Err(failure) if failure.kind() == FailureKind::Lost => return Err(failure),
             // Without the right to run it, each call fails with an error that names the right.
             Err(_) => return Ok(String::new()),
         };
-        if missing.is_empty() {
-            *lock(&self.rights) = None;
-        }
+        has_rights.store(missing.is_empty(), Ordering::Relaxed);
         Ok(missing)
     }
 

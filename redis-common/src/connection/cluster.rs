@@ -5,7 +5,8 @@
 //! connections as a single server.
 //!
 //! - The slots are read from any node that answers: when the backend is created, after a redirect,
-//!   and after a call that failed without an answer. One caller reads them while others wait.
+//!   and after a call that failed without an answer. One caller reads them while others wait. They
+//!   are read over the connection that calls use.
 //! - `MOVED` and `ASK` are followed at once. The node that sent them has not executed the call.
 //! - If a call certainly was not executed, because its node can't be reached or doesn't serve the
 //!   slot, the slots are read again. If the slot has moved, the call goes to its new node. Else the
@@ -21,13 +22,13 @@ use futures_util::stream::select;
 use leasehold_api::{BackendError, ClockId, Moment, Notifications, Runtime, SessionId, Stamp};
 use tokio::sync::watch;
 
-use super::connector::{Connection, Connector};
+use super::connector::Connector;
 use super::failure::ConnectError;
 use super::managed::{Answer, CallError};
 use super::node::{Lane, Node};
-use super::server::{ServerInfo, UNKNOWN, address_clock};
+use super::server::{UNKNOWN, address_clock};
 use super::shard::{Streams, Subscriber};
-use super::shared::{Connected, Shared};
+use super::shared::Shared;
 use super::slots::{NodeAddress, Redirect, SLOTS, SlotRange, slot_of};
 use super::subscription::listen;
 use super::url::{Address, ServerUrl};
@@ -116,9 +117,9 @@ impl<C: Connector> Cluster<C> {
         let mut last = BackendError::unavailable("the URL names no node");
         for seed in &self.seeds {
             match self.read_slots(seed, Lane::Commands).await {
-                Ok((info, ranges)) => {
-                    let has = info.has_shard_channels();
-                    self.has_shard_channels.store(has, Ordering::Relaxed);
+                Ok((has_shard_channels, ranges)) => {
+                    let has = &self.has_shard_channels;
+                    has.store(has_shard_channels, Ordering::Relaxed);
                     return self.install(&seed.address, &ranges);
                 }
                 Err(error) if error.is_transient() => last = error,
@@ -339,8 +340,11 @@ impl<C: Connector> Cluster<C> {
         if let Some(node) = map.nodes.get(&address) {
             return Ok(Arc::clone(node));
         }
-        let node = new_node(&self.url, &self.shared, &self.streams, address.clone())
-            .map_err(|error| BackendError::rejected(format!("{address}: {error}")))?;
+        let node = match self.seeds.iter().find(|seed| seed.address == address) {
+            Some(seed) => Arc::clone(seed),
+            None => new_node(&self.url, &self.shared, &self.streams, address.clone())
+                .map_err(|error| BackendError::rejected(format!("{address}: {error}")))?,
+        };
         map.nodes.insert(address, Arc::clone(&node));
         Ok(node)
     }
@@ -388,10 +392,12 @@ impl<C: Connector> Cluster<C> {
         *read = Some(self.shared.runtime.now());
     }
 
-    /// All known nodes, then those of the URL, the failed one last.
+    /// All known nodes, then the others of the URL, the failed one last.
     fn candidates(&self, failed: Option<&Arc<ClusterNode<C>>>) -> Vec<Arc<ClusterNode<C>>> {
-        let mut nodes: Vec<_> = self.map().nodes.values().cloned().collect();
-        nodes.extend(self.seeds.iter().cloned());
+        let known = self.map().nodes.clone();
+        let others = self.seeds.iter();
+        let others = others.filter(|seed| !known.contains_key(&seed.address));
+        let mut nodes: Vec<_> = known.values().chain(others).cloned().collect();
         let is_failed = |node: &Arc<ClusterNode<C>>| {
             failed.is_some_and(|failed| failed.address == node.address)
         };
@@ -403,25 +409,19 @@ impl<C: Connector> Cluster<C> {
         &self,
         node: &ClusterNode<C>,
         lane: Lane,
-    ) -> Result<(ServerInfo, Vec<SlotRange>), BackendError> {
-        let shared = node.node.connection(lane).shared();
-        let Connected {
-            connection, info, ..
-        } = shared.connect(false).await?;
+    ) -> Result<(bool, Vec<SlotRange>), BackendError> {
+        let connection = node.node.connection(lane);
+        connection.warm_up().await?;
         let limit = self.shared.options.connect_timeout;
-        match self.shared.within(limit, connection.slots()).await {
-            Some(Ok(ranges)) if ranges.is_empty() => Err(shared.with_address(
-                BackendError::unavailable("the node knows no node that has slots"),
-            )),
-            Some(Ok(ranges)) => Ok((info, ranges)),
-            Some(Err(failure)) => {
-                Err(shared.with_address(failure.at_connect(&self.shared.options.key_prefix)))
+        let unavailable = |problem: &str| Err(BackendError::unavailable(problem));
+        let answer = match self.shared.within(limit, connection.slots()).await {
+            Some(Ok((_, ranges))) if ranges.is_empty() => {
+                unavailable("the node knows no node that has slots")
             }
-            None => {
-                Err(shared
-                    .with_address(BackendError::unavailable("CLUSTER SLOTS was not answered")))
-            }
-        }
+            Some(answer) => answer,
+            None => unavailable("CLUSTER SLOTS was not answered"),
+        };
+        answer.map_err(|error| connection.shared().with_address(error))
     }
 
     /// Replaces the slots by those that a node has told. Nodes without slots are forgotten.
@@ -441,6 +441,11 @@ impl<C: Connector> Cluster<C> {
             let mut primaries = primaries.iter().flatten();
             primaries.any(|primary| Arc::ptr_eq(primary, node))
         });
+        let unused = |seed: &&Arc<ClusterNode<C>>| !nodes.contains_key(&seed.address);
+        self.seeds
+            .iter()
+            .filter(unused)
+            .for_each(|seed| seed.node.disconnect());
         let primaries = nodes.len();
         tracing::debug!(target: TARGET, node = %asked, primaries, "slots read");
         Ok(())

@@ -34,6 +34,7 @@ use super::clock::ClockWatch;
 use super::connector::{self, Connection, Connector};
 use super::failure::{Failure, FailureKind};
 use super::shared::{Connected, Shared, no_connection, not_run};
+use super::slots::SlotRange;
 use crate::script::{Call, ErrorClass, reply};
 
 /// A connection is suspect after silence for the call timeout divided by this number.
@@ -91,6 +92,7 @@ struct Live<T> {
     connection: T,
     /// The clock by the server's `run_id`, if it has one.
     clock: Option<ClockId>,
+    has_shard_channels: bool,
     opened: Moment,
     /// The number of moves to another server before it was opened.
     moves: u64,
@@ -173,6 +175,17 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
+    /// Reads the slots of a cluster from this node, over a connection that is open. Also returns
+    /// whether the node has shard channels.
+    pub(crate) async fn slots(self: &Arc<Self>) -> Result<(bool, Vec<SlotRange>), BackendError> {
+        let turn = self.turn().await?;
+        let slots = pin!(turn.live.connection.slots());
+        match self.wait_for_answer(&turn, slots).await {
+            Ok(ranges) => Ok((turn.live.has_shard_channels, ranges)),
+            Err(failure) => Err(failure.at_connect(&self.shared.options.key_prefix)),
+        }
+    }
+
     /// Opens a connection if none is open.
     pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<(), BackendError> {
         self.live().await.map(drop)
@@ -181,6 +194,11 @@ impl<C: Connector> ManagedConnection<C> {
     /// The runtime that drives the connection.
     pub(crate) fn handle(&self) -> &Handle {
         &self.shared.handle
+    }
+
+    /// Drops the connection. The next call opens another one.
+    pub(crate) fn disconnect(&self) {
+        lock(&self.current).take();
     }
 
     /// Closes the connection. Later calls fail.
@@ -426,6 +444,7 @@ impl<T> Live<T> {
         Arc::new(Self {
             connection: connected.connection,
             clock: connected.info.clock,
+            has_shard_channels: connected.info.has_shard_channels(),
             opened,
             moves: connected.moves,
             answers: AtomicU64::new(0),

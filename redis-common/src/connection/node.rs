@@ -70,6 +70,13 @@ impl<C: Connector> Node<C> {
         self.renewals.handle().spawn(warm_up);
     }
 
+    /// Drops the connections. Later calls open new ones.
+    pub(crate) fn disconnect(&self) {
+        self.commands.disconnect();
+        self.renewals.disconnect();
+        self.warmed.store(false, Ordering::Relaxed);
+    }
+
     /// Closes the connections. Later calls fail.
     pub(crate) fn close(&self) {
         self.commands.close();

@@ -5,22 +5,27 @@
 //! name another one. So a sentinel that is down, silent or behind the others costs no time while
 //! another one answers. A replica is never used.
 //!
+//! All questions of a backend go over one connection to each sentinel. It is opened again after
+//! an error or a silence.
+//!
 //! A task keeps asking. If most of the sentinels that answer name another primary, all connections
 //! move there.
 
 use std::error::Error;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use leasehold_api::{BackendError, BoxFuture, Runtime};
+use leasehold_api::{BackendError, BoxFuture, Runtime, TokioRuntime};
+use tokio::runtime::Handle;
 
 use super::connector::{Connection, Connector};
 use super::failure::{ConnectError, Failure};
-use super::shared::{Connected, Shared};
+use super::shared::{Connected, Shared, not_run};
 use super::url::{Address, Sentinels, ServerUrl};
+use crate::options::Options;
 
 /// Asking the sentinels may take this part of the time for connecting. The rest is for the server.
 const ASK_PARTS: u32 = 2;
@@ -29,18 +34,23 @@ const ASK_PARTS: u32 = 2;
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// The sentinels of a URL.
-pub(crate) struct SentinelSource<C> {
-    service: String,
-    sentinels: Vec<Sentinel<C>>,
+pub(crate) struct SentinelSource<C: Connector> {
+    service: Arc<str>,
+    sentinels: Vec<Arc<Sentinel<C>>>,
+    /// Drives the connections to the sentinels: the renewal thread, if there is one. A program that
+    /// blocks its runtime must not keep renewals from finding the primary.
+    handle: Handle,
     /// How to connect to a server, except for its address.
     server: ServerUrl,
     /// The address of the primary that was reached last.
     primary: Mutex<Option<Address>>,
 }
 
-struct Sentinel<C> {
+struct Sentinel<C: Connector> {
     address: Address,
     connector: C,
+    /// The connection. Locked while it opens.
+    kept: tokio::sync::Mutex<Option<Arc<C::Connection>>>,
 }
 
 /// A step of opening a connection.
@@ -54,6 +64,9 @@ impl<C: Connector> SentinelSource<C> {
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] if the client library can't use an address.
+    ///
+    /// # Panics
+    /// Panics if called outside a tokio runtime.
     pub(crate) fn new(
         connector: &C,
         url: &ServerUrl,
@@ -72,15 +85,17 @@ impl<C: Connector> SentinelSource<C> {
                 sentinels: None,
                 cluster: None,
             };
-            Ok(Sentinel {
+            Ok(Arc::new(Sentinel {
                 address: address.clone(),
                 connector: connector.at(&url)?,
-            })
+                kept: tokio::sync::Mutex::default(),
+            }))
         };
         let all: Result<_, ConnectError> = sentinels.addresses.iter().map(sentinel).collect();
         Ok(Self {
-            service: sentinels.service.clone(),
+            service: sentinels.service.as_str().into(),
             sentinels: all?,
+            handle: TokioRuntime::renewal_thread().unwrap_or_else(Handle::current),
             server,
             primary: Mutex::default(),
         })
@@ -89,13 +104,13 @@ impl<C: Connector> SentinelSource<C> {
     /// Opens a connection to the primary. `shared` limits its time.
     pub(crate) async fn open(
         &self,
-        shared: &Shared<C>,
+        shared: &Arc<Shared<C>>,
         listens: bool,
     ) -> Result<Connected<C::Connection>, BackendError> {
         let mut steps: FuturesUnordered<BoxFuture<'_, Step<C>>> = FuturesUnordered::new();
         for sentinel in &self.sentinels {
             steps.push(Box::pin(async {
-                Step::Named(self.ask(shared, sentinel, &mut None).await)
+                Step::Named(self.ask(shared, sentinel).await)
             }));
         }
         let mut votes = Votes::default();
@@ -131,12 +146,10 @@ impl<C: Connector> SentinelSource<C> {
     /// Asks the sentinels from time to time, and makes all connections move if they name another
     /// primary. An old primary that still runs doesn't say that it was replaced. After a failover
     /// by hand, sentinels leave it a primary for about 10 s.
-    pub(crate) async fn watch(&self, shared: &Shared<C>) {
-        let mut kept: Vec<Option<C::Connection>> = self.sentinels.iter().map(|_| None).collect();
+    pub(crate) async fn watch(&self, shared: &Arc<Shared<C>>) {
         loop {
             shared.runtime.sleep(ASK_EVERY).await;
-            let asking = self.sentinels.iter().zip(&mut kept);
-            let asking = asking.map(|(sentinel, kept)| self.ask(shared, sentinel, kept));
+            let asking = self.sentinels.iter().map(|it| self.ask(shared, it));
             let mut votes = Votes::default();
             for address in join_all(asking).await.into_iter().flatten() {
                 votes.add(&address);
@@ -153,36 +166,47 @@ impl<C: Connector> SentinelSource<C> {
         }
     }
 
-    /// Asks a sentinel for the address of the primary. Uses the connection that was `kept`, and
-    /// keeps it.
+    /// The runtime that drives the connections to the sentinels.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Closes the connections to the sentinels.
+    pub(crate) async fn close(&self) {
+        for sentinel in &self.sentinels {
+            sentinel.kept.lock().await.take();
+        }
+    }
+
+    /// Asks a sentinel for the address of the primary.
     async fn ask(
         &self,
-        shared: &Shared<C>,
-        sentinel: &Sentinel<C>,
-        kept: &mut Option<C::Connection>,
+        shared: &Arc<Shared<C>>,
+        sentinel: &Arc<Sentinel<C>>,
     ) -> Result<Address, BackendError> {
         let limit = shared.connect_limit() / ASK_PARTS;
-        let asking = async {
-            let connection = match kept.take() {
-                Some(connection) => connection,
-                None => sentinel.connector.open(&shared.options, None).await?,
-            };
-            let answer = connection.primary_of(&self.service).await;
-            if answer.is_ok() {
-                *kept = Some(connection);
+        let (asked, shared) = (Arc::clone(sentinel), Arc::clone(shared));
+        let service = Arc::clone(&self.service);
+        // In a task, so that it finishes if another sentinel is faster: its connection is kept.
+        let asking = self.handle.spawn(async move {
+            let asking = asked.primary_of(&service, &shared.options);
+            let answer = shared.within(limit, asking).await;
+            if answer.is_none() {
+                asked.kept.lock().await.take();
             }
-            answer
-        };
-        let answer = match shared.within(limit, asking).await {
-            Some(Ok(Some(address))) => Ok(address),
-            Some(Ok(None)) => Err(BackendError::rejected(format!(
+            answer.map(|it| it.map_err(|failure| refused(failure, &shared.options.key_prefix)))
+        });
+        let answer = match asking.await {
+            Ok(Some(Ok(Some(address)))) => Ok(address),
+            Ok(Some(Ok(None))) => Err(BackendError::rejected(format!(
                 "it knows no service {:?}; check sentinelServiceName",
                 self.service
             ))),
-            Some(Err(failure)) => Err(refused(failure, &shared.options.key_prefix)),
-            None => Err(BackendError::unavailable(format!(
+            Ok(Some(Err(error))) => Err(error),
+            Ok(None) => Err(BackendError::unavailable(format!(
                 "no answer within {limit:.1?}"
             ))),
+            Err(ended) => Err(not_run(&ended)),
         };
         match answer {
             Ok((host, port)) => Ok(Address::Tcp {
@@ -261,6 +285,48 @@ impl<C: Connector> SentinelSource<C> {
     }
 }
 
+impl<C: Connector> Sentinel<C> {
+    /// Asks over the connection that was kept, or over a new one.
+    async fn primary_of(
+        &self,
+        service: &str,
+        options: &Options,
+    ) -> Result<Option<(String, u16)>, Failure> {
+        loop {
+            let (connection, is_new) = self.connection(options).await?;
+            match connection.primary_of(service).await {
+                Ok(address) => return Ok(address),
+                Err(failure) => {
+                    self.forget(&connection).await;
+                    if is_new {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the connection that was kept, or opens one. Also returns whether it is new.
+    async fn connection(&self, options: &Options) -> Result<(Arc<C::Connection>, bool), Failure> {
+        let mut kept = self.kept.lock().await;
+        if let Some(connection) = &*kept
+            && !connection.is_closed()
+        {
+            return Ok((Arc::clone(connection), false));
+        }
+        let connection = Arc::new(self.connector.open(options, None).await?);
+        *kept = Some(Arc::clone(&connection));
+        Ok((connection, true))
+    }
+
+    async fn forget(&self, connection: &Arc<C::Connection>) {
+        let mut kept = self.kept.lock().await;
+        if kept.as_ref().is_some_and(|it| Arc::ptr_eq(it, connection)) {
+            *kept = None;
+        }
+    }
+}
+
 /// The addresses that sentinels name, and how many name each.
 #[derive(Default)]
 struct Votes(Vec<(Address, usize)>);
@@ -294,7 +360,7 @@ impl Votes {
 }
 
 /// Shows the service and the sentinels.
-impl<C> fmt::Display for SentinelSource<C> {
+impl<C: Connector> fmt::Display for SentinelSource<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses = self.sentinels.iter().map(|it| it.address.to_string());
         let addresses = addresses.collect::<Vec<_>>().join(", ");

@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -21,7 +22,7 @@ use super::server::{ServerInfo, ServerMode};
 use crate::options::Options;
 
 /// State that the connections of a backend share.
-pub(crate) struct Shared<C> {
+pub(crate) struct Shared<C: Connector> {
     pub(crate) connector: Arc<C>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
@@ -33,6 +34,8 @@ pub(crate) struct Shared<C> {
     /// to a server that has become a replica, or is no longer named by the sentinels.
     pub(crate) moved: Arc<watch::Sender<u64>>,
     pub(crate) checks: Arc<Checks>,
+    /// Whether the user has all rights on this server. Each node of a cluster has users of its own.
+    pub(crate) has_rights: Arc<AtomicBool>,
     /// For a user's connection, or a server without a `run_id`: detects a change of the server's
     /// clock.
     pub(crate) clock: Arc<Mutex<Option<ClockWatch>>>,
@@ -52,6 +55,7 @@ impl<C: Connector> Shared<C> {
             sentinels: self.sentinels.clone(),
             moved: Arc::clone(&self.moved),
             checks: Arc::clone(&self.checks),
+            has_rights: Arc::clone(&self.has_rights),
             clock: Arc::clone(&self.clock),
             unnamed_clock: self.unnamed_clock,
             mode: self.mode,
@@ -68,6 +72,7 @@ impl<C: Connector> Shared<C> {
             sentinels: None,
             moved: Arc::default(),
             checks: Arc::clone(&self.checks),
+            has_rights: Arc::default(),
             clock: Arc::default(),
             unnamed_clock,
             mode: self.mode,
@@ -124,9 +129,10 @@ impl<C: Connector> Shared<C> {
         let (sender, events) = listens.then(mpsc::unbounded_channel).unzip();
         let opening = async {
             let connection = connector.open(&self.options, sender).await?;
-            let info = connection.info().await?;
-            let missing = self.checks.missing_rights(&connection).await?;
-            Ok((connection, info, missing))
+            // Both at once, to save a round trip.
+            let rights = self.checks.missing_rights(&connection, &self.has_rights);
+            let (info, missing) = join(connection.info(), rights).await;
+            Ok((connection, info?, missing?))
         };
         let opened: Result<_, Failure> = opening.await;
         let (connection, info, missing) =

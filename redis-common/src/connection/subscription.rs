@@ -121,7 +121,7 @@ async fn until_moved(moved: &mut watch::Receiver<u64>, moves: u64) {
 }
 
 /// The task that keeps one session subscribed.
-struct SubscriptionTask<C> {
+struct SubscriptionTask<C: Connector> {
     shared: Arc<Shared<C>>,
     pick: PickServer<C>,
     channel: String,

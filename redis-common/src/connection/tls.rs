@@ -6,7 +6,11 @@ use tokio::net::TcpStream;
 #[cfg(feature = "tls-rustls")]
 pub use config::client_config;
 
-const WITHOUT_TLS: &str = "the server doesn't use TLS on this port; use redis:// or another port";
+const WITHOUT_TLS: &str = "the server doesn't use TLS on this port; \
+                           write redis instead of rediss, or use another port";
+
+const WITH_TLS: &str =
+    "the server uses TLS on this port; write rediss instead of redis, or use another port";
 
 const NOTHING_IN_COMMON: &str =
     "the server and this client have no TLS version or cipher in common";
@@ -88,9 +92,7 @@ pub(crate) async fn mismatch(host: &str, port: u16, tls: bool) -> Option<&'stati
     };
     match exchange.await.ok()? {
         b'+' | b'-' if tls => Some(WITHOUT_TLS),
-        ALERT | HANDSHAKE if !tls => {
-            Some("the server uses TLS on this port; use rediss:// or another port")
-        }
+        ALERT | HANDSHAKE if !tls => Some(WITH_TLS),
         _ => None,
     }
 }

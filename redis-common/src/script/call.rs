@@ -10,7 +10,7 @@ use leasehold_api::{
 
 use super::encoding::{LENGTH, Pieces, Writer, mode_code};
 use super::names::Names;
-use super::source::{Script, Scripts};
+use super::source::{self, RightsOf, Script, Scripts};
 
 /// The usual size of an argument in bytes: an operation and a few more fields.
 const USUAL: usize = 48;
@@ -116,6 +116,8 @@ impl Call {
 pub struct Protocol {
     names: Names,
     scripts: Scripts,
+    /// Whether scripts publish on shard channels.
+    shard_channels: bool,
 }
 
 impl Protocol {
@@ -128,6 +130,7 @@ impl Protocol {
         Ok(Self {
             names: Names::new(prefix)?,
             scripts: Scripts::new(&settings),
+            shard_channels: settings.shard_channels,
         })
     }
 
@@ -199,14 +202,27 @@ impl Protocol {
     }
 
     /// Encodes a check of the user's rights. The answer names those that are missing, as ACL rules,
-    /// with a space between two. The script writes nothing.
-    pub fn rights(&self) -> Call {
-        let key = Key::new("rights").expect("a good key");
-        let channel = self.channel(&SessionId::from_bytes([0; 16]));
-        let element = std::iter::once((&key, channel));
-        self.call(&self.scripts.rights, USUAL, element, |out, channel| {
-            out.raw(channel.as_bytes());
-        })
+    /// with a space between two. The script has no keys, so any node of a cluster runs it, and it
+    /// writes nothing.
+    ///
+    /// `shard_push` says whether the client subscribes to shard channels.
+    pub fn rights(&self, shard_push: bool) -> Call {
+        let (key, session) = (
+            Key::new("rights").expect("a good key"),
+            SessionId::from_bytes([0; 16]),
+        );
+        let shard_channel = self.shard_channel(&key, &session);
+        let names = RightsOf {
+            key: &self.key(&key),
+            channel: &self.channel(&session),
+            shard_channel: self.shard_channels.then_some(&*shard_channel),
+            shard_push,
+        };
+        Call {
+            script: source::rights(&names),
+            elements: 0,
+            packed: Vec::new(),
+        }
     }
 
     /// Encodes a forced release. Decode the answer with

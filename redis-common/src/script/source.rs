@@ -33,6 +33,36 @@ impl Script {
     }
 }
 
+/// The names whose rights the script [`rights`] checks.
+pub(crate) struct RightsOf<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) channel: &'a str,
+    /// In a cluster, the channel for a waiter.
+    pub(crate) shard_channel: Option<&'a str>,
+    /// Whether the client subscribes to the shard channel.
+    pub(crate) shard_push: bool,
+}
+
+/// Returns the script that names missing rights. It reads and writes no lock, so it needs none of the
+/// shared parts.
+pub(crate) fn rights(of: &RightsOf<'_>) -> Arc<Script> {
+    let names = format!(
+        "local key, channel, shard_channel, shard_push = {}, {}, {}, {}\n",
+        quoted(of.key),
+        quoted(of.channel.as_bytes()),
+        of.shard_channel
+            .map_or("nil".into(), |it| quoted(it.as_bytes())),
+        of.shard_push
+    );
+    Script::new(names + include_str!("lua/commands/rights.lua"))
+}
+
+/// A Lua string with these bytes.
+fn quoted(bytes: &[u8]) -> String {
+    let escaped = bytes.iter().map(|byte| format!("\\{byte:03}"));
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
 /// All scripts for one choice of settings.
 #[derive(Debug)]
 pub(crate) struct Scripts {
@@ -43,7 +73,6 @@ pub(crate) struct Scripts {
     pub(crate) convert: Arc<Script>,
     pub(crate) inspect: Arc<Script>,
     pub(crate) force_release: Arc<Script>,
-    pub(crate) rights: Arc<Script>,
 }
 
 impl Scripts {
@@ -92,8 +121,6 @@ impl Scripts {
             convert: script("", include_str!("lua/commands/convert.lua")),
             inspect: script("", include_str!("lua/commands/inspect.lua")),
             force_release: script("", include_str!("lua/commands/force_release.lua")),
-            // It reads and writes no lock, so it needs no other part.
-            rights: Script::new(include_str!("lua/commands/rights.lua").to_owned()),
         }
     }
 }

@@ -7,7 +7,7 @@ use leasehold_api::{
     AcquireReply, BackendError, ClockId, Error, LockClient, Mutex, MutexGuard, Notification,
     Notifications, Outcome, Poll, PollReply, Release, Wait, bounds,
 };
-use leasehold_redis_common::Options;
+use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
 use tokio::task::block_in_place;
 
@@ -282,6 +282,79 @@ async fn nodes_may_have_different_clocks() {
         assert!(began.elapsed() >= wait, "{:?}", began.elapsed());
         assert!(guard.is_valid(), "{:?}", guard.loss_reason());
         guard.release().await.expect("released");
+    }
+}
+
+/// The slots are read over a connection for commands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_opens_few_connections() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let names = block_in_place(|| one_on_each(&cluster));
+    let counts = || [0, 1, 2].map(|node| cluster.nodes()[node].accepted_connections());
+    let before = block_in_place(counts);
+    let locks = client(&cluster).await;
+    let mut held = Vec::new();
+    for name in &names {
+        held.push(lock(&locks, name, LEASE).lock().await.expect("acquired"));
+    }
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(held.iter().all(MutexGuard::is_valid));
+    let after = block_in_place(counts);
+    // One for commands, one for renewals, and the last question.
+    assert_eq!(after, before.map(|count| count + 3));
+    let waited = lock(&locks, &names[1], LEASE).try_lock_for(LEASE).await;
+    assert!(matches!(waited, Ok(Outcome::Contended(_))), "{waited:?}");
+    let opened: u64 = block_in_place(counts).iter().sum::<u64>() - after.iter().sum::<u64>() - 3;
+    // One for revocations on any node, and one for waiters on this node.
+    let listening = if locks.backend().capabilities().push {
+        2
+    } else {
+        0
+    };
+    assert_eq!(opened, listening);
+}
+
+/// Each node has its own users.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_rights_are_named_by_each_node() {
+    let options = ServerOptions::default().with_append_only();
+    let cluster = block_in_place(|| RedisCluster::start_with(3, |_| options.clone()));
+    let names = block_in_place(|| one_on_each(&cluster));
+    let cases = [
+        ("-asking", RespVersion::Resp2, "+asking"),
+        ("-spublish", RespVersion::Resp2, "+spublish"),
+        ("-ssubscribe", RespVersion::Resp2, ""),
+        ("-ssubscribe", RespVersion::Resp3, "+ssubscribe"),
+        ("-sunsubscribe", RespVersion::Resp3, "+sunsubscribe"),
+    ];
+    // Servers before 7.0 can't tell, and have no shard channels.
+    let can_tell = RedisServer::default_version().major >= 7;
+    for (right, resp, missing) in cases.into_iter().take(if can_tell { 5 } else { 1 }) {
+        for (number, node) in cluster.nodes().iter().enumerate() {
+            let user = ["ACL", "SETUSER", "locks", "reset", "on", ">secret"];
+            let rights = ["~leasehold:*", "&leasehold:*", "+@all"];
+            let right = if number == 1 { right } else { "+@all" };
+            block_in_place(|| node.run(&[&user[..], &rights[..], &[right]].concat()));
+        }
+        let url = cluster.url().replace("://", "://locks:secret@");
+        let options = Options::new()
+            .resp(resp)
+            .server_checks(ServerChecks::Reject);
+        let backend = connect_with(&url, options).await;
+        let backend = backend.expect("enough rights on the first node");
+        let before = soon(&backend).await;
+        for (number, name) in names.iter().enumerate() {
+            let request = mutex(&key(name), operation(session(1), 1), before);
+            let answer = backend.acquire(&[request]).await.remove(0);
+            if number != 1 || missing.is_empty() || !can_tell {
+                answer.expect("enough rights");
+                continue;
+            }
+            let error = answer.expect_err(missing);
+            assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+            let expected = format!("user is without {missing}: locks need these rights");
+            assert!(error.to_string().contains(&expected), "{error}");
+        }
     }
 }
 

@@ -3,8 +3,7 @@
 //! Commands that the tests themselves send to a server go through the `redis` crate, whichever
 //! client library the backend uses.
 
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use leasehold_api::{BackendError, ClockId, LockBackend, LockClient, MutexGuard, Outcome};
@@ -14,6 +13,7 @@ use leasehold_test_servers::{FaultProxy, SentinelServers, ServerOptions};
 use tokio::task::block_in_place;
 
 use crate::client::connect_with;
+use crate::events;
 
 /// How long a primary is silent before the sentinels act.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
@@ -134,42 +134,6 @@ async fn waiters_get_in_after_the_primary_is_killed() {
     assert_exclusive(claims);
 }
 
-/// The events that say that connections lead to another primary, as `FROM TO`.
-#[derive(Clone, Default)]
-struct Changes(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Changes {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target() == "leasehold" && metadata.name() == "primary changed"
-    }
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut shown = Shown(Vec::new());
-        event.record(&mut shown);
-        self.0.lock().expect("no panic").push(shown.0.join(" "));
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-/// The fields of an event, without its message.
-struct Shown(Vec<String>);
-
-impl tracing::field::Visit for Shown {
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn Debug) {
-        if field.name() != "message" {
-            self.0.push(format!("{value:?}"));
-        }
-    }
-}
-
 /// Both clients take the lock in turns, each while the other one waits. By push, a turn takes some
 /// milliseconds. By polls, it would take hundreds.
 async fn assert_hand_over_by_push(clients: &[LockClient; 2]) {
@@ -194,8 +158,7 @@ async fn assert_hand_over_by_push(clients: &[LockClient; 2]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_and_waiter_survive_a_forced_failover() {
     const LEASE: Duration = Duration::from_secs(6);
-    let changes = Changes::default();
-    tracing::subscriber::set_global_default(changes.clone()).expect("the only subscriber");
+    events::record();
     let servers = start();
     let first = backend(&servers.url()).await;
     let resp2 = Options::new().resp(RespVersion::Resp2);
@@ -237,11 +200,11 @@ async fn holder_and_waiter_survive_a_forced_failover() {
     assert!(next.fencing_token() > token);
     assert_hand_over_by_push(&clients).await;
     let addresses = [old, new].map(|number| servers.server(number).address().to_string());
-    let changes = changes.0.lock().expect("no panic").clone();
-    let from_old = changes.iter().filter(|it| it.starts_with(&addresses[0]));
     // One event for each backend, not for each connection.
-    let expected = addresses.join(" ");
-    assert_eq!(from_old.collect::<Vec<_>>(), [&expected; 2], "{changes:?}");
+    let from_old = format!("from={} ", addresses[0]);
+    let expected = format!("WARN primary changed {from_old}to={}", addresses[1]);
+    let changes = events::lines("WARN primary changed", &from_old);
+    assert_eq!(changes, [expected.as_str(); 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -345,6 +308,32 @@ async fn one_sentinel_of_three_is_enough() {
     }
     block_in_place(|| servers.sentinel_mut(2).start_again());
     drop(lock(&client, "one again").await);
+}
+
+/// The connections for commands, renewals and messages ask the sentinels over the same connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_has_one_connection_to_each_sentinel() {
+    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let counts = || {
+        let sentinels = (0..3).map(|number| servers.sentinel(number));
+        let all = sentinels.chain([servers.server(0)]);
+        // Without the connection of each question.
+        all.map(|it| it.accepted_connections() - 1)
+            .collect::<Vec<_>>()
+    };
+    let before = block_in_place(counts);
+    let locks = client(&backend(&servers.url()).await, Duration::from_secs(1));
+    let held = lock(&locks, "held").await;
+    let waiting = locks.mutex("held").expect("a good key");
+    let waited = waiting.try_lock_for(Duration::from_secs(2)).await;
+    assert!(matches!(waited, Ok(Outcome::Contended(_))), "{waited:?}");
+    assert!(held.is_valid(), "{:?}", held.loss_reason());
+    let after = block_in_place(counts);
+    let opened = after
+        .iter()
+        .zip(&before)
+        .map(|(after, before)| after - before - 1);
+    assert_eq!(opened.collect::<Vec<_>>(), [1, 1, 1, 3]);
 }
 
 /// The sentinels notice only later that the server has become a replica.

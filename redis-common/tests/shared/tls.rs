@@ -1,11 +1,14 @@
 //! Connections with TLS, and readable errors for each way in which they can fail.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold_api::{BackendError, LockClient};
+use leasehold_api::{BackendError, LockClient, MutexGuard};
 use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{Authority, Identity, RedisServer, SentinelServers, ServerOptions};
+use leasehold_test_servers::{
+    Authority, Identity, RedisCluster, RedisServer, SentinelServers, ServerOptions,
+};
+use tokio::task::block_in_place;
 
 use super::connecting::{LONG, failure_with};
 use crate::client::connect_with;
@@ -29,6 +32,8 @@ fn with_client(options: Options, identity: &Identity) -> Options {
 /// Connects, and checks that this fails for good, long before the time limit, with an error that
 /// says what to check.
 async fn refused(url: &str, options: Options, check: &str) {
+    let address = url.split('/').nth(2).expect("an address");
+    let address = address.split('?').next().expect("an address");
     let (error, took) = failure_with(url, options.initial_connect_timeout(LONG)).await;
     assert!(
         matches!(error, ConnectError::Backend(BackendError::Rejected { .. })),
@@ -36,7 +41,6 @@ async fn refused(url: &str, options: Options, check: &str) {
     );
     let text = error.to_string();
     assert!(text.contains(check), "{text}");
-    let address = url.rsplit('/').next().expect("an address");
     assert!(text.contains(address), "{text}");
     assert!(took < LONG / 4, "{took:?}: {text}");
 }
@@ -47,23 +51,35 @@ async fn invalid(url: &str, options: Options, reason: &str) {
     assert!(error.to_string().contains(reason), "{error}");
 }
 
-/// Waits for a lock that another client releases, over TLS.
-async fn lock_is_handed_over(url: &str, options: Options) {
+/// Two clients hand locks over to each other over TLS: by push, long before the next poll.
+async fn locks_are_handed_over(url: &str, options: Options) {
     let mut clients = Vec::new();
     for _ in 0..2 {
         let backend = connect_with(url, options.clone()).await;
         let backend = backend.unwrap_or_else(|error| panic!("{url}: {error}"));
         clients.push(LockClient::new(backend));
     }
-    let lock = |client: &LockClient| client.mutex("handed over").expect("a good key");
-    let first = lock(&clients[0]).lock().await.expect("acquired");
-    let waiting = lock(&clients[1]);
-    let waiting = tokio::spawn(async move { waiting.lock().await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!waiting.is_finished(), "the lock is held");
-    first.release().await.expect("released");
-    let second = waiting.await.expect("no panic").expect("acquired");
-    second.release().await.expect("released");
+    let mut took = Vec::new();
+    // In a cluster, they are on several nodes.
+    for name in ["first", "second", "third", "fourth", "fifth"] {
+        let lock = |client: &LockClient| client.mutex(name).expect("a good key");
+        let first = lock(&clients[0]).lock().await.expect("acquired");
+        let waiting = lock(&clients[1]);
+        let waiting = tokio::spawn(async move { waiting.lock().await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!waiting.is_finished(), "the lock is held");
+        let released = Instant::now();
+        first.release().await.expect("released");
+        let second: MutexGuard = waiting.await.expect("no panic").expect("acquired");
+        took.push(released.elapsed());
+        second.release().await.expect("released");
+    }
+    took.sort_unstable();
+    // A waiter polls each second.
+    assert!(
+        took[took.len() / 2] < Duration::from_millis(300),
+        "{took:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,30 +89,96 @@ async fn locks_work_over_tls() {
     let valkey = server.tls_url().replace("rediss://", "valkeys://");
     for resp in [RespVersion::Resp2, RespVersion::Resp3] {
         let options = trusting(&authority).resp(resp);
-        lock_is_handed_over(&valkey, options.clone()).await;
-        lock_is_handed_over(&server.tls_url(), options).await;
+        locks_are_handed_over(&valkey, options.clone()).await;
+        locks_are_handed_over(&server.tls_url(), options).await;
     }
+}
+
+/// The options of servers that are clients of each other.
+fn of_peers(authority: &Authority, host: &str) -> ServerOptions {
+    ServerOptions::default().with_tls(authority.issue(host), Some(authority))
+}
+
+/// The options of a client of such servers.
+fn of_client(authority: &Authority) -> Options {
+    with_client(trusting(authority), &authority.issue("client"))
+}
+
+fn sentinels(options: &ServerOptions) -> SentinelServers {
+    let down_after = Duration::from_secs(60);
+    block_in_place(|| SentinelServers::start_with(options, options, down_after))
+}
+
+fn cluster(options: &ServerOptions) -> RedisCluster {
+    block_in_place(|| RedisCluster::start_with(3, |_| options.clone()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_work_over_tls_through_sentinels() {
     let authority = Authority::new();
-    // The servers are clients of each other.
-    let tls = ServerOptions::default().with_tls(authority.issue(HOST), Some(&authority));
-    let down_after = Duration::from_secs(60);
-    let start = || SentinelServers::start_with(&tls, &tls, down_after);
-    let servers = tokio::task::block_in_place(start);
-    let options = with_client(trusting(&authority), &authority.issue("client"));
-    lock_is_handed_over(&servers.tls_url(), options.clone()).await;
+    let servers = sentinels(&of_peers(&authority, HOST));
+    locks_are_handed_over(&servers.tls_url(), of_client(&authority)).await;
     let without = servers.url().replace("redis-", "rediss-");
-    let (error, took) = failure_with(&without, options.initial_connect_timeout(LONG)).await;
-    let text = error.to_string();
-    let first = format!(
-        "sentinel {}: the server doesn't use TLS",
-        servers.sentinel(0).address()
+    let first = servers.sentinel(0).address();
+    let check = format!("sentinel {first}: the server doesn't use TLS on this port; write redis ");
+    refused(&without, of_client(&authority), &check).await;
+    let stranger = with_client(trusting(&Authority::new()), &authority.issue("client"));
+    let check = "set the authority's certificate with Options::root_certificates";
+    refused(&servers.tls_url(), stranger, check).await;
+}
+
+/// The sentinels name an address for which the server has no certificate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificate_must_be_for_the_address_that_the_sentinels_name() {
+    let authority = Authority::new();
+    let servers = sentinels(&of_peers(&authority, "localhost"));
+    let url = servers.tls_url().replace(HOST, "localhost");
+    let primary = servers.server(servers.primary()).tls_url();
+    let primary = primary.trim_start_matches("rediss://");
+    let check = format!(
+        "primary {primary}, named by a sentinel: the server's certificate is for another host"
     );
-    assert!(text.contains(&first), "{text}");
-    assert!(took < LONG / 4, "{took:?}: {text}");
+    refused(&url, of_client(&authority), &check).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_work_over_tls_in_a_cluster() {
+    let authority = Authority::new();
+    let cluster = cluster(&of_peers(&authority, HOST));
+    locks_are_handed_over(&cluster.tls_url(), of_client(&authority)).await;
+    let stranger = with_client(trusting(&Authority::new()), &authority.issue("client"));
+    let check = "set the authority's certificate with Options::root_certificates";
+    refused(&cluster.tls_url(), stranger, check).await;
+    let without = cluster.url().replace("redis-", "rediss-");
+    let check = "the server doesn't use TLS on this port; write redis ";
+    refused(&without, of_client(&authority), check).await;
+    let plain = cluster.tls_url().replace("rediss-", "redis-");
+    let check = "the server uses TLS on this port; write rediss ";
+    refused(&plain, Options::new(), check).await;
+}
+
+/// A node is verified by the address that it announces, not by the one in the URL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificate_must_be_for_the_address_that_the_node_announces() {
+    let authority = Authority::new();
+    let options = of_peers(&authority, "localhost");
+    let by_ip = cluster(&options);
+    let url = by_ip.tls_url().replace(HOST, "localhost");
+    let backend = connect_with(&url, of_client(&authority)).await;
+    let locks = LockClient::new(backend.expect("the nodes of the URL are localhost"));
+    let began = Instant::now();
+    let lock = locks.mutex("refused").expect("a good key");
+    let error = lock.lock().await.expect_err("another host");
+    let text = error.to_string();
+    let check = "the server's certificate is for another host";
+    assert!(text.contains(check) && text.contains(HOST), "{text}");
+    assert!(began.elapsed() < LONG / 4, "{:?}", began.elapsed());
+    let by_name = options
+        .with_config("cluster-announce-hostname", ["localhost"])
+        .with_config("cluster-preferred-endpoint-type", ["hostname"]);
+    let by_name = cluster(&by_name);
+    let url = by_name.tls_url().replace(HOST, "localhost");
+    locks_are_handed_over(&url, of_client(&authority)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +186,7 @@ async fn locks_work_with_a_client_certificate() {
     let (authority, of_clients) = (Authority::new(), Authority::new());
     let server = server(authority.issue(HOST), Some(&of_clients));
     let options = with_client(trusting(&authority), &of_clients.issue("client"));
-    lock_is_handed_over(&server.tls_url(), options).await;
+    locks_are_handed_over(&server.tls_url(), options).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

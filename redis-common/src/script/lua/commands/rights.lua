@@ -1,5 +1,10 @@
--- Names the rights that the user lacks, such as `+publish`. Changes nothing. KEYS[1] is the name of a
--- lock, ARGV[1] that of a channel. Servers before 7.0 can't tell.
+-- Names the rights that the user lacks, such as `+publish`. Changes nothing. Servers before 7.0 can't
+-- tell.
+--
+-- The text before this one defines `key`, the Redis key of a lock, and the names of channels: `channel`,
+-- and in a cluster `shard_channel`. They are no parameters, because the nodes of a cluster run only
+-- scripts without keys wherever the keys are. `shard_push` says whether the client subscribes to shard
+-- channels.
 
 local missing = {}
 local function need(command, ...)
@@ -10,18 +15,26 @@ local function need(command, ...)
 end
 if redis.acl_check_cmd then
   for _, command in ipairs({'type', 'get', 'mget', 'hgetall', 'hlen', 'unlink'}) do
-    need(command, KEYS[1])
+    need(command, key)
   end
-  need('set', KEYS[1], '')
-  need('hget', KEYS[1], '')
-  need('hmget', KEYS[1], '')
-  need('hset', KEYS[1], '', '')
-  need('hdel', KEYS[1], '')
-  need('hscan', KEYS[1], '0')
-  need('pexpireat', KEYS[1], '1')
+  need('set', key, '')
+  need('hget', key, '')
+  need('hmget', key, '')
+  need('hset', key, '', '')
+  need('hdel', key, '')
+  need('hscan', key, '0')
+  need('pexpireat', key, '1')
   need('time')
   need('evalsha', '', '0')
-  need('subscribe', ARGV[1])
-  need('publish', ARGV[1], '')
+  need('subscribe', channel)
+  need('publish', channel, '')
+  if shard_channel then
+    need('asking')
+    need('spublish', shard_channel, '')
+  end
+  if shard_push then
+    need('ssubscribe', shard_channel)
+    need('sunsubscribe', shard_channel)
+  end
 end
 return table.concat(missing, ' ')
