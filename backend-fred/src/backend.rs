@@ -70,6 +70,8 @@ impl FredBackend {
     /// | `redis-sentinel://user:password@sentinel:port/database?sentinelServiceName=mymaster&node=sentinel2:port` | the primary that the sentinels name; one `node` for each further sentinel |
     /// | … `&sentinelUsername=me&sentinelPassword=secret` | the same, with the login of the sentinels |
     /// | `rediss-sentinel://…` | the same, with TLS to the sentinels and to the server |
+    /// | `redis-cluster://user:password@host:port?node=host2:port2` | a cluster; one node is enough, others help if that one is down |
+    /// | `rediss-cluster://…` | the same, with TLS to all nodes |
     ///
     /// [`initial_connect_timeout`](Options::initial_connect_timeout) limits the time that
     /// this takes.

@@ -258,7 +258,7 @@ impl Options {
     /// - missing rights of the user, on Redis 7.0 and later.
     ///
     /// The server tells all but the rights in its answer to `INFO`. What it doesn't tell is not
-    /// judged. The rights cost one more round trip at the first connection.
+    /// judged. Each node of a cluster is checked when the backend first connects to it.
     ///
     /// The default is [`ServerChecks::Warn`].
     ///
