@@ -6,10 +6,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use leasehold_api::{BackendError, ClockId, LockBackend, LockClient, MutexGuard, Outcome};
+use leasehold_api::{BackendError, ClockId, LockBackend, LockClient, MutexGuard, Outcome, bounds};
 use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{FaultProxy, SentinelServers, ServerOptions};
+use leasehold_test_servers::{FaultProxy, RedisServer, SentinelServers, ServerOptions};
 use tokio::task::block_in_place;
 
 use crate::client::connect_with;
@@ -310,6 +310,72 @@ async fn one_sentinel_of_three_is_enough() {
     drop(lock(&client, "one again").await);
 }
 
+/// Proxies in front of the sentinels, and the URL of the proxies.
+async fn proxies(servers: &SentinelServers) -> ([FaultProxy; 3], String) {
+    let start = |number| FaultProxy::start(servers.sentinel(number).address());
+    let proxies = [start(0).await, start(1).await, start(2).await];
+    let addresses = proxies.each_ref().map(FaultProxy::address);
+    (
+        proxies,
+        SentinelServers::url_of("redis-sentinel", addresses),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn most_of_the_sentinels_decide() {
+    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let stranger = block_in_place(RedisServer::start);
+    let (proxies, url) = proxies(&servers).await;
+    let ports = [servers.server(0).port(), stranger.port()];
+    let [port, false_port] = ports.map(|port| &*port.to_string().leak());
+    let mut ids = Vec::new();
+    for url in [servers.server(0).url(), stranger.url()] {
+        ids.push(clock(&backend(&url).await).await.expect("an answer"));
+    }
+    let [primary, other] = ids[..] else {
+        unreachable!("two servers");
+    };
+    // The first sentinel is wrong.
+    proxies[0].rename_in_replies(port, false_port);
+    for _ in 0..5 {
+        let backend = backend(&url).await;
+        assert_eq!(clock(&backend).await.expect("an answer"), primary);
+    }
+    let backend = backend(&url).await;
+    let stays = async |expected| {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(2) {
+            assert_eq!(clock(&backend).await.expect("an answer"), expected);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let moves_to = async |expected| {
+        let moved = async || clock(&backend).await.is_ok_and(|now| now == expected);
+        eventually("it has moved", moved).await;
+        stays(expected).await;
+    };
+    stays(primary).await;
+    proxies[1].rename_in_replies(port, false_port);
+    moves_to(other).await;
+    proxies[0].rename_in_replies(port, port);
+    moves_to(primary).await;
+}
+
+/// The network has forgotten the connections to the sentinels.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_to_sentinels_are_replaced() {
+    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let (proxies, url) = proxies(&servers).await;
+    let backend = backend(&url).await;
+    proxies.iter().for_each(FaultProxy::strand_connections);
+    let primary = servers.server(0).url();
+    admin(&primary, &["CLIENT", "KILL", "TYPE", "normal"]).await;
+    eventually("it is connected again", async || {
+        clock(&backend).await.is_ok()
+    })
+    .await;
+}
+
 /// The connections for commands, renewals and messages ask the sentinels over the same connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_has_one_connection_to_each_sentinel() {
@@ -322,7 +388,13 @@ async fn client_has_one_connection_to_each_sentinel() {
             .collect::<Vec<_>>()
     };
     let before = block_in_place(counts);
-    let locks = client(&backend(&servers.url()).await, Duration::from_secs(1));
+    // On a busy machine, a silent connection gets a second one next to it otherwise.
+    let limit = bounds::MAX_CALL_TIMEOUT;
+    let options = Options::new().call_timeout(limit).connect_timeout(limit);
+    let backend = connect_with(&servers.url(), options)
+        .await
+        .expect("connected");
+    let locks = client(&backend, Duration::from_secs(1));
     let held = lock(&locks, "held").await;
     let waiting = locks.mutex("held").expect("a good key");
     let waited = waiting.try_lock_for(Duration::from_secs(2)).await;
