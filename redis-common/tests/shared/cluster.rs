@@ -112,7 +112,8 @@ async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
         cluster.begin_migration(&stored, to);
         to
     });
-    let guard = lock(&locks, "new", LEASE).lock().await.expect("acquired");
+    let guard = lock(&locks, "new", LEASE).try_lock_for(FAILOVER).await;
+    let guard = guard.expect("an answer").into_guard().expect("acquired");
     let refused = lock(&locks, "new", LEASE).try_lock().await;
     assert!(matches!(refused, Ok(Outcome::Contended(_))), "{refused:?}");
     block_in_place(|| cluster.end_migration(&stored, to));
