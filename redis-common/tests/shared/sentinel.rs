@@ -3,6 +3,7 @@
 //! Commands that the tests themselves send to a server go through the `redis` crate, whichever
 //! client library the backend uses.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -321,27 +322,34 @@ async fn proxies(servers: &SentinelServers) -> ([FaultProxy; 3], String) {
     )
 }
 
+/// The sentinels name proxies in front of two primaries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn most_of_the_sentinels_decide() {
     let servers = block_in_place(|| SentinelServers::start(LONG));
     let stranger = block_in_place(RedisServer::start);
     let (proxies, url) = proxies(&servers).await;
-    let ports = [servers.server(0).port(), stranger.port()];
-    let [port, false_port] = ports.map(|port| &*port.to_string().leak());
-    let mut ids = Vec::new();
+    let front = FaultProxy::start(servers.server(0).address()).await;
+    let false_front = FaultProxy::start(stranger.address()).await;
+    let port_of = |address: SocketAddr| &*address.port().to_string().leak();
+    let named = port_of(servers.server(0).address());
+    let [port, false_port] = [&front, &false_front].map(|it| port_of(it.address()));
+    let mut clocks = Vec::new();
     for url in [servers.server(0).url(), stranger.url()] {
-        ids.push(clock(&backend(&url).await).await.expect("an answer"));
+        clocks.push(clock(&backend(&url).await).await.expect("an answer"));
     }
-    let [primary, other] = ids[..] else {
-        unreachable!("two servers");
-    };
-    // The first sentinel is wrong.
-    proxies[0].rename_in_replies(port, false_port);
-    for _ in 0..5 {
-        let backend = backend(&url).await;
-        assert_eq!(clock(&backend).await.expect("an answer"), primary);
-    }
-    let backend = backend(&url).await;
+    let (primary, other) = (clocks[0], clocks[1]);
+    // The first sentinel is wrong, and its server is faster. All sentinels answer before that.
+    proxies[0].rename_in_replies(named, false_port);
+    proxies[1].rename_in_replies(named, port);
+    proxies[2].rename_in_replies(named, port);
+    front.delay(Duration::from_millis(200));
+    false_front.delay(Duration::from_millis(100));
+    let limit = bounds::MAX_CALL_TIMEOUT;
+    let options = Options::new().call_timeout(limit).connect_timeout(limit);
+    let backend = connect_with(&url, options).await.expect("connected");
+    assert_eq!(clock(&backend).await.expect("an answer"), primary);
+    front.heal();
+    false_front.heal();
     let stays = async |expected| {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(2) {
@@ -355,9 +363,9 @@ async fn most_of_the_sentinels_decide() {
         stays(expected).await;
     };
     stays(primary).await;
-    proxies[1].rename_in_replies(port, false_port);
+    proxies[1].rename_in_replies(named, false_port);
     moves_to(other).await;
-    proxies[0].rename_in_replies(port, port);
+    proxies[0].rename_in_replies(named, port);
     moves_to(primary).await;
 }
 
