@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_api::{BackendError, LockClient, MutexGuard};
+use leasehold_api::{BackendError, LockClient, MutexGuard, bounds};
 use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{
@@ -96,9 +96,12 @@ fn of_peers(authority: &Authority, host: &str) -> ServerOptions {
     ServerOptions::default().with_tls(authority.issue(host), Some(authority))
 }
 
-/// The options of a client of such servers.
+/// The options of a client of such servers. A busy machine may need longer than the default for
+/// many handshakes.
 fn of_client(authority: &Authority) -> Options {
-    with_client(trusting(authority), &authority.issue("client"))
+    let limit = bounds::MAX_CALL_TIMEOUT;
+    let options = trusting(authority).call_timeout(limit);
+    with_client(options.connect_timeout(limit), &authority.issue("client"))
 }
 
 fn sentinels(options: &ServerOptions) -> SentinelServers {
