@@ -1,16 +1,12 @@
-//! Measures what a failover does to locks, with Sentinel and in a cluster, through both client
-//! libraries.
+//! Measures what a failover with Sentinel does to locks, through both client libraries.
 //!
 //! ```sh
 //! cargo run -p leasehold-processes --example failover -- 5
 //! ```
 //!
-//! The argument is the number of runs for each kind of failover and each library. Times are in ms from
-//! the start of the failover. With Sentinel, every run starts a primary, two replicas and three
-//! sentinels, which act after 500 ms of silence. In a cluster, it starts three primaries with a replica
-//! each, and `cluster-node-timeout` is 1 s.
-
-mod cluster;
+//! The argument is the number of runs for each kind of failover and each library. Every run starts a
+//! primary, two replicas and three sentinels, which act after 500 ms of silence. Times are in ms from
+//! the start of the failover.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -92,40 +88,7 @@ async fn main() -> Result<(), Failure> {
             );
         }
     }
-    in_clusters(runs).await
-}
-
-async fn in_clusters(runs: usize) -> Result<(), Failure> {
-    println!("\n| in a cluster | client | raw write | first grant | token grew | kept |");
-    println!("|---|---|---|---|---|---|");
-    for library in [Library::RedisRs, Library::Fred] {
-        let (mut raw, mut granted) = (Vec::new(), Vec::new());
-        for _ in 0..runs {
-            let run = cluster::measure(library).await?;
-            raw.push(run.raw.as_millis());
-            granted.push(run.granted.as_millis());
-            println!(
-                "| Killed | {} | {} | {} | {} | {} |",
-                library.name(),
-                run.raw.as_millis(),
-                run.granted.as_millis(),
-                yes(run.token_grew),
-                yes(run.kept),
-            );
-        }
-        raw.sort_unstable();
-        granted.sort_unstable();
-        let (raw, granted) = (raw[runs / 2], granted[runs / 2]);
-        println!(
-            "| **Killed** | **{}** | **{raw}** | **{granted}** | | |",
-            library.name()
-        );
-    }
     Ok(())
-}
-
-fn yes(is: bool) -> &'static str {
-    if is { "yes" } else { "no" }
 }
 
 fn print(kind: Kind, library: Library, run: &Run) {
@@ -138,7 +101,7 @@ fn print(kind: Kind, library: Library, run: &Run) {
         run.lost,
         run.grants,
         run.tokens_back,
-        yes(run.kept),
+        if run.kept { "yes" } else { "no" },
     );
 }
 
@@ -165,7 +128,7 @@ async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
     }
     tokio::time::sleep(BEFORE).await;
 
-    let raw = others(&servers, old).map(|url| first_write(url, "raw".into()));
+    let raw = others(&servers, old).map(first_write);
     let old_port = servers.server(old).port();
     let named = [0, 1].map(|number| first_name(servers.sentinel(number).url(), old_port));
     let began = Instant::now();
@@ -249,12 +212,12 @@ fn others(servers: &SentinelServers, primary: usize) -> [String; 2] {
 }
 
 /// Waits until a server takes a write.
-async fn first_write(url: String, key: String) -> Instant {
+async fn first_write(url: String) -> Instant {
     let client = redis::Client::open(url).expect("a good URL");
     loop {
         if let Ok(mut connection) = client.get_multiplexed_async_connection().await {
             let mut set = redis::cmd("SET");
-            set.arg(&key).arg(1);
+            set.arg("raw").arg(1);
             while let Err(error) = set.query_async::<()>(&mut connection).await {
                 if error.code() != Some("READONLY") {
                     break;
