@@ -62,6 +62,11 @@ installed_initdb() {
     compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb
 }
 
+# Debian has it in /usr/sbin, which is not on everybody's PATH.
+need_pgbouncer() {
+    PATH=$PATH:/usr/sbin need pgbouncer LEASEHOLD_PGBOUNCER
+}
+
 need_valgrind() {
     need valgrind LEASEHOLD_VALGRIND
 }

@@ -71,7 +71,8 @@
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
 //! | `store` | `store::StoreBackend` | your own store, with a read and a compare-and-set of one row |
 //!
-//! The feature `tls-rustls` adds TLS to both Redis backends: URLs with `rediss://`. The feature
+//! The feature `tls-rustls` adds TLS: to both Redis backends, with URLs of `rediss://`, and to the Postgres
+//! backend, with `sslmode=require`. The feature
 //! `metrics` adds counters and histograms through the `metrics` facade. `tracing`
 //! events need no feature. The repository's `docs/observability.md` describes both.
 //!

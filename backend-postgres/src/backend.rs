@@ -4,18 +4,22 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use leasehold_api::{LockBackend, TokioRuntime, forward_lock_backend};
+use leasehold_api::{BackendError, InvalidInput, LockBackend, TokioRuntime, forward_lock_backend};
 use leasehold_store::StoreBackend;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, SslNegotiation};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{Config, NoTls, Socket};
 
-use crate::connection::{Managed, Shared};
+use crate::connection::{Managed, Session, Shared};
+use crate::connector::{Connector, With};
+use crate::error::During;
 use crate::options::{ConnectError, Options};
+use crate::pooler;
 use crate::store::PostgresStore;
 
-/// The application name of the connections, unless the URL has one.
+/// The application name of the connections, unless the configuration has one.
 const APPLICATION: &str = "leasehold";
 
 /// A [`LockBackend`] on a PostgreSQL server, with all capabilities but
@@ -48,53 +52,187 @@ impl PostgresBackend {
     /// The errors of [`connect_with`](Self::connect_with).
     ///
     /// # Cancel safety
-    /// If you drop the future, the connection is closed.
+    /// If you drop the future, the connections are closed.
     ///
     /// # Panics
     /// Outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_postgres::PostgresBackend;
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let url = "postgres://locks:secret@db.example/shop?sslmode=require";
+    /// let backend = PostgresBackend::connect(url).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::connect_with(url, Options::new()).await
     }
 
-    /// Connects to the server of a URL. The text may also be `host=/run/postgresql user=locks`.
+    /// Connects to the server of a URL. The text may also be `host=/run/postgresql user=locks`. See
+    /// [TLS](crate#tls) for the values of `sslmode`.
     ///
     /// # Errors
     /// - [`ConnectError::Url`] if the URL cannot be read.
-    /// - [`ConnectError::Invalid`] if an option is out of range, or the URL asks for TLS.
-    /// - [`ConnectError::Failed`] if the server cannot be reached, refuses the user, or lacks the
-    ///   [`SCHEMA`](crate::SCHEMA).
+    /// - [`ConnectError::Invalid`] if an option is out of range, a certificate cannot be used, or the URL
+    ///   asks for TLS and the feature `tls-rustls` is off.
+    /// - [`ConnectError::Failed`] if the server cannot be reached, refuses the user, has a certificate that
+    ///   is not valid, or lacks the [`SCHEMA`](crate::SCHEMA), or if a
+    ///   [connection pooler](crate#connection-poolers) shares its connections.
+    ///
+    /// Each connection, with its TLS handshake, is limited by
+    /// [`connect_timeout`](Options::connect_timeout).
     ///
     /// # Cancel safety
-    /// If you drop the future, the connection is closed.
+    /// If you drop the future, the connections are closed.
     ///
     /// # Panics
     /// Outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_postgres::{Options, PostgresBackend};
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().key_prefix("billing:");
+    /// let backend = PostgresBackend::connect_with("host=/run/postgresql dbname=shop", options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
         options.check()?;
-        let mut config: Config = url.parse().map_err(ConnectError::Url)?;
-        if config.get_ssl_mode() == SslMode::Require {
-            let problem = "this version has no TLS".to_owned();
-            let what = "sslmode";
-            return Err(leasehold_api::InvalidInput::Setting { what, problem }.into());
-        }
+        let config: Config = url.parse().map_err(ConnectError::Url)?;
+        let connector = connector(&config, &options)?;
+        Self::start(config, connector, options).await
+    }
+
+    /// Connects with a configuration and a maker of TLS streams of your own. These are the two values that
+    /// a pool of `deadpool-postgres` or `bb8-postgres` is made from, and any TLS library works:
+    /// `postgres-openssl`, `postgres-native-tls`, `tokio-postgres-rustls`, or [`NoTls`].
+    ///
+    /// The backend opens its own connections, because a subscription and the renewals each need one. Whether
+    /// certificates are verified is up to the maker of TLS streams.
+    ///
+    /// # Errors
+    /// Those of [`connect_with`](Self::connect_with). [`ConnectError::Invalid`] also if the options have
+    /// certificates: give them to your TLS library.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the connections are closed.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_postgres::tokio_postgres::{Config, NoTls};
+    /// use leasehold_postgres::{Options, PostgresBackend};
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut config = Config::new();
+    /// config.host("db.example").user("locks").dbname("shop").password(std::env::var("PASSWORD")?);
+    /// // let pool = deadpool_postgres::Manager::new(config.clone(), NoTls) …
+    /// let backend = PostgresBackend::from_config(config, NoTls, Options::new()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn from_config<T>(
+        config: Config,
+        tls: T,
+        options: Options,
+    ) -> Result<Self, ConnectError>
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::Stream: Send,
+        T::TlsConnect: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        options.check()?;
+        options.check_no_certificates("give them to the maker of TLS streams")?;
+        Self::start(config, Box::new(With(tls)), options).await
+    }
+
+    async fn start(
+        mut config: Config,
+        connector: Box<dyn Connector>,
+        options: Options,
+    ) -> Result<Self, ConnectError> {
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION);
         }
         let shared = Arc::new(Shared {
             config,
+            connector,
             options,
             runtime: TokioRuntime::current(),
             closed: watch::Sender::new(false),
         });
-        let store = |handle| PostgresStore::new(Managed::new(Arc::clone(&shared), handle));
-        let commands = store(Handle::current());
-        commands.warm_up().await?;
+        let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
+        let (commands, renewals) =
+            open_two(&shared, &handle, thread.as_ref().unwrap_or(&handle)).await?;
+        let store = |handle, session| {
+            PostgresStore::new(Managed::new(Arc::clone(&shared), handle, session))
+        };
+        let commands = store(handle, commands);
         let mut backend = StoreBackend::new(commands).call_timeout(shared.options.call_timeout)?;
-        if let Some(thread) = TokioRuntime::renewal_thread() {
-            backend = backend.renewals(store(thread));
+        if let Some(thread) = thread {
+            backend = backend.renewals(store(thread, renewals));
         }
         Ok(Self { backend, shared })
     }
+}
+
+/// Opens a connection for commands and one for renewals. Before it changes any setting, it checks that no
+/// pooler shares them.
+async fn open_two(
+    shared: &Arc<Shared>,
+    commands: &Handle,
+    renewals: &Handle,
+) -> Result<(Session, Session), BackendError> {
+    let address = shared.address();
+    let limit = shared.options.connect_timeout;
+    let first = shared.within(limit, shared.connect(commands, None)).await;
+    let first = first.unwrap_or_else(|| Err(shared.too_late("connection")))?;
+    let second = async {
+        let second = shared.connect(renewals, None).await?;
+        pooler::check(&first, &second, During::Connect(&address)).await?;
+        Session::prepare(second, &address).await
+    };
+    let second = shared.within(limit, second).await.unwrap_or_else(|| {
+        // A pool may be too small.
+        let problem = "no second connection in time; a client has up to three";
+        Err(BackendError::unavailable(format!("{address}: {problem}")))
+    })?;
+    let first = shared
+        .within(limit, Session::prepare(first, &address))
+        .await;
+    let first = first.unwrap_or_else(|| Err(shared.too_late("answer")))?;
+    Ok((first, second))
+}
+
+/// The connector for a URL: with TLS, unless no server of the URL can have it.
+fn connector(config: &Config, options: &Options) -> Result<Box<dyn Connector>, InvalidInput> {
+    let (mode, negotiation) = (config.get_ssl_mode(), config.get_ssl_negotiation());
+    let setting = |what, problem: &str| {
+        let problem = problem.to_owned();
+        Err(InvalidInput::Setting { what, problem })
+    };
+    if mode != SslMode::Require {
+        options.check_no_certificates("they need sslmode=require in the URL")?;
+    }
+    if mode == SslMode::Prefer && negotiation == SslNegotiation::Direct {
+        return setting("sslnegotiation", "direct needs sslmode=require");
+    }
+    #[cfg(feature = "tls-rustls")]
+    if mode != SslMode::Disable {
+        return Ok(Box::new(With(crate::tls::Tls::new(&options.certificates)?)));
+    }
+    if mode == SslMode::Require {
+        return setting("sslmode", "`require` needs the feature tls-rustls");
+    }
+    Ok(Box::new(With(NoTls)))
 }
 
 #[async_trait]

@@ -1,7 +1,6 @@
 //! Connections: made on one runtime, checked, and replaced.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,8 +8,9 @@ use std::time::Duration;
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc::UnboundedSender};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Config, Statement};
 
+use crate::connector::{self, Connector};
 use crate::error::{During, classify};
 use crate::options::Options;
 
@@ -53,6 +53,7 @@ const UPDATE: &str = "WITH written AS (
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    pub(crate) connector: Box<dyn Connector>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
     pub(crate) closed: tokio::sync::watch::Sender<bool>,
@@ -74,6 +75,40 @@ impl Shared {
 
     pub(crate) fn is_closed(&self) -> bool {
         *self.closed.borrow()
+    }
+
+    /// Where the server is, for errors.
+    pub(crate) fn address(&self) -> String {
+        connector::address(&self.config)
+    }
+
+    pub(crate) fn too_late(&self, what: &str) -> BackendError {
+        BackendError::unavailable(format!("{}: no {what} in time", self.address()))
+    }
+
+    /// Opens a connection without any settings.
+    pub(crate) async fn connect(
+        &self,
+        handle: &Handle,
+        payloads: Option<UnboundedSender<String>>,
+    ) -> Result<Client, BackendError> {
+        if self.is_closed() {
+            return Err(BackendError::Closed);
+        }
+        let (opening, driver) = (
+            self.connector.open(self.config.clone(), payloads),
+            handle.clone(),
+        );
+        // A socket belongs to the runtime in which it is opened.
+        let opening = handle.spawn(async move {
+            let (client, driving) = opening.await?;
+            driver.spawn(driving);
+            Ok(client)
+        });
+        let _abort = Abort(opening.abort_handle());
+        let client = opening.await;
+        let client = client.map_err(|_| BackendError::unavailable("the runtime has ended"))?;
+        client.map_err(|error| classify(error, During::Connect(&self.address())))
     }
 }
 
@@ -107,29 +142,16 @@ impl Session {
         handle: &Handle,
         payloads: Option<UnboundedSender<String>>,
     ) -> Result<Self, BackendError> {
-        if shared.is_closed() {
-            return Err(BackendError::Closed);
-        }
-        let (config, driver) = (shared.config.clone(), handle.clone());
-        // A socket belongs to the runtime in which it is opened.
-        let opening = handle.spawn(async move {
-            let (client, connection) = config.connect(NoTls).await?;
-            driver.spawn(drive(connection, payloads));
-            Ok(client)
-        });
-        let abort = Abort(opening.abort_handle());
-        let opened = shared.within(shared.options.connect_timeout, async {
-            let client = opening.await;
-            let client = client.map_err(|_| BackendError::unavailable("the runtime has ended"))?;
-            let client = client.map_err(|error| classify(error, During::Connect))?;
-            Self::prepare(client).await
-        });
-        let opened = opened.await;
-        drop(abort);
-        opened.unwrap_or_else(|| Err(BackendError::unavailable("no connection in time")))
+        let opening = async {
+            let client = shared.connect(handle, payloads).await?;
+            Self::prepare(client, &shared.address()).await
+        };
+        let opened = shared.within(shared.options.connect_timeout, opening).await;
+        opened.unwrap_or_else(|| Err(shared.too_late("connection")))
     }
 
-    async fn prepare(client: Client) -> Result<Self, BackendError> {
+    /// Makes a session of a new connection.
+    pub(crate) async fn prepare(client: Client, address: &str) -> Result<Self, BackendError> {
         let preparing = async {
             client.batch_execute(SETTINGS).await?;
             let identity = client.query_one(IDENTITY, &[]).await?;
@@ -143,7 +165,7 @@ impl Session {
         };
         let (standby, started, statements) = preparing
             .await
-            .map_err(|error| classify(error, During::Connect))?;
+            .map_err(|error| classify(error, During::Connect(address)))?;
         if standby {
             return Err(BackendError::unavailable("the server is a standby"));
         }
@@ -207,22 +229,6 @@ impl Drop for Watched<'_> {
     }
 }
 
-/// Drives a connection until it ends.
-async fn drive<S, T>(
-    mut connection: tokio_postgres::Connection<S, T>,
-    payloads: Option<UnboundedSender<String>>,
-) where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-{
-    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-        if let (AsyncMessage::Notification(notification), Some(payloads)) = (message, &payloads) {
-            // Fails if nobody reads any more. The connection then ends soon.
-            let _ = payloads.send(notification.payload().to_owned());
-        }
-    }
-}
-
 /// A connection that is opened when needed, and opened again when it is lost.
 #[derive(Debug)]
 pub(crate) struct Managed {
@@ -232,11 +238,11 @@ pub(crate) struct Managed {
 }
 
 impl Managed {
-    pub(crate) fn new(shared: Arc<Shared>, handle: Handle) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, open: Session) -> Self {
         Self {
             shared,
             handle,
-            current: Mutex::new(None),
+            current: Mutex::new(Some(Arc::new(open))),
         }
     }
 

@@ -3,35 +3,45 @@
 use leasehold_api::BackendError;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+use crate::{connector, pooler};
+
 /// What was being done when an error came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum During {
-    /// A connection is made: nothing is executed.
-    Connect,
+pub(crate) enum During<'a> {
+    /// A connection to this address is made: nothing is executed.
+    Connect(&'a str),
     /// A statement was sent.
     Statement,
 }
 
 /// Classifies an error. An error of a row contains stored bytes in its detail, and so only the message
 /// and the code of a server's error are shown.
-pub(crate) fn classify(error: tokio_postgres::Error, during: During) -> BackendError {
+pub(crate) fn classify(error: tokio_postgres::Error, during: During<'_>) -> BackendError {
     if let Some(answer) = error.as_db_error() {
         return of_server(answer, during);
     }
     match during {
-        During::Connect => BackendError::unavailable("cannot connect").with_source(error),
+        During::Connect(address) => match connector::explain(&error) {
+            Some(problem) => BackendError::rejected(format!("{address}: {problem}")),
+            None => BackendError::unavailable(format!("cannot connect to {address}")),
+        }
+        .with_source(error),
         During::Statement => BackendError::outcome_unknown("no reply").with_source(error),
     }
 }
 
-fn of_server(answer: &DbError, during: During) -> BackendError {
-    let reason = format!("{} ({})", answer.message(), answer.code().code());
+fn of_server(answer: &DbError, during: During<'_>) -> BackendError {
+    let mut reason = format!("{} ({})", answer.message(), answer.code().code());
+    if let During::Connect(address) = during {
+        reason.insert_str(0, &format!("{address}: "));
+    }
     let fatal = matches!(
         answer.parsed_severity(),
         Some(Severity::Fatal | Severity::Panic)
     );
     match class(answer.code()) {
-        Class::Setup => BackendError::rejected(reason),
+        Class::Setup => BackendError::rejected(reason + advice(answer.message())),
+        Class::Prepared => pooler::shared(None),
         Class::Schema => BackendError::rejected(format!(
             "{reason}; run the schema of leasehold, and grant the documented rights"
         )),
@@ -39,7 +49,7 @@ fn of_server(answer: &DbError, during: During) -> BackendError {
         _ if fatal && during == During::Statement => BackendError::outcome_unknown(reason),
         // The statement was rolled back.
         Class::Temporary => BackendError::unavailable(reason),
-        Class::Other if during == During::Connect => BackendError::unavailable(reason),
+        Class::Other if during != During::Statement => BackendError::unavailable(reason),
         Class::Other => BackendError::outcome_unknown(reason),
     }
 }
@@ -47,6 +57,8 @@ fn of_server(answer: &DbError, during: During) -> BackendError {
 enum Class {
     /// The user, its password, or the name of the database.
     Setup,
+    /// A prepared statement is missing, or belongs to another client.
+    Prepared,
     /// Tables or rights.
     Schema,
     /// A later try may succeed.
@@ -58,10 +70,22 @@ fn class(state: &SqlState) -> Class {
     let code = state.code();
     match code {
         "42P01" | "42501" | "3F000" | "42703" | "42883" => Class::Schema,
+        "26000" | "42P05" => Class::Prepared,
         _ if code.starts_with("28") || code == "3D000" => Class::Setup,
         // A read-only server, a conflict, lack of resources, a lock, an intervention.
         "25006" => Class::Temporary,
         _ if ["40", "53", "55", "57"].contains(&&code[..2]) => Class::Temporary,
         _ => Class::Other,
+    }
+}
+
+/// What to do about a refused login. The server may say it in another language.
+fn advice(message: &str) -> &'static str {
+    if message.contains("client certificate") {
+        "; set it with Options::client_certificate"
+    } else if message.contains("no encryption") {
+        "; if the server wants TLS, set sslmode=require"
+    } else {
+        ""
     }
 }

@@ -37,13 +37,41 @@
 //!   all leases. After a failover, asynchronous replication may have lost the last writes, as with Redis:
 //!   use fencing, or synchronous replication.
 //! - `synchronous_commit` must not be `off`: a crash of the server could then lose locks.
-//! - The connections need a session of their own. PgBouncer works in session mode. In transaction mode it
-//!   doesn't: notifications would be lost.
 //! - A client has up to three connections: for commands, for renewals, and for notifications.
-//! - This version has no TLS. A URL with `sslmode=require` is refused. Without it, everything travels in
-//!   plain text, and so may the password if the server asks for that. Use a Unix socket, or a network that
-//!   nobody else reads.
 //! - Every renewal updates a row, so autovacuum must be on, as it is by default.
+//!
+//! # TLS
+//! Enable the feature `tls-rustls`. It uses rustls with ring.
+//!
+//! | `sslmode` | with the feature | without it |
+//! |---|---|---|
+//! | `disable` | plain text | plain text |
+//! | `prefer`, the default | TLS if the server offers it, else plain text | plain text |
+//! | `require` | TLS, or an error | an error before any I/O |
+//!
+//! With TLS, the server's certificate is always verified: it must be for the host in the URL, from an
+//! authority that the machine knows or that [`Options::root_certificates`] names. So `require` is what
+//! libpq calls `verify-full`, which the client library doesn't know as a word, and `prefer` fails if the
+//! server offers TLS with a certificate that is not valid. `prefer` protects against nobody who can change
+//! what the network carries: they can take the offer away.
+//!
+//! In plain text, so may the password be if the server asks for that. Use `require`, a Unix socket, or a
+//! network that nobody else reads.
+//!
+//! `channel_binding=require` works with certificates that are signed with RSA (PKCS #1) or ECDSA.
+//! `sslnegotiation=direct` needs PostgreSQL 17 and was not tested.
+//!
+//! To use another TLS library, see [`PostgresBackend::from_config`].
+//!
+//! # Connection poolers
+//! A backend opens its own connections, so it needs no pool. PgBouncer works in session mode, and its pool
+//! must have up to three connections for each client.
+//!
+//! In the modes `transaction` and `statement`, clients share connections. Notifications and advisory locks
+//! would be lost, and settings would reach other programs. [`PostgresBackend::connect`] finds that out before
+//! it changes anything: it asks on two connections which process of the server answers. The
+//! error is permanent and names the server's own port. If the pooler is told to share connections later, commands
+//! fail with the same error as soon as a prepared statement is missing.
 //!
 //! The clients remove the rows of keys that nobody uses any more, about once a minute. A row stays for
 //! about ten minutes after its last use, because it keeps the last fencing token.
@@ -56,12 +84,16 @@
 
 mod backend;
 mod connection;
+mod connector;
 mod error;
 mod fence;
 mod listen;
 mod message;
 mod options;
+mod pooler;
 mod store;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 
 pub use backend::PostgresBackend;
 pub use fence::{FenceError, fence};

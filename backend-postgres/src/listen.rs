@@ -67,7 +67,7 @@ impl Subscription {
         let limit = shared.options.connect_timeout;
         match shared.within(limit, subscribing).await {
             Some(Ok(())) => Ok(Self { session, payloads }),
-            Some(Err(error)) => Err(classify(error, During::Connect)),
+            Some(Err(error)) => Err(classify(error, During::Connect(&shared.address()))),
             None => Err(BackendError::unavailable("LISTEN was not answered")),
         }
     }

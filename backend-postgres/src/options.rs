@@ -1,5 +1,6 @@
 //! Options of a backend.
 
+use std::fmt;
 use std::time::Duration;
 
 use leasehold_api::{BackendError, InvalidInput, bounds};
@@ -18,44 +19,167 @@ pub struct Options {
     pub(crate) key_prefix: String,
     pub(crate) call_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) certificates: Certificates,
+}
+
+/// Certificates for connections with TLS, as PEM.
+#[derive(Clone, Default)]
+pub(crate) struct Certificates {
+    /// Of the authorities that may issue the server's certificate. If `None`, those of the machine.
+    pub(crate) roots: Option<Vec<u8>>,
+    /// The client's chain and private key.
+    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Shows which certificates are set, not their contents.
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates")
+            .field("roots", &self.roots.is_some())
+            .field("client", &self.client.is_some())
+            .finish()
+    }
 }
 
 impl Options {
     /// The default options.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = leasehold_postgres::Options::new();
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
             key_prefix: String::new(),
             call_timeout: bounds::CALL_TIMEOUT,
             connect_timeout: bounds::CALL_TIMEOUT,
+            certificates: Certificates {
+                roots: None,
+                client: None,
+            },
         }
     }
 
     /// Sets a text that is put in front of every key. Programs with different prefixes don't share
     /// locks. The default is empty.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_postgres::Options;
+    ///
+    /// // The mutex "invoice:42" is the row "billing:invoice:42".
+    /// let options = Options::new().key_prefix("billing:");
+    /// ```
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
         self
     }
 
-    /// Sets the maximum time of one call, 10 ms to 5 s, including its retries. The default is 1 s.
+    /// Sets the maximum time of one call, 10 ms to 5 s, including its retries and the time to connect, if
+    /// necessary. The default is 1 s. A time out of range is refused when you create the backend.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_postgres::Options;
+    ///
+    /// // A distant server.
+    /// let options = Options::new().call_timeout(Duration::from_secs(3));
+    /// ```
     #[must_use]
     pub const fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Sets the maximum time in which a connection is made, 10 ms to 5 s. The default is 1 s.
+    /// Sets the maximum time in which a connection is made, 10 ms to 5 s, including TLS and the login. The
+    /// default is 1 s. A time out of range is refused when you create the backend.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_postgres::Options;
+    ///
+    /// // A distant server, behind TLS.
+    /// let options = Options::new()
+    ///     .call_timeout(Duration::from_secs(5))
+    ///     .connect_timeout(Duration::from_secs(3));
+    /// ```
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
+    /// Sets the authorities that may issue the server's certificate: one or more certificates as PEM. They
+    /// replace those of the machine.
+    ///
+    /// Needs a URL with `sslmode=require`. A text without certificates is refused when you create the
+    /// backend.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_postgres::Options;
+    ///
+    /// # fn example() -> std::io::Result<()> {
+    /// let options = Options::new().root_certificates(std::fs::read("/etc/postgresql/ca.pem")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.roots = Some(pem.into());
+        self
+    }
+
+    /// Sets the certificate that the backend shows to the server, and its private key, both as PEM. If the
+    /// certificate was not issued by an authority that the server knows, `chain` also has the certificates
+    /// between the two.
+    ///
+    /// Needs a URL with `sslmode=require`. A key that doesn't fit the certificate is refused when you create
+    /// the backend.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::fs::read;
+    ///
+    /// use leasehold_postgres::Options;
+    ///
+    /// # fn example() -> std::io::Result<()> {
+    /// let options = Options::new()
+    ///     .root_certificates(read("/etc/postgresql/ca.pem")?)
+    ///     .client_certificate(read("client.pem")?, read("client.key")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.client = Some((chain.into(), key.into()));
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<(), InvalidInput> {
         InvalidInput::check_time_limit("call_timeout", self.call_timeout)?;
         InvalidInput::check_time_limit("connect_timeout", self.connect_timeout)
+    }
+
+    /// Checks that no certificates are set where they would have no effect.
+    pub(crate) fn check_no_certificates(&self, problem: &str) -> Result<(), InvalidInput> {
+        if self.certificates.roots.is_none() && self.certificates.client.is_none() {
+            return Ok(());
+        }
+        Err(InvalidInput::Setting {
+            what: "TLS certificates",
+            problem: problem.into(),
+        })
     }
 }
 

@@ -36,11 +36,6 @@ impl PostgresStore {
         Self { connection }
     }
 
-    /// Opens the connection ahead of the first command.
-    pub(crate) async fn warm_up(&self) -> Result<(), BackendError> {
-        self.connection.session().await.map(drop)
-    }
-
     fn key(&self, key: &Key) -> Vec<u8> {
         let prefix = &self.connection.shared.options.key_prefix;
         [prefix.as_bytes(), key.as_str().as_bytes()].concat()

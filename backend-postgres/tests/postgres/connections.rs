@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use leasehold_api::{BackendError, LockBackend, LockClient, Notification, SessionId};
-use leasehold_postgres::PostgresBackend;
 
-use crate::support::Server;
+use crate::support::{Server, connect_to};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -29,9 +28,7 @@ async fn clock(locks: &LockClient) -> leasehold_api::ClockId {
 #[tokio::test]
 async fn subscription_survives_a_lost_connection() {
     let server = Server::start();
-    let backend = PostgresBackend::connect(&server.url())
-        .await
-        .expect("a server");
+    let backend = connect_to(&server.url()).await;
     let mut stream = backend
         .listen(SessionId::from_bytes([7; 16]))
         .await
@@ -55,9 +52,7 @@ async fn subscription_survives_a_lost_connection() {
 async fn locks_survive_lost_connections_and_a_crash_of_the_server() {
     let mut server = Server::start();
     let connect = async || {
-        let backend = PostgresBackend::connect(&server.url())
-            .await
-            .expect("a server");
+        let backend = connect_to(&server.url()).await;
         LockClient::new(backend)
     };
     let (locks, others) = (connect().await, connect().await);
@@ -87,9 +82,7 @@ async fn locks_survive_lost_connections_and_a_crash_of_the_server() {
 #[tokio::test]
 async fn stuck_statement_does_not_block_later_calls() {
     let server = Server::start();
-    let backend = PostgresBackend::connect(&server.url())
-        .await
-        .expect("a server");
+    let backend = connect_to(&server.url()).await;
     let locks = LockClient::new(backend);
     let mutex = locks.mutex("stuck").expect("valid");
     let guard = mutex.lock().await.expect("a lock");
@@ -132,9 +125,7 @@ async fn stuck_statement_does_not_block_later_calls() {
 async fn read_only_server_is_unavailable() {
     let server = Server::start();
     server.execute("ALTER ROLE locks SET default_transaction_read_only = on");
-    let backend = PostgresBackend::connect(&server.url())
-        .await
-        .expect("a server");
+    let backend = connect_to(&server.url()).await;
     let key = leasehold_api::Key::new("a").expect("valid");
     let session = SessionId::from_bytes([1; 16]);
     let owner = leasehold_api::OwnerId::from_u64(1);
@@ -155,9 +146,7 @@ async fn read_only_server_is_unavailable() {
 #[tokio::test(flavor = "current_thread")]
 async fn blocked_runtime_keeps_its_locks() {
     let server = Server::start();
-    let backend = PostgresBackend::connect(&server.url())
-        .await
-        .expect("a server");
+    let backend = connect_to(&server.url()).await;
     let locks = LockClient::new(backend);
     let mutex = locks
         .mutex("a")

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use leasehold_api::{FencingToken, Key, LockClient};
-use leasehold_postgres::{FenceError, PostgresBackend, fence};
+use leasehold_postgres::{FenceError, fence};
 use tokio_postgres::{Client, NoTls};
 
-use crate::support::Server;
+use crate::support::{Server, connect_to};
 
 async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a server");
@@ -47,9 +47,7 @@ async fn late_transaction_of_a_paused_holder_is_rolled_back() {
     let server = start();
     let key = Key::new("invoice:42").expect("valid");
     let locks = async || {
-        let backend = PostgresBackend::connect(&server.url())
-            .await
-            .expect("a server");
+        let backend = connect_to(&server.url()).await;
         LockClient::new(backend)
     };
     let (first, second) = (locks().await, locks().await);

@@ -1,9 +1,34 @@
-//! What a real server shows: lost connections, restarts, rights, and fenced transactions.
+//! What a real server shows: lost connections, restarts, rights, TLS, poolers, and
+//! fenced transactions.
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod connections;
 mod fencing;
+mod poolers;
 mod rows;
 mod setup;
+mod tls;
+
+use std::time::Duration;
+
+use leasehold_api::LockClient;
+use leasehold_postgres::PostgresBackend;
+
+/// Waits for a lock that another client releases, and renews one.
+async fn lock_is_handed_over(one: PostgresBackend, two: PostgresBackend) {
+    let (one, two) = (LockClient::new(one), LockClient::new(two));
+    let mutex = |client: &LockClient| client.mutex("handed over").expect("valid");
+    let first = mutex(&one).lock().await.expect("a lock");
+    let waiting = mutex(&two);
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished(), "the lock is held");
+    first.renew().await.expect("renewed");
+    first.release().await.expect("released");
+    let second = waiting.await.expect("no panic").expect("a lock");
+    second.release().await.expect("released");
+    one.shutdown().await.expect("nothing is left");
+    two.shutdown().await.expect("nothing is left");
+}

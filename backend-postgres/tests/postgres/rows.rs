@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
-use leasehold_api::LockClient;
+use leasehold_api::{LockClient, bounds};
 use leasehold_postgres::{Options, PostgresBackend};
 
-use crate::support::Server;
+use crate::support::{Server, connect_to};
+
+/// A busy machine may need longer than the default.
+fn slow() -> Options {
+    let longest = bounds::MAX_CALL_TIMEOUT;
+    Options::new()
+        .connect_timeout(longest)
+        .call_timeout(longest)
+}
 
 async fn client(server: &Server) -> LockClient {
-    let backend = PostgresBackend::connect(&server.url())
-        .await
-        .expect("a server");
+    let backend = connect_to(&server.url()).await;
     LockClient::new(backend)
 }
 
@@ -52,7 +58,7 @@ async fn rows_past_their_time_are_removed_and_others_kept() {
 async fn prefixes_separate_programs() {
     let server = Server::start();
     let with = async |prefix: &str| {
-        let options = Options::new().key_prefix(prefix);
+        let options = slow().key_prefix(prefix);
         let backend = PostgresBackend::connect_with(&server.url(), options).await;
         LockClient::new(backend.expect("a server"))
     };
@@ -85,8 +91,11 @@ async fn clients_exclude_each_other_and_tokens_grow() {
         .into_iter()
         .map(|(url, inside)| {
             tokio::spawn(async move {
-                let backend = PostgresBackend::connect(&url).await.expect("a server");
-                let locks = LockClient::new(backend);
+                let backend = PostgresBackend::connect_with(&url, slow()).await;
+                let locks = LockClient::builder(backend.expect("a server"))
+                    .call_timeout(bounds::MAX_CALL_TIMEOUT)
+                    .build()
+                    .expect("valid");
                 let mutex = locks.mutex("a").expect("valid");
                 let mut tokens = Vec::new();
                 for _ in 0..10 {

@@ -6,7 +6,7 @@
 //! - [`RedisCluster`] starts a Redis Cluster of six nodes, and can kill them, migrate slots and
 //!   fail over.
 //! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
-//! - [`PostgresServer`] starts a Postgres server in the same way.
+//! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
 //! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
@@ -15,6 +15,7 @@
 
 mod clock;
 mod cluster;
+mod pgbouncer;
 mod postgres;
 mod process;
 mod proxy;
@@ -26,7 +27,8 @@ mod tls_proxy;
 
 pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
-pub use postgres::PostgresServer;
+pub use pgbouncer::PgBouncer;
+pub use postgres::{PostgresOptions, PostgresServer};
 pub use proxy::FaultProxy;
 pub use resp::Request;
 pub use sentinel::SentinelServers;

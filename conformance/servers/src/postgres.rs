@@ -1,7 +1,8 @@
 //! A Postgres server for one test.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::chown;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -11,6 +12,8 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::Process;
+use crate::server::free_port;
+use crate::tls::{Authority, Identity, ServerTls};
 
 /// The variable with the folder of the programs `initdb`, `postgres` and `psql`.
 const VARIABLE: &str = "LEASEHOLD_POSTGRES_BIN";
@@ -20,9 +23,90 @@ const DEBIAN: &str = "/usr/lib/postgresql";
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// The user that the server runs as if the tests run as root, which Postgres refuses.
 const ROOTS_USER: u32 = 65_534;
+/// The port in the name of the Unix socket.
+const DEFAULT_PORT: u16 = 5432;
+const PORT_TRIES: u32 = 20;
+
+/// Options for starting a server.
+#[derive(Clone, Debug, Default)]
+pub struct PostgresOptions {
+    tls: Option<ServerTls>,
+    access: Option<String>,
+}
+
+impl PostgresOptions {
+    /// Listens on a port of 127.0.0.1 that has TLS, and refuses plain text there. If there is an authority
+    /// for clients, clients may show a certificate from it, and no others.
+    #[must_use]
+    pub fn with_tls(mut self, identity: Identity, clients: Option<&Authority>) -> Self {
+        let clients = clients.map(Authority::certificate);
+        self.tls = Some(ServerTls { identity, clients });
+        self
+    }
+
+    /// Sets how the users of the port log in, as in `pg_hba.conf`: `scram-sha-256`, or
+    /// `trust clientcert=verify-ca`. The default is `trust`. Without TLS, the port is in plain text.
+    #[must_use]
+    pub fn with_access(mut self, method: impl Into<String>) -> Self {
+        self.access = Some(method.into());
+        self
+    }
+
+    /// Creates a database cluster and starts a server on it.
+    ///
+    /// # Panics
+    /// Panics like [`PostgresServer::start`].
+    #[must_use]
+    pub fn start(self) -> PostgresServer {
+        PostgresServer::start_with(self)
+    }
+
+    fn has_port(&self) -> bool {
+        self.tls.is_some() || self.access.is_some()
+    }
+
+    /// Writes the certificates and who may log in. Returns the server's settings.
+    fn prepare(&self, data: &Path) -> Vec<String> {
+        let Some(method) = self
+            .access
+            .as_deref()
+            .or(self.tls.as_ref().map(|_| "trust"))
+        else {
+            return vec!["listen_addresses=".into()];
+        };
+        let kind = if self.tls.is_some() {
+            "hostssl"
+        } else {
+            "host"
+        };
+        let access = format!("local all all trust\n{kind} all all 127.0.0.1/32 {method}\n");
+        write(data, "pg_hba.conf", &access);
+        let mut settings = vec!["listen_addresses=127.0.0.1".to_owned()];
+        if let Some(tls) = &self.tls {
+            write(data, "server.crt", &tls.identity.certificate);
+            write(data, "server.key", &tls.identity.key);
+            settings.push("ssl=on".into());
+            if let Some(clients) = &tls.clients {
+                write(data, "clients.crt", clients);
+                settings.push("ssl_ca_file=clients.crt".into());
+            }
+        }
+        settings
+    }
+}
+
+/// Writes a file that the server's user owns, and nobody else can read.
+fn write(folder: &Path, name: &str, text: &str) {
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("a writable folder");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("our file");
+    if runs_as_root() {
+        chown(&path, Some(ROOTS_USER), Some(ROOTS_USER)).expect("root may give a file away");
+    }
+}
 
 /// A running Postgres server on a Unix socket in a temporary folder. Its superuser is `owner`. It has no
-/// passwords, and syncs nothing to disk.
+/// passwords unless [`PostgresOptions::with_access`] asks for them, and syncs nothing to disk.
 ///
 /// Dropping this value ends the server and removes the folder.
 #[derive(Debug)]
@@ -31,6 +115,8 @@ pub struct PostgresServer {
     process: Option<Process>,
     folder: TempDir,
     programs: PathBuf,
+    options: PostgresOptions,
+    port: u16,
 }
 
 impl PostgresServer {
@@ -41,26 +127,32 @@ impl PostgresServer {
     /// programs, the message says how to install them.
     #[must_use]
     pub fn start() -> Self {
-        let folder = tempfile::Builder::new()
-            .prefix("leasehold-postgres-")
-            .tempdir()
-            .expect("a temporary folder");
+        PostgresOptions::default().start()
+    }
+
+    fn start_with(options: PostgresOptions) -> Self {
+        let folder = folder("leasehold-postgres-");
         let programs = programs();
         let mut server = Self {
             process: None,
             folder,
             programs,
+            options,
+            port: DEFAULT_PORT,
         };
         server.initialize();
-        server.restart();
-        server
+        for _ in 0..PORT_TRIES {
+            if server.options.has_port() {
+                server.port = free_port();
+            }
+            if server.launch() {
+                return server;
+            }
+        }
+        panic!("the Postgres server did not start");
     }
 
     fn initialize(&self) {
-        if runs_as_root() {
-            let user = Some(ROOTS_USER);
-            chown(self.folder.path(), user, user).expect("root may give a folder away");
-        }
         let data = self.data();
         let mut command = self.program("initdb");
         command
@@ -81,28 +173,26 @@ impl PostgresServer {
     /// Panics if the server does not answer within 60 s.
     pub fn restart(&mut self) {
         self.stop();
+        assert!(self.launch(), "the Postgres server did not start");
+    }
+
+    /// Starts the process and waits until it answers. Returns whether it does: the port may be taken.
+    fn launch(&mut self) -> bool {
         let mut command = self.program("postgres");
-        command
-            .arg("-D")
-            .arg(self.data())
-            .args(["-F", "-c", "listen_addresses=", "-c", "max_connections=600"])
-            .args([
-                "-c",
-                "shared_buffers=32MB",
-                "-c",
-                "superuser_reserved_connections=5",
-            ])
-            .args([
-                "-c",
-                "logging_collector=off",
-                "-c",
-                "log_min_messages=warning",
-            ])
-            .arg("-c")
-            .arg(format!(
-                "unix_socket_directories={}",
-                self.folder.path().display()
-            ));
+        command.arg("-D").arg(self.data()).arg("-F");
+        let own = [
+            "max_connections=600".to_owned(),
+            "shared_buffers=32MB".to_owned(),
+            "superuser_reserved_connections=5".to_owned(),
+            "logging_collector=off".to_owned(),
+            "log_min_messages=warning".to_owned(),
+            format!("port={}", self.port),
+            format!("unix_socket_directories={}", self.folder.path().display()),
+        ];
+        let prepared = self.options.prepare(&self.data());
+        for setting in own.iter().chain(&prepared) {
+            command.args(["-c", setting]);
+        }
         let process = Process::spawn(&mut command, &[self.folder.path()])
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.programs, &error)));
         self.process = Some(process);
@@ -110,12 +200,12 @@ impl PostgresServer {
         while !self.psql("postgres", "SELECT 1").status.success() {
             let process = self.process.as_mut().expect("it was started");
             let ended = process.ended().expect("the state of a child");
-            assert!(
-                ended.is_none() && begun.elapsed() < START_WITHIN,
-                "the Postgres server did not start: {ended:?}"
-            );
+            if ended.is_some() || begun.elapsed() > START_WITHIN {
+                return false;
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
+        true
     }
 
     /// Ends the server at once, without a checkpoint, as in a crash.
@@ -155,6 +245,7 @@ impl PostgresServer {
                 "-U",
                 "owner",
             ])
+            .args(["-p", &self.port.to_string()])
             .arg("-h")
             .arg(self.folder.path())
             .args(["-d", database, "-c", statements])
@@ -167,7 +258,30 @@ impl PostgresServer {
     #[must_use]
     pub fn url(&self, user: &str, database: &str) -> String {
         let folder = self.folder.path().display();
-        format!("host='{folder}' user='{user}' dbname='{database}'")
+        let port = self.port;
+        format!("host='{folder}' port={port} user='{user}' dbname='{database}'")
+    }
+
+    /// The URL of a database for a user through the port, without a password. It ends with the name of
+    /// the database.
+    ///
+    /// # Panics
+    /// Panics if the server has no port.
+    #[must_use]
+    pub fn tcp_url(&self, user: &str, database: &str) -> String {
+        assert!(self.options.has_port(), "the server has only a Unix socket");
+        format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// The number of the port, and of the Unix socket.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder of the Unix socket.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     fn data(&self) -> PathBuf {
@@ -176,12 +290,7 @@ impl PostgresServer {
 
     /// A command as a user that Postgres accepts.
     fn program(&self, name: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(self.programs.join(name.as_ref()));
-        command.current_dir(self.folder.path()).env_clear();
-        if runs_as_root() {
-            command.uid(ROOTS_USER).gid(ROOTS_USER);
-        }
-        command
+        unprivileged(&self.programs.join(name.as_ref()), self.folder.path())
     }
 }
 
@@ -189,6 +298,27 @@ impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A command in a folder, not as root.
+pub(crate) fn unprivileged(program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(folder).env_clear();
+    if runs_as_root() {
+        command.uid(ROOTS_USER).gid(ROOTS_USER);
+    }
+    command
+}
+
+/// A temporary folder of the user of [`unprivileged`].
+pub(crate) fn folder(prefix: &str) -> TempDir {
+    let folder = tempfile::Builder::new().prefix(prefix).tempdir();
+    let folder = folder.expect("a temporary folder");
+    if runs_as_root() {
+        let user = Some(ROOTS_USER);
+        chown(folder.path(), user, user).expect("root may give a folder away");
+    }
+    folder
 }
 
 fn runs_as_root() -> bool {

@@ -517,7 +517,7 @@ fn folder_in_memory() -> TempDir {
 
 /// Returns a port below the ephemeral range, so that no outgoing connection takes it during a
 /// restart of its server.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);

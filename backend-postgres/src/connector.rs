@@ -1,0 +1,135 @@
+//! How a connection is opened: a configuration of the client library, and a maker of TLS streams.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_postgres::config::Host;
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
+
+/// The port of a configuration that names none.
+const DEFAULT_PORT: u16 = 5432;
+
+/// A new connection, and the future that drives it.
+pub(crate) type Opened = (Client, BoxFuture<'static, ()>);
+
+/// Opens connections. It hides the type of their TLS streams.
+pub(crate) trait Connector: fmt::Debug + Send + Sync {
+    /// Opens a connection. The sender gets the payloads of notifications, and is dropped when the
+    /// connection ends.
+    fn open(
+        &self,
+        config: Config,
+        payloads: Option<UnboundedSender<String>>,
+    ) -> BoxFuture<'static, Result<Opened, Error>>;
+}
+
+/// Opens connections with a maker of TLS streams.
+pub(crate) struct With<T>(pub(crate) T);
+
+impl<T> fmt::Debug for With<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("With").finish_non_exhaustive()
+    }
+}
+
+impl<T> Connector for With<T>
+where
+    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    T::Stream: Send,
+    T::TlsConnect: Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    fn open(
+        &self,
+        config: Config,
+        payloads: Option<UnboundedSender<String>>,
+    ) -> BoxFuture<'static, Result<Opened, Error>> {
+        let tls = self.0.clone();
+        Box::pin(async move {
+            let (client, connection) = config.connect(tls).await?;
+            let driver: BoxFuture<'static, ()> = Box::pin(drive(connection, payloads));
+            Ok((client, driver))
+        })
+    }
+}
+
+/// Drives a connection until it ends.
+async fn drive<S, T>(mut connection: Connection<S, T>, payloads: Option<UnboundedSender<String>>)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let (AsyncMessage::Notification(notification), Some(payloads)) = (message, &payloads) {
+            // Fails if nobody reads any more. The connection then ends soon.
+            let _ = payloads.send(notification.payload().to_owned());
+        }
+    }
+}
+
+/// The hosts and ports of a configuration, for errors.
+pub(crate) fn address(config: &Config) -> String {
+    let ports = config.get_ports();
+    let port = |index: usize| ports.get(index).or(ports.first()).unwrap_or(&DEFAULT_PORT);
+    let hosts = config.get_hosts().iter().enumerate();
+    let hosts = hosts.map(|(index, host)| match host {
+        Host::Tcp(host) => format!("{host}:{}", port(index)),
+        #[cfg(unix)]
+        Host::Unix(folder) => format!("{}/.s.PGSQL.{}", folder.display(), port(index)),
+    });
+    let mut all: Vec<String> = hosts.collect();
+    if all.is_empty() {
+        let addresses = config.get_hostaddrs().iter().enumerate();
+        all.extend(addresses.map(|(index, ip)| format!("{ip}:{}", port(index))));
+    }
+    all.join(", ")
+}
+
+/// Says what to check after a failed attempt to connect. `None` if a later attempt may succeed.
+pub(crate) fn explain(error: &Error) -> Option<String> {
+    let source = error.source()?;
+    let inner = source.downcast_ref::<io::Error>();
+    #[cfg(feature = "tls-rustls")]
+    if let Some(error) = inner.and_then(|it| it.get_ref()?.downcast_ref()) {
+        return crate::tls::explain(error).map(str::to_owned);
+    }
+    if inner.is_some() {
+        // The network, or another TLS library.
+        return None;
+    }
+    let text = source.to_string();
+    match text.as_str() {
+        "server does not support TLS" => {
+            Some("the server doesn't use TLS; set sslmode=disable, or enable it there".into())
+        }
+        "password missing" => Some("the server asks for a password; set one".into()),
+        // The client library has no kinds of errors.
+        _ => ["TLS handshake", "configuration", "authentication"]
+            .iter()
+            .any(|kind| error.to_string().contains(kind))
+            .then_some(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_hosts_and_ports() {
+        for (url, shown) in [
+            ("host=a", "a:5432"),
+            ("postgres://u:hunter2@a:1,b:2/shop", "a:1, b:2"),
+            ("host=a,b port=3", "a:3, b:3"),
+            ("host=/run/postgresql", "/run/postgresql/.s.PGSQL.5432"),
+            ("hostaddr=10.0.0.1", "10.0.0.1:5432"),
+        ] {
+            assert_eq!(address(&url.parse().expect("valid")), shown);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Finds connection poolers that share a connection of the server among clients.
+//!
+//! PgBouncer does so in its modes `transaction` and `statement`. A client then has no session:
+//! notifications and advisory locks get lost, and a setting reaches other programs.
+
+use leasehold_api::BackendError;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use crate::error::{During, classify};
+
+/// The process of the server, and its address without the pooler.
+const QUESTION: &str = "SELECT pg_backend_pid(),
+    coalesce(host(inet_server_addr()) || ', ', '') || 'port ' || current_setting('port')";
+
+/// How often each client is asked in turn. Others may use the same pool at the same time.
+const ROUNDS: usize = 2;
+
+/// Fails unless each of two clients has a process of the server to itself. Changes nothing on the
+/// server.
+///
+/// A pool hands out the connection that was returned last, or takes turns. In the first case, both
+/// clients see the same process. In the second case, a client that asks twice sees two.
+pub(crate) async fn check(
+    one: &Client,
+    two: &Client,
+    during: During<'_>,
+) -> Result<(), BackendError> {
+    let (first, address) = process(one, during).await?;
+    let (second, _) = process(two, during).await?;
+    let is_shared = || Err(shared(Some(&address)));
+    if first == second {
+        return is_shared();
+    }
+    for _ in 0..ROUNDS {
+        for (client, expected) in [(one, &first), (one, &first), (two, &second)] {
+            if process(client, during).await?.0 != *expected {
+                return is_shared();
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn process(client: &Client, during: During<'_>) -> Result<(String, String), BackendError> {
+    let answer = client.simple_query(QUESTION).await;
+    let answer = answer.map_err(|error| classify(error, during))?;
+    let found = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some((row.get(0)?.to_owned(), row.get(1)?.to_owned())),
+        _ => None,
+    });
+    found.ok_or_else(|| BackendError::unavailable("the server doesn't tell its process"))
+}
+
+/// The error for a pooler that shares connections. `server` is the address of the server behind it.
+pub(crate) fn shared(server: Option<&str>) -> BackendError {
+    let server = server.map(|server| format!(" ({server})"));
+    BackendError::rejected(format!(
+        "a connection pooler shares this connection with other clients, so notifications would be \
+         lost; connect to the server itself{}, or to a pool in session mode",
+        server.unwrap_or_default()
+    ))
+}

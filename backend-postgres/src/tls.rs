@@ -1,0 +1,318 @@
+//! TLS with rustls: the client's configuration, the streams, and what a failed handshake means.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use leasehold_api::InvalidInput;
+use sha2::{Digest, Sha256, Sha384, Sha512};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::Socket;
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{
+    AlertDescription, CertificateError, ClientConfig, Error, RootCertStore,
+};
+
+use crate::options::Certificates;
+
+/// The protocol's name in ALPN, which `sslnegotiation=direct` requires.
+const ALPN: &[u8] = b"postgresql";
+
+/// Makes TLS streams that verify the server's certificate and host name.
+#[derive(Clone)]
+pub(crate) struct Tls(Arc<ClientConfig>);
+
+impl Tls {
+    /// Reads the certificates.
+    pub(crate) fn new(certificates: &Certificates) -> Result<Self, InvalidInput> {
+        let roots = match &certificates.roots {
+            Some(pem) => given_roots(pem)?,
+            None => system_roots(),
+        };
+        let provider = CryptoProvider::get_default().map(Arc::clone);
+        let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable("TLS", &error))?
+            .with_root_certificates(roots);
+        let mut config = match &certificates.client {
+            None => config.with_no_client_auth(),
+            Some((chain, key)) => {
+                let chain = read("client certificate", chain)?;
+                // The library's error could show a part of the key.
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
+                    unusable("key of the client certificate", &"it is not a key in PEM")
+                })?;
+                config
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| unusable("client certificate", &error))?
+            }
+        };
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Self(Arc::new(config)))
+    }
+}
+
+fn given_roots(pem: &[u8]) -> Result<RootCertStore, InvalidInput> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read("root certificates", pem)? {
+        roots
+            .add(certificate)
+            .map_err(|error| unusable("root certificates", &error))?;
+    }
+    Ok(roots)
+}
+
+/// A machine may have none. Without TLS on the server, none are needed.
+fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+fn read(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, InvalidInput> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        Ok(_) => Err(unusable(what, &"there is no certificate in the PEM text")),
+        Err(error) => Err(unusable(what, &error)),
+    }
+}
+
+fn unusable(what: &'static str, problem: &impl ToString) -> InvalidInput {
+    InvalidInput::Setting {
+        what,
+        problem: problem.to_string(),
+    }
+}
+
+impl MakeTlsConnect<Socket> for Tls {
+    type Stream = Stream;
+    type TlsConnect = Handshake;
+    type Error = Infallible;
+
+    fn make_tls_connect(&mut self, host: &str) -> Result<Handshake, Infallible> {
+        Ok(Handshake {
+            connector: TlsConnector::from(Arc::clone(&self.0)),
+            host: host.to_owned(),
+        })
+    }
+}
+
+/// A handshake with one host.
+pub(crate) struct Handshake {
+    connector: TlsConnector,
+    host: String,
+}
+
+impl TlsConnect<Socket> for Handshake {
+    type Stream = Stream;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Stream>>;
+
+    fn connect(self, socket: Socket) -> Self::Future {
+        Box::pin(async move {
+            let name = ServerName::try_from(self.host);
+            let name = name.map_err(|_| {
+                let invalid = CertificateError::NotValidForName;
+                io::Error::other(Error::InvalidCertificate(invalid))
+            })?;
+            Ok(Stream(self.connector.connect(name, socket).await?))
+        })
+    }
+}
+
+/// An encrypted connection.
+pub(crate) struct Stream(TlsStream<Socket>);
+
+impl tokio_postgres::tls::TlsStream for Stream {
+    fn channel_binding(&self) -> ChannelBinding {
+        let certificates = self.0.get_ref().1.peer_certificates();
+        certificates
+            .and_then(|all| end_point(all.first()?))
+            .map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// The start of the object ids of signatures with RSA, and with ECDSA and SHA-2.
+const RSA: [u8; 8] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01];
+const ECDSA: [u8; 7] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03];
+
+/// The hash of a certificate that binds a login to the TLS connection (`tls-server-end-point`, RFC
+/// 5929). It uses the hash function of the certificate's signature, or SHA-256 instead of a weak one.
+/// `None` if the signature has none that is known here.
+fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
+    // Certificate ::= SEQUENCE { tbsCertificate, SEQUENCE { algorithm, … }, … }
+    let (certificate_fields, _) = element(certificate)?;
+    let (_, after) = element(certificate_fields)?;
+    let (algorithm_fields, _) = element(after)?;
+    let (algorithm, _) = element(algorithm_fields)?;
+    let (&last, start) = algorithm.split_last()?;
+    match (start, last) {
+        (start, 4 | 5 | 11) if start == RSA => Some(Sha256::digest(certificate).to_vec()),
+        (start, 12) if start == RSA => Some(Sha384::digest(certificate).to_vec()),
+        (start, 13) if start == RSA => Some(Sha512::digest(certificate).to_vec()),
+        (start, 2) if start == ECDSA => Some(Sha256::digest(certificate).to_vec()),
+        (start, 3) if start == ECDSA => Some(Sha384::digest(certificate).to_vec()),
+        (start, 4) if start == ECDSA => Some(Sha512::digest(certificate).to_vec()),
+        _ => None,
+    }
+}
+
+/// The contents of the first element of a DER text, and what follows it.
+fn element(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&[_, length], rest) = der.split_first_chunk::<2>()?;
+    if length < 0x80 {
+        return rest.split_at_checked(length.into());
+    }
+    let (digits, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
+    let length = digits.iter().try_fold(0_usize, |number, digit| {
+        number.checked_mul(256)?.checked_add(usize::from(*digit))
+    });
+    rest.split_at_checked(length?)
+}
+
+/// Says what to check after a failed handshake. `None` if a later attempt may succeed.
+pub(crate) fn explain(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::InvalidCertificate(problem) => Some(explain_certificate(problem)),
+        Error::AlertReceived(alert) => explain_alert(*alert),
+        Error::InvalidMessage(_) => Some("the server doesn't use TLS on this port"),
+        Error::PeerIncompatible(_) => Some(NOTHING_IN_COMMON),
+        _ => None,
+    }
+}
+
+const NOTHING_IN_COMMON: &str =
+    "the server and this client have no TLS version or cipher in common";
+
+fn explain_certificate(problem: &CertificateError) -> &'static str {
+    use CertificateError as E;
+    match problem {
+        E::UnknownIssuer | E::BadSignature => {
+            "the server's certificate was not issued by a known authority; set the authority's \
+             certificate with Options::root_certificates"
+        }
+        E::NotValidForName | E::NotValidForNameContext { .. } => {
+            "the server's certificate is for another host; check the host in the URL, or issue a \
+             certificate for it"
+        }
+        E::Expired | E::ExpiredContext { .. } => {
+            "the server's certificate has expired; renew it, or check this machine's clock"
+        }
+        _ => "the server's certificate is invalid",
+    }
+}
+
+/// Says what an alert of the server means. `None` if it may be transient.
+fn explain_alert(alert: AlertDescription) -> Option<&'static str> {
+    use AlertDescription as A;
+    match alert {
+        A::CertificateRequired => {
+            Some("the server wants a client certificate; set it with Options::client_certificate")
+        }
+        A::HandshakeFailure => Some(
+            "the server wants a client certificate, or has no cipher in common with this client; \
+             check Options::client_certificate",
+        ),
+        A::ProtocolVersion => Some(NOTHING_IN_COMMON),
+        A::UnknownCA
+        | A::BadCertificate
+        | A::UnsupportedCertificate
+        | A::CertificateRevoked
+        | A::CertificateExpired
+        | A::CertificateUnknown => Some(
+            "the server refused the client certificate; check that an authority that the server \
+             knows has issued it",
+        ),
+        _ => None,
+    }
+}
+
+/// The errors that real servers cause are tested with real servers.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A certificate whose parts are empty, except the name of its signature.
+    fn signed_with(algorithm: &[u8]) -> Vec<u8> {
+        let sequence = |content: &[u8]| {
+            let mut der = vec![0x30, 0x81, u8::try_from(content.len()).expect("short")];
+            der.extend_from_slice(content);
+            der
+        };
+        let mut id = vec![6, u8::try_from(algorithm.len()).expect("short")];
+        id.extend_from_slice(algorithm);
+        sequence(&[sequence(b"\x02\x01\x01"), sequence(&id)].concat())
+    }
+
+    #[test]
+    fn certificates_are_hashed_as_they_are_signed() {
+        let with = |start: &[u8], last| end_point(&signed_with(&[start, &[last]].concat()));
+        for (start, last, bytes) in [
+            (&RSA[..], 5, 32),
+            (&RSA[..], 11, 32),
+            (&RSA[..], 12, 48),
+            (&RSA[..], 13, 64),
+            (&ECDSA[..], 2, 32),
+            (&ECDSA[..], 3, 48),
+            (&ECDSA[..], 4, 64),
+        ] {
+            assert_eq!(with(start, last).map(|hash| hash.len()), Some(bytes));
+        }
+        assert_eq!(with(&RSA, 10), None, "RSASSA-PSS names its hash elsewhere");
+        assert_eq!(with(b"\x2b\x65", 0x70), None, "Ed25519");
+        let whole = signed_with(&[&RSA[..], &[11]].concat());
+        for length in 0..whole.len() {
+            assert_eq!(end_point(&whole[..length]), None, "{length} bytes");
+        }
+        assert_eq!(end_point(&[0x30, 0xff, 1]), None);
+    }
+
+    #[test]
+    fn only_permanent_alerts_are_explained() {
+        let alert = |alert| explain(&Error::AlertReceived(alert));
+        assert_eq!(alert(AlertDescription::InternalError), None);
+        assert_eq!(alert(AlertDescription::UserCanceled), None);
+        let refused = alert(AlertDescription::CertificateExpired);
+        assert!(refused.is_some_and(|text| text.contains("refused the client")));
+        let version = alert(AlertDescription::ProtocolVersion);
+        assert!(version.is_some_and(|text| text.contains("no TLS version")));
+    }
+}

@@ -1,0 +1,244 @@
+//! Connections with TLS, and readable errors for each way in which they can fail.
+
+use std::time::{Duration, Instant};
+
+use leasehold_api::{BackendError, InvalidInput};
+use leasehold_postgres::tokio_postgres::{Config, NoTls};
+use leasehold_postgres::{ConnectError, Options, PostgresBackend};
+use leasehold_test_servers::{Authority, Identity, PostgresOptions};
+
+use crate::lock_is_handed_over;
+use crate::support::Server;
+
+/// The host in the URL of a test server.
+const HOST: &str = "127.0.0.1";
+/// A busy machine may need longer than the default.
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn server(identity: Identity) -> Server {
+    Server::start_with(PostgresOptions::default().with_tls(identity, None))
+}
+
+fn required(server: &Server) -> String {
+    server.tcp_url() + "?sslmode=require"
+}
+
+fn options() -> Options {
+    Options::new().connect_timeout(LIMIT)
+}
+
+/// Options that trust the authority.
+fn trusting(authority: &Authority) -> Options {
+    options().root_certificates(authority.certificate())
+}
+
+fn with_client(options: Options, identity: &Identity) -> Options {
+    options.client_certificate(identity.certificate.as_str(), identity.key.as_str())
+}
+
+async fn connect(url: &str, options: Options) -> PostgresBackend {
+    let backend = PostgresBackend::connect_with(url, options).await;
+    backend.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+/// Connects, and checks that this fails for good and in time, with an error that says what to check and
+/// doesn't show the password.
+async fn refused(server: &Server, mode: &str, options: Options, check: &str) {
+    let url = server.tcp_url().replace("locks@", "locks:hunter2@") + mode;
+    let begun = Instant::now();
+    let error = PostgresBackend::connect_with(&url, options).await;
+    let error = error.expect_err(check);
+    assert!(
+        matches!(&error, ConnectError::Failed(BackendError::Rejected { .. })),
+        "{error:?}"
+    );
+    let text = error.to_string();
+    assert!(text.contains(check), "{text}");
+    let address = format!("{HOST}:{}", server.postgres.port());
+    assert!(text.contains(&address), "{text}");
+    assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    assert!(begun.elapsed() < LIMIT, "{text}");
+}
+
+/// Commands, renewals and notifications use TLS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_connections_use_tls() {
+    let authority = Authority::new();
+    let server = server(authority.issue(HOST));
+    let (url, options) = (required(&server), trusting(&authority));
+    let backend = connect(&url, options.clone()).await;
+    let session = leasehold_api::SessionId::from_bytes([1; 16]);
+    let stream = leasehold_api::LockBackend::listen(&backend, session).await;
+    let stream = stream.expect("a stream");
+    let kinds = "SELECT string_agg(DISTINCT ssl::text, ' ') || ' ' || count(*) FROM pg_stat_ssl
+        JOIN pg_stat_activity USING (pid) WHERE usename = 'locks'";
+    assert_eq!(server.execute(kinds), "true 3");
+    drop(stream);
+    lock_is_handed_over(backend, connect(&url, options).await).await;
+}
+
+/// `prefer` uses TLS if the server has it, and then checks it. Without it, it connects in plain text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sslmode_decides_about_tls() {
+    let tls = server(Authority::new().issue(HOST));
+    let check = "not issued by a known authority";
+    refused(&tls, "?sslmode=prefer", options(), check).await;
+    refused(&tls, "", options(), check).await;
+    refused(&tls, "?sslmode=disable", options(), "set sslmode=require").await;
+
+    let plain = Server::start_with(PostgresOptions::default().with_access("trust"));
+    for mode in ["", "?sslmode=prefer", "?sslmode=disable"] {
+        connect(&(plain.tcp_url() + mode), options()).await;
+    }
+    let check = "the server doesn't use TLS";
+    refused(&plain, "?sslmode=require", options(), check).await;
+    let socket = plain.url() + " sslmode=require";
+    let error = PostgresBackend::connect_with(&socket, options()).await;
+    let error = error.expect_err("a Unix socket has no TLS").to_string();
+    assert!(
+        error.contains(check) && error.contains(".s.PGSQL."),
+        "{error}"
+    );
+}
+
+/// The login is bound to the certificate, so a wrong hash of it fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn password_is_bound_to_the_tls_connection() {
+    let authority = Authority::new();
+    let options = PostgresOptions::default().with_tls(authority.issue(HOST), None);
+    let server = Server::start_with(options.with_access("scram-sha-256"));
+    server.execute("ALTER USER locks PASSWORD 'hunter2'");
+    let mode = "?sslmode=require&channel_binding=require";
+    let url = server.tcp_url().replace("locks@", "locks:hunter2@") + mode;
+    connect(&url, trusting(&authority)).await;
+    let wrong = url.replace("hunter2", "hunter3");
+    let error = PostgresBackend::connect_with(&wrong, trusting(&authority)).await;
+    let error = error.expect_err("a wrong password").to_string();
+    assert!(error.contains("password authentication failed"), "{error}");
+    assert!(!error.contains("hunter"), "{error}");
+    let without = required(&server);
+    let error = PostgresBackend::connect_with(&without, trusting(&authority)).await;
+    let error = error.expect_err("no password").to_string();
+    assert!(error.contains("the server asks for a password"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificate_of_an_unknown_authority_is_refused() {
+    let server = server(Authority::new().issue(HOST));
+    let check = "set the authority's certificate with Options::root_certificates";
+    refused(
+        &server,
+        "?sslmode=require",
+        trusting(&Authority::new()),
+        check,
+    )
+    .await;
+    // The machine doesn't know it either.
+    refused(&server, "?sslmode=require", options(), check).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificate_for_another_host_is_refused() {
+    let authority = Authority::new();
+    let server = server(authority.issue("db.example"));
+    let check = "the server's certificate is for another host";
+    refused(&server, "?sslmode=require", trusting(&authority), check).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_certificate_is_refused() {
+    let authority = Authority::new();
+    let server = server(authority.issue_expired(HOST));
+    let check = "the server's certificate has expired";
+    refused(&server, "?sslmode=require", trusting(&authority), check).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificates_are_shown_or_named() {
+    let (authority, of_clients) = (Authority::new(), Authority::new());
+    let tls = PostgresOptions::default().with_tls(authority.issue(HOST), Some(&of_clients));
+    let server = Server::start_with(tls.with_access("trust clientcert=verify-ca"));
+    let trusting = || trusting(&authority);
+    connect(
+        &required(&server),
+        with_client(trusting(), &of_clients.issue("locks")),
+    )
+    .await;
+    let check = "set it with Options::client_certificate";
+    refused(&server, "?sslmode=require", trusting(), check).await;
+    let unknown = with_client(trusting(), &Authority::new().issue("locks"));
+    let check = "the server refused the client certificate";
+    refused(&server, "?sslmode=require", unknown, check).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_server_fails_in_time() {
+    let listener = std::net::TcpListener::bind((HOST, 0)).expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let url = format!("postgres://locks@{HOST}:{port}/shop?sslmode=require");
+    let begun = Instant::now();
+    let options = Options::new().connect_timeout(Duration::from_millis(300));
+    let error = PostgresBackend::connect_with(&url, options).await;
+    let error = error.expect_err("no answer");
+    assert!(
+        error.to_string().contains("no connection in time"),
+        "{error}"
+    );
+    assert!(begun.elapsed() < LIMIT, "{error}");
+}
+
+async fn invalid(url: &str, options: Options, reason: &str) {
+    let error = PostgresBackend::connect_with(url, options).await;
+    let error = error.expect_err(reason);
+    assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");
+    assert!(error.to_string().contains(reason), "{error}");
+}
+
+#[tokio::test]
+async fn unusable_settings_are_refused_before_any_io() {
+    let (authority, nobody) = (Authority::new(), "postgres://locks@127.0.0.1:1/shop");
+    let identity = authority.issue("client");
+    let other_key = Identity {
+        key: authority.issue("another").key,
+        ..identity.clone()
+    };
+    let no_key = Identity {
+        key: "hunter2".into(),
+        ..identity.clone()
+    };
+    let require = format!("{nobody}?sslmode=require");
+    for (options, reason) in [
+        (
+            Options::new().root_certificates("hunter2"),
+            "root certificates: there is no",
+        ),
+        (
+            with_client(trusting(&authority), &other_key),
+            "client certificate: ",
+        ),
+        (
+            with_client(trusting(&authority), &no_key),
+            "it is not a key",
+        ),
+    ] {
+        let shown = format!("{options:?}");
+        assert!(
+            !shown.contains("hunter2") && !shown.contains("PRIVATE"),
+            "{shown}"
+        );
+        invalid(&require, options, reason).await;
+    }
+    let trusting = || trusting(&authority);
+    invalid(nobody, trusting(), "they need sslmode=require").await;
+    let direct = format!("{nobody}?sslnegotiation=direct");
+    invalid(&direct, Options::new(), "direct needs sslmode=require").await;
+    let config: Config = nobody.parse().expect("valid");
+    let error = PostgresBackend::from_config(config, NoTls, trusting()).await;
+    assert!(
+        matches!(
+            error,
+            Err(ConnectError::Invalid(InvalidInput::Setting { .. }))
+        ),
+        "{error:?}"
+    );
+}
