@@ -2,7 +2,8 @@
 //!
 //! Each waiter has a due time, and an earlier moment after which it may be polled to share a batch.
 //! When the first waiter is due, the schedule takes out all that are due, in batches. It fills the
-//! last batch with waiters that may be polled already. A due poll is never delayed for others.
+//! last batch with waiters that may be polled already. A due poll is never delayed for others. A
+//! batch lists its waiters by key.
 //!
 //! `armed` is the moment when the task wakes next. A new due time wakes the task only if it is
 //! earlier, or if the task has overslept. A waiter may have several polls in flight. Their answers
@@ -21,7 +22,7 @@ use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 /// A poll is sent at most this much before its due time.
-const MAX_EARLY: Duration = Duration::from_millis(250);
+const MAX_EARLY: Duration = Duration::from_millis(500);
 
 type PollAnswer = Result<Answer<PollReply>, BackendError>;
 
@@ -123,7 +124,10 @@ impl Schedule {
                 let entry = self.waiters.get(sequence)?;
                 Some(Arc::clone(&entry.waiter))
             });
-            waiters.collect()
+            let mut batch: Vec<Arc<PolledWaiter>> = waiters.collect();
+            // A backend may serve neighbours with the same key together.
+            batch.sort_by(|one, other| one.key.cmp(&other.key));
+            batch
         };
         due.chunks(MAX_BATCH).map(take_batch).collect()
     }

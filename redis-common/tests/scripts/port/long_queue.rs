@@ -141,11 +141,24 @@ impl World<'_> {
             self.both(&gone.key, &release(&gone))?;
         }
         self.done.push(request);
+        self.poll_some()?;
         let Some(next) = self.queue.front().cloned() else {
             return Ok(());
         };
         let poll = Poll::new(next.key.clone(), next.operation, true);
         self.both(&next.key, &Command::Poll(poll))
+    }
+
+    /// Polls the holder, some waiters and an attempt that is gone in one call.
+    fn poll_some(&mut self) -> Result<(), TestCaseError> {
+        let length = self.queue.len();
+        if !length.is_multiple_of(5) {
+            return Ok(());
+        }
+        let mut some: Vec<Acquire> = self.queue.iter().take(3).cloned().collect();
+        some.extend(self.done.last().cloned());
+        some.extend(self.queue.iter().skip(length / 2).take(20).cloned());
+        self.poll_all(&some, length.is_multiple_of(2))
     }
 
     fn waiter(&mut self, spec: LockSpec, number: u64, writer: bool, ahead: Duration) -> Acquire {
@@ -176,7 +189,7 @@ fn expired_waiters_of_a_long_queue_are_dropped() {
     let mut connections = (Connection::open(&server), Connection::open(&server));
     let mut number = 0;
     for expired in [1..3, 2..4, 5..40, 1..41] {
-        for command in 0..4 {
+        for command in 0..5 {
             let mut world = World::new(&mut connections, &protocol, number);
             number += 1;
             world
@@ -212,6 +225,10 @@ impl World<'_> {
             self.both(&key, &Command::Inspect)?;
         }
         let (holder, last) = (self.queue[0].clone(), self.queue[40].clone());
+        if command == 4 {
+            let all: Vec<Acquire> = self.queue.iter().rev().cloned().collect();
+            self.poll_all(&all, true)?;
+        }
         let next = match command {
             0 => Command::Acquire(self.waiter(spec, 41, true, window)),
             1 => Command::Poll(Poll::new(key.clone(), last.operation, true)),
