@@ -57,7 +57,9 @@ async fn measure(fixture: &Fixture, count: usize, goal: f64) -> Result<Vec<Readi
     let polls = park.counts.snapshot().since(calls).polls as f64 / begun.elapsed().as_secs_f64();
     let kept = park.restart(fixture.effort, Data::Kept, waiting).await?;
     // The first hold is lost too, and one waiter gets the lock.
-    let lost = park.restart(fixture.effort, Data::Lost, waiting - 1).await?;
+    let lost = park
+        .restart(fixture.effort, Data::Lost, waiting - 1)
+        .await?;
     drop(held);
     park.close().await?;
     let id = |name| format!("parked.{count}.{name}");

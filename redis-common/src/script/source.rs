@@ -51,7 +51,14 @@ impl Scripts {
         let start = include_str!("lua/start.lua");
         let (general, values) = (general(), values(settings));
         let script = |fast_path: &str, together: &str, command: &str| {
-            let text = [start, fast_path, &batch(fast_path, together), &general, command].concat();
+            let text = [
+                start,
+                fast_path,
+                &batch(fast_path, together),
+                &general,
+                command,
+            ]
+            .concat();
             #[cfg(leasehold_mutants)]
             let text = super::mutants::spoil(text);
             let mut source = String::with_capacity(2 * text.len());

@@ -15,9 +15,7 @@ use leasehold_api::{
     Limits, LockSpec, Mode, Notification, Operation, OwnerId, Policy, Poll, Release, Renew,
     ServerTime, SessionId, Stamped, Wait,
 };
-use leasehold_redis_common::script::{
-    Call, Protocol, ScriptSettings, decode_notification, reply,
-};
+use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_notification, reply};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

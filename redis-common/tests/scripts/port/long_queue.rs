@@ -161,7 +161,13 @@ impl World<'_> {
         self.poll_all(&some, length.is_multiple_of(2))
     }
 
-    fn waiter(&mut self, spec: LockSpec, number: u64, writer: bool, ahead: Duration) -> Acquire {
+    pub(super) fn waiter(
+        &mut self,
+        spec: LockSpec,
+        number: u64,
+        writer: bool,
+        ahead: Duration,
+    ) -> Acquire {
         let mode = match (spec.kind(), writer) {
             (leasehold_api::Kind::RwLock, false) => Mode::Shared,
             (leasehold_api::Kind::Semaphore, _) => Mode::Permits(1 + u32::from(number % 2 == 1)),
@@ -214,7 +220,8 @@ impl World<'_> {
             self.listen(session_of(number), true);
             let mut request = self.waiter(spec, number, true, window);
             if expired.contains(&number) {
-                end = self.now.saturating_add(Duration::from_millis(100));
+                // Long enough to build the rest of the queue.
+                end = self.now.saturating_add(Duration::from_millis(250));
                 request = request.with_wait(Wait::new(true).with_wait_until(end));
             }
             self.queue.push_back(request.clone());
