@@ -238,10 +238,14 @@ mod tests {
     }
 
     fn schedule(windows: impl IntoIterator<Item = (u64, u64)>) -> Schedule {
+        schedule_of(windows.into_iter().map(|window| ("k", window)))
+    }
+
+    fn schedule_of(waiters: impl IntoIterator<Item = (&'static str, (u64, u64))>) -> Schedule {
         let mut schedule = Schedule::default();
-        for (sequence, (until, from)) in (1..).zip(windows) {
+        for (sequence, (key, (until, from))) in (1..).zip(waiters) {
             let waiter = Arc::new(PolledWaiter {
-                key: Key::new("k").expect("valid"),
+                key: Key::new(key).expect("valid"),
                 operation: Operation {
                     session: SessionId::from_bytes([0; 16]),
                     sequence,
@@ -269,12 +273,19 @@ mod tests {
 
     #[test]
     fn early_polls_join_a_due_poll() {
-        let mut schedule = schedule([(100, 80), (120, 95), (110, 110), (390, 0), (130, 100)]);
+        let mut schedule = schedule([(100, 80), (120, 95), (110, 110), (640, 0), (130, 100)]);
         assert!(take_sequences(&mut schedule, 99).is_empty());
         assert_eq!(take_sequences(&mut schedule, 100), [[1, 2, 5]]);
         assert!(take_sequences(&mut schedule, 109).is_empty());
-        assert_eq!(take_sequences(&mut schedule, 390), [[3, 4]]);
+        assert_eq!(take_sequences(&mut schedule, 640), [[3, 4]]);
         assert!(take_sequences(&mut schedule, 9_999).is_empty());
+    }
+
+    #[test]
+    fn batch_lists_its_waiters_by_key() {
+        let keys = ["b", "a", "b", "c", "a"];
+        let mut schedule = schedule_of(keys.map(|key| (key, (100, 100))));
+        assert_eq!(take_sequences(&mut schedule, 100), [[2, 5, 1, 3, 4]]);
     }
 
     #[test]
