@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use leasehold::{LockClient, Mutex};
 use leasehold_test_servers::{Data, RedisServer};
-use tokio::task::{JoinSet, block_in_place};
+use tokio::runtime::Builder;
+use tokio::task::{JoinSet, block_in_place, spawn_blocking};
 
 use crate::Result;
 use crate::counting::Counts;
@@ -77,6 +78,20 @@ async fn measure(fixture: &Fixture, count: usize, goal: f64) -> Result<Vec<Readi
     ])
 }
 
+async fn sample(url: &str, windows: usize) -> Result<Vec<f64>> {
+    let mut server = ServerStats::connect(url).await?;
+    let mut samples = Vec::new();
+    let mut before = (Instant::now(), server.processor_seconds().await?);
+    for _ in 0..windows {
+        tokio::time::sleep(WINDOW).await;
+        let now = (Instant::now(), server.processor_seconds().await?);
+        let time = now.0.duration_since(before.0).as_secs_f64();
+        samples.push(100.0 * (now.1 - before.1) / time);
+        before = now;
+    }
+    Ok(samples)
+}
+
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
@@ -135,17 +150,13 @@ impl Park {
 
     /// The load of the server's main thread in several windows, in % of a core.
     async fn load(&self, effort: Effort, windows: usize) -> Result<Vec<f64>> {
-        let mut server = ServerStats::connect(&self.server.url()).await?;
-        let mut samples = Vec::new();
-        let mut before = (Instant::now(), server.processor_seconds().await?);
-        for _ in 0..effort.of(2, windows) {
-            tokio::time::sleep(WINDOW).await;
-            let now = (Instant::now(), server.processor_seconds().await?);
-            let time = now.0.duration_since(before.0).as_secs_f64();
-            samples.push(100.0 * (now.1 - before.1) / time);
-            before = now;
-        }
-        Ok(samples)
+        let (url, windows) = (self.server.url(), effort.of(2, windows));
+        // The clients keep the thread of this runtime busy.
+        let sampling = move || {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(sample(&url, windows))
+        };
+        spawn_blocking(sampling).await?
     }
 
     /// Restarts the server. Returns its load afterwards, until all wait again.

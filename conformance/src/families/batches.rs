@@ -222,7 +222,9 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
     );
     held.released("S3").await?;
     waiters[0].poll_granted("rule 7").await?;
-    waiters[EXPIRED].poll_gone("rule 10", "it has expired").await
+    waiters[EXPIRED]
+        .poll_gone("rule 10", "it has expired")
+        .await
 }
 
 async fn releases_of_one_key_in_order(world: &World) -> Verdict {

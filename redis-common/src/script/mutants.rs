@@ -79,7 +79,10 @@ pub const ALL: &[LuaMutant] = &[
     LuaMutant {
         name: "lua-polls-together-revive-a-waiter",
         rule: "rule 10",
-        changes: &[("if waiter_end <= now then\n          break", "if false then\n          break")],
+        changes: &[(
+            "if waiter_end <= now then\n          break",
+            "if false then\n          break",
+        )],
     },
     LuaMutant {
         name: "lua-polls-together-refresh-one-waiter",
