@@ -228,8 +228,7 @@ pub const ALL: &[Measurement] = &[
     measurement!("semaphore", Tcp, EachRound, semaphore::measure),
     measurement!("held", Tcp, Once, held::measure_few),
     measurement!("held.100000", Tcp, EachRound, held::measure_many),
-    measurement!("parked.1000", Tcp, EachRound, parked::measure_thousand),
-    measurement!("parked.10000", Tcp, EachRound, parked::measure_ten_thousand),
+    measurement!("parked", Tcp, Once, parked::measure),
     measurement!("sim", Tcp, WithoutLibrary, sim::measure),
     #[cfg(feature = "peers")]
     measurement!("peer", Tcp, WithoutLibrary, crate::peers::measure),
