@@ -91,10 +91,10 @@ pub const SCAN_INTERVAL: Duration = Duration::from_millis(250);
 pub const SETTLE_BUDGET: u32 = 256;
 /// How often a waiter may be marked unreachable. After that it is granted like any other.
 pub const MAX_UNREACHABLE_MARKS: u8 = 2;
-/// The first `CHECK_EARLY` waiters poll at the time of the earliest change. The polls of the others
-/// are spread over the second half of the poll interval.
+/// The first `CHECK_EARLY` waiters poll at the time of the earliest change. The other waiters of a
+/// session poll together, and the sessions are spread over the last quarter of the poll interval.
 pub const CHECK_EARLY: u32 = 4;
-/// Number of steps over which the polls behind [`CHECK_EARLY`] are spread.
+/// Number of steps over which the sessions are spread.
 pub const STAGGER_STEPS: u32 = 64;
 
 /// Largest number of elements in one batch.

@@ -14,6 +14,7 @@ mod cost;
 mod distinct_keys;
 pub(crate) mod hand_over;
 pub mod held;
+mod parked;
 mod rw;
 mod semaphore;
 mod sequential;
@@ -227,6 +228,7 @@ pub const ALL: &[Measurement] = &[
     measurement!("semaphore", Tcp, EachRound, semaphore::measure),
     measurement!("held", Tcp, Once, held::measure_few),
     measurement!("held.100000", Tcp, EachRound, held::measure_many),
+    measurement!("parked", Tcp, Once, parked::measure),
     measurement!("sim", Tcp, WithoutLibrary, sim::measure),
     #[cfg(feature = "peers")]
     measurement!("peer", Tcp, WithoutLibrary, crate::peers::measure),

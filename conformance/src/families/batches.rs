@@ -2,7 +2,7 @@
 
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, PollReply, Refused, ReleaseReply, RenewReply, ServerTime,
-    bounds,
+    Stamped, Wait, bounds,
 };
 
 use crate::case::{Case, cases};
@@ -15,6 +15,7 @@ pub(super) const CASES: &[Case] = cases!("batches";
     each_release_by_itself: ["trait contract", "S3"], [];
     same_attempt_twice_in_a_batch: ["rule 12"], [];
     each_poll_by_itself: ["trait contract", "rule 7"], [Queue];
+    polls_of_a_long_queue: ["rule 10", "rule 7", "trait contract"], [Queue];
     releases_of_one_key_in_order: ["rule 7", "rule 8"], [Queue];
     largest_batch: ["trait contract"], [];
     one_error_touches_no_other: ["rule 14", "trait contract"], [PlantForeign];
@@ -163,6 +164,67 @@ async fn each_poll_by_itself(world: &World) -> Verdict {
         "each poll is answered for its own key and attempt, in order"
     );
     Ok(())
+}
+
+/// A backend may serve the polls of one key together.
+async fn polls_of_a_long_queue(world: &World) -> Verdict {
+    const WAITERS: usize = 40;
+    const EXPIRED: usize = 20;
+    let [a, b] = world.sessions().await?;
+    let lock = Lock::mutex("k").waiter_lease(world.units(150));
+    let held = a.ask(&lock).lease(world.units(150)).acquired("S1").await?;
+    let mut waiters = Vec::new();
+    for number in 0..WAITERS {
+        let mut wait = Wait::new(false);
+        if number == EXPIRED {
+            let until = b.now().await?.saturating_add(world.units(4));
+            wait = wait.with_wait_until(until);
+        }
+        waiters.push(b.ask(&lock).wait_as(wait).queued("rule 7").await?.0);
+    }
+    world.pass(5).await;
+    let batch: Vec<_> = waiters.iter().map(|w| w.poll_request(false)).collect();
+    let mut before = 0;
+    for (number, answer) in b.backend.poll(&batch).await.into_iter().enumerate() {
+        let Stamped { stamp, reply } = answer?;
+        if number == EXPIRED {
+            want!(
+                reply,
+                PollReply::Gone(_),
+                "rule 10",
+                "a poll never revives an expired waiter"
+            );
+            continue;
+        }
+        want!(
+            reply,
+            PollReply::Queued(queued) if queued.ahead >= before
+                && queued.waiter_remaining == lock.spec.waiter_lease(),
+            "rule 10",
+            "a poll refreshes its waiter, and all {before} before it are ahead"
+        );
+        before += 1;
+        let again = waiters[number].again().await?;
+        want!(
+            again.reply,
+            AcquireReply::Queued(queued)
+                if again.stamp.at.saturating_add(queued.waiter_remaining)
+                    == stamp.at.saturating_add(lock.spec.waiter_lease()),
+            "rule 10",
+            "the refreshed waiter is stored"
+        );
+    }
+    want_eq!(
+        before as usize,
+        WAITERS - 1,
+        "trait contract",
+        "a batch has one reply per request"
+    );
+    held.released("S3").await?;
+    waiters[0].poll_granted("rule 7").await?;
+    waiters[EXPIRED]
+        .poll_gone("rule 10", "it has expired")
+        .await
 }
 
 async fn releases_of_one_key_in_order(world: &World) -> Verdict {

@@ -410,28 +410,34 @@ impl State {
         at.saturating_since(now).max(Duration::from_millis(1))
     }
 
-    /// The reply for a waiter. The first waiters poll at the earliest change. The polls of the others
-    /// are spread over the second half of the poll interval (rule 3).
+    /// The reply for a waiter. The first waiters poll at the earliest change. The other waiters of a
+    /// session poll together, and the sessions are spread over the last quarter of the poll interval
+    /// (rule 3).
     pub(super) fn queued(&self, ticket: u64, now: ServerTime) -> Queued {
         let first = self.waiters.keys().next().copied().unwrap_or(ticket);
         let others = u64::try_from(self.waiters.len())
             .unwrap_or(u64::MAX)
             .saturating_sub(1);
         let ahead = u32::try_from((ticket - first).min(others)).unwrap_or(u32::MAX);
-        let poll = self.poll_interval();
-        let poll_after = if ahead < CHECK_EARLY {
-            poll.min(self.retry_after(now))
-        } else {
-            let step = u64::from(ahead % STAGGER_STEPS);
-            let half = micros(poll) / 2;
-            Duration::from_micros(half + step * half / u64::from(STAGGER_STEPS))
+        let waiter = self.waiters.get(&ticket);
+        let poll_after = match waiter.filter(|_| ahead >= CHECK_EARLY) {
+            Some(waiter) => self.poll_with_session(waiter.operation.session),
+            None => self.poll_interval().min(self.retry_after(now)),
         };
-        let end = self.waiters.get(&ticket).map_or(now, |waiter| waiter.end);
+        let end = waiter.map_or(now, |waiter| waiter.end);
         Queued {
             ahead,
             poll_after,
             waiter_remaining: end.saturating_since(now),
         }
+    }
+
+    /// When the waiters of a session poll that are not among the first. Session ids are random.
+    fn poll_with_session(&self, session: SessionId) -> Duration {
+        let step = u64::from(session.as_bytes()[0]) % u64::from(STAGGER_STEPS);
+        let poll = micros(self.poll_interval());
+        let quarter = poll / 4;
+        Duration::from_micros(poll - quarter + step * quarter / u64::from(STAGGER_STEPS))
     }
 
     /// Checks the invariants that every step keeps.

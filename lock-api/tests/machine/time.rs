@@ -1,5 +1,7 @@
 //! Rules 1 to 3: the clock, remaining times, and `poll_after`.
 
+use std::time::Duration;
+
 use leasehold_api::machine::Reach;
 use leasehold_api::{AcquireReply, EndReason, PollReply, RenewReply};
 
@@ -73,23 +75,22 @@ fn redelivered_acquire_does_not_refresh_its_waiter() {
 }
 
 #[test]
-fn first_waiters_poll_at_the_earliest_change_and_others_staggered() {
+fn first_waiters_poll_at_the_earliest_change_and_others_with_their_session() {
     let mut key = Key::mutex();
     let holder = key.next('h');
     key.enter(Ask::write(holder).lease(ms(300)));
-    let mut delays = Vec::new();
-    for _ in 0..70 {
-        let waiter = key.next('w');
-        delays.push(key.queue(Ask::write(waiter)).poll_after);
+    for _ in 0..4 {
+        let waiter = key.next('h');
+        assert_eq!(key.queue(Ask::write(waiter)).poll_after, ms(300));
     }
-    assert!(delays[..4].iter().all(|delay| *delay == ms(300)));
-    let poll = ms(1_000);
-    assert!(delays[4..].iter().all(|c| *c >= poll / 2 && *c <= poll));
-    let different: std::collections::BTreeSet<_> = delays[4..68].iter().collect();
-    assert_eq!(different.len(), 64, "64 steps of the stagger");
-    let micros = [delays[4], delays[63], delays[64]].map(|delay| delay.as_micros());
-    let step = |ahead: u128| 500_000 + ahead % 64 * 500_000 / 64;
-    assert_eq!(micros, [4, 63, 64].map(step));
+    for first_byte in 0..128 {
+        let step = u64::from(first_byte % 64);
+        let wanted = Duration::from_micros(750_000 + step * 250_000 / 64);
+        for _ in 0..2 {
+            let waiter = key.next(char::from(first_byte));
+            assert_eq!(key.queue(Ask::write(waiter)).poll_after, wanted);
+        }
+    }
 }
 
 #[test]

@@ -77,6 +77,19 @@ pub const ALL: &[LuaMutant] = &[
         ],
     },
     LuaMutant {
+        name: "lua-polls-together-revive-a-waiter",
+        rule: "rule 10",
+        changes: &[(
+            "if waiter_end <= now then\n          break",
+            "if false then\n          break",
+        )],
+    },
+    LuaMutant {
+        name: "lua-polls-together-refresh-one-waiter",
+        rule: "rule 10",
+        changes: &[("set[2 * n - 1] = names[n]", "set[2 * n - 1] = names[1]")],
+    },
+    LuaMutant {
         name: "lua-error-after-a-write",
         rule: "rule 13",
         changes: &[(

@@ -79,8 +79,15 @@ impl Scripts {
     pub(crate) fn new(settings: &ScriptSettings) -> Self {
         let start = include_str!("lua/start.lua");
         let (general, values) = (general(), values(settings));
-        let script = |fast_path: &str, command: &str| {
-            let text = [start, fast_path, &batch(fast_path), &general, command].concat();
+        let script = |fast_path: &str, together: &str, command: &str| {
+            let text = [
+                start,
+                fast_path,
+                &batch(fast_path, together),
+                &general,
+                command,
+            ]
+            .concat();
             #[cfg(leasehold_mutants)]
             let text = super::mutants::spoil(text);
             let mut source = String::with_capacity(2 * text.len());
@@ -94,6 +101,7 @@ impl Scripts {
                     include_str!("lua/fast_path/enqueue.lua"),
                     include_str!("lua/fast_path/acquire_in_hash.lua")
                 ),
+                "",
                 include_str!("lua/commands/acquire.lua"),
             ),
             poll: script(
@@ -101,6 +109,7 @@ impl Scripts {
                     include_str!("lua/fast_path/poll.lua"),
                     include_str!("lua/fast_path/poll_in_hash.lua")
                 ),
+                include_str!("lua/fast_path/polls_in_hash.lua"),
                 include_str!("lua/commands/poll.lua"),
             ),
             renew: script(
@@ -108,6 +117,7 @@ impl Scripts {
                     include_str!("lua/fast_path/renew.lua"),
                     include_str!("lua/fast_path/renew_in_hash.lua")
                 ),
+                "",
                 include_str!("lua/commands/renew.lua"),
             ),
             release: script(
@@ -116,11 +126,12 @@ impl Scripts {
                     include_str!("lua/fast_path/release_and_grant.lua"),
                     include_str!("lua/fast_path/release_in_hash.lua")
                 ),
+                "",
                 include_str!("lua/commands/release.lua"),
             ),
-            convert: script("", include_str!("lua/commands/convert.lua")),
-            inspect: script("", include_str!("lua/commands/inspect.lua")),
-            force_release: script("", include_str!("lua/commands/force_release.lua")),
+            convert: script("", "", include_str!("lua/commands/convert.lua")),
+            inspect: script("", "", include_str!("lua/commands/inspect.lua")),
+            force_release: script("", "", include_str!("lua/commands/force_release.lua")),
         }
     }
 }
@@ -141,8 +152,9 @@ impl Scripts {
     }
 }
 
-/// The fast path as a function, and the loop that runs it for each element of a batch.
-fn batch(fast_path: &str) -> String {
+/// The fast path as a function, the one for neighbours with the same key if there is one, and the
+/// loop that runs them for each element of a batch.
+fn batch(fast_path: &str, together: &str) -> String {
     if fast_path.is_empty() {
         return String::new();
     }
@@ -152,7 +164,8 @@ fn batch(fast_path: &str) -> String {
         "if #KEYS > 1 then
 local function try_fast_path(KEYS, ARGV, first, fast_path)
 {fast_path}end
-{each_element}end
+local try_together = false
+{together}{each_element}end
 "
     )
 }

@@ -2,6 +2,7 @@
 //! machine give the same replies and messages.
 
 mod actions;
+mod batch;
 mod long_queue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,7 +15,7 @@ use leasehold_api::{
     Limits, LockSpec, Mode, Notification, Operation, OwnerId, Policy, Poll, Release, Renew,
     ServerTime, SessionId, Stamped, Wait,
 };
-use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notification, reply};
+use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_notification, reply};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -209,6 +210,12 @@ impl World<'_> {
                 let request = ForceRelease::new(key.clone(), tokens).with_how(how);
                 self.both(&key, &Command::ForceRelease(request))?;
             }
+            Action::PollRecent(choice, count, listening) => {
+                let count = usize::from(*count);
+                let back = usize::from(*choice) % self.done.len().max(1);
+                let recent = self.done.iter().rev().skip(back).take(count).rev();
+                self.poll_all(&recent.cloned().collect::<Vec<_>>(), *listening)?;
+            }
             Action::ReleaseOldest => {
                 if let Some(request) = self.queue.pop_front() {
                     self.both(&request.key, &release(&request))?;
@@ -281,7 +288,18 @@ impl World<'_> {
         let (at, from_server) = self.run_on_server(key, command)?;
         self.now = at;
         let published = self.published()?;
+        let expected = self.expect(key, command, &from_server)?;
+        self.compare_messages(&published, &expected, || format!("{command:?}"))
+    }
 
+    /// Runs one command on the state machine and compares its reply. Returns the messages that it
+    /// expects.
+    fn expect(
+        &mut self,
+        key: &Key,
+        command: &Command,
+        from_server: &Reply,
+    ) -> Result<Vec<Message>, TestCaseError> {
         let listening = &self.listening;
         let reachable = |session: SessionId| {
             if listening.contains(&session) {
@@ -291,33 +309,39 @@ impl World<'_> {
             }
         };
         let env = Env {
-            now: at,
+            now: self.now,
             settings: self.settings,
             reachable: &reachable,
         };
         let state = self.states.entry(key.clone()).or_default();
         let before = state.clone();
         let (from_machine, messages) = machine::step(state, env, command);
-        let expected: Vec<_> = messages
-            .into_iter()
-            .filter(|message| listening.contains(&message.to))
-            .collect();
-        let context = || format!("{command:?}\nat {at:?} in {before:#?}");
-        prop_assert_eq!(&from_server, &from_machine, "{}", context());
-        for to in listening {
+        let context = || format!("{command:?}\nat {:?} in {before:#?}", env.now);
+        prop_assert_eq!(from_server, &from_machine, "{}", context());
+        if let Reply::Acquire(leasehold_api::AcquireReply::Acquired(acquired))
+        | Reply::Poll(leasehold_api::PollReply::Acquired(acquired)) = from_server
+        {
+            self.tokens.push(acquired.token);
+        }
+        if let Reply::Convert(leasehold_api::ConvertReply::Converted { token, .. }) = from_server {
+            self.tokens.push(*token);
+        }
+        Ok(messages)
+    }
+
+    /// Compares the messages to each session that listens.
+    fn compare_messages(
+        &self,
+        published: &[Message],
+        expected: &[Message],
+        context: impl Fn() -> String,
+    ) -> Result<(), TestCaseError> {
+        for to in &self.listening {
             let of = |all: &[Message]| {
                 let own = all.iter().filter(|message| message.to == *to);
                 own.copied().collect::<Vec<_>>()
             };
-            prop_assert_eq!(of(&published), of(&expected), "{}", context());
-        }
-        if let Reply::Acquire(leasehold_api::AcquireReply::Acquired(acquired))
-        | Reply::Poll(leasehold_api::PollReply::Acquired(acquired)) = &from_server
-        {
-            self.tokens.push(acquired.token);
-        }
-        if let Reply::Convert(leasehold_api::ConvertReply::Converted { token, .. }) = &from_server {
-            self.tokens.push(*token);
+            prop_assert_eq!(of(published), of(expected), "{}", context());
         }
         Ok(())
     }
@@ -338,20 +362,7 @@ impl World<'_> {
             Command::Inspect => protocol.inspect(key),
             Command::ForceRelease(request) => protocol.force_release(request),
         };
-        let (packed, queue) = (self.packed_records, self.queue_records);
-        let limits = format!("packed_records = {packed}, queue_records = {queue}");
-        let most = format!("(enters or waiters > 0) and {queue}");
-        let mut changes = vec![("packed_records = 160, queue_records = 32", limits.as_str())];
-        if packed < 160 {
-            changes.push(("fast_path = #KEYS == 1", "fast_path = false"));
-        }
-        if matches!(command, Command::Acquire(_)) {
-            changes.push(("(enters or waiters > 0) and 32", most.as_str()));
-        }
-        let answer = self.commands.run_changed(&call, &changes);
-        let Value::Bulk(bytes) = answer else {
-            return Err(TestCaseError::fail(format!("{command:?}: {answer:?}")));
-        };
+        let bytes = self.run_call(&call, matches!(command, Command::Acquire(_)))?;
         let first = |answers: Vec<_>| answers.into_iter().next().expect("one element");
         match command {
             Command::Acquire(_) => {
@@ -374,6 +385,24 @@ impl World<'_> {
             Command::ForceRelease(_) => {
                 unstamp(reply::force_release(&bytes, CLOCK), Reply::ForceRelease)
             }
+        }
+    }
+
+    /// Runs a call with the limits of this case.
+    fn run_call(&mut self, call: &Call, acquires: bool) -> Result<Vec<u8>, TestCaseError> {
+        let (packed, queue) = (self.packed_records, self.queue_records);
+        let limits = format!("packed_records = {packed}, queue_records = {queue}");
+        let most = format!("(enters or waiters > 0) and {queue}");
+        let mut changes = vec![("packed_records = 160, queue_records = 32", limits.as_str())];
+        if packed < 160 {
+            changes.push(("fast_path = #KEYS == 1", "fast_path = false"));
+        }
+        if acquires {
+            changes.push(("(enters or waiters > 0) and 32", most.as_str()));
+        }
+        match self.commands.run_changed(call, &changes) {
+            Value::Bulk(bytes) => Ok(bytes),
+            answer => Err(TestCaseError::fail(format!("{answer:?}"))),
         }
     }
 

@@ -46,8 +46,10 @@ const POLL_SPREAD: Duration = Duration::from_millis(20);
 /// The shortest time between the answer to a poll and the next poll, unless a notification asks for
 /// one.
 const MIN_POLL_PAUSE: Duration = Duration::from_millis(10);
-/// A poll that expects no change may be sent earlier, by its time divided by this.
-const EARLY_PARTS: u32 = 4;
+/// A poll that expects no change may be sent earlier, by its time divided by this. With a half, two
+/// groups of waiters that poll at different moments always become one: the shorter of the two times
+/// between them is at most a half.
+const EARLY_PARTS: u32 = 2;
 
 /// The result of an attempt.
 enum Step {

@@ -2,7 +2,8 @@
 //!
 //! Each waiter has a due time, and an earlier moment after which it may be polled to share a batch.
 //! When the first waiter is due, the schedule takes out all that are due, in batches. It fills the
-//! last batch with waiters that may be polled already. A due poll is never delayed for others.
+//! last batch with waiters that may be polled already. A due poll is never delayed for others. A
+//! batch lists its waiters by key.
 //!
 //! `armed` is the moment when the task wakes next. A new due time wakes the task only if it is
 //! earlier, or if the task has overslept. A waiter may have several polls in flight. Their answers
@@ -21,7 +22,7 @@ use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 /// A poll is sent at most this much before its due time.
-const MAX_EARLY: Duration = Duration::from_millis(250);
+const MAX_EARLY: Duration = Duration::from_millis(500);
 
 type PollAnswer = Result<Answer<PollReply>, BackendError>;
 
@@ -123,7 +124,10 @@ impl Schedule {
                 let entry = self.waiters.get(sequence)?;
                 Some(Arc::clone(&entry.waiter))
             });
-            waiters.collect()
+            let mut batch: Vec<Arc<PolledWaiter>> = waiters.collect();
+            // A backend may serve neighbours with the same key together.
+            batch.sort_by(|one, other| one.key.cmp(&other.key));
+            batch
         };
         due.chunks(MAX_BATCH).map(take_batch).collect()
     }
@@ -234,10 +238,14 @@ mod tests {
     }
 
     fn schedule(windows: impl IntoIterator<Item = (u64, u64)>) -> Schedule {
+        schedule_of(windows.into_iter().map(|window| ("k", window)))
+    }
+
+    fn schedule_of(waiters: impl IntoIterator<Item = (&'static str, (u64, u64))>) -> Schedule {
         let mut schedule = Schedule::default();
-        for (sequence, (until, from)) in (1..).zip(windows) {
+        for (sequence, (key, (until, from))) in (1..).zip(waiters) {
             let waiter = Arc::new(PolledWaiter {
-                key: Key::new("k").expect("valid"),
+                key: Key::new(key).expect("valid"),
                 operation: Operation {
                     session: SessionId::from_bytes([0; 16]),
                     sequence,
@@ -265,12 +273,19 @@ mod tests {
 
     #[test]
     fn early_polls_join_a_due_poll() {
-        let mut schedule = schedule([(100, 80), (120, 95), (110, 110), (390, 0), (130, 100)]);
+        let mut schedule = schedule([(100, 80), (120, 95), (110, 110), (640, 0), (130, 100)]);
         assert!(take_sequences(&mut schedule, 99).is_empty());
         assert_eq!(take_sequences(&mut schedule, 100), [[1, 2, 5]]);
         assert!(take_sequences(&mut schedule, 109).is_empty());
-        assert_eq!(take_sequences(&mut schedule, 390), [[3, 4]]);
+        assert_eq!(take_sequences(&mut schedule, 640), [[3, 4]]);
         assert!(take_sequences(&mut schedule, 9_999).is_empty());
+    }
+
+    #[test]
+    fn batch_lists_its_waiters_by_key() {
+        let keys = ["b", "a", "b", "c", "a"];
+        let mut schedule = schedule_of(keys.map(|key| (key, (100, 100))));
+        assert_eq!(take_sequences(&mut schedule, 100), [[2, 5, 1, 3, 4]]);
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub(super) enum Action {
     /// Repeats an acquire.
     Repeat(u8),
     Poll(u8, bool),
+    /// Polls this many attempts in one call, after skipping the first number of the latest.
+    PollRecent(u8, u8, bool),
     Renew(u8, u8),
     Release(u8),
     /// Releases the oldest attempt that was not released like this before. In a fair queue, it is
@@ -62,6 +64,8 @@ pub(super) fn actions() -> impl Strategy<Value = Action> {
         10 => attempts().prop_map(Action::Acquire),
         2 => any::<u8>().prop_map(Action::Repeat),
         6 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
+        3 => (any::<u8>(), 2..12_u8, any::<bool>())
+            .prop_map(|(a, b, c)| Action::PollRecent(a, b, c)),
         4 => (any::<u8>(), 0..30_u8).prop_map(|(a, b)| Action::Renew(a, b)),
         6 => any::<u8>().prop_map(Action::Release),
         1 => attempts().prop_map(Action::ReleaseFirst),
@@ -104,6 +108,7 @@ pub(super) fn contention() -> impl Strategy<Value = Action> {
         10 => Just(Action::ReleaseOldest),
         3 => any::<u8>().prop_map(Action::Repeat),
         4 => (any::<u8>(), any::<bool>()).prop_map(|(a, b)| Action::Poll(a, b)),
+        4 => (0..8_u8, 2..40_u8, any::<bool>()).prop_map(|(a, b, c)| Action::PollRecent(a, b, c)),
         4 => (any::<u8>(), 0..200_u8).prop_map(|(a, b)| Action::Renew(a, b)),
         2 => any::<u8>().prop_map(Action::Release),
         1 => Just(Action::Inspect(0)),

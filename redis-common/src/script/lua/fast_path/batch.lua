@@ -1,14 +1,30 @@
 -- A batch: runs the fast path for each element, in order, up to the first one that needs the
--- general part. serve() continues from there.
-local values, seen = redis.call('MGET', unpack(KEYS)), {} -- cheaper than one GET per element
+-- general part. serve() continues from there. Neighbours with the same key are tried together first,
+-- if the command has a fast path for that.
+local values, seen, ready, run_end = false, {}, {}, 0
 local key, argument = {}, {}
 try = function(i)
-  local name, stored = KEYS[i], values[i]
+  local name = KEYS[i]
+  key[1] = name
+  if try_together and i > run_end and KEYS[i + 1] == name then
+    run_end = i + 1
+    while KEYS[run_end + 1] == name do
+      run_end = run_end + 1
+    end
+    try_together(key, ARGV, i, run_end, ready)
+  end
+  if ready[i] then
+    return ready[i]
+  end
+  if not values then
+    values = redis.call('MGET', unpack(KEYS)) -- cheaper than one GET per element
+  end
+  local stored = values[i]
   if seen[name] or not stored then
     -- An earlier element may have changed the value, and MGET returns nothing for a hash.
     stored = redis.pcall('GET', name)
   end
-  seen[name], key[1], argument[1] = true, name, ARGV[i]
+  seen[name], argument[1] = true, ARGV[i]
   return try_fast_path(key, argument, stored)
 end
 local all = #KEYS

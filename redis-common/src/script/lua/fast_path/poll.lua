@@ -46,7 +46,7 @@ then
       end
       if written then
         ahead = math.min(ticket - struct.unpack('<d', stored, queue_at), waiters - 1)
-        local retry_after = math.max(earliest - now, 1000)
+        local retry_after, session = math.max(earliest - now, 1000), attempt
         @POLL_AFTER@
         return struct.pack('<c1dc1I4dd', @DONE@, now, 'Q', ahead, poll_after, waiter_end - now)
       end

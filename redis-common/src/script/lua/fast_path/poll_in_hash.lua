@@ -24,7 +24,7 @@ if type(first) == 'table' then
           @SET_EXPIRY@
         end
         local ahead = math.min(ticket - first_ticket, waiting - 1)
-        local retry_after = math.max(earliest - now, 1000)
+        local retry_after, session = math.max(earliest - now, 1000), name
         @POLL_AFTER@
         return struct.pack('<c1dc1I4dd', @DONE@, now, 'Q', ahead, poll_after, waiter_end - now)
       end

@@ -446,7 +446,7 @@
 
   queued = function(S, ticket, waiter)
     local ahead = math.min(ticket - S.waiters.first, S.waiter_count - 1)
-    local waiter_lease, retry_after = S.waiter_lease, S:retry_after()
+    local waiter_lease, retry_after, session = S.waiter_lease, S:retry_after(), waiter.session
     @POLL_AFTER@
     return 'Q' .. struct.pack('<I4dd', ahead, poll_after, math.max(waiter.ends - S.now, 0))
   end,

@@ -1,8 +1,9 @@
--- Sets `poll_after` from `waiter_lease`, `ahead` and `retry_after`. The first few waiters poll when
--- the state may change next. The polls of the others are spread out.
+-- Sets `poll_after` from `waiter_lease`, `ahead`, `retry_after`, and a string that begins with the
+-- session. The first few waiters poll when the state may change next. The others of a session poll
+-- together.
 local poll = @POLL_INTERVAL@
 local poll_after = math.min(poll, retry_after)
 if ahead >= @CHECK_EARLY@ then
-  local half = math.floor(poll / 2)
-  poll_after = half + math.floor(ahead % @STAGGER_STEPS@ * half / @STAGGER_STEPS@)
+  local quarter, step = math.floor(poll / 4), string.byte(session) % @STAGGER_STEPS@
+  poll_after = poll - quarter + math.floor(step * quarter / @STAGGER_STEPS@)
 end

@@ -1,0 +1,61 @@
+-- Polls of several waiters of a hash, if there is one exclusive hold and the policy is fair: reads
+-- and writes all of them at once. `ready` gets the answers. It leaves an operation that doesn't wait
+-- to a step of its own, which changes nothing here, and everything from an expired waiter on.
+try_together = function(KEYS, arguments, from, to, ready)
+  local fields = { 'head' }
+  for i = from, to do
+    fields[i - from + 2] = 'q' .. string.sub(arguments[i], 1, 24)
+  end
+  local found = redis.pcall('HMGET', KEYS[1], unpack(fields))
+  local stored, elements, names = found[1], {}, {}
+  if @ONE_HOLDER_IN_HASH@
+  then
+    @READ_HEAD@
+    for i = from, to do
+      local own = found[i - from + 2]
+      if own then
+        elements[#elements + 1] = i
+        names[#names + 1] = 'w' .. own
+      end
+    end
+    if #names > 1 and @ONE_EXCLUSIVE_HOLD@
+      and @FIRST_WAITER_LIVES@
+    then
+      local waiters, set, moved = redis.call('HMGET', KEYS[1], unpack(names)), {}, false
+      local waiter_lease = struct.unpack('<d', stored, 10)
+      local retry_after = math.max(earliest - now, 1000)
+      for n = 1, #names do
+        local waiter, argument = waiters[n], arguments[elements[n]]
+        local waiter_end, wait_until = struct.unpack('<dd', waiter, 54)
+        if waiter_end <= now then
+          break
+        end
+        waiter_end = math.min(now + waiter_lease, wait_until)
+        set[2 * n - 1] = names[n]
+        set[2 * n] = string.sub(waiter, 1, 53)
+          .. struct.pack('<ddB', waiter_end, wait_until, string.byte(argument, 33))
+          .. string.sub(waiter, 71)
+        if stored_end < waiter_end + @RETENTION@ then
+          stored_end, moved = waiter_end + @RETENTION@ + @SLACK@, true
+        end
+        local session = argument
+        local ahead = math.min(struct.unpack('<d', names[n], 2) - first_ticket, waiting - 1)
+        @POLL_AFTER@
+        ready[elements[n]] =
+          struct.pack('<c1dc1I4dd', @DONE@, now, 'Q', ahead, poll_after, waiter_end - now)
+      end
+      if moved then
+        set[#set + 1] = 'head'
+        set[#set + 1] = string.sub(stored, 1, 58) .. struct.pack('<d', stored_end)
+          .. string.sub(stored, 67)
+      end
+      if #set > 0 and type(redis.pcall('HSET', KEYS[1], unpack(set))) ~= 'number' then
+        for n = 1, #names do
+          ready[elements[n]] = nil
+        end
+      elseif moved then
+        @SET_EXPIRY@
+      end
+    end
+  end
+end

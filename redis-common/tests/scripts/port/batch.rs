@@ -1,0 +1,102 @@
+//! Polls of several waiters in one call.
+
+use std::time::Duration;
+
+use leasehold_api::machine::{self, Command, Reply};
+use leasehold_api::{Acquire, LockSpec, Poll, ServerTime};
+use leasehold_redis_common::script::{Protocol, ScriptSettings, reply};
+use leasehold_test_servers::RedisServer;
+use proptest::prelude::*;
+
+use super::{CLOCK, DELIVERY_WINDOW, RETENTION, World, unstamp};
+use crate::support::{Connection, Value};
+
+const WAITER_LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_millis(1_500);
+
+#[test]
+fn polls_keep_a_long_queue_beyond_the_lease_of_the_holder() {
+    let server = RedisServer::start();
+    let settings = ScriptSettings::default()
+        .with_delivery_window(DELIVERY_WINDOW)
+        .with_token_retention(RETENTION);
+    let protocol = Protocol::new("t:", settings).expect("a good prefix");
+    let mut connections = (Connection::open(&server), Connection::open(&server));
+    let mut world = World::new(&mut connections, &protocol, 0);
+    world.settings = machine::Settings::new(DELIVERY_WINDOW, RETENTION);
+    world
+        .keep_a_long_queue()
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+impl World<'_> {
+    /// Polls these attempts in one call, and one after the other on the state machine.
+    pub(super) fn poll_all(
+        &mut self,
+        requests: &[Acquire],
+        listening: bool,
+    ) -> Result<(), TestCaseError> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let polls: Vec<Poll> = requests
+            .iter()
+            // Not all say the same, so that an answer or a write for another element shows.
+            .zip([listening, listening, !listening].into_iter().cycle())
+            .map(|(request, listens)| Poll::new(request.key.clone(), request.operation, listens))
+            .collect();
+        let bytes = self.run_call(&self.protocol.poll(&polls), false)?;
+        let published = self.published()?;
+        let mut expected = Vec::new();
+        for (poll, answer) in polls.iter().zip(reply::polls(&bytes, polls.len(), CLOCK)) {
+            let (at, from_server) = unstamp(answer, Reply::Poll)?;
+            self.now = at;
+            let command = Command::Poll(poll.clone());
+            expected.extend(self.expect(&poll.key, &command, &from_server)?);
+        }
+        self.compare_messages(&published, &expected, || format!("{polls:?}"))
+    }
+    /// Keeps 40 waiters by polls until their holder, and what the state needed to cover it, are gone.
+    fn keep_a_long_queue(&mut self) -> Result<(), TestCaseError> {
+        let spec = LockSpec::mutex();
+        let spec = spec.with_waiter_lease(WAITER_LEASE).expect("a good lease");
+        let key = self.keys[0].clone();
+        self.both(&key, &Command::Inspect)?;
+        let begun = self.now;
+        for number in 0..=40 {
+            let mut request = self.waiter(spec, number, true, DELIVERY_WINDOW / 2);
+            request.lease = LEASE;
+            self.queue.push_back(request.clone());
+            self.both(&key, &Command::Acquire(request))?;
+        }
+        let waiters: Vec<Acquire> = self.queue.iter().skip(1).cloned().collect();
+        for part in [2, 1] {
+            self.wait_until(begun.saturating_add(LEASE - LEASE / 4 * part))?;
+            self.poll_all(&waiters, false)?;
+        }
+        let needed = self
+            .now
+            .saturating_add(WAITER_LEASE + RETENTION + Duration::from_secs(1));
+        let name = self.protocol.key(&key);
+        let left = self.commands.command(&[b"PTTL".to_vec(), name]);
+        self.both(&key, &Command::Inspect)?;
+        let Value::Int(left) = left else {
+            return Err(TestCaseError::fail(format!("{left:?}")));
+        };
+        let kept = self
+            .now
+            .saturating_add(Duration::from_millis(left.unsigned_abs()));
+        prop_assert!(kept >= needed, "Redis deletes the key {left} ms later");
+        self.wait_until(begun.saturating_add(LEASE + 3 * RETENTION))?;
+        self.poll_all(&waiters, false)
+    }
+
+    fn wait_until(&mut self, until: ServerTime) -> Result<(), TestCaseError> {
+        let key = self.keys[0].clone();
+        while self.now <= until {
+            std::thread::sleep(Duration::from_millis(20));
+            self.both(&key, &Command::Inspect)?;
+        }
+        Ok(())
+    }
+}
