@@ -53,7 +53,7 @@ doc_tests() {
 }
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
-declare -A conformance_cases=([sim]=368 [redis-rs]=364 [fred]=364 [store]=368 [postgres]=364)
+declare -A conformance_cases=([sim]=376 [redis-rs]=372 [fred]=372 [store]=371 [postgres]=367)
 
 conformance() {
     local fewer=0 threads=()
@@ -61,9 +61,13 @@ conformance() {
     if [ -n "${LEASEHOLD_TOPOLOGY:-}" ]; then
         threads=(--test-threads 3)
     fi
+    # There the harness can't cut or freeze connections.
+    if [ -n "${LEASEHOLD_TOPOLOGY:-}${LEASEHOLD_TLS:-}" ]; then
+        fewer=5
+    fi
     # Before Redis 7.0, a cluster has no push.
     if [[ ${LEASEHOLD_TOPOLOGY:-} = cluster && ${LEASEHOLD_REDIS_SERVER:-} = */6.2/* ]]; then
-        fewer=28
+        fewer=33
     fi
     on_all_backends conformance "${threads[@]}" 2>&1 | tee "$TMPDIR/conformance.log"
     all_passed "$fewer" sim store redis-rs fred
