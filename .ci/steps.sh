@@ -53,7 +53,7 @@ doc_tests() {
 }
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
-declare -A conformance_cases=([sim]=369 [redis-rs]=365 [fred]=365 [store]=369 [postgres]=365)
+declare -A conformance_cases=([sim]=377 [redis-rs]=373 [fred]=373 [store]=372 [postgres]=368)
 
 conformance() {
     local fewer=0 threads=()
@@ -61,9 +61,13 @@ conformance() {
     if [ -n "${LEASEHOLD_TOPOLOGY:-}" ]; then
         threads=(--test-threads 3)
     fi
+    # There the harness can't cut or freeze connections.
+    if [ -n "${LEASEHOLD_TOPOLOGY:-}${LEASEHOLD_TLS:-}" ]; then
+        fewer=5
+    fi
     # Before Redis 7.0, a cluster has no push.
     if [[ ${LEASEHOLD_TOPOLOGY:-} = cluster && ${LEASEHOLD_REDIS_SERVER:-} = */6.2/* ]]; then
-        fewer=28
+        fewer=33
     fi
     on_all_backends conformance "${threads[@]}" 2>&1 | tee "$TMPDIR/conformance.log"
     all_passed "$fewer" sim store redis-rs fred

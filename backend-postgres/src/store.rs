@@ -144,6 +144,10 @@ impl Store for PostgresStore {
         listen::listen(shared, handle, Channel::of(&session)).await
     }
 
+    fn can_tell_reach(&self) -> bool {
+        true
+    }
+
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
         let locks: Vec<i64> = sessions.iter().map(|it| Channel::of(it).lock).collect();
         let session = self.connection.session().await?;

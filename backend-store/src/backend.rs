@@ -222,6 +222,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::full();
         capabilities.push = self.store.can_listen();
+        capabilities.reachability = self.store.can_tell_reach();
         capabilities.independent_renewal = self.renewals.is_some();
         // Each key needs its own read and write.
         capabilities.batches = false;

@@ -148,7 +148,7 @@ impl<S: Store> Call<'_, S> {
     /// Asks who listens, unless that is known.
     async fn ask(&self, mut sessions: Vec<SessionId>, known: &mut BTreeMap<SessionId, Reach>) {
         sessions.retain(|session| !known.contains_key(session));
-        if sessions.is_empty() || !self.store.can_listen() {
+        if sessions.is_empty() || !self.store.can_tell_reach() {
             return;
         }
         // Without an answer, everybody counts as listening.

@@ -165,10 +165,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(BackendError::unsupported("listen"))
     }
 
+    /// Whether [`reach`](Self::reach) can tell who listens. The default is `false`: every session counts
+    /// as listening, and a grant to a waiter that is gone lasts as long as the offer.
+    fn can_tell_reach(&self) -> bool {
+        false
+    }
+
     /// Tells which of the sessions listen, in the same order.
     ///
-    /// - The default answers [`Reach::Unknown`], which counts as listening.
-    /// - An error has the same meaning.
+    /// - Called only with [`can_tell_reach`](Self::can_tell_reach).
+    /// - [`Reach::Unknown`] counts as listening. An error has the same meaning.
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
         Ok(vec![Reach::Unknown; sessions.len()])
     }

@@ -94,5 +94,5 @@ impl Environment for MemoryEnvironment {
 }
 
 fn main() -> ExitCode {
-    leasehold_conformance::run(Memory, &[])
+    leasehold_conformance::run(Memory, &["outages::*"])
 }

@@ -18,6 +18,7 @@ use crate::world::World;
 pub enum Need {
     Queue,
     Push,
+    Reachability,
     RwLocks,
     Semaphores,
     Reentrancy,
@@ -26,6 +27,8 @@ pub enum Need {
     ForceRelease,
     FencingTokens,
     PlantForeign,
+    Cut,
+    Freeze,
     VirtualTime,
 }
 
@@ -35,6 +38,7 @@ impl Need {
         match self {
             Self::Queue => capabilities.queue,
             Self::Push => capabilities.push,
+            Self::Reachability => capabilities.reachability,
             Self::RwLocks => capabilities.rw_locks,
             Self::Semaphores => capabilities.semaphores,
             Self::Reentrancy => capabilities.reentrancy,
@@ -43,6 +47,8 @@ impl Need {
             Self::ForceRelease => capabilities.force_release,
             Self::FencingTokens => capabilities.fencing_tokens,
             Self::PlantForeign => abilities.plant_foreign,
+            Self::Cut => abilities.cut,
+            Self::Freeze => abilities.freeze,
             Self::VirtualTime => abilities.virtual_time,
         }
     }
@@ -52,6 +58,7 @@ impl Need {
         match self {
             Self::Queue => "queue",
             Self::Push => "push",
+            Self::Reachability => "reachability",
             Self::RwLocks => "rw_locks",
             Self::Semaphores => "semaphores",
             Self::Reentrancy => "reentrancy",
@@ -60,6 +67,8 @@ impl Need {
             Self::ForceRelease => "force_release",
             Self::FencingTokens => "fencing_tokens",
             Self::PlantForeign => "plant_foreign (harness)",
+            Self::Cut => "cut (harness)",
+            Self::Freeze => "freeze (harness)",
             Self::VirtualTime => "virtual_time (harness)",
         }
     }

@@ -83,6 +83,23 @@ pub trait Environment: fmt::Debug + Send + Sync {
         Err("this harness cannot plant a foreign value".into())
     }
 
+    /// Cuts all connections that the clients of this environment have now. New connections work.
+    ///
+    /// Called only with [`Abilities::cut`].
+    async fn cut(&self) -> Result<(), SetupError> {
+        Err("this harness cannot cut connections".into())
+    }
+
+    /// Lets nothing pass between the clients of this environment and their server, until it is
+    /// called with `false`. Connections stay open, as if the network or the server were silent.
+    /// Clients that connect later may be unaffected.
+    ///
+    /// Called only with [`Abilities::freeze`].
+    async fn freeze(&self, frozen: bool) -> Result<(), SetupError> {
+        let _ = frozen;
+        Err("this harness cannot freeze connections".into())
+    }
+
     /// Cleans up after the case, whether it passed or not.
     async fn close(&self) {}
 }
@@ -95,6 +112,10 @@ pub struct Abilities {
     pub plant_foreign: bool,
     /// Time is virtual, so that cases that take minutes can run.
     pub virtual_time: bool,
+    /// [`Environment::cut`] works.
+    pub cut: bool,
+    /// [`Environment::freeze`] works.
+    pub freeze: bool,
 }
 
 impl Abilities {
@@ -111,13 +132,29 @@ impl Abilities {
         self.virtual_time = is;
         self
     }
+
+    /// Sets whether the harness can cut connections.
+    #[must_use]
+    pub const fn cut(mut self, can: bool) -> Self {
+        self.cut = can;
+        self
+    }
+
+    /// Sets whether the harness can freeze connections.
+    #[must_use]
+    pub const fn freeze(mut self, can: bool) -> Self {
+        self.freeze = can;
+        self
+    }
 }
 
 /// How time passes in cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timing {
-    /// The unit of time in cases. A command must take much less; a case takes several units.
+    /// The unit of time in cases. Leases, pauses and time limits are multiples of it, plus the fixed
+    /// bounds of the semantics: a poll interval and a call timeout of 1 s. A command must take a
+    /// tenth of it at most. A case takes several units.
     pub unit: Duration,
     /// The maximum error of a time that the backend reports. Zero for an exact backend.
     pub tolerance: Duration,

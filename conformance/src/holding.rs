@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use leasehold_api::{
@@ -38,7 +39,16 @@ impl World {
 
     /// Returns the output of `future`, or `None` if it takes longer than `units` units.
     pub(crate) async fn within<T>(&self, units: u32, future: impl Future<Output = T>) -> Option<T> {
-        match select(pin!(future), pin!(self.pass(units))).await {
+        self.within_time(self.units(units), future).await
+    }
+
+    /// Returns the output of `future`, or `None` if it takes longer than `limit`.
+    pub(crate) async fn within_time<T>(
+        &self,
+        limit: Duration,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        match select(pin!(future), pin!(self.pass_for(limit))).await {
             Either::Left((output, _)) => Some(output),
             Either::Right(((), _)) => None,
         }

@@ -128,13 +128,27 @@ fn ignored_as_listed(harness: &dyn Harness, expected: &[&str]) -> Result<(), Str
         return Ok(());
     }
     let not_listed = shortened(ignored.difference(&listed).cloned().collect());
-    let not_ignored: Vec<_> = listed.difference(&ignored).collect();
-    Err(format!(
-        "the ignored cases differ from `expected_ignored`\n  \
-         ignored, but not listed: {not_listed:?}\n  \
-         listed, but not ignored: {not_ignored:?}\n  \
-         listed twice: {twice:?}"
-    ))
+    let not_ignored: Vec<_> = listed.difference(&ignored).cloned().collect();
+    let mut message = "the ignored cases differ from `expected_ignored`".to_string();
+    for (title, names) in [
+        ("ignored, but not listed", not_listed),
+        ("listed, but not ignored", not_ignored),
+        ("listed twice", twice),
+        ("the complete list", shortened(ignored)),
+    ] {
+        if !names.is_empty() {
+            message += &format!("\n{title}:{}", as_source(&names));
+        }
+    }
+    Err(message)
+}
+
+/// Renders names as the lines of a list in Rust.
+fn as_source(names: &[String]) -> String {
+    names
+        .iter()
+        .map(|name| format!("\n    {name:?},"))
+        .collect()
 }
 
 fn names_in(family: &str) -> Vec<String> {
@@ -266,7 +280,7 @@ mod tests {
         list.push("semaphores::one_permit_excludes");
         let message = ignored_as_listed(&harness, &list).expect_err("listed twice");
         assert!(
-            message.contains("twice: [\"semaphores::one_permit"),
+            message.contains("twice:\n    \"semaphores::one_permit"),
             "{message}"
         );
         list.pop();
@@ -280,8 +294,27 @@ mod tests {
         list.retain(|entry| *entry != "semaphores::*");
         let message = ignored_as_listed(&harness, &list).expect_err("not listed");
         assert!(
-            message.contains("not listed: [\"semaphores::*\"]"),
+            message.contains("not listed:\n    \"semaphores::*\",\n"),
             "{message}"
+        );
+    }
+
+    #[test]
+    fn complete_list_can_be_pasted() {
+        let harness = BrokenHarness::NoServer;
+        let message = ignored_as_listed(&harness, &["semaphores::*"]).expect_err("more is ignored");
+        let (_, list) = message
+            .split_once("the complete list:\n")
+            .expect("the list is shown");
+        let entries: Vec<&str> = list
+            .lines()
+            .map(|line| line.trim().trim_matches(['"', ',']))
+            .collect();
+        assert!(entries.contains(&"semaphores::*"), "{message}");
+        assert_eq!(ignored_as_listed(&harness, &entries), Ok(()));
+        assert!(
+            list.lines()
+                .all(|line| line.starts_with("    \"") && line.ends_with("\","))
         );
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_api::{
     Acquire, AcquireReply, Capabilities, Contended, FencingToken, ForceRelease, ForceReply,
     InspectReply, Key, Label, Limits, LockBackend, LockSpec, Mode, Operation, OwnerId, Policy,
-    Queued, Refused, ServerTime, SessionId, Stamp, Stamped, Wait,
+    Queued, Refused, ServerTime, SessionId, Stamp, Stamped, Wait, bounds,
 };
 
 pub(crate) use crate::attempt::{Attempt, one};
@@ -46,6 +46,18 @@ impl World {
         self.environment.close().await;
     }
 
+    /// Cuts all connections of the clients.
+    pub(crate) async fn cut(&self) -> Result<(), Failure> {
+        let cut = self.environment.cut().await;
+        cut.map_err(|error| Failure::setup(&error))
+    }
+
+    /// Lets nothing pass between the clients and the server, or lets it pass again.
+    pub(crate) async fn freeze(&self, frozen: bool) -> Result<(), Failure> {
+        let done = self.environment.freeze(frozen).await;
+        done.map_err(|error| Failure::setup(&error))
+    }
+
     /// The capabilities that the harness declares.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         self.capabilities
@@ -78,6 +90,17 @@ impl World {
     /// Returns `n` units of the harness's time.
     pub(crate) fn units(&self, n: u32) -> Duration {
         self.timing.unit * n
+    }
+
+    /// `units` units and a poll interval: the time limit of a waiter that may learn of a change only by
+    /// its next poll.
+    pub(crate) fn units_and_a_poll(&self, units: u32) -> Duration {
+        self.units(units) + bounds::MAX_POLL_INTERVAL
+    }
+
+    /// The time limit of one call: the default call timeout, and more for a slow backend.
+    pub(crate) fn call_limit(&self) -> Duration {
+        self.units(5).max(bounds::CALL_TIMEOUT)
     }
 
     pub(crate) async fn pass(&self, units: u32) {
@@ -276,8 +299,12 @@ impl Ask {
 
     /// Builds the request, deliverable from now on.
     pub(crate) async fn build(&self) -> Result<Acquire, Failure> {
-        let deliver_before = self.session.now().await?.saturating_add(DELIVERABLE);
-        self.build_until(deliver_before)
+        self.build_from(self.session.now().await?)
+    }
+
+    /// Builds the request, deliverable from `now` on.
+    pub(crate) fn build_from(&self, now: ServerTime) -> Result<Acquire, Failure> {
+        self.build_until(now.saturating_add(DELIVERABLE))
     }
 
     pub(crate) fn build_until(&self, deliver_before: ServerTime) -> Result<Acquire, Failure> {

@@ -38,6 +38,9 @@ pub struct Capabilities {
     pub queue: bool,
     /// [`LockBackend::listen`] delivers grants as they are made. Without it, waiters only poll.
     pub push: bool,
+    /// The backend can tell which sessions listen, so it passes over unreachable waiters (rule 9).
+    /// Without it, every session counts as listening. It means nothing without `push`.
+    pub reachability: bool,
     /// The backend has reader/writer locks.
     pub rw_locks: bool,
     /// The backend has semaphores.
@@ -69,6 +72,7 @@ impl Capabilities {
         Self {
             queue: false,
             push: false,
+            reachability: false,
             rw_locks: false,
             semaphores: false,
             reentrancy: false,
@@ -86,6 +90,7 @@ impl Capabilities {
         Self {
             queue: true,
             push: true,
+            reachability: true,
             rw_locks: true,
             semaphores: true,
             reentrancy: true,
@@ -152,7 +157,8 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///
 /// # Contract
 /// - **One attempt per call.** A method sends its command once. It does not wait for the lock. It
-///   returns within [`CALL_TIMEOUT`](crate::bounds::CALL_TIMEOUT), whatever the server does.
+///   returns within [`CALL_TIMEOUT`](crate::bounds::CALL_TIMEOUT), or the limit that the backend's
+///   user has set, whatever the server does. The limit includes connecting and retries.
 /// - **One effect per operation.** A command that is delivered twice, or late, has the same effect
 ///   as one delivery. Each reply is true at its [`Stamp`].
 /// - **The backend's clock decides.** Replies carry the *remaining* time, computed in the step that
@@ -161,8 +167,8 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///   [`BackendError::Unavailable`] only if the command was certainly not executed. If in doubt,
 ///   return [`BackendError::OutcomeUnknown`].
 /// - **A batch is not a transaction.** The result has one element for each request, in the same
-///   order. Requests for one key are executed in the order of the batch. A request that is refused
-///   or fails touches no other. A batch has at most [`MAX_BATCH`](crate::bounds::MAX_BATCH)
+///   order. Requests for one key are executed in the order of the batch, requests for different
+///   keys in any order. A request that is refused or fails touches no other. A batch has at most [`MAX_BATCH`](crate::bounds::MAX_BATCH)
 ///   elements. [`convert`](Self::convert), [`inspect`](Self::inspect) and
 ///   [`force_release`](Self::force_release) take one request, because they are rare and nobody
 ///   sends several at once.
@@ -277,6 +283,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - If an operation already holds or waits, the reply only reports that. The operation takes
     ///   nothing twice and extends nothing.
+    /// - An acquire outside its delivery window is [`TooLate`](crate::Refused::TooLate), whatever the
+    ///   state of the key is.
     /// - Without [`Capabilities::queue`], [`wait`](Acquire::wait) is ignored, and a key that is not
     ///   free is [`Contended`](AcquireReply::Contended).
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>>;
@@ -337,8 +345,9 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
 
     /// Closes the backend and its connections.
     ///
-    /// - Later calls return [`BackendError::Closed`].
+    /// - Later calls return [`BackendError::Closed`]. Other clients of the server go on.
     /// - Closing twice is fine.
+    /// - The default does nothing, so that calls go on. The conformance suite fails then.
     async fn close(&self) -> Result<(), BackendError> {
         Ok(())
     }

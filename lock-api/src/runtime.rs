@@ -45,7 +45,13 @@ impl Moment {
 ///
 /// The client reads clocks, sleeps, spawns tasks and draws random bytes only through this trait.
 /// The [backend](crate::LockBackend::runtime) supplies it, so simulated and real time cannot be
-/// mixed. Backends that do real I/O use `TokioRuntime` (feature `tokio`).
+/// mixed.
+///
+/// Backends that do real I/O use `TokioRuntime` (feature `tokio`). It has a *renewal thread*: one
+/// thread for each process, with a tokio runtime of its own, which runs renewals. A program that
+/// blocks its own runtime then keeps its locks. This needs a connection that is driven there too: see
+/// `TokioRuntime::renewal_thread` and
+/// [`independent_renewal`](crate::Capabilities::independent_renewal).
 pub trait Runtime: Send + Sync + fmt::Debug {
     /// Reads the local clock, which decides whether a guard is valid. The clock is monotonic and
     /// **counts suspend** (`CLOCK_BOOTTIME` on Linux).

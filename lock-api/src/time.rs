@@ -52,7 +52,9 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 ///
 /// It changes when the backend reaches another server. For Redis it stands for the server's
 /// `run_id`. If the client library reconnects without notice, the backend starts a new id when
-/// stamps and local time disagree.
+/// stamps and local time disagree. For a database it stands for the running server, such as the
+/// time at which the server started: not for a connection, and not for a table. A store that has the
+/// clock of its machine has a constant id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClockId(u64);
 

@@ -354,6 +354,7 @@ impl<C: Connector> LockBackend for Backend<C> {
             Servers::Cluster(cluster) => {
                 let is_resp3 = self.shared.options.resp == RespVersion::Resp3;
                 capabilities.push = is_resp3 && cluster.has_shard_channels();
+                capabilities.reachability = capabilities.push;
                 capabilities.batches = false;
                 capabilities.independent_renewal = TokioRuntime::renewal_thread().is_some();
             }

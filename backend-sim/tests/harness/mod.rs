@@ -1,12 +1,12 @@
 //! The simulator as the conformance suite sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{BoxFuture, Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
-use leasehold_sim::{Latency, SimOptions, SimServer};
+use leasehold_sim::{Latency, SimBackend, SimOptions, SimServer};
 
 const FOREIGN: &str = "string";
 
@@ -24,7 +24,11 @@ impl Harness for Simulated {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default().plant_foreign(true).virtual_time(true)
+        Abilities::default()
+            .plant_foreign(true)
+            .virtual_time(true)
+            .cut(true)
+            .freeze(true)
     }
 
     fn timing(&self) -> Timing {
@@ -50,23 +54,52 @@ impl Harness for Simulated {
         });
         let latency = Latency::between(Duration::ZERO, Duration::from_millis(2));
         let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
-        Ok(Arc::new(SimEnvironment { server }))
+        let clients = Mutex::default();
+        Ok(Arc::new(SimEnvironment { server, clients }))
     }
 }
 
 #[derive(Debug)]
 struct SimEnvironment {
     server: SimServer,
+    clients: Mutex<Vec<SimBackend>>,
+}
+
+impl SimEnvironment {
+    fn clients(&self) -> Vec<SimBackend> {
+        let clients = self.clients.lock();
+        clients.unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 #[async_trait]
 impl Environment for SimEnvironment {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
-        Ok(Arc::new(self.server.client("client")))
+        let client = self.server.client("client");
+        let clients = self.clients.lock();
+        clients
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(client.clone());
+        Ok(Arc::new(client))
     }
 
     async fn let_time_pass(&self, duration: Duration) {
         self.server.advance(duration).await;
+    }
+
+    async fn cut(&self) -> Result<(), SetupError> {
+        self.clients().iter().for_each(SimBackend::drop_connection);
+        Ok(())
+    }
+
+    async fn freeze(&self, frozen: bool) -> Result<(), SetupError> {
+        for client in self.clients() {
+            match frozen {
+                true => client.isolate(),
+                false => client.rejoin(),
+            }
+        }
+        Ok(())
     }
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {

@@ -380,6 +380,10 @@ impl Store for MemoryStore {
         Ok(Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
     }
 
+    fn can_tell_reach(&self) -> bool {
+        true
+    }
+
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
         self.travel().await;
         let mut inner = self.server.lock();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -96,6 +97,7 @@ pub(crate) struct HandWrittenBackend {
     pub(crate) watermarks: Option<Watermarks>,
     pub(crate) waiting: Mutex<BTreeMap<Operation, Attempt>>,
     pub(crate) runtime: Arc<TokioRuntime>,
+    pub(crate) closed: AtomicBool,
 }
 
 impl fmt::Debug for HandWrittenBackend {
@@ -136,6 +138,13 @@ fn queued(waiter_remaining: Duration) -> Queued {
 }
 
 impl HandWrittenBackend {
+    fn check_open(&self) -> Result<(), BackendError> {
+        match self.closed.load(Ordering::Relaxed) {
+            true => Err(BackendError::Closed),
+            false => Ok(()),
+        }
+    }
+
     fn attempt(&self, key: &Key, operation: Operation, mode: Mode, lease: Duration) -> Attempt {
         let session: String = operation
             .session
@@ -165,6 +174,7 @@ impl HandWrittenBackend {
     }
 
     async fn acquire_one(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
+        self.check_open()?;
         let attempt = self.attempt(&request.key, request.operation, request.mode, request.lease);
         let now = self.store.time().await.map_err(failed)?;
         let latest = now.saturating_add(bounds::DELIVERY_WINDOW);
@@ -195,6 +205,7 @@ impl HandWrittenBackend {
     }
 
     async fn poll_one(&self, request: &Poll) -> Result<Stamped<PollReply>, BackendError> {
+        self.check_open()?;
         let waiting = locked(&self.waiting).get(&request.operation).cloned();
         let Some(attempt) = waiting else {
             let now = self.store.time().await.map_err(failed)?;
@@ -215,6 +226,7 @@ impl HandWrittenBackend {
     }
 
     async fn renew_one(&self, request: &Renew) -> Result<Stamped<RenewReply>, BackendError> {
+        self.check_open()?;
         let attempt = self.attempt(
             &request.key,
             request.operation,
@@ -235,6 +247,7 @@ impl HandWrittenBackend {
     }
 
     async fn release_one(&self, request: &Release) -> Result<Stamped<ReleaseReply>, BackendError> {
+        self.check_open()?;
         self.note(&request.key, request.operation);
         let waited = locked(&self.waiting).remove(&request.operation);
         let (waits, attempt) = match waited {
@@ -246,8 +259,9 @@ impl HandWrittenBackend {
                 (false, attempt)
             }
         };
-        let freed = self.lock.release(&attempt).await.map_err(failed)?;
+        // Read after the release, it could be later than the next holder's acquire.
         let now = self.store.time().await.map_err(failed)?;
+        let freed = self.lock.release(&attempt).await.map_err(failed)?;
         let reply = match freed {
             Freed::Yes => ReleaseReply::Released {
                 holds_left: 0,
@@ -279,8 +293,14 @@ impl LockBackend for HandWrittenBackend {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.check_open()?;
         let now = self.store.time().await.map_err(failed)?;
         Ok(stamped(now, ()).stamp)
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {

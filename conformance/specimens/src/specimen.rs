@@ -1,6 +1,6 @@
 //! A specimen, and its clients.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -128,6 +128,7 @@ impl Clients {
             watermarks: extras.watermarks.then(|| Arc::clone(&self.watermarks)),
             waiting: Mutex::default(),
             runtime: Arc::new(TokioRuntime::current()),
+            closed: AtomicBool::new(false),
         }))
     }
 }

@@ -1,6 +1,7 @@
 //! Moves: the possible steps of a sequence, and how they are drawn.
 //!
-//! A move holds few names and times. It picks an attempt or a command when it is played, so a
+//! A move holds few names and times. The times are for a unit of 1 ms, and are scaled when it is
+//! played. It picks an attempt or a command when it is played, so a
 //! sequence stays meaningful while proptest removes moves from it.
 
 use std::time::Duration;
@@ -95,7 +96,7 @@ pub(super) struct Ask {
     pub(super) old: bool,
 }
 
-/// The length of a lease.
+/// The length of a lease, for a unit of 1 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
     /// Usually long enough for one more command, but not for two.

@@ -8,8 +8,8 @@ use leasehold_api::{
     RenewReply,
 };
 
-/// The minimum count of each pair.
-const ENOUGH: u64 = 20;
+/// The quota of each pair: the number of times that it must occur.
+pub(super) const QUOTA: u64 = 20;
 
 macro_rules! outcomes {
     ($($name:ident: $once:ident $again:ident;)+) => {
@@ -26,7 +26,7 @@ macro_rules! outcomes {
 /// The required count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// At least [`ENOUGH`].
+    /// At least the quota.
     Seen,
     /// Exactly 0: impossible as long as the key keeps the session's watermark.
     Never,
@@ -213,23 +213,26 @@ impl Counts {
         self.notifications
     }
 
-    /// One line for each outcome that was too rare or that should be impossible.
-    pub(super) fn gaps(&self) -> Vec<String> {
-        let mut gaps = Vec::new();
+    /// One line for each outcome that missed the quota or that should be impossible.
+    pub(super) fn missed(&self, quota: u64, tells_reach: bool) -> Vec<String> {
+        let mut missed = Vec::new();
         for ((outcome, once, again), seen) in ALL.iter().zip(&self.seen) {
+            // Only a key whose waiters are all unreachable is free while somebody waits.
+            if *outcome == Outcome::InspectWaiters && !tells_reach {
+                continue;
+            }
             for (sent, expected, seen) in [("first", once, seen[0]), ("repeated", again, seen[1])] {
-                let fine = match expected {
-                    Expected::Seen => seen >= ENOUGH,
-                    Expected::Never => seen == 0,
+                let why = match expected {
+                    Expected::Seen if seen < quota => format!("its quota is {quota}"),
+                    Expected::Never if seen > 0 => "it should be impossible".to_owned(),
+                    _ => continue,
                 };
-                if !fine {
-                    gaps.push(format!(
-                        "{outcome:?}, {sent} command: {seen} times, expected {expected:?}"
-                    ));
-                }
+                missed.push(format!(
+                    "{outcome:?}, as the reply to a {sent} command, occurred {seen} times; {why}"
+                ));
             }
         }
-        gaps
+        missed
     }
 }
 

@@ -12,7 +12,7 @@ use leasehold_api::{
 };
 
 use super::moves::{Ask, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mode};
-use super::outcomes::{Counts, Outcome};
+use super::outcomes::{Counts, Outcome, QUOTA};
 use super::subscribers::Subscriber;
 
 /// The state that outlasts one sequence.
@@ -24,12 +24,21 @@ pub(super) struct Fixture {
     keys: u64,
     /// About the time that two commands take, in whole ms.
     unit: Duration,
+    /// How many times fewer commands are played than on a fast backend.
+    pub(super) slowness: u64,
+    /// Whether the backend tells which sessions listen.
+    tells_reach: bool,
 }
 
 /// The number of calls that measure the unit.
 const CALLS: usize = 9;
 /// The longest unit, in ms.
-const LONGEST_UNIT: u64 = 20;
+const LONGEST_UNIT: u64 = 500;
+/// The unit, in ms, from which on fewer commands are played, and the greatest reduction.
+const SLOW_UNIT: u64 = 10;
+const GREATEST_SLOWNESS: u64 = 5;
+/// The longest waiter lease that the machine takes.
+const LONGEST_WAITER_LEASE: Duration = Duration::from_secs(60);
 /// A sleep is longer by this margin than the lease that should expire.
 const MARGIN: Duration = Duration::from_micros(300);
 
@@ -68,13 +77,37 @@ impl Fixture {
         let unit = measure(&*backend)
             .await
             .map_err(|error| error.to_string())?;
+        let millis = u64::try_from(unit.as_millis()).unwrap_or(LONGEST_UNIT);
+        let capabilities = backend.capabilities();
         Ok(Self {
             backend,
             subscribers,
             counts: Counts::new(),
             keys: 0,
             unit,
+            slowness: (millis / SLOW_UNIT).clamp(1, GREATEST_SLOWNESS),
+            tells_reach: capabilities.push && capabilities.reachability,
         })
+    }
+
+    /// One line for each outcome that missed its quota so far.
+    pub(super) fn missed_quotas(&self) -> Vec<String> {
+        self.counts.missed(QUOTA / self.slowness, self.tells_reach)
+    }
+
+    /// A time of a move, which is meant for a unit of 1 ms.
+    fn scaled(&self, time: Duration) -> Duration {
+        time * u32::try_from(self.unit.as_millis()).unwrap_or(1)
+    }
+
+    fn scaled_micros(&self, micros: i64) -> i64 {
+        micros * i64::try_from(self.unit.as_millis()).unwrap_or(1)
+    }
+
+    /// A spec of a script, with a scaled waiter lease.
+    fn scaled_spec(&self, spec: LockSpec) -> LockSpec {
+        let lease = self.scaled(spec.waiter_lease()).min(LONGEST_WAITER_LEASE);
+        spec.with_waiter_lease(lease).expect("a valid waiter lease")
     }
 
     /// Plays a sequence on new keys. An error lists all commands and replies.
@@ -88,11 +121,12 @@ impl Fixture {
             subscriber.set_listening(&backend, listens).await?;
         }
         let now = backend.hello().await.map_err(|error| error.to_string())?.at;
+        let specs = script.specs.map(|spec| self.scaled_spec(spec));
         let mut play = Play {
             fixture: self,
             locks: BTreeMap::new(),
             slots: [0; KEYS],
-            specs: script.specs,
+            specs,
             sent: Vec::new(),
             attempts: Vec::new(),
             now,
@@ -164,7 +198,7 @@ impl Play<'_> {
     async fn play(&mut self, next: Move) -> Result<(), String> {
         let backend = Arc::clone(&self.fixture.backend);
         match next {
-            Move::Sleep(time) => self.sleep(time).await,
+            Move::Sleep(time) => self.sleep(self.fixture.scaled(time)).await,
             Move::SleepUnit => self.sleep(self.fixture.unit + MARGIN).await,
             Move::Listen(listen) => {
                 self.fixture.subscribers[1]
@@ -186,10 +220,10 @@ impl Play<'_> {
         let _ = writeln!(self.trace, "  sleep {time:?}");
     }
 
-    const fn lease(&self, lease: Lease) -> Duration {
+    fn lease(&self, lease: Lease) -> Duration {
         match lease {
             Lease::Short => self.fixture.unit,
-            Lease::Millis(millis) => Duration::from_millis(millis),
+            Lease::Millis(millis) => self.fixture.scaled(Duration::from_millis(millis)),
         }
     }
 
@@ -304,9 +338,10 @@ impl Play<'_> {
             .with_limits(ask.limits);
         request.wait = ask.wait.map(|waiter| {
             let wait = Wait::new(waiter.listening);
-            waiter
-                .until
-                .map_or(wait, |until| wait.with_wait_until(shifted(self.now, until)))
+            waiter.until.map_or(wait, |until| {
+                let until = self.fixture.scaled_micros(until);
+                wait.with_wait_until(shifted(self.now, until))
+            })
         });
         let last = known.tokens.last().map_or(0, |token| token.get());
         request.floor = match ask.floor {
@@ -363,8 +398,11 @@ impl Play<'_> {
             .filter(|subscriber| subscriber.listens())
             .map(|subscriber| subscriber.session)
             .collect();
+        let tells_reach = self.fixture.tells_reach;
         let reachable = |session| {
-            if listening.contains(&session) {
+            if !tells_reach {
+                Reach::Unknown
+            } else if listening.contains(&session) {
                 Reach::Listening
             } else {
                 Reach::Nobody

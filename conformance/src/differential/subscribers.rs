@@ -54,10 +54,14 @@ impl Subscriber {
         backend: &Arc<dyn LockBackend>,
         listen: bool,
     ) -> Result<(), String> {
+        let capabilities = backend.capabilities();
+        if !capabilities.push {
+            return Ok(());
+        }
         if listen && self.notifications.is_none() {
             let notifications = backend.listen(self.session).await;
             self.notifications = Some(notifications.map_err(|error| format!("listen: {error}"))?);
-        } else if !listen && self.notifications.take().is_some() {
+        } else if !listen && self.notifications.take().is_some() && capabilities.reachability {
             self.wait_until_unreachable(backend).await?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::future::{join, join_all};
 use leasehold_api::{
     Error, FencingToken, ForceMode, InvalidInput, LockClient, Loss, MultiGuard, MultiLock, Outcome,
-    ReleaseOutcome,
+    ReleaseOutcome, bounds,
 };
 
 use crate::case::{Case, cases};
@@ -47,8 +47,8 @@ fn all(
 /// Expects that every key becomes free soon; keys are released in the background.
 async fn free_soon(world: &World, locks: &LockClient, keys: &[&str]) -> Verdict {
     for key in keys {
-        let within = locks.mutex(key)?.try_lock_for(world.units(5)).await;
-        drop(got(within, "S3")?);
+        let limit = world.units_and_a_poll(5);
+        drop(got(locks.mutex(key)?.try_lock_for(limit).await, "S3")?);
     }
     Ok(())
 }
@@ -263,7 +263,9 @@ async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
             Ok::<_, Failure>(())
         });
     }
-    let Some(ended) = world.within(250, join_all(workers)).await else {
+    // Each hand-over may take a poll.
+    let limit = world.units(250) + bounds::MAX_POLL_INTERVAL * 36;
+    let Some(ended) = world.within_time(limit, join_all(workers)).await else {
         return Err(Failure::new(
             "L4",
             "clients that name the same keys in opposite order never deadlock",
@@ -327,9 +329,16 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
     let last = b.mutex("k2")?.lock().await?;
     let many = mutexes(&a, &["k1", "k2"])?.lease(world.units(10));
     let interference = async {
-        world.pass(3).await;
-        force(&b, "k1").await?;
-        let thief = b.mutex("k1")?.try_lock_for(world.units(20)).await;
+        world.pass(2).await;
+        // The thief waits already, so that it is the next.
+        let thief = b.mutex("k1")?;
+        let forces = async {
+            world.pass(1).await;
+            force(&b, "k1").await
+        };
+        let limit = world.units_and_a_poll(20);
+        let (thief, forced) = join(thief.try_lock_for(limit), forces).await;
+        forced?;
         let thief = got(thief, "S3")?;
         world.pass(15).await;
         last.release().await?;

@@ -22,11 +22,11 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     left_to_expire_stays_taken: ["S3", "L1"], [];
     with_runs_and_releases: ["S3"], [];
     with_stops_its_body: ["S2"], [];
-    forced_now_is_noticed: ["S3"], [ForceRelease];
-    revoked_guard_is_lost: ["S1", "S3"], [ForceRelease];
+    forced_now_is_noticed: ["S3"], [ForceRelease, FencingTokens];
+    revoked_guard_is_lost: ["S1", "S3"], [ForceRelease, FencingTokens];
     revoked_before_the_subscription_is_noticed: ["rule 11"], [ForceRelease, Inspect, Push];
     force_spares_later_holders: ["S3"], [ForceRelease, Inspect, FencingTokens];
-    forced_release_stops_a_body: ["S2", "S3"], [ForceRelease];
+    forced_release_stops_a_body: ["S2", "S3"], [ForceRelease, FencingTokens];
 );
 
 async fn renewal_keeps_a_lock(world: &World) -> Verdict {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use leasehold_api::{LockClient, Outcome, bounds};
+use leasehold_api::{LockClient, Outcome};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -72,7 +72,7 @@ async fn budget_bounds_the_wait(world: &World) -> Verdict {
         "a wait that reaches its time limit is a value, not an error"
     );
     ensure!(
-        took >= budget && took <= budget + bounds::CALL_TIMEOUT,
+        took >= budget && took <= budget + world.call_limit(),
         "L4",
         took,
         "a wait ends at its time limit of {budget:?}, or at most one call later"
@@ -120,7 +120,7 @@ async fn no_budget_is_a_try(world: &World) -> Verdict {
         "another client holds the lock"
     );
     ensure!(
-        took <= bounds::CALL_TIMEOUT,
+        took <= world.call_limit(),
         "L4",
         took,
         "a time limit of zero makes one call"
@@ -135,7 +135,7 @@ async fn try_ends_in_one_call(world: &World) -> Verdict {
     let (took, outcome) = timed(&b, mutex.try_lock()).await;
     busy(outcome, "S1")?;
     ensure!(
-        took <= bounds::CALL_TIMEOUT,
+        took <= world.call_limit(),
         "L4",
         took,
         "a try makes one call"
@@ -156,7 +156,7 @@ async fn turn_comes_within_the_budget(world: &World) -> Verdict {
     done?;
     let (took, outcome) = outcome;
     drop(got(outcome, "L4")?);
-    let most = world.units(5) + bounds::MAX_POLL_INTERVAL + bounds::CALL_TIMEOUT;
+    let most = world.units_and_a_poll(5) + world.call_limit();
     ensure!(
         took <= most,
         "rule 8",
@@ -174,7 +174,7 @@ async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
     let mutex = b.mutex("k")?;
     let (took, outcome) = timed(&b, mutex.try_lock_for(world.units(200))).await;
     drop(got(outcome, "L1")?);
-    let most = world.units(10) + bounds::MAX_POLL_INTERVAL + bounds::CALL_TIMEOUT;
+    let most = world.units_and_a_poll(10) + world.call_limit();
     ensure!(
         took <= most,
         "L1",

@@ -1,10 +1,11 @@
 //! Exclusion: one holder at a time. Every backend must pass these cases.
 
-use leasehold_api::{AcquireReply, LockSpec, Policy, bounds};
+use futures_util::future::join_all;
+use leasehold_api::{AcquireReply, LockSpec, Policy, ServerTime, bounds};
 
 use crate::case::{Case, cases};
-use crate::failure::{Verdict, ensure, want, want_eq};
-use crate::world::{Lock, Session, World};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::world::{Attempt, Lock, Session, World, one};
 
 pub(super) const CASES: &[Case] = cases!("exclusion";
     free_key_is_granted: ["S1", "rule 2"], [];
@@ -18,6 +19,7 @@ pub(super) const CASES: &[Case] = cases!("exclusion";
     capabilities_are_as_declared: ["trait contract"], [];
     stamps_advance_on_one_clock: ["rule 1"], [];
     calls_end_in_time: ["L4"], [];
+    holds_follow_each_other_on_the_servers_clock: ["rule 1", "S1"], [];
 );
 
 async fn free_key_is_granted(world: &World) -> Verdict {
@@ -182,5 +184,52 @@ async fn calls_end_in_time(world: &World) -> Verdict {
         );
         began = clock.now();
     }
+    Ok(())
+}
+
+/// Acquires and releases the key several times. Returns the stamps of each hold's two replies.
+async fn spans(world: &World) -> Result<Vec<(ServerTime, ServerTime)>, Failure> {
+    let (session, lock) = (world.session().await?, Lock::mutex("k"));
+    let mut spans = Vec::new();
+    let mut deliverable = session.now().await?;
+    for _ in 0..60 {
+        let request = session.ask(&lock).build_from(deliverable)?;
+        let (attempt, reply) = Attempt::send(session.clone(), request).await?;
+        deliverable = attempt.stamp.at;
+        if !matches!(reply, AcquireReply::Acquired(_)) {
+            continue;
+        }
+        let release = one(session.backend.release(&[attempt.release_request()]).await)?;
+        spans.push((attempt.stamp.at, release.stamp.at));
+        if spans.len() == 12 {
+            break;
+        }
+    }
+    Ok(spans)
+}
+
+/// A step that reads the clock and then waits for the lock of the store may be executed after the
+/// release of another holder, and yet be stamped before it.
+async fn holds_follow_each_other_on_the_servers_clock(world: &World) -> Verdict {
+    let mut all = Vec::new();
+    for spans in join_all((0..5).map(|_| spans(world))).await {
+        all.extend(spans?);
+    }
+    all.sort_unstable();
+    for pair in all.windows(2) {
+        let ((_, released), (acquired, _)) = (pair[0], pair[1]);
+        ensure!(
+            acquired >= released,
+            "rule 1",
+            (acquired, released),
+            "the clock is read in the step: no hold begins before the previous one has ended"
+        );
+    }
+    ensure!(
+        all.len() > 5,
+        "S1",
+        all.len(),
+        "clients that compete for a key acquire it one after the other"
+    );
     Ok(())
 }

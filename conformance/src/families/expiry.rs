@@ -79,12 +79,13 @@ async fn free_at_the_very_end(world: &World) -> Verdict {
     let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let end = held.end_time();
     let mut requests = Vec::new();
+    let now = b.now().await?;
     for n in 0..30 {
         let session = Session::on(b.backend.clone());
-        let request = session.ask(&lock).build().await?;
+        let request = session.ask(&lock).build_from(now)?;
         requests.push((n, session, request));
     }
-    let left = end.saturating_since(b.now().await?);
+    let left = end.saturating_since(now);
     world
         .pass_for(left.saturating_sub(Duration::from_millis(15)))
         .await;

@@ -11,6 +11,7 @@ mod client_push;
 mod client_renewal;
 mod client_sharing;
 mod client_waiting;
+mod closing;
 mod conversion;
 mod exclusion;
 mod expiry;
@@ -22,6 +23,7 @@ mod long_spans;
 mod names;
 mod notifications;
 mod offers;
+mod outages;
 mod ownership;
 mod readers_writers;
 mod redelivery;
@@ -43,6 +45,8 @@ const FAMILIES: &[&[Case]] = &[
     redelivery::CASES,
     redelivery_queue::CASES,
     stalls::CASES,
+    closing::CASES,
+    outages::CASES,
     waiting::CASES,
     offers::CASES,
     reentrancy::CASES,

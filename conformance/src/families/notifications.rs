@@ -131,7 +131,7 @@ async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
 }
 
 async fn only_the_head_wakes(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
+    let lock = Lock::mutex("k").waiter_lease(world.units(30));
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut first_notifications) = listener(world).await?;
     let (c, mut second_notifications) = listener(world).await?;
@@ -207,7 +207,7 @@ async fn leaving_notifies_the_next(world: &World) -> Verdict {
 }
 
 async fn sessions_that_do_not_listen_are_not_notified(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
+    let lock = Lock::mutex("k").waiter_lease(world.units(30));
     let held = world.session().await?.ask(&lock).acquired("S1").await?;
     let (b, mut notifications) = listener(world).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;

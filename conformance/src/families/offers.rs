@@ -122,7 +122,7 @@ async fn short_offer_outlasts_two_polls(world: &World) -> Verdict {
     let ask = b.ask(&lock).lease(Duration::from_millis(1));
     let (waiter, _) = ask.wait().queued("rule 7").await?;
     held.released("S3").await?;
-    world.pass(4).await; // a poll interval is 3 units, at most a second
+    world.pass_for(lock.spec.poll_interval() * 4 / 3).await;
     waiter.poll_granted("L2").await?;
     waiter.renewed(world.units(50), "rule 10").await?;
     world.pass(6).await;

@@ -8,13 +8,13 @@ use crate::families::notifications::{listener, listening};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("unreachable";
-    unreachable_waiter_is_passed_over: ["rule 9"], [Queue, Push];
-    its_ticket_is_kept: ["rule 9", "rule 7"], [Queue, Push];
-    all_unreachable_counts_as_free: ["rule 9"], [Queue, Push];
-    marked_unreachable_at_most_twice: ["rule 9"], [Queue, Push];
+    unreachable_waiter_is_passed_over: ["rule 9"], [Queue, Push, Reachability];
+    its_ticket_is_kept: ["rule 9", "rule 7"], [Queue, Push, Reachability];
+    all_unreachable_counts_as_free: ["rule 9"], [Queue, Push, Reachability];
+    marked_unreachable_at_most_twice: ["rule 9"], [Queue, Push, Reachability];
     waiter_that_never_listened_is_never_unreachable: ["rule 9"], [Queue, Push];
     poll_says_whether_it_listens: ["rule 9"], [Queue, Push];
-    unreachable_is_shown: ["rule 9"], [Queue, Push, Inspect];
+    unreachable_is_shown: ["rule 9"], [Queue, Push, Reachability, Inspect];
 );
 
 /// Queues a waiter that says it listens, in a session that doesn't.

@@ -1,6 +1,7 @@
 //! A minimal backend passes the suite: exclusive locks with a lease, and nothing else.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ struct Small {
     /// Provides the clock and the runtime.
     base: Arc<dyn LockBackend>,
     locks: Locks,
+    closed: AtomicBool,
 }
 
 impl Small {
@@ -111,6 +113,9 @@ impl LockBackend for Small {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(BackendError::Closed);
+        }
         self.base.hello().await
     }
 
@@ -145,6 +150,11 @@ impl LockBackend for Small {
             }));
         }
         replies
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -191,6 +201,7 @@ impl Environment for SmallEnvironment {
         Ok(Arc::new(Small {
             base: self.base.backend().await?,
             locks: Arc::clone(&self.locks),
+            closed: AtomicBool::new(false),
         }))
     }
 

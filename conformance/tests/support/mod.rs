@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notification, Notifications,
     Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId,
-    Stamp, Stamped,
+    Stamp, Stamped, bounds,
 };
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -28,6 +28,8 @@ pub(crate) type Wrap =
 #[derive(Clone)]
 pub(crate) struct Reference {
     wrap: Wrap,
+    capabilities: Capabilities,
+    timing: Timing,
 }
 
 impl Reference {
@@ -36,7 +38,23 @@ impl Reference {
     }
 
     pub(crate) fn wrapped(wrap: Wrap) -> Self {
-        Self { wrap }
+        Self {
+            wrap,
+            capabilities: Capabilities::full(),
+            timing: Timing::simulated().watchdog(Duration::from_secs(20)),
+        }
+    }
+
+    /// Sets the capabilities. Without `reachability`, the server can't tell who listens. The wrapper
+    /// hides the other missing ones.
+    pub(crate) fn capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.capabilities = capabilities;
+        self
+    }
+
+    pub(crate) fn unit(mut self, unit: Duration) -> Self {
+        self.timing = self.timing.unit(unit);
+        self
     }
 }
 
@@ -53,15 +71,19 @@ impl Harness for Reference {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::full()
+        self.capabilities
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default().plant_foreign(true).virtual_time(true)
+        Abilities::default()
+            .plant_foreign(true)
+            .virtual_time(true)
+            .cut(true)
+            .freeze(true)
     }
 
     fn timing(&self) -> Timing {
-        Timing::simulated().watchdog(Duration::from_secs(20))
+        self.timing
     }
 
     fn block_on(&self, case: BoxFuture<'static, ()>) {
@@ -75,7 +97,7 @@ impl Harness for Reference {
 
     async fn environment(&self, _namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         Ok(Arc::new(MachineEnvironment {
-            server: Arc::new(Server::new()),
+            server: Arc::new(Server::new(self.capabilities)),
             wrap: Arc::clone(&self.wrap),
         }))
     }
@@ -97,12 +119,24 @@ impl Environment for MachineEnvironment {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         let backend = Arc::new(Client {
             server: Arc::clone(&self.server),
+            closed: AtomicBool::new(false),
+            cuts: AtomicU64::new(self.server.cuts.load(Ordering::Relaxed)),
         });
         Ok((self.wrap)(backend, &self.server))
     }
 
     async fn let_time_pass(&self, duration: Duration) {
         tokio::time::sleep(duration).await;
+    }
+
+    async fn cut(&self) -> Result<(), SetupError> {
+        self.server.cut();
+        Ok(())
+    }
+
+    async fn freeze(&self, frozen: bool) -> Result<(), SetupError> {
+        self.server.freeze(frozen);
+        Ok(())
     }
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
@@ -122,9 +156,13 @@ pub(crate) struct Server {
     /// Requests that a wrapper records across all clients.
     #[allow(dead_code, reason = "only some tests wrap")]
     pub(crate) notes: Mutex<Vec<Acquire>>,
+    capabilities: Capabilities,
     inner: Mutex<Inner>,
     started: Instant,
     next_random: AtomicU64,
+    /// How often the connections were cut.
+    cuts: AtomicU64,
+    frozen: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -135,17 +173,36 @@ struct Inner {
 }
 
 impl Server {
-    fn new() -> Self {
+    fn new(capabilities: Capabilities) -> Self {
         Self {
+            capabilities,
             notes: Mutex::default(),
             inner: Mutex::new(Inner::default()),
             started: Instant::now(),
             next_random: AtomicU64::new(1),
+            cuts: AtomicU64::new(0),
+            frozen: AtomicBool::new(false),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets no call through, or lets them through again.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        self.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    /// Cuts all connections. Subscriptions are back at once.
+    fn cut(&self) {
+        self.cuts.fetch_add(1, Ordering::Relaxed);
+        for sender in self.lock().listeners.values().flatten() {
+            for listening in [false, true] {
+                // Fails if the subscriber is gone.
+                let _ = sender.send(Notification::Missed { listening });
+            }
+        }
     }
 
     fn stamp(&self) -> Stamp {
@@ -169,6 +226,7 @@ impl Server {
             senders.retain(|sender| !sender.is_closed());
         }
         let reachable = |session: SessionId| match listeners.get(&session) {
+            _ if !self.capabilities.reachability => Reach::Unknown,
             Some(senders) if !senders.is_empty() => Reach::Listening,
             _ => Reach::Nobody,
         };
@@ -208,7 +266,13 @@ fn notification(payload: Payload, stamp: Stamp) -> Notification {
 #[derive(Debug)]
 struct Client {
     server: Arc<Server>,
+    closed: AtomicBool,
+    /// The cuts that the client has noticed.
+    cuts: AtomicU64,
 }
+
+/// How often a call looks whether the server is frozen.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Converts the reply of one command to its own type.
 macro_rules! ask {
@@ -223,6 +287,25 @@ macro_rules! ask {
 }
 
 impl Client {
+    /// Returns when a call reaches the server. The first call after a cut fails.
+    async fn reach_server(&self) -> Result<(), BackendError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(BackendError::Closed);
+        }
+        let cuts = self.server.cuts.load(Ordering::Relaxed);
+        if self.cuts.swap(cuts, Ordering::Relaxed) != cuts {
+            return Err(BackendError::outcome_unknown("the connection was cut"));
+        }
+        let began = Instant::now();
+        while self.server.frozen.load(Ordering::Relaxed) {
+            if began.elapsed() >= bounds::CALL_TIMEOUT {
+                return Err(BackendError::outcome_unknown("no answer"));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
     fn acquire_one(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
         ask!(self, &request.key, Acquire(request.clone()))
     }
@@ -240,10 +323,19 @@ impl Client {
     }
 }
 
+/// Executes a batch if it reaches the server.
+macro_rules! batch {
+    ($self:ident, $batch:ident, $one:ident) => {{
+        let reached = $self.reach_server().await;
+        let one = |request| reached.clone().and_then(|()| $self.$one(request));
+        $batch.iter().map(one).collect()
+    }};
+}
+
 #[async_trait]
 impl LockBackend for Client {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::full()
+        self.server.capabilities
     }
 
     fn runtime(&self) -> Arc<dyn Runtime> {
@@ -253,10 +345,15 @@ impl LockBackend for Client {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.reach_server().await?;
         Ok(self.server.stamp())
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        if !self.server.capabilities.push {
+            return Err(BackendError::unsupported("listen"));
+        }
+        self.reach_server().await?;
         let (sender, mut receiver) = unbounded_channel();
         let mut inner = self.server.lock();
         inner.listeners.entry(session).or_default().push(sender);
@@ -264,35 +361,28 @@ impl LockBackend for Client {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        batch
-            .iter()
-            .map(|request| self.acquire_one(request))
-            .collect()
+        batch!(self, batch, acquire_one)
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        batch.iter().map(|request| self.poll_one(request)).collect()
+        batch!(self, batch, poll_one)
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        batch
-            .iter()
-            .map(|request| self.renew_one(request))
-            .collect()
+        batch!(self, batch, renew_one)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        batch
-            .iter()
-            .map(|request| self.release_one(request))
-            .collect()
+        batch!(self, batch, release_one)
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        self.reach_server().await?;
         ask!(self, &request.key, Convert(request.clone()))
     }
 
     async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        self.reach_server().await?;
         let Stamped { stamp, reply } = self.server.step(key, &Command::Inspect)?;
         match reply {
             Reply::Inspect(reply) => Ok(Stamped { stamp, reply }),
@@ -304,7 +394,13 @@ impl LockBackend for Client {
         &self,
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
+        self.reach_server().await?;
         ask!(self, &request.key, ForceRelease(request.clone()))
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing}
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{
-    Authority, RedisCluster, RedisServer, SentinelServers, ServerOptions,
+    Authority, FaultProxy, RedisCluster, RedisServer, SentinelServers, ServerOptions,
 };
 
 use crate::client;
@@ -38,12 +38,17 @@ const NEED_PUSH: &[&str] = &[
 /// Runs the suite on the named backend. `documentation` contains the rights that it needs.
 pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
     let redis = Redis::start(name, documentation);
+    let without_proxy: &[&str] = if redis.has_proxy() {
+        &[]
+    } else {
+        &["outages::*"]
+    };
     let without_push = if redis.capabilities().push {
         &[][..]
     } else {
         NEED_PUSH
     };
-    leasehold_conformance::run(redis, &[CANNOT_RUN, without_push].concat())
+    leasehold_conformance::run(redis, &[CANNOT_RUN, without_proxy, without_push].concat())
 }
 
 /// One server for all cases. Each case has a separate key prefix.
@@ -116,6 +121,11 @@ impl Topology {
 }
 
 impl Redis {
+    /// Whether connections can lead through a proxy: to one server, without TLS.
+    fn has_proxy(&self) -> bool {
+        matches!(*self.server, Topology::Single(_)) && self.authority.is_none()
+    }
+
     /// Starts a server for the named backend, whose user has the documented rights. The variable
     /// `LEASEHOLD_TLS` adds TLS: `server`, or `proxy` for servers that are built without it. The
     /// variable `LEASEHOLD_TOPOLOGY` can put sentinels in front, or start a cluster.
@@ -192,13 +202,18 @@ impl Harness for Redis {
         let mut capabilities = Capabilities::full();
         if let Topology::Cluster(_) = *self.server {
             capabilities.push = has_shard_channels() && resp() == RespVersion::Resp3;
+            capabilities.reachability = capabilities.push;
             capabilities.batches = false;
         }
         capabilities
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default().plant_foreign(true)
+        let has_proxy = self.has_proxy();
+        Abilities::default()
+            .plant_foreign(true)
+            .cut(has_proxy)
+            .freeze(has_proxy)
     }
 
     fn timing(&self) -> Timing {
@@ -216,12 +231,21 @@ impl Harness for Redis {
             .server_checks(self.server.checks())
             // A busy machine may need longer than the default.
             .connect_timeout(Duration::from_secs(5));
-        let backend_url = self.server.backend_url(self.authority.is_some());
+        let mut backend_url = self.server.backend_url(self.authority.is_some());
+        let mut proxy = None;
+        if let (Topology::Single(server), true) = (&*self.server, namespace.starts_with("outages-"))
+            && self.has_proxy()
+        {
+            let started = FaultProxy::start(server.address()).await;
+            backend_url = started.url();
+            proxy = Some(started);
+        }
         if let Some(authority) = &self.authority {
             options = options.root_certificates(authority.as_str());
         }
         Ok(Arc::new(Namespace {
             server: Arc::clone(&self.server),
+            proxy,
             backend_url: backend_url.replace("://", &format!("://{USER}:secret@")),
             protocol,
             options,
@@ -232,12 +256,19 @@ impl Harness for Redis {
 #[derive(Debug)]
 struct Namespace {
     server: Arc<Topology>,
+    /// Between the backends and the server, in the cases that need it.
+    proxy: Option<FaultProxy>,
     backend_url: String,
     protocol: Protocol,
     options: Options,
 }
 
 impl Namespace {
+    fn proxy(&self) -> Result<&FaultProxy, SetupError> {
+        let proxy = self.proxy.as_ref();
+        proxy.ok_or_else(|| "this case has no proxy".into())
+    }
+
     /// Sends a command to the server that has the key.
     async fn query<T: redis::FromRedisValue>(
         &self,
@@ -259,6 +290,20 @@ impl Environment for Namespace {
 
     async fn let_time_pass(&self, duration: Duration) {
         tokio::time::sleep(duration).await;
+    }
+
+    async fn cut(&self) -> Result<(), SetupError> {
+        self.proxy()?.cut_connections();
+        Ok(())
+    }
+
+    async fn freeze(&self, frozen: bool) -> Result<(), SetupError> {
+        let proxy = self.proxy()?;
+        match frozen {
+            true => proxy.black_hole(),
+            false => proxy.heal(),
+        }
+        Ok(())
     }
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {

@@ -1,0 +1,190 @@
+//! Tests the suite with backends that go wrong with connections, closing and clocks: each backend
+//! breaks one rule, and the named cases must fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::{Reference, Server};
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, LockBackend, Notification, Notifications, Release,
+    ReleaseReply, SessionId, Stamped, forward_lock_backend,
+};
+use leasehold_conformance::{Harness, cases, run_case};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Break {
+    /// Reads the clock, then waits for the lock of the store.
+    ReadsTheClockEarly,
+    CloseDoesNothing,
+    CloseStopsTheServer,
+    HidesGaps,
+    NeverReconnects,
+    /// Tries again after its time limit.
+    OutlivesItsLimit,
+    /// An acquire that arrives after its release takes effect.
+    LateAcquiresCount,
+}
+
+/// Each break with a case that must fail.
+const BREAKS: &[(Break, &str)] = &[
+    (
+        Break::ReadsTheClockEarly,
+        "exclusion::holds_follow_each_other_on_the_servers_clock",
+    ),
+    (
+        Break::CloseDoesNothing,
+        "closing::calls_after_close_return_closed",
+    ),
+    (
+        Break::CloseStopsTheServer,
+        "closing::closing_harms_no_other_client",
+    ),
+    (
+        Break::HidesGaps,
+        "outages::cut_subscription_reports_the_gap",
+    ),
+    (Break::HidesGaps, "outages::pushes_arrive_again_after_a_cut"),
+    (
+        Break::NeverReconnects,
+        "outages::calls_work_again_after_a_cut",
+    ),
+    (
+        Break::NeverReconnects,
+        "outages::calls_work_again_after_a_silence",
+    ),
+    (
+        Break::LateAcquiresCount,
+        "outages::calls_work_again_after_a_silence",
+    ),
+    (
+        Break::OutlivesItsLimit,
+        "outages::call_to_a_silent_server_ends",
+    ),
+];
+
+#[test]
+fn each_break_fails_its_case() {
+    let mut missed = Vec::new();
+    for (how, name) in BREAKS {
+        let how = *how;
+        let harness: Arc<dyn Harness> =
+            Arc::new(Reference::wrapped(Arc::new(move |inner, server| {
+                Arc::new(Broken {
+                    inner,
+                    server: Arc::clone(server),
+                    how,
+                    failed: AtomicBool::new(false),
+                })
+            })));
+        let case = cases().find(|case| case.name() == *name);
+        match run_case(&harness, case.expect("a case of this name")) {
+            Ok(()) => missed.push(format!("{name} passed with {how:?}")),
+            Err(failure) => println!("{name} fails with {how:?}:\n{failure}\n"),
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[derive(Debug)]
+struct Broken {
+    inner: Arc<dyn LockBackend>,
+    server: Arc<Server>,
+    how: Break,
+    /// A call has failed.
+    failed: AtomicBool,
+}
+
+impl Broken {
+    async fn pause(&self) {
+        self.inner.runtime().sleep(Duration::from_millis(1)).await;
+    }
+
+    fn check(&self) -> Result<(), BackendError> {
+        if self.how == Break::NeverReconnects && self.failed.load(Ordering::Relaxed) {
+            return Err(BackendError::unavailable("the connection was lost"));
+        }
+        Ok(())
+    }
+
+    fn note<T>(&self, result: &Result<T, BackendError>) {
+        self.failed.fetch_or(result.is_err(), Ordering::Relaxed);
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl LockBackend for Broken {
+    forward_lock_backend!(
+        |it| it.inner;
+        capabilities runtime hello clock read_clock poll renew convert inspect force_release
+    );
+
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        let notifications = self.inner.listen(session).await?;
+        if self.how == Break::HidesGaps {
+            let told = |it: &Notification| !matches!(it, Notification::Missed { .. });
+            return Ok(notifications
+                .filter(move |it| std::future::ready(told(it)))
+                .boxed());
+        }
+        Ok(notifications)
+    }
+
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        if let Err(error) = self.check() {
+            return vec![Err(error)];
+        }
+        let mut early = None;
+        if self.how == Break::ReadsTheClockEarly {
+            early = self.inner.hello().await.ok();
+            self.pause().await;
+        }
+        let mut replies = self.inner.acquire(batch).await;
+        for _ in 0..9 {
+            if self.how == Break::OutlivesItsLimit && replies[0].is_err() {
+                replies = self.inner.acquire(batch).await;
+            }
+        }
+        self.note(&replies[0]);
+        if self.how == Break::LateAcquiresCount && replies[0].is_err() {
+            self.server
+                .notes
+                .lock()
+                .expect("no panic")
+                .extend(batch.to_vec());
+        }
+        if let (Ok(reply), Some(early)) = (&mut replies[0], early) {
+            reply.stamp = early;
+        }
+        replies
+    }
+
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
+        if let Err(error) = self.check() {
+            return vec![Err(error)];
+        }
+        let replies = self.inner.release(batch).await;
+        self.note(&replies[0]);
+        let late = std::mem::take(&mut *self.server.notes.lock().expect("no panic"));
+        for mut acquire in late {
+            // As if the key had no watermark.
+            acquire.operation.sequence += 1_000;
+            drop(self.inner.acquire(&[acquire]).await);
+        }
+        replies
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        match self.how {
+            Break::CloseDoesNothing => Ok(()),
+            Break::CloseStopsTheServer => {
+                self.server.freeze(true);
+                self.inner.close().await
+            }
+            _ => self.inner.close().await,
+        }
+    }
+}
