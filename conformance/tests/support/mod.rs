@@ -28,8 +28,10 @@ pub(crate) type Wrap =
 #[derive(Clone)]
 pub(crate) struct Reference {
     wrap: Wrap,
-    capabilities: Capabilities,
-    timing: Timing,
+    /// Without `reachability`, the server can't tell who listens. The wrapper hides what else is
+    /// missing.
+    pub(crate) capabilities: Capabilities,
+    pub(crate) timing: Timing,
 }
 
 impl Reference {
@@ -43,18 +45,6 @@ impl Reference {
             capabilities: Capabilities::full(),
             timing: Timing::simulated().watchdog(Duration::from_secs(20)),
         }
-    }
-
-    /// Sets the capabilities. Without `reachability`, the server can't tell who listens. The wrapper
-    /// hides the other missing ones.
-    pub(crate) fn capabilities(mut self, capabilities: Capabilities) -> Self {
-        self.capabilities = capabilities;
-        self
-    }
-
-    pub(crate) fn unit(mut self, unit: Duration) -> Self {
-        self.timing = self.timing.unit(unit);
-        self
     }
 }
 
