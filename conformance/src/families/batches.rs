@@ -171,7 +171,8 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
     const WAITERS: usize = 40;
     const EXPIRED: usize = 20;
     let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k").waiter_lease(world.units(150));
+    let waiter_lease = world.units(150).min(bounds::MAX_WAITER_LEASE);
+    let lock = Lock::mutex("k").waiter_lease(waiter_lease);
     let held = a.ask(&lock).lease(world.units(150)).acquired("S1").await?;
     let mut waiters = Vec::new();
     for number in 0..WAITERS {
