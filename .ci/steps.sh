@@ -53,7 +53,8 @@ doc_tests() {
 }
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
-declare -A conformance_cases=([sim]=377 [redis-rs]=373 [fred]=373 [store]=372 [postgres]=368)
+declare -A conformance_cases=([sim]=377 [redis-rs]=373 [fred]=373 [store]=372 [postgres]=368
+    [quorum]=134)
 
 conformance() {
     local fewer=0 threads=()
@@ -70,7 +71,7 @@ conformance() {
         fewer=33
     fi
     on_all_backends conformance "${threads[@]}" 2>&1 | tee "$TMPDIR/conformance.log"
-    all_passed "$fewer" sim store redis-rs fred
+    all_passed "$fewer" sim store quorum redis-rs fred
 }
 
 # all_passed FEWER BACKEND...: looks for the lines `conformance BACKEND: N passed, N failed, N ignored`
@@ -272,7 +273,7 @@ advisories() {
 
 # The packages that are published. Each comes after those that it depends on.
 published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fred leasehold-sim
-    leasehold-store leasehold-postgres leasehold-conformance leasehold)
+    leasehold-store leasehold-postgres leasehold-quorum leasehold-conformance leasehold)
 
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.

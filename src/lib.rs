@@ -68,6 +68,7 @@
 //! | `redis-rs` | `redis_rs::RedisBackend` | Redis 6.2 or later, with the `redis` crate |
 //! | `fred` | `fred::FredBackend` | Redis 6.2 or later, with the `fred` crate |
 //! | `postgres` | `postgres::PostgresBackend` | PostgreSQL 14 or later, with the `tokio-postgres` crate |
+//! | `quorum` | `quorum::Quorum` | several independent servers, a majority of which grants a lock |
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
 //! | `store` | `store::StoreBackend` | your own store, with a read and a compare-and-set of one row |
 //!
@@ -104,6 +105,9 @@ pub use leasehold_fred as fred;
 /// The PostgreSQL backend.
 #[cfg(feature = "postgres")]
 pub use leasehold_postgres as postgres;
+/// A backend over several independent servers.
+#[cfg(feature = "quorum")]
+pub use leasehold_quorum as quorum;
 /// The Redis backend that uses the `redis` crate.
 #[cfg(feature = "redis-rs")]
 pub use leasehold_redis_rs as redis_rs;

@@ -116,6 +116,10 @@ pub struct Abilities {
     pub cut: bool,
     /// [`Environment::freeze`] works.
     pub freeze: bool,
+    /// Several servers vote on each attempt. Attempts that are made at the same moment may then all
+    /// fail, and the stamps of different clients agree only within the
+    /// [tolerance](Timing::tolerance).
+    pub several_servers: bool,
 }
 
 impl Abilities {
@@ -144,6 +148,13 @@ impl Abilities {
     #[must_use]
     pub const fn freeze(mut self, can: bool) -> Self {
         self.freeze = can;
+        self
+    }
+
+    /// Sets whether several servers vote on each attempt.
+    #[must_use]
+    pub const fn several_servers(mut self, vote: bool) -> Self {
+        self.several_servers = vote;
         self
     }
 }

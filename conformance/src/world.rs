@@ -14,7 +14,7 @@ use leasehold_api::{
 pub(crate) use crate::attempt::{Attempt, one};
 use crate::case::Case;
 use crate::failure::{Failure, Verdict, want};
-use crate::harness::{Environment, Harness, Timing};
+use crate::harness::{Abilities, Environment, Harness, Timing};
 
 /// How long an acquire may be delivered, within the delivery window of 10 s.
 const DELIVERABLE: Duration = Duration::from_secs(5);
@@ -25,6 +25,7 @@ pub(crate) struct World {
     environment: Arc<dyn Environment>,
     timing: Timing,
     capabilities: Capabilities,
+    abilities: Abilities,
 }
 
 impl World {
@@ -39,6 +40,7 @@ impl World {
             environment,
             timing: harness.timing(),
             capabilities: harness.capabilities(),
+            abilities: harness.abilities(),
         })
     }
 
@@ -61,6 +63,20 @@ impl World {
     /// The capabilities that the harness declares.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    /// Whether several servers vote on each attempt.
+    pub(crate) const fn several_servers(&self) -> bool {
+        self.abilities.several_servers
+    }
+
+    /// How far the stamps of different clients may be apart.
+    pub(crate) const fn skew(&self) -> Duration {
+        if self.abilities.several_servers {
+            self.timing.tolerance
+        } else {
+            Duration::ZERO
+        }
     }
 
     pub(crate) fn environment(&self) -> &dyn Environment {

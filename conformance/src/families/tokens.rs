@@ -258,7 +258,9 @@ async fn low_floor_changes_nothing(world: &World) -> Verdict {
 async fn implausible_floor_is_refused(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
-    let days = FencingToken::new(a.now().await?.as_micros() + 3 * 24 * 3_600_000_000);
+    let other = a.ask(&Lock::mutex("other")).acquired("S1").await?;
+    let known = a.now().await?.as_micros().max(other.token().get());
+    let days = FencingToken::new(known + 3 * 24 * 3_600_000_000);
     for floor in [days, FencingToken::new(bounds::MAX_FLOOR)] {
         want_eq!(
             a.ask(&lock).floor(floor).refused("rule 15").await?,

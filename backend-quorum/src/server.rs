@@ -1,0 +1,247 @@
+//! One server of a quorum: its clock as this client knows it, and the releases that it still owes
+//! an answer.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, ClockId, Key, LockBackend, Moment, Operation, Release,
+    ReleaseReply, Renew, RenewReply, Runtime, ServerTime, Stamp, Stamped, bounds,
+};
+
+/// The results of a batch, one for each request.
+pub(crate) type Replies<T> = Vec<Result<T, BackendError>>;
+
+/// The maximum number of releases that a server may owe an answer. Those above it are left to their
+/// leases.
+const MAX_OWED: usize = 10_000;
+/// The first pause between two tries of the owed releases, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// An acquire for all servers. Its times are on the local clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: Acquire,
+    pub(crate) deliver_before: Moment,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) backend: Arc<dyn LockBackend>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    /// The maximum time of one call.
+    pub(crate) call_timeout: Duration,
+    /// How long a server that may have lost its data gets no say in who acquires a lock.
+    pub(crate) restart_delay: Duration,
+    clock: Mutex<Option<Clock>>,
+    owed: Mutex<Owed>,
+}
+
+/// A sample of the server's clock.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    id: ClockId,
+    at: ServerTime,
+    received: Moment,
+    /// When the server's grants begin to count.
+    counts_from: Moment,
+}
+
+#[derive(Debug, Default)]
+struct Owed {
+    releases: BTreeMap<Operation, (Key, Moment)>,
+    /// Whether a task sends them.
+    sending: bool,
+}
+
+impl Server {
+    pub(crate) fn new(
+        backend: Arc<dyn LockBackend>,
+        runtime: Arc<dyn Runtime>,
+        call_timeout: Duration,
+        restart_delay: Duration,
+    ) -> Self {
+        Self {
+            backend,
+            runtime,
+            call_timeout,
+            restart_delay,
+            clock: Mutex::default(),
+            owed: Mutex::default(),
+        }
+    }
+
+    /// The time on the server's clock at a local moment, if the clock is known. It is a lower bound,
+    /// up to the drift since the last answer.
+    pub(crate) fn time_at(&self, moment: Moment) -> Option<ServerTime> {
+        let clock = (*lock(&self.clock))?;
+        Some(
+            clock
+                .at
+                .saturating_add(moment.saturating_since(clock.received)),
+        )
+    }
+
+    /// Adds a sample of the server's clock. Another clock means that the server has restarted, or was
+    /// replaced. It may have lost grants, so its own grants don't count until those have expired.
+    fn observe(&self, stamp: Stamp) {
+        let now = self.runtime.now();
+        let mut clock = lock(&self.clock);
+        let counts_from = match *clock {
+            Some(known) if known.id == stamp.clock => known.counts_from,
+            Some(_) => now.saturating_add(self.restart_delay),
+            None => Moment::default(),
+        };
+        *clock = Some(Clock {
+            id: stamp.clock,
+            at: stamp.at,
+            received: now,
+            counts_from,
+        });
+    }
+
+    /// Reads the server's clock.
+    pub(crate) async fn hello(&self) -> Result<(), BackendError> {
+        let stamp = self.bounded(self.backend.hello()).await;
+        self.observe(stamp.unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))?);
+        Ok(())
+    }
+
+    /// Sends acquires, with their times on the server's clock.
+    pub(crate) async fn acquire(&self, batch: &[Asked]) -> Replies<AcquireReply> {
+        let sent = self.runtime.now();
+        if lock(&self.clock).is_none()
+            && let Err(error) = self.hello().await
+        {
+            return vec![Err(not_executed(error)); batch.len()];
+        }
+        let requests = batch.iter().map(|asked| {
+            let mut request = asked.request.clone();
+            request.deliver_before = self.time_at(asked.deliver_before).unwrap_or_default();
+            request
+        });
+        let requests: Vec<_> = requests.collect();
+        let mut replies = self
+            .call(requests.len(), self.backend.acquire(&requests))
+            .await;
+        let counts_from = (*lock(&self.clock)).map_or(Moment::default(), |clock| clock.counts_from);
+        if sent < counts_from {
+            for reply in &mut replies {
+                if matches!(reply, Ok(AcquireReply::Acquired(_))) {
+                    *reply = Err(BackendError::outcome_unknown("the server has restarted"));
+                }
+            }
+        }
+        replies
+    }
+
+    pub(crate) async fn renew(&self, batch: &[Renew]) -> Replies<RenewReply> {
+        self.call(batch.len(), self.backend.renew(batch)).await
+    }
+
+    /// Releases operations. A release without an answer is owed.
+    pub(crate) async fn release(self: &Arc<Self>, batch: &[Release]) -> Replies<ReleaseReply> {
+        let replies = self.call(batch.len(), self.backend.release(batch)).await;
+        for (request, reply) in batch.iter().zip(&replies) {
+            if reply.as_ref().is_err_and(BackendError::is_transient) {
+                self.owe(request);
+            }
+        }
+        replies
+    }
+
+    /// Runs a call within its time, and samples the clock.
+    async fn call<T>(
+        &self,
+        count: usize,
+        call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
+    ) -> Replies<T> {
+        let mut replies = self.bounded(call).await.unwrap_or_default();
+        replies.resize_with(count, || {
+            Err(BackendError::outcome_unknown("no answer in time"))
+        });
+        let replies = replies.into_iter().map(|reply| {
+            let Stamped { stamp, reply } = reply?;
+            self.observe(stamp);
+            Ok(reply)
+        });
+        replies.collect()
+    }
+
+    async fn bounded<T>(&self, call: impl Future<Output = T>) -> Option<T> {
+        match select(pin!(call), self.runtime.sleep(self.call_timeout)).await {
+            Either::Left((result, _)) => Some(result),
+            Either::Right(_) => None,
+        }
+    }
+
+    /// Sends a release until it is answered, or nothing of the operation can be left.
+    fn owe(self: &Arc<Self>, release: &Release) {
+        let mut owed = lock(&self.owed);
+        if owed.releases.len() >= MAX_OWED {
+            return;
+        }
+        let until = self.runtime.now().saturating_add(self.restart_delay);
+        let entry = (release.key.clone(), until);
+        owed.releases.entry(release.operation).or_insert(entry);
+        if !std::mem::replace(&mut owed.sending, true) {
+            let server = Arc::clone(self);
+            self.runtime
+                .spawn(Box::pin(async move { server.send_owed().await }));
+        }
+    }
+
+    async fn send_owed(&self) {
+        let mut pause = PAUSES.0;
+        while let Some(batch) = self.next_owed() {
+            let replies = self.call(batch.len(), self.backend.release(&batch)).await;
+            let mut failed = false;
+            for (request, reply) in batch.iter().zip(replies) {
+                if reply.is_err_and(|error| error.is_transient()) {
+                    failed = true;
+                } else {
+                    lock(&self.owed).releases.remove(&request.operation);
+                }
+            }
+            if failed {
+                self.runtime.sleep(pause).await;
+                pause = (pause * 2).min(PAUSES.1);
+            } else {
+                pause = PAUSES.0;
+            }
+        }
+    }
+
+    /// The next owed releases. `None` ends the task.
+    fn next_owed(&self) -> Option<Vec<Release>> {
+        let now = self.runtime.now();
+        let mut owed = lock(&self.owed);
+        owed.releases.retain(|_, (_, until)| now < *until);
+        owed.sending = !owed.releases.is_empty();
+        let batch = owed.releases.iter().take(bounds::MAX_BATCH);
+        owed.sending.then(|| {
+            batch
+                .map(|(operation, (key, _))| Release::new(key.clone(), *operation))
+                .collect()
+        })
+    }
+}
+
+/// A call that changes nothing leaves no doubt.
+fn not_executed(error: BackendError) -> BackendError {
+    match error {
+        BackendError::OutcomeUnknown { .. } => {
+            BackendError::unavailable("the clock could not be read").with_source(error)
+        }
+        other => other,
+    }
+}
+
+/// Locks a mutex. No code that can panic runs while it is locked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,100 @@
+//! Bad input is refused before any I/O.
+
+use std::slice::from_ref;
+
+use leasehold_api::{
+    BackendError, Capabilities, Error, InvalidInput, LockBackend, LockSpec, Mode, Renew,
+};
+use leasehold_quorum::Quorum;
+use leasehold_sim::SimServer;
+
+use crate::support::{Servers, ms, secs};
+
+#[tokio::test(start_paused = true)]
+async fn number_of_servers_is_odd() {
+    let server = SimServer::new(51);
+    for count in 0..12 {
+        let quorum = Quorum::new((0..count).map(|_| server.client("a")));
+        let valid = [3, 5, 7, 9].contains(&count);
+        assert_eq!(quorum.is_ok(), valid, "{count}");
+        let Err(error) = quorum else { continue };
+        let message = format!("servers: a quorum has 3, 5, 7 or 9 servers, not {count}");
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_have_limits() {
+    let server = SimServer::new(52);
+    let new = || Quorum::new([0, 1, 2].map(|_| server.client("a"))).expect("three servers");
+    let is_refused = |result: Result<Quorum, InvalidInput>, name| match result {
+        Err(InvalidInput::Setting { what, .. }) => what == name,
+        _ => false,
+    };
+    assert!(is_refused(new().call_timeout(ms(9)), "call_timeout"));
+    assert!(is_refused(new().call_timeout(secs(6)), "call_timeout"));
+    assert!(is_refused(new().max_lease(ms(99)), "max_lease"));
+    assert!(is_refused(new().max_lease(secs(3_601)), "max_lease"));
+    assert!(new().max_lease(secs(3_600)).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn longer_leases_are_rejected() {
+    let servers = Servers::start(53);
+    let a = servers.process("a");
+    let mut request = a.request("k", 1);
+    request.lease = secs(31);
+    let renew = Renew::new(request.key.clone(), request.operation, secs(31)).expect("valid");
+    let expected =
+        "rejected by the server: a lease of 31s is longer than the max_lease of the quorum, 30s";
+    let acquired = a.quorum.acquire(from_ref(&request)).await.remove(0);
+    assert_eq!(acquired.expect_err("rejected").to_string(), expected);
+    let renewed = a.quorum.renew(&[renew]).await.remove(0);
+    assert_eq!(renewed.expect_err("rejected").to_string(), expected);
+    assert!(
+        servers
+            .all
+            .iter()
+            .all(|server| server.messages().is_empty())
+    );
+}
+
+/// A semaphore doesn't carry over: with two permits on each of three servers, {A, B}, {B, C} and
+/// {C, A} are three quorums.
+#[tokio::test(start_paused = true)]
+async fn other_kinds_are_unsupported() {
+    let servers = Servers::start(54);
+    let a = servers.process("a");
+    let catalog = a.locks.rw_lock("catalog");
+    assert!(matches!(catalog, Err(Error::Unsupported { .. })));
+    let permits = a.locks.semaphore("permits", 2);
+    assert!(matches!(permits, Err(Error::Unsupported { .. })));
+    let mut request = a.request("k", 1);
+    request.spec = LockSpec::semaphore(2).expect("valid");
+    request.mode = Mode::Permits(1);
+    let answer = a.quorum.acquire(from_ref(&request)).await.remove(0);
+    assert!(
+        matches!(answer, Err(BackendError::Unsupported { .. })),
+        "{answer:?}"
+    );
+    assert!(
+        servers
+            .all
+            .iter()
+            .all(|server| server.messages().is_empty())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn capabilities_are_the_least() {
+    let servers = Servers::start(55);
+    let mut expected = Capabilities::minimal();
+    expected.fencing_tokens = true;
+    expected.independent_renewal = true;
+    expected.batches = true;
+    let a = servers.process("a");
+    assert_eq!(a.quorum.capabilities(), expected);
+    a.quorum.close().await.expect("closed");
+    assert!(matches!(a.quorum.hello().await, Err(BackendError::Closed)));
+    assert!(matches!(a.ask("k", 1).await, Err(BackendError::Closed)));
+}

@@ -1,0 +1,9 @@
+//! The quorum on simulated servers, with exact times.
+
+mod failures;
+mod input;
+mod partial;
+mod restarts;
+mod support;
+mod time;
+mod tokens;

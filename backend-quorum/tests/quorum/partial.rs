@@ -1,0 +1,128 @@
+//! An attempt that no quorum grants leaves nothing behind.
+
+use futures_util::future::join_all;
+use leasehold_api::{AcquireReply, BackendError};
+use leasehold_sim::{Call, Fault, Latency};
+
+use crate::support::{Servers, ms, secs};
+
+/// One server grants, two are silent. The grant is taken back before the answer.
+#[tokio::test(start_paused = true)]
+async fn grant_of_a_minority_is_taken_back() {
+    let servers = Servers::start(11);
+    let a = servers.acquainted("a").await;
+    a.links[1].isolate();
+    a.links[2].isolate();
+    let (answer, took) = servers.timed(a.ask("k", 1)).await;
+    assert!(
+        matches!(answer, Err(BackendError::OutcomeUnknown { .. })),
+        "{answer:?}"
+    );
+    assert_eq!(
+        took,
+        ms(500 + 2),
+        "half of the call timeout, then the release"
+    );
+    servers.all[0].assert_idle();
+}
+
+/// Each of three processes reaches another server first. Nobody gets two votes.
+#[tokio::test(start_paused = true)]
+async fn split_vote_leaves_nothing() {
+    let servers = Servers::start(12);
+    let mut processes = Vec::new();
+    for near in 0..3 {
+        let process = servers.acquainted("p").await;
+        for (server, link) in process.links.iter().enumerate() {
+            link.set_latency(Latency::fixed(ms(if server == near { 1 } else { 5 })));
+        }
+        processes.push(process);
+    }
+    let asks = processes.iter().map(|process| process.ask("k", 1));
+    let (answers, took) = servers.timed(join_all(asks)).await;
+    for answer in &answers {
+        assert!(
+            matches!(answer, Ok(AcquireReply::Contended(_))),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(
+        took,
+        ms(10 + 2),
+        "the votes of the far servers, then the release"
+    );
+    servers.assert_idle();
+
+    // Pauses of random length end the tie.
+    let work = processes.iter().map(async |process| {
+        for _ in 0..5 {
+            let guard = process.lock("k").await;
+            servers.advance(ms(3)).await;
+            assert!(guard.is_valid());
+            guard.release().await.expect("released");
+        }
+    });
+    let (_, took) = servers.timed(join_all(work)).await;
+    assert!(took < secs(10), "{took:?}");
+    servers.advance(secs(1)).await;
+    servers.assert_idle();
+}
+
+/// The reply of the only grant is lost, and the first release too.
+#[tokio::test(start_paused = true)]
+async fn release_of_a_minority_is_sent_again() {
+    let servers = Servers::start(13);
+    let a = servers.acquainted("a").await;
+    a.links[1].isolate();
+    a.links[2].isolate();
+    a.links[0].inject_into(Call::Acquire, Fault::LoseReply);
+    a.links[0].inject_into(Call::Release, Fault::LoseRequest);
+    let (answer, took) = servers.timed(a.ask("k", 1)).await;
+    assert!(
+        matches!(answer, Err(BackendError::OutcomeUnknown { .. })),
+        "{answer:?}"
+    );
+    assert_eq!(took, ms(500));
+    assert_ne!(servers.all[0].left_behind(), "");
+    servers.advance(ms(1_000 + 5)).await;
+    assert_eq!(a.links[0].pending_faults(), 0);
+    servers.all[0].assert_idle();
+}
+
+/// Futures are dropped at every millisecond of an acquire and a release.
+#[tokio::test(start_paused = true)]
+async fn dropped_futures_leave_nothing() {
+    for slow in 0..3 {
+        for after in 0..12 {
+            let servers = Servers::start(100 + after);
+            let a = servers.process("a");
+            a.links[slow].set_latency(Latency::fixed(ms(3)));
+            let whole = async {
+                a.lock("k").await.release().await.expect("released");
+            };
+            servers.within(ms(after), whole).await;
+            servers.advance(secs(3)).await;
+            servers.assert_idle();
+        }
+    }
+}
+
+/// A straggler that grants after the guard was handed out keeps its grant, as one more vote.
+#[tokio::test(start_paused = true)]
+async fn late_grant_counts_for_renewals() {
+    let servers = Servers::start(14);
+    let a = servers.acquainted("a").await;
+    a.links[2].inject_into(Call::Acquire, Fault::DelayRequest(ms(300)));
+    let guard = a.lock("k").await;
+    servers.advance(secs(1)).await;
+    servers.all[0].stop();
+    servers.advance(secs(60)).await;
+    assert!(
+        guard.is_valid(),
+        "renewed by the second and the third server"
+    );
+    servers.all[0].start(leasehold_sim::Data::Kept);
+    guard.release().await.expect("released");
+    servers.advance(secs(2)).await;
+    servers.assert_idle();
+}
