@@ -21,7 +21,7 @@ build() {
 }
 
 # The test targets that have separate steps.
-own_step='conformance|differential|sentinel|cluster|postgres.*'
+own_step='conformance|differential|sentinel|cluster|postgres.*|quorum_conformance'
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
@@ -54,7 +54,7 @@ doc_tests() {
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
 declare -A conformance_cases=([sim]=377 [redis-rs]=373 [fred]=373 [store]=372 [postgres]=368
-    [quorum]=134)
+    [quorum]=134 [quorum-redis]=124 [quorum-mixed]=124)
 
 conformance() {
     local fewer=0 threads=()
@@ -230,6 +230,12 @@ on_postgres() {
     on_all_backends postgres_conformance 2>&1 | tee "$TMPDIR/conformance.log"
     all_passed 0 postgres
     LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends postgres_differential --nocapture
+}
+
+# Runs the suite on a quorum of three Redis servers, and on one of three different backends.
+on_real_quorums() {
+    on_all_backends quorum_conformance 2>&1 | tee "$TMPDIR/conformance.log"
+    all_passed 0 quorum-redis quorum-mixed
 }
 
 # Compares the instruction counts of the hot paths with the baseline.

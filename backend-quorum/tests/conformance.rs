@@ -12,98 +12,9 @@ use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing}
 use leasehold_quorum::Quorum;
 use leasehold_sim::{SimBackend, SimOptions, SimServer};
 
-const FOREIGN: &str = "string";
+mod ignored;
 
-/// The cases that need a capability that a quorum lacks.
-const CANNOT_RUN: &[&str] = &[
-    "batches::acquires_of_one_key_in_order",
-    "batches::each_poll_by_itself",
-    "batches::polls_of_a_long_queue",
-    "outages::*",
-    "batches::releases_of_one_key_in_order",
-    "client_batching::dropped_calls_harm_no_other",
-    "client_cancel::*",
-    "client_care::shutdown_leaves_nothing_behind",
-    "client_handoff::copied_text_is_adopted_once",
-    "client_handoff::hold_is_adopted_elsewhere",
-    "client_handoff::late_copy_spares_the_next_holder",
-    "client_handoff::other_kind_is_refused_before_any_io",
-    "client_handoff::readers_and_writers_are_handed_off",
-    "client_handoff::revoked_handoff_is_refused",
-    "client_handoff::secret_is_not_shown",
-    "client_handoff::sender_releases_nothing",
-    "client_handoff::sender_renews_nothing",
-    "client_handoff::spent_handoff_is_refused",
-    "client_locks::available_permits_are_counted",
-    "client_locks::deadline_lies_before_the_lease",
-    "client_locks::inspection_answers_is_it_held",
-    "client_locks::label_is_what_others_see",
-    "client_many::kinds_may_be_mixed",
-    "client_many::loss_of_one_is_the_loss_of_all",
-    "client_many::loss_while_waiting_takes_all_anew",
-    "client_push::*",
-    "client_renewal::force_spares_later_holders",
-    "client_renewal::forced_now_is_noticed",
-    "client_renewal::forced_release_stops_a_body",
-    "client_renewal::revoked_before_the_subscription_is_noticed",
-    "client_renewal::revoked_guard_is_lost",
-    "client_sharing::downgrade_never_lets_go",
-    "client_sharing::handles_are_owners",
-    "client_sharing::nested_guards_share_token_and_deadline",
-    "client_sharing::nested_writer_downgrades_by_dropping",
-    "client_sharing::other_kind_follows_a_drop",
-    "client_sharing::other_terms_are_refused",
-    "client_sharing::permits_are_shared",
-    "client_sharing::readers_share_and_writers_do_not",
-    "client_sharing::reentrant_guards_are_counted",
-    "client_sharing::refused_upgrade_keeps_reading",
-    "client_sharing::upgrade_of_the_sole_reader",
-    "client_sharing::writing_over_reading_is_refused",
-    "client_waiting::abandoned_wait_leaves_no_waiter",
-    "client_waiting::budget_below_a_round_trip_is_a_timeout",
-    "client_waiting::dropped_anywhere_leaves_nothing",
-    "client_waiting::dropped_wait_leaves_no_waiter",
-    "client_waiting::reader_is_not_starved_by_writers",
-    "client_waiting::waiters_are_served_in_order",
-    "client_waiting::writer_is_not_starved_by_readers",
-    "conversion::*",
-    "expiry::dead_permit_comes_back_alone",
-    "expiry::holder_expires_while_another_waits",
-    "expiry::one_reader_of_several",
-    "expiry::renewing_one_reader_extends_no_other",
-    "expiry::short_reader_never_cuts_a_long_one",
-    "expiry::waiter_is_told_when_to_come_back",
-    "forced::*",
-    "foreign::convert_reports_it",
-    "foreign::force_release_reports_it",
-    "foreign::inspect_reports_it",
-    "foreign::poll_reports_it",
-    "inspection::*",
-    "limits::*",
-    "names::hostile_names_wait_and_convert",
-    "names::labels_are_any_text",
-    "notifications::*",
-    "offers::*",
-    "ownership::leaving_the_queue",
-    "ownership::leaving_twice_spares_the_next_waiter",
-    "ownership::release_gives_up_an_offer",
-    "readers_writers::*",
-    "redelivery_queue::*",
-    "reentrancy::*",
-    "semaphores::*",
-    "stalls::stalled_writer_takes_no_read_key",
-    "starvation::*",
-    "tokens::next_readers_have_another",
-    "tokens::overlapping_readers_share_one",
-    "tokens::read_guard_kept_over_its_write_hold",
-    "tokens::reader_that_saw_more_starts_an_epoch",
-    "tokens::reader_that_saw_this_epoch_shares_it",
-    "tokens::store_follows_conversions",
-    "tokens::store_takes_readers_then_a_writer",
-    "tokens::tokens_increase_over_offers",
-    "unreachable::*",
-    "waiting::*",
-];
+const FOREIGN: &str = "string";
 
 #[derive(Debug)]
 struct Simulated;
@@ -208,5 +119,5 @@ impl Environment for SimEnvironment {
 }
 
 fn main() -> ExitCode {
-    leasehold_conformance::run(Simulated, CANNOT_RUN)
+    leasehold_conformance::run(Simulated, ignored::ON_A_QUORUM)
 }

