@@ -54,7 +54,7 @@ doc_tests() {
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
 declare -A conformance_cases=([sim]=377 [redis-rs]=373 [fred]=373 [store]=372 [postgres]=368
-    [quorum]=134 [quorum-redis]=124 [quorum-mixed]=124)
+    [quorum]=134 [quorum-redis]=124 [quorum-mixed]=124 [sqlite]=340)
 
 conformance() {
     local fewer=0 threads=()
@@ -236,6 +236,13 @@ on_postgres() {
 on_real_quorums() {
     on_all_backends quorum_conformance 2>&1 | tee "$TMPDIR/conformance.log"
     all_passed 0 quorum-redis quorum-mixed
+}
+
+# Runs the example on SQLite, and the suite on it.
+example_on_sqlite() {
+    cargo run -q --locked --manifest-path examples/sqlite/Cargo.toml
+    cargo test --locked --manifest-path examples/sqlite/Cargo.toml 2>&1 | tee "$TMPDIR/conformance.log"
+    all_passed 0 sqlite
 }
 
 # Compares the instruction counts of the hot paths with the baseline.

@@ -1,0 +1,69 @@
+//! Runs the cases.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use leasehold_conformance::{Case, Harness, cases, run_case};
+
+use crate::Problem;
+use crate::report::{Outcome, Report, Result as CaseResult};
+use crate::server::{OnServer, Server};
+
+/// Selects the cases whose name contains a text.
+pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>, Problem> {
+    let only = only.unwrap_or_default();
+    let selected: Vec<_> = cases().filter(|case| case.name().contains(only)).collect();
+    match selected.is_empty() {
+        true => Err(format!("no case has {only:?} in its name").into()),
+        false => Ok(selected),
+    }
+}
+
+/// Runs cases, some at the same time. The results have the order of the cases.
+pub(crate) fn run(server: &Arc<Server>, cases: &[&'static Case], threads: u8) -> Report {
+    let harness: Arc<dyn Harness> = Arc::new(OnServer(Arc::clone(server)));
+    let (next, began) = (AtomicUsize::new(0), Instant::now());
+    let results = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(case) = cases.get(number) else {
+                        break;
+                    };
+                    let result = one(&harness, case);
+                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                    results.push((number, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(number, _)| *number);
+    Report {
+        backend: harness.name().to_string(),
+        server: server.address(),
+        results: results.into_iter().map(|(_, result)| result).collect(),
+        took: began.elapsed(),
+    }
+}
+
+fn one(harness: &Arc<dyn Harness>, case: &Case) -> CaseResult {
+    let began = Instant::now();
+    let outcome = match case.ignored_because(&**harness) {
+        Some(reason) => Outcome::Ignored(reason),
+        None => match run_case(harness, case) {
+            Ok(()) => Outcome::Passed,
+            Err(failure) => Outcome::Failed(failure.to_string()),
+        },
+    };
+    CaseResult {
+        name: case.name(),
+        rules: case.rules(),
+        outcome,
+        took: began.elapsed(),
+    }
+}
