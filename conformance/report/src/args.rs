@@ -14,7 +14,7 @@ use url::Url;
 ///
 /// The exit status is 0 if no case failed, 1 if a case failed, and 2 if the suite could not run.
 #[derive(Debug, Parser)]
-#[command(name = "conformance-report")]
+#[command(name = "conformance_report")]
 #[command(group(clap::ArgGroup::new("server").required(true).args(["redis", "postgres"])))]
 pub(crate) struct Args {
     /// URL of a Redis or Valkey server, of sentinels or of a cluster, such as redis://127.0.0.1:6379

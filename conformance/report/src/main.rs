@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     match work(&args) {
         Ok(report) => ExitCode::from(u8::from(report.failed() > 0)),
         Err(problem) => {
-            eprintln!("conformance-report: {problem}");
+            eprintln!("conformance_report: {problem}");
             ExitCode::from(2)
         }
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use leasehold_test_servers::RedisServer;
 
 fn run(arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_conformance-report"));
+    let mut program = Command::new(env!("CARGO_BIN_EXE_conformance_report"));
     program
         .args(arguments)
         .output()
