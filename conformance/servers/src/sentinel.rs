@@ -54,7 +54,11 @@ impl SentinelServers {
         let server = || {
             let rights = [WATCHER, "on", ">watch", "~*", "&*", "+@all"];
             let options = servers.clone().with_tls_between_servers();
-            options.with_config("user", rights)
+            // By default, a replica whose handshake meets a failover gives up only after 60 s.
+            options
+                .with_config("user", rights)
+                .with_config("repl-timeout", ["6"])
+                .with_config("repl-ping-replica-period", ["1"])
         };
         let primary = server().start();
         let port = primary.peer_port();
