@@ -126,3 +126,23 @@ async fn late_grant_counts_for_renewals() {
     servers.advance(secs(2)).await;
     servers.assert_idle();
 }
+
+/// Split votes cost time, but somebody always gets on.
+#[tokio::test(start_paused = true)]
+async fn contenders_acquire_one_after_the_other() {
+    for seed in 0..20 {
+        let servers = Servers::start(seed);
+        let clients = ["a", "b", "c"].map(|name| {
+            let process = servers.process(name);
+            async move {
+                for _ in 0..10 {
+                    let guard = process.lock("k").await;
+                    guard.release().await.expect("released");
+                }
+            }
+        });
+        let (_, took) = servers.timed(join_all(clients)).await;
+        assert!(took < secs(1), "seed {seed}: {took:?} for 30 acquisitions");
+        servers.assert_idle();
+    }
+}
