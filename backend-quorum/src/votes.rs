@@ -33,7 +33,7 @@ impl Rules {
         self.servers / 2 + 1
     }
 
-    /// Whether so many servers leave no quorum to the others.
+    /// Whether this number of servers is enough to prevent a quorum of the others.
     const fn blocks(self, servers: usize) -> bool {
         servers > self.servers - self.quorum()
     }
@@ -151,8 +151,8 @@ impl Rules {
         }
     }
 
-    /// The key is free for a quorum once so many leases end that, with the servers that granted,
-    /// they make a quorum.
+    /// Some servers granted the attempt, and the others hold the key for somebody else. A quorum can
+    /// grant it when enough of these holds have ended.
     fn contended(self, replies: &[&AcquireReply], granted: usize) -> Option<AcquireReply> {
         let contended = replies.iter().filter_map(|reply| match reply {
             AcquireReply::Contended(contended) => Some(contended),

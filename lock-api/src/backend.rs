@@ -168,10 +168,10 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///   return [`BackendError::OutcomeUnknown`].
 /// - **A batch is not a transaction.** The result has one element for each request, in the same
 ///   order. Requests for one key are executed in the order of the batch, requests for different
-///   keys in any order. A request that is refused or fails touches no other. A batch has at most [`MAX_BATCH`](crate::bounds::MAX_BATCH)
-///   elements. [`convert`](Self::convert), [`inspect`](Self::inspect) and
-///   [`force_release`](Self::force_release) take one request, because they are rare and nobody
-///   sends several at once.
+///   keys in any order. A request that is refused or fails touches no other. A batch has at most
+///   [`MAX_BATCH`](crate::bounds::MAX_BATCH) elements. [`convert`](Self::convert),
+///   [`inspect`](Self::inspect) and [`force_release`](Self::force_release) take one request, because
+///   they are rare and nobody sends several at once.
 /// - **Cancel safety.** The caller may drop a method's future at any time. The command may then
 ///   have been executed or not, and the caller treats its outcome as unknown. Nothing else may be
 ///   left behind.

@@ -51,12 +51,7 @@ async fn longer_leases_are_rejected() {
     assert_eq!(acquired.expect_err("rejected").to_string(), expected);
     let renewed = a.quorum.renew(&[renew]).await.remove(0);
     assert_eq!(renewed.expect_err("rejected").to_string(), expected);
-    assert!(
-        servers
-            .all
-            .iter()
-            .all(|server| server.messages().is_empty())
-    );
+    servers.assert_untouched();
 }
 
 /// A semaphore doesn't carry over: with two permits on each of three servers, {A, B}, {B, C} and
@@ -77,12 +72,7 @@ async fn other_kinds_are_unsupported() {
         matches!(answer, Err(BackendError::Unsupported { .. })),
         "{answer:?}"
     );
-    assert!(
-        servers
-            .all
-            .iter()
-            .all(|server| server.messages().is_empty())
-    );
+    servers.assert_untouched();
 }
 
 #[tokio::test(start_paused = true)]

@@ -92,6 +92,13 @@ impl Servers {
         }
     }
 
+    /// Checks that nothing was sent to a server.
+    #[track_caller]
+    pub(crate) fn assert_untouched(&self) {
+        let untouched = |server: &SimServer| server.messages().is_empty();
+        assert!(self.all.iter().all(untouched));
+    }
+
     #[track_caller]
     pub(crate) fn assert_idle(&self) {
         for server in &self.all {

@@ -223,7 +223,8 @@ fn sessions_to_ask_are_those_of_the_waiters_to_grant() {
 
 #[test]
 fn sessions_to_ask_include_one_that_begins_to_listen() {
-    // Whoever frees a barging key wakes the first waiter that listens, here itself.
+    // A step that frees a barging key wakes the first waiter that listens. Here, that waiter is the
+    // one that polls.
     let mut key = Key::mutex().policy(Policy::Barging);
     let (a, b) = (key.next('a'), key.next('b'));
     key.enter(Ask::write(a).lease(ms(10)));

@@ -237,25 +237,17 @@ impl Ledger {
             })?;
         }
         let highest = self.floors.values().max().copied().unwrap_or_default();
-        let only_readers = seen.after.holders.iter().all(|h| h.mode == Mode::Shared);
-        let all_read_before = seen.before.holders.iter().all(|h| h.mode == Mode::Shared);
-        if joined
-            && only_readers
-            && all_read_before
-            && highest <= self.last_token
-            && !converts(seen)
-        {
+        let reads = |h: &HolderView| h.mode == Mode::Shared;
+        let only_readers = [seen.before, seen.after].map(|it| it.holders.iter().all(reads));
+        if joined && only_readers == [true; 2] && highest <= self.last_token && !converts(seen) {
             ensure(token == self.last_token || self.all_left(seen), || {
                 "overlapping readers have different tokens".to_owned()
             })?;
         }
         let semaphore = seen.after.spec.is_some_and(|s| s.kind() == Kind::Semaphore);
         let tokens: BTreeSet<_> = seen.after.holders.iter().map(|h| h.token).collect();
-        let epochs = if semaphore {
-            seen.after.holders.len()
-        } else {
-            seen.after.holders.len().min(1)
-        };
+        let holders = seen.after.holders.len();
+        let epochs = if semaphore { holders } else { holders.min(1) };
         ensure(tokens.len() == epochs, || format!("tokens {tokens:?}"))?;
         self.last_token = token;
         Ok(())
