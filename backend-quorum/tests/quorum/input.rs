@@ -1,9 +1,12 @@
 //! Bad input is refused before any I/O.
 
 use std::slice::from_ref;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use leasehold_api::{
     BackendError, Capabilities, Error, InvalidInput, LockBackend, LockSpec, Mode, Renew,
+    forward_lock_backend,
 };
 use leasehold_quorum::Quorum;
 use leasehold_sim::SimServer;
@@ -76,7 +79,7 @@ async fn other_kinds_are_unsupported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn capabilities_are_the_least() {
+async fn capabilities_are_those_of_all_servers() {
     let servers = Servers::start(55);
     let mut expected = Capabilities::minimal();
     expected.fencing_tokens = true;
@@ -84,7 +87,31 @@ async fn capabilities_are_the_least() {
     expected.batches = true;
     let a = servers.process("a");
     assert_eq!(a.quorum.capabilities(), expected);
+    let [one, two, three] = a
+        .links
+        .clone()
+        .map(|link| Arc::new(link) as Arc<dyn LockBackend>);
+    let mixed = Quorum::new([one, two, Arc::new(Minimal(three))]).expect("three servers");
+    assert_eq!(mixed.capabilities(), Capabilities::minimal());
     a.quorum.close().await.expect("closed");
     assert!(matches!(a.quorum.hello().await, Err(BackendError::Closed)));
     assert!(matches!(a.ask("k", 1).await, Err(BackendError::Closed)));
+}
+
+/// A backend that declares nothing but mutexes.
+#[derive(Debug)]
+struct Minimal(Arc<dyn LockBackend>);
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for Minimal {
+    forward_lock_backend! {
+        |wrapper| wrapper.0;
+        runtime hello clock read_clock listen acquire poll renew release convert inspect
+        force_release close
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::minimal()
+    }
 }
