@@ -167,7 +167,11 @@ async fn remove_from_redis(url: &str, keys: &[Vec<u8>]) -> Result<(), Problem> {
 }
 
 async fn remove_from_postgres(url: &str, keys: &[Vec<u8>]) -> Result<(), Problem> {
-    let connect = tokio_postgres::connect(url, tokio_postgres::NoTls);
+    let config: tokio_postgres::Config = url.parse()?;
+    if config.get_ssl_mode() == tokio_postgres::config::SslMode::Require {
+        return Err("keys are removed only from servers without TLS".into());
+    }
+    let connect = config.connect(tokio_postgres::NoTls);
     let (client, connection) = tokio::time::timeout(CONNECT, connect).await??;
     tokio::spawn(connection);
     let statement = "DELETE FROM leasehold.locks WHERE key = ANY($1)";
