@@ -202,6 +202,13 @@ random_commands() {
     passed 1 with_lints cargo test -q --workspace --test machine -- --exact random::rules_hold_for_random_commands
 }
 
+# explore_others COUNT FLAG...: explores this many seeds that hardly any run before has explored.
+explore_others() {
+    local first=$SRANDOM
+    echo "--seeds $first..$((first + $1))"
+    explore --seeds "$first..$((first + $1))" "${@:2}"
+}
+
 # Checks that the tests catch each mutant of the Lua scripts.
 mutants_of_the_scripts() {
     with_mutants cargo test -q --workspace --lib --test server -- --nocapture mutant
