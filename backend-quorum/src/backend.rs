@@ -1,7 +1,8 @@
 //! The backend over several servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,8 +14,8 @@ use futures_util::future::{Either, join_all, select};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, InvalidInput, Key, Kind, LockBackend, Moment,
-    Notifications, Poll, PollReply, Refused, Release, ReleaseReply, Renew, RenewReply, Runtime,
-    ServerTime, SessionId, Stamp, Stamped, bounds,
+    Notifications, Operation, Poll, PollReply, Refused, Release, ReleaseReply, Renew, RenewReply,
+    Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::server::{Asked, Replies, Server, lock};
@@ -26,6 +27,8 @@ const CLOCK: ClockId = ClockId::new(0x5155_4f52_554d);
 const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
 /// The maximum number of keys whose floor is remembered until their next grant.
 const MAX_FLOORS: usize = 1_024;
+/// The maximum number of attempts that are remembered as taken back.
+const MAX_TAKEN_BACK: usize = 10_000;
 
 /// The votes on each request of a batch.
 type Votes<T> = Vec<Vec<Vote<T>>>;
@@ -58,6 +61,29 @@ pub struct Quorum {
     max_lease: Duration,
     /// The highest tokens of grants that were not elected.
     floors: Mutex<BTreeMap<Key, u64>>,
+    /// The attempts that were taken back. One of the releases may still be on its way to a server,
+    /// and would end a later grant of the same attempt. So they are never granted again.
+    taken_back: Mutex<TakenBack>,
+}
+
+#[derive(Default)]
+struct TakenBack {
+    operations: BTreeSet<Operation>,
+    /// The oldest first.
+    order: VecDeque<Operation>,
+}
+
+impl TakenBack {
+    fn note(&mut self, operation: Operation) {
+        if self.operations.insert(operation) {
+            self.order.push_back(operation);
+        }
+        if self.order.len() > MAX_TAKEN_BACK
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.operations.remove(&oldest);
+        }
+    }
 }
 
 impl fmt::Debug for Quorum {
@@ -110,6 +136,7 @@ impl Quorum {
             call_timeout: bounds::CALL_TIMEOUT,
             max_lease: bounds::DEFAULT_LEASE,
             floors: Mutex::default(),
+            taken_back: Mutex::default(),
         };
         quorum.connect();
         Ok(quorum)
@@ -169,9 +196,9 @@ impl Quorum {
     }
 
     /// Sends a call to each server, from tasks that go on if the caller doesn't wait for them.
-    fn send<T: Send + 'static>(
+    fn send<T: Send + 'static, F: Future<Output = Replies<T>> + Send + 'static>(
         &self,
-        call: impl Fn(usize, Arc<Server>) -> Option<BoxFuture<'static, Replies<T>>>,
+        call: impl Fn(usize, Arc<Server>) -> Option<F>,
         spawn: impl Fn(BoxFuture<'static, ()>),
     ) -> Ballot<T> {
         let (send, ballot) = unbounded();
@@ -232,8 +259,17 @@ impl Quorum {
             return Some(Err(error));
         }
         let ahead = request.deliver_before.saturating_since(time_of(now));
-        let too_late = ahead.is_zero() || ahead > bounds::DELIVERY_WINDOW;
-        too_late.then_some(Ok(AcquireReply::Refused(Refused::TooLate)))
+        let reason = if ahead.is_zero() || ahead > bounds::DELIVERY_WINDOW {
+            Refused::TooLate
+        } else if lock(&self.taken_back)
+            .operations
+            .contains(&request.operation)
+        {
+            Refused::Stale
+        } else {
+            return None;
+        };
+        Some(Ok(AcquireReply::Refused(reason)))
     }
 
     fn check_lease(&self, lease: Duration) -> Result<(), BackendError> {
@@ -260,9 +296,7 @@ impl Quorum {
     }
 
     async fn read_clocks(&self, until: Moment) -> Result<(), BackendError> {
-        let read = |_, server: Arc<Server>| {
-            Some(Box::pin(async move { vec![server.hello().await] }) as BoxFuture<'static, _>)
-        };
+        let read = |_, server: Arc<Server>| Some(async move { vec![server.hello().await] });
         let ballot = self.send(read, |task| self.runtime.spawn(task));
         let count = |votes: &[Vote<()>]| {
             let answered = votes
@@ -290,10 +324,9 @@ impl Quorum {
     /// The floor is the same for all. No server executes the request after its deliver-before, so
     /// none of their clocks is past the floor then. All servers that don't remember a higher token
     /// grant the same one: the floor + 1.
-    fn prepare(&self, request: &Acquire, now: Moment) -> Asked {
+    fn prepare(&self, mut request: Acquire, now: Moment) -> Asked {
         let ahead = request.deliver_before.saturating_since(time_of(now));
         let deliver_before = now.saturating_add(ahead);
-        let mut request = request.clone();
         request.wait = None;
         if self.rules.tokens {
             let times = self
@@ -335,15 +368,37 @@ impl Quorum {
         *floor = highest.max(*floor);
     }
 
+    /// Sends acquires to all servers, counts their votes, and takes back what was not elected.
+    async fn elect(&self, asked: Vec<Asked>, until: Moment) -> Replies<AcquireReply> {
+        let asked: Arc<[Asked]> = asked.into();
+        let acquire = |_, server: Arc<Server>| {
+            let asked = Arc::clone(&asked);
+            Some(async move { server.acquire(&asked).await })
+        };
+        let ballot = self.send(acquire, |task| self.runtime.spawn(task));
+        let count = |votes: &[Vote<AcquireReply>]| self.rules.acquire(votes);
+        let (outcomes, votes) = self.collect(ballot, asked.len(), until, count).await;
+        let mut lost = Vec::new();
+        for ((asked, outcome), votes) in asked.iter().zip(&outcomes).zip(&votes) {
+            let elected = matches!(outcome, Ok(AcquireReply::Acquired(_)));
+            self.note_floor(&asked.request.key, votes, elected);
+            if !elected {
+                lost.push((asked, votes.as_slice()));
+                if votes.iter().any(in_doubt) {
+                    lock(&self.taken_back).note(asked.request.operation);
+                }
+            }
+        }
+        if !lost.is_empty() {
+            let until = until.saturating_add(self.call_timeout / 2);
+            self.take_back(&lost, until).await;
+        }
+        outcomes
+    }
+
     /// Releases the requests that were not elected, on each server that may have granted them. Waits
     /// for the servers that have.
     async fn take_back(&self, lost: &[(&Asked, &[Vote<AcquireReply>])], until: Moment) {
-        let granted =
-            |vote: &Vote<AcquireReply>| matches!(vote, Some(Ok(AcquireReply::Acquired(_))));
-        let in_doubt = |vote: &Vote<AcquireReply>| match vote {
-            Some(Err(error)) => matches!(error, BackendError::OutcomeUnknown { .. }),
-            vote => vote.is_none() || granted(vote),
-        };
         let releases = |server: usize| {
             let lost = lost.iter().filter(|(_, votes)| in_doubt(&votes[server]));
             let releases = lost.map(|(asked, _)| {
@@ -354,9 +409,7 @@ impl Quorum {
         };
         let release = |index, server: Arc<Server>| {
             let batch = releases(index);
-            (!batch.is_empty()).then(|| {
-                Box::pin(async move { server.release(&batch).await }) as BoxFuture<'static, _>
-            })
+            (!batch.is_empty()).then_some(async move { server.release(&batch).await })
         };
         let ballot = self.send(release, |task| self.runtime.spawn(task));
         let servers = 0..self.servers.len();
@@ -367,6 +420,34 @@ impl Quorum {
             all.then_some(())
         };
         self.collect(ballot, 1, until, answered).await;
+    }
+}
+
+/// The requests of a batch that the servers decide. The others were refused.
+fn open<T: Clone, R>(batch: &[T], refused: &[Option<R>]) -> Vec<T> {
+    let pairs = batch.iter().zip(refused);
+    let open = pairs.filter(|(_, refused)| refused.is_none());
+    open.map(|(request, _)| request.clone()).collect()
+}
+
+/// The results of a batch: the refusals, and the outcomes of the open requests in between.
+fn merge<R>(refused: Vec<Option<R>>, outcomes: Vec<R>) -> Vec<R> {
+    let mut outcomes = outcomes.into_iter();
+    let results = refused.into_iter();
+    results
+        .filter_map(|refused| refused.or_else(|| outcomes.next()))
+        .collect()
+}
+
+fn granted(vote: &Vote<AcquireReply>) -> bool {
+    matches!(vote, Some(Ok(AcquireReply::Acquired(_))))
+}
+
+/// Whether the server may have granted the attempt, or may still do so.
+fn in_doubt(vote: &Vote<AcquireReply>) -> bool {
+    match vote {
+        Some(Err(error)) => matches!(error, BackendError::OutcomeUnknown { .. }),
+        vote => vote.is_none() || granted(vote),
     }
 }
 
@@ -427,28 +508,21 @@ impl LockBackend for Quorum {
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         let sent = self.runtime.now();
         let until = self.answers_until(sent);
-        let mut results: Vec<_> = batch
-            .iter()
-            .map(|request| self.refuse(request, sent))
-            .collect();
-        let open = results
-            .iter()
-            .enumerate()
-            .filter(|(_, result)| result.is_none());
-        let open: Vec<usize> = open.map(|(index, _)| index).collect();
-        if !open.is_empty() {
-            let outcomes = match self.know_clocks(sent, until).await {
-                Ok(()) => {
-                    let asked = open.iter().map(|index| self.prepare(&batch[*index], sent));
-                    self.elect(asked.collect(), until).await
-                }
-                Err(error) => vec![Err(error); open.len()],
-            };
-            for (index, outcome) in open.into_iter().zip(outcomes) {
-                results[index] = Some(outcome);
-            }
+        let refuse = |request| self.refuse(request, sent);
+        let refused: Vec<_> = batch.iter().map(refuse).collect();
+        let open = open(batch, &refused);
+        if open.is_empty() {
+            return stamped(sent, merge(refused, Vec::new()));
         }
-        stamped(sent, results.into_iter().flatten().collect())
+        let outcomes = match self.know_clocks(sent, until).await {
+            Ok(()) => {
+                let asked = open.into_iter();
+                let asked = asked.map(|request| self.prepare(request, sent));
+                self.elect(asked.collect(), until).await
+            }
+            Err(error) => vec![Err(error); open.len()],
+        };
+        stamped(sent, merge(refused, outcomes))
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
@@ -458,22 +532,18 @@ impl LockBackend for Quorum {
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         let sent = self.runtime.now();
-        if let Some(error) = batch
-            .iter()
-            .find_map(|renew| self.check_lease(renew.lease).err())
-        {
-            return stamped(sent, vec![Err(error); batch.len()]);
-        }
-        let requests: Arc<[Renew]> = batch.into();
+        let refuse = |renew: &Renew| self.check_lease(renew.lease).err().map(Err);
+        let refused: Vec<_> = batch.iter().map(refuse).collect();
+        let requests: Arc<[Renew]> = open(batch, &refused).into();
         let renew = |_, server: Arc<Server>| {
             let requests = Arc::clone(&requests);
-            Some(Box::pin(async move { server.renew(&requests).await }) as BoxFuture<'static, _>)
+            (!requests.is_empty()).then_some(async move { server.renew(&requests).await })
         };
         let ballot = self.send(renew, |task| self.runtime.spawn_on_renewal_thread(task));
         let count = |votes: &[Vote<RenewReply>]| self.rules.renew(votes);
         let until = self.answers_until(sent);
-        let (outcomes, _) = self.collect(ballot, batch.len(), until, count).await;
-        stamped(sent, outcomes)
+        let (outcomes, _) = self.collect(ballot, requests.len(), until, count).await;
+        stamped(sent, merge(refused, outcomes))
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
@@ -481,7 +551,7 @@ impl LockBackend for Quorum {
         let requests: Arc<[Release]> = batch.into();
         let release = |_, server: Arc<Server>| {
             let requests = Arc::clone(&requests);
-            Some(Box::pin(async move { server.release(&requests).await }) as BoxFuture<'static, _>)
+            Some(async move { server.release(&requests).await })
         };
         let ballot = self.send(release, |task| self.runtime.spawn(task));
         let count = |votes: &[Vote<ReleaseReply>]| self.rules.release(votes);
@@ -507,32 +577,5 @@ impl LockBackend for Quorum {
     async fn close(&self) -> Result<(), BackendError> {
         let closed = join_all(self.backends.iter().map(|backend| backend.close())).await;
         closed.into_iter().collect()
-    }
-}
-
-impl Quorum {
-    /// Sends acquires to all servers, counts their votes, and takes back what was not elected.
-    async fn elect(&self, asked: Vec<Asked>, until: Moment) -> Replies<AcquireReply> {
-        let asked: Arc<[Asked]> = asked.into();
-        let acquire = |_, server: Arc<Server>| {
-            let asked = Arc::clone(&asked);
-            Some(Box::pin(async move { server.acquire(&asked).await }) as BoxFuture<'static, _>)
-        };
-        let ballot = self.send(acquire, |task| self.runtime.spawn(task));
-        let count = |votes: &[Vote<AcquireReply>]| self.rules.acquire(votes);
-        let (outcomes, votes) = self.collect(ballot, asked.len(), until, count).await;
-        let mut lost = Vec::new();
-        for ((asked, outcome), votes) in asked.iter().zip(&outcomes).zip(&votes) {
-            let elected = matches!(outcome, Ok(AcquireReply::Acquired(_)));
-            self.note_floor(&asked.request.key, votes, elected);
-            if !elected {
-                lost.push((asked, votes.as_slice()));
-            }
-        }
-        if !lost.is_empty() {
-            let until = until.saturating_add(self.call_timeout / 2);
-            self.take_back(&lost, until).await;
-        }
-        outcomes
     }
 }

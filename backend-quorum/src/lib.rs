@@ -1,9 +1,14 @@
 //! A lock backend over several independent servers. A majority of them grants a lock, so the lock
 //! survives the failure of a minority.
 //!
-//! A server is any other [`LockBackend`](leasehold_api::LockBackend), and you can mix them. This is
-//! Redlock with three differences: partial grants are always taken back, guards have fencing tokens
-//! that only grow, and a client that notices the restart of a server waits.
+//! A server is any other [`LockBackend`](leasehold_api::LockBackend), and you can mix them.
+//!
+//! The algorithm is [Redlock] with three differences, after its [critique]: partial grants are always
+//! taken back, guards have fencing tokens that only grow, and a client that notices the restart of a
+//! server waits.
+//!
+//! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
+//! [critique]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
 //!
 //! ```
 //! use leasehold_api::LockClient;
@@ -48,7 +53,8 @@
 //! - **Acquire.** The lock is granted if a majority grants it with the same fencing token. Otherwise
 //!   the operation is released on each server that may have granted it. The call waits for the servers
 //!   that did; the others get the release in the background, until they answer it or nothing of the
-//!   operation can be left.
+//!   operation can be left. The client tries again with another operation, so a late release ends no
+//!   later grant.
 //! - **Renew.** The lock is renewed if a majority renews it, and lost if a majority has lost it. In
 //!   between, the client tries again until its deadline. A server that has no grant of this lock
 //!   doesn't get one later. So a lock that is held for long survives the failure of a minority, but not
@@ -61,8 +67,9 @@
 //! subtracts the drift allowance, so a guard is valid for lease − elapsed − drift. The clock of each
 //! server is assumed to run at the rate of the local clock, within 1 % and 10 ms.
 //!
-//! Fencing tokens are the exception. They are taken from the clocks in microseconds. The clocks must be
-//! within a day of each other, and within ten minutes once a key has been idle for ten minutes.
+//! Fencing tokens are the exception. They are taken from the clocks in microseconds, so the clocks must
+//! agree: within a day, always; within ten minutes, if a key may be idle for that long; within
+//! [`max_lease`](Quorum::max_lease), if a server may lose its data.
 //!
 //! # Restarts
 //! A server that restarts without its data forgets whom it has granted locks to. With another server's

@@ -117,7 +117,7 @@ async fn dead_majority_ends_everything() {
         ),
         "{error}"
     );
-    guard.lost().await;
+    servers.lost(&guard).await;
     // 30 s, less the drift allowance of 310 ms, from the moment when the acquire was sent.
     assert_eq!(servers.elapsed(), locked - ms(2) + ms(29_690));
     for server in &servers.all[1..] {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use leasehold_api::{
     BackendError, Capabilities, Error, InvalidInput, LockBackend, LockSpec, Mode, Renew,
-    forward_lock_backend,
+    RenewReply, forward_lock_backend,
 };
 use leasehold_quorum::Quorum;
 use leasehold_sim::SimServer;
@@ -55,6 +55,22 @@ async fn longer_leases_are_rejected() {
     let renewed = a.quorum.renew(&[renew]).await.remove(0);
     assert_eq!(renewed.expect_err("rejected").to_string(), expected);
     servers.assert_untouched();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_renewal_touches_no_other() {
+    let servers = Servers::start(56);
+    let a = servers.process("a");
+    a.ask("k", 1).await.expect("granted");
+    let request = a.request("k", 1);
+    let renew = |lease| Renew::new(request.key.clone(), request.operation, lease).expect("valid");
+    let replies = a.quorum.renew(&[renew(secs(31)), renew(secs(30))]).await;
+    assert!(
+        matches!(replies[0], Err(BackendError::Rejected { .. })),
+        "{replies:?}"
+    );
+    let renewed = replies[1].as_ref().expect("a reply").reply;
+    assert!(matches!(renewed, RenewReply::Renewed { .. }), "{replies:?}");
 }
 
 /// A semaphore doesn't carry over: with two permits on each of three servers, {A, B}, {B, C} and

@@ -4,6 +4,7 @@ mod failures;
 mod input;
 mod partial;
 mod restarts;
+mod stress;
 mod support;
 mod time;
 mod tokens;

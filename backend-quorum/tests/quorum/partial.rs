@@ -89,6 +89,28 @@ async fn release_of_a_minority_is_sent_again() {
     servers.all[0].assert_idle();
 }
 
+/// Two servers miss the acquire, and the attempt is taken back. Its releases are late at these servers.
+/// The client tries again before that, and the releases must not end the guard that it gets.
+#[tokio::test(start_paused = true)]
+async fn attempt_that_is_taken_back_is_never_elected() {
+    let servers = Servers::start(15);
+    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    for link in &a.links[1..] {
+        link.inject_into(Call::Acquire, Fault::LoseRequest);
+        link.inject_into(Call::Release, Fault::DelayRequest(secs(3)));
+    }
+    let guard = a.lock("k").await;
+    assert!(servers.elapsed() < secs(1), "the second try is granted");
+    for _ in 0..50 {
+        servers.advance(ms(100)).await;
+        assert!(guard.is_valid() && !b.gets("k").await);
+    }
+    assert_eq!(a.links[1].pending_faults() + a.links[2].pending_faults(), 0);
+    guard.release().await.expect("released");
+    servers.advance(secs(1)).await;
+    servers.assert_idle();
+}
+
 /// Futures are dropped at every millisecond of an acquire and a release.
 #[tokio::test(start_paused = true)]
 async fn dropped_futures_leave_nothing() {

@@ -92,6 +92,12 @@ impl Servers {
         }
     }
 
+    /// Waits until the guard is lost.
+    pub(crate) async fn lost(&self, guard: &MutexGuard) {
+        let lost = self.within(secs(45), guard.lost()).await;
+        lost.expect("lost within 45 s");
+    }
+
     /// Checks that nothing was sent to a server.
     #[track_caller]
     pub(crate) fn assert_untouched(&self) {
@@ -115,9 +121,11 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// Waits for a lock. A lock that is never granted is a failure, and not a test that hangs.
     pub(crate) async fn lock(&self, key: &str) -> MutexGuard {
         let mutex = self.locks.mutex(key).expect("a valid key");
-        mutex.lock().await.expect("the lock is granted")
+        let outcome = mutex.try_lock_for(secs(45)).await.expect("an answer");
+        outcome.into_guard().expect("granted within 45 s")
     }
 
     /// Whether the key is free at once.
