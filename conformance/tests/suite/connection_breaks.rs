@@ -1,5 +1,5 @@
-//! Tests the suite with backends that go wrong with connections, closing and clocks: each backend
-//! breaks one rule, and the named cases must fail.
+//! Tests the suite with backends that go wrong with connections, subscriptions, closing and clocks:
+//! each backend breaks one rule, and the named cases must fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +9,9 @@ use crate::support::{Reference, Server};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, LockBackend, Notification, Notifications, Release,
-    ReleaseReply, SessionId, Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, Contended, InspectReply, Key, LockBackend, Notification,
+    Notifications, Poll, PollReply, Release, ReleaseReply, SessionId, Stamped, Wait,
+    forward_lock_backend,
 };
 use leasehold_conformance::{Harness, cases, run_case};
 
@@ -26,6 +27,15 @@ enum Break {
     OutlivesItsLimit,
     /// An acquire that arrives after its release takes effect.
     LateAcquiresCount,
+    /// Queues each waiter as one that listens.
+    QueuesEverybodyAsListening,
+    /// Takes each waiter that polls for one that listens.
+    PollsAlwaysListen,
+    /// An unreachable waiter loses its place at its next poll.
+    DropsUnreachableWaiters,
+    /// A key with waiters is not free, even if none of them can be reached.
+    UnreachableWaitersKeepTheKey,
+    HidesUnreachable,
 }
 
 /// Each break with a case that must fail.
@@ -63,6 +73,27 @@ const BREAKS: &[(Break, &str)] = &[
         Break::OutlivesItsLimit,
         "outages::call_to_a_silent_server_ends",
     ),
+    (
+        Break::QueuesEverybodyAsListening,
+        "unreachable::waiter_that_never_listened_is_never_unreachable",
+    ),
+    (
+        Break::PollsAlwaysListen,
+        "unreachable::poll_says_whether_it_listens",
+    ),
+    (
+        Break::DropsUnreachableWaiters,
+        "unreachable::its_ticket_is_kept",
+    ),
+    (
+        Break::UnreachableWaitersKeepTheKey,
+        "unreachable::all_unreachable_counts_as_free",
+    ),
+    (
+        Break::UnreachableWaitersKeepTheKey,
+        "unreachable::marked_unreachable_at_most_twice",
+    ),
+    (Break::HidesUnreachable, "unreachable::unreachable_is_shown"),
 ];
 
 #[test]
@@ -102,6 +133,12 @@ impl Broken {
         self.inner.runtime().sleep(Duration::from_millis(1)).await;
     }
 
+    /// Whether a waiter of the key is unreachable.
+    async fn has_unreachable(&self, key: &Key) -> bool {
+        let view = self.inner.inspect(key).await.expect("an inspection");
+        view.reply.waiters.iter().any(|waiter| waiter.unreachable)
+    }
+
     fn check(&self) -> Result<(), BackendError> {
         if self.how == Break::NeverReconnects && self.failed.load(Ordering::Relaxed) {
             return Err(BackendError::unavailable("the connection was lost"));
@@ -119,7 +156,7 @@ impl Broken {
 impl LockBackend for Broken {
     forward_lock_backend!(
         |it| it.inner;
-        capabilities runtime hello clock read_clock poll renew convert inspect force_release
+        capabilities runtime hello clock read_clock renew convert force_release
     );
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
@@ -142,6 +179,22 @@ impl LockBackend for Broken {
             early = self.inner.hello().await.ok();
             self.pause().await;
         }
+        let mut batch = batch.to_vec();
+        let request = &mut batch[0];
+        if self.how == Break::QueuesEverybodyAsListening && request.wait.is_some() {
+            request.wait = Some(Wait::new(true));
+        }
+        if self.how == Break::UnreachableWaitersKeepTheKey
+            && self.has_unreachable(&request.key).await
+        {
+            let reply = AcquireReply::Contended(Contended {
+                retry_after: Duration::ZERO,
+                holder: None,
+            });
+            let stamp = self.inner.hello().await;
+            return vec![stamp.map(|stamp| Stamped { stamp, reply })];
+        }
+        let batch = &batch[..];
         let mut replies = self.inner.acquire(batch).await;
         for _ in 0..9 {
             if self.how == Break::OutlivesItsLimit && replies[0].is_err() {
@@ -160,6 +213,32 @@ impl LockBackend for Broken {
             reply.stamp = early;
         }
         replies
+    }
+
+    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+        let mut batch = batch.to_vec();
+        let poll = &mut batch[0];
+        poll.listening |= self.how == Break::PollsAlwaysListen;
+        let drops = self.how == Break::DropsUnreachableWaiters;
+        if drops && poll.listening && self.has_unreachable(&poll.key).await {
+            let release = Release::new(poll.key.clone(), poll.operation);
+            let replies = self.inner.poll(&batch).await;
+            if matches!(&replies[0], Ok(it) if matches!(it.reply, PollReply::Queued(_))) {
+                drop(self.inner.release(&[release]).await);
+                return self.inner.poll(&batch).await;
+            }
+            return replies;
+        }
+        self.inner.poll(&batch).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        let mut view = self.inner.inspect(key).await?;
+        if self.how == Break::HidesUnreachable {
+            let waiters = &mut view.reply.waiters;
+            waiters.iter_mut().for_each(|it| it.unreachable = false);
+        }
+        Ok(view)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
