@@ -178,9 +178,10 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///
 /// # Required methods
 /// A backend must implement [`capabilities`](Self::capabilities), [`runtime`](Self::runtime),
-/// [`hello`](Self::hello), [`acquire`](Self::acquire), [`renew`](Self::renew) and
-/// [`release`](Self::release). The default [`close`](Self::close) does nothing. The other defaults
-/// return [`BackendError::Unsupported`]. `capabilities` says which methods a backend implements.
+/// [`hello`](Self::hello), [`acquire`](Self::acquire), [`renew`](Self::renew),
+/// [`release`](Self::release) and [`close`](Self::close). The defaults of the commands and of
+/// [`listen`](Self::listen) return [`BackendError::Unsupported`]. `capabilities` says which methods a
+/// backend implements.
 ///
 /// # Clone
 /// The trait does not require `Clone`. Share a backend as `Arc<dyn LockBackend>`, which is a
@@ -347,10 +348,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - Later calls return [`BackendError::Closed`]. Other clients of the server go on.
     /// - Closing twice is fine.
-    /// - The default does nothing, so that calls go on. The conformance suite fails then.
-    async fn close(&self) -> Result<(), BackendError> {
-        Ok(())
-    }
+    /// - Streams of [`listen`](Self::listen) end.
+    async fn close(&self) -> Result<(), BackendError>;
 }
 
 fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>> {

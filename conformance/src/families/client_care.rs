@@ -193,6 +193,10 @@ impl LockBackend for Untouchable {
     ) -> Result<Stamped<leasehold_api::InspectReply>, BackendError> {
         panic!("an inspection of {key:?} was sent")
     }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 }
 
 /// Creates a client that must not do any I/O.

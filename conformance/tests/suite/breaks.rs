@@ -528,6 +528,10 @@ impl LockBackend for Broken {
         Ok(notifications)
     }
 
+    async fn close(&self) -> Result<(), BackendError> {
+        self.inner.close().await
+    }
+
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         let mut replies = Vec::new();
         for request in batch {

@@ -39,6 +39,9 @@ impl LockBackend for Untouchable {
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         panic!("release was called: {batch:?}")
     }
+    async fn close(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 }
 
 fn untouchable() -> LockClient {

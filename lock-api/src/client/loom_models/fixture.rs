@@ -230,6 +230,10 @@ impl LockBackend for Server {
         }
         answers
     }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 }
 
 const fn queued() -> Queued {
