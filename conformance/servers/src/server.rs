@@ -230,7 +230,6 @@ impl RedisServer {
             .arg("--logfile")
             .arg(self.log_path())
             .args(["--save", ""])
-            .args(&self.options.arguments)
             .current_dir(self.folder.path());
         if let Some(tls) = &self.options.tls {
             command.args(tls.prepare(self.folder.path(), self.tls_port));
@@ -242,6 +241,8 @@ impl RedisServer {
                 command.args(["--cluster-port", &self.bus_port.to_string()]);
             }
         }
+        // Last, because of two lines with one name the server takes the later one.
+        command.args(&self.options.arguments);
         let folders = [Some(&self.folder), self.memory.as_ref()];
         let folders: Vec<&Path> = folders.into_iter().flatten().map(TempDir::path).collect();
         let mut process = Process::spawn(&mut command, &folders)

@@ -18,6 +18,8 @@ use crate::client;
 /// The user of the backends. It has only the documented rights.
 const USER: &str = "locks";
 const FOREIGN: &str = "another program's value";
+/// The silence of a primary after which it is replaced. A busy machine must not cause a failover.
+const NO_FAILOVER_WITHIN: Duration = Duration::from_secs(60);
 
 /// Cases that need virtual time. They would take minutes here.
 const CANNOT_RUN: &[&str] = &[
@@ -43,7 +45,7 @@ pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
     } else {
         &["outages::*"]
     };
-    let without_push = if redis.capabilities().push {
+    let without_push = if redis.capabilities.push {
         &[][..]
     } else {
         NEED_PUSH
@@ -56,6 +58,7 @@ pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
 pub(crate) struct Redis {
     name: &'static str,
     server: Arc<Topology>,
+    capabilities: Capabilities,
     /// With TLS, the authority of the server's certificate, as PEM.
     authority: Option<String>,
 }
@@ -77,13 +80,17 @@ impl Topology {
     fn start(options: ServerOptions) -> Self {
         match Self::name().as_deref() {
             None => Self::Single(Box::new(options.start())),
-            Some("cluster") => Self::Cluster(RedisCluster::start_with(6, |_| options.clone())),
+            Some("cluster") => {
+                let timeout = NO_FAILOVER_WITHIN.as_millis().to_string();
+                let options = options.with_config("cluster-node-timeout", [timeout]);
+                Self::Cluster(RedisCluster::start_with(6, |_| options.clone()))
+            }
             Some("sentinel") => {
                 let sentinels = ServerOptions::default();
-                // No failover, however busy the machine is.
-                let down_after = Duration::from_secs(60);
                 Self::Sentinel(SentinelServers::start_with(
-                    &options, &sentinels, down_after,
+                    &options,
+                    &sentinels,
+                    NO_FAILOVER_WITHIN,
                 ))
             }
             Some(other) => panic!("LEASEHOLD_TOPOLOGY is {other:?}, not sentinel or cluster"),
@@ -132,7 +139,8 @@ impl Redis {
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
         let user = [USER, "on", ">secret", "~leasehold:*", "&leasehold:*"];
         let is_cluster = Topology::name().as_deref() == Some("cluster");
-        let blocks = match (is_cluster, has_shard_channels()) {
+        let has_shard_channels = RedisServer::default_version().major >= 7;
+        let blocks = match (is_cluster, has_shard_channels) {
             (false, _) => 1,
             (true, false) => 2,
             (true, true) => 3,
@@ -157,9 +165,16 @@ impl Redis {
             Some("proxy") => options = options.with_tls_proxy(identity),
             Some(other) => panic!("LEASEHOLD_TLS is {other:?}, not server or proxy"),
         }
+        let mut capabilities = Capabilities::full();
+        if is_cluster {
+            capabilities.push = has_shard_channels && resp() == RespVersion::Resp3;
+            capabilities.reachability = capabilities.push;
+            capabilities.batches = false;
+        }
         Self {
             name,
             server: Arc::new(Topology::start(options)),
+            capabilities,
             authority: tls.map(|_| authority.certificate()),
         }
     }
@@ -172,10 +187,6 @@ fn resp() -> RespVersion {
         Ok("3") | Err(_) => RespVersion::Resp3,
         Ok(other) => panic!("LEASEHOLD_RESP is {other:?}, not 2 or 3"),
     }
-}
-
-fn has_shard_channels() -> bool {
-    RedisServer::default_version().major >= 7
 }
 
 /// The command rights in these blocks of the crate's documentation: for all servers, for clusters,
@@ -199,13 +210,7 @@ impl Harness for Redis {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full();
-        if let Topology::Cluster(_) = *self.server {
-            capabilities.push = has_shard_channels() && resp() == RespVersion::Resp3;
-            capabilities.reachability = capabilities.push;
-            capabilities.batches = false;
-        }
-        capabilities
+        self.capabilities
     }
 
     fn abilities(&self) -> Abilities {
