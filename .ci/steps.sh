@@ -56,22 +56,73 @@ doc_tests() {
 declare -A conformance_cases=([sim]=377 [redis-rs]=373 [fred]=373 [store]=372 [postgres]=368
     [quorum]=134 [quorum-redis]=124 [quorum-mixed]=124 [sqlite]=340)
 
+# The folders of the Redis backends, as a pattern.
+redis_backends='backend-(redis-rs|fred)'
+
+# Runs the suite on each backend, on a standalone server if it needs one.
 conformance() {
-    local fewer=0 threads=()
-    # Each backend opens many connections there, which takes processor time on both sides.
-    if [ -n "${LEASEHOLD_TOPOLOGY:-}" ]; then
-        threads=(--test-threads 3)
-    fi
-    # There the harness can't cut or freeze connections.
-    if [ -n "${LEASEHOLD_TOPOLOGY:-}${LEASEHOLD_TLS:-}" ]; then
-        fewer=5
-    fi
+    local logs
+    logs=$(cell standalone)
+    on_all_backends conformance 2>&1 | tee "$TMPDIR/conformance.log"
+    all_passed 0 sim store quorum redis-rs fred
+}
+
+# conformance_on TOPOLOGY [PROGRAM]: runs the suite through both Redis backends. The topology is
+# standalone, RESP2, TLS, Sentinel or cluster, of servers that run this program.
+conformance_on() {
+    local logs fewer=5 packages=$redis_backends
+    local -x LEASEHOLD_REDIS_SERVER=${2:-${LEASEHOLD_REDIS_SERVER:-}}
+    case $1 in
+    # Only here the harness can cut and freeze connections.
+    standalone) fewer=0 ;;
+    RESP2) fewer=0 && local -x LEASEHOLD_RESP=2 ;;
+    TLS)
+        local -x LEASEHOLD_TLS=server
+        # Fetched programs are built without TLS.
+        [ $# -eq 1 ] || LEASEHOLD_TLS=proxy
+        ;;
+    Sentinel) local -x LEASEHOLD_TOPOLOGY=sentinel ;;
+    cluster) local -x LEASEHOLD_TOPOLOGY=cluster ;;
+    *) echo "unknown topology $1" >&2 && return 1 ;;
+    esac
+    logs=$(cell "$1")
     # Before Redis 7.0, a cluster has no push.
-    if [[ ${LEASEHOLD_TOPOLOGY:-} = cluster && ${LEASEHOLD_REDIS_SERVER:-} = */6.2/* ]]; then
-        fewer=33
-    fi
-    on_all_backends conformance "${threads[@]}" 2>&1 | tee "$TMPDIR/conformance.log"
-    all_passed "$fewer" sim store quorum redis-rs fred
+    [[ $logs != *'Redis 6'*cluster ]] || fewer=33
+    on_all_backends conformance 2>&1 | tee "$TMPDIR/conformance.log"
+    all_passed "$fewer" redis-rs fred
+}
+
+# cell TOPOLOGY: creates the folder for the logs of a cell of the matrix, and prints its path.
+cell() {
+    local server
+    server=$("${LEASEHOLD_REDIS_SERVER:-redis-server}" --version |
+        sed -nE 's/^(Redis|Valkey) server v=([0-9.]+) .*/\1 \2/p')
+    mkdir -p "$TMPDIR/cells/${server:?has no version} $1"
+    echo "$TMPDIR/cells/$server $1"
+}
+
+# Prints the results of the suite in each cell so far: server, topology and client. Below are the
+# reasons why cases were ignored.
+matrix() {
+    local cell client log counts reasons row='%-24s %-8s %6s %6s %7s  %s\n'
+    local -A notes=()
+    # shellcheck disable=SC2059
+    printf "$row" "server and topology" client passed failed ignored why
+    for cell in "$TMPDIR"/cells/*; do
+        for client in redis-rs fred; do
+            log=$cell/backend-$client.log
+            touch "$log"
+            counts=$(sed -nE 's/^conformance .*: (.+) passed, (.+) failed, (.+) ignored$/\1 \2 \3/p' "$log")
+            reasons=$(sed -nE 's/.* ignored \((.*)\)$/\1/p' "$log" | sort | uniq -c | sed 's/^ *//')
+            reasons=${reasons:-none}
+            notes[$reasons]=${notes[$reasons]:-$((${#notes[@]} + 1))}
+            # shellcheck disable=SC2059,SC2086
+            printf "$row" "${cell##*/}" "$client" ${counts:-none none none} "[${notes[$reasons]}]"
+        done
+    done
+    for reasons in "${!notes[@]}"; do
+        echo "[${notes[$reasons]}] ${reasons//$'\n'/, }"
+    done | sort
 }
 
 # all_passed FEWER BACKEND...: looks for the lines `conformance BACKEND: N passed, N failed, N ignored`
@@ -93,25 +144,33 @@ differential() {
     LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 on_all_backends differential --nocapture
 }
 
+# The same, through the Redis backends alone.
+differential_on_redis() {
+    local packages=$redis_backends
+    differential "$1"
+}
+
 # on_all_backends TARGET ARGUMENT...: runs the test target of this name in every package that has
-# one. The programs run side by side, because they mostly wait for their servers. Their output is
-# printed when all of them are done.
+# one, or in those whose folder matches the caller's `packages`. The programs run side by side,
+# because they mostly wait for their servers. Their output is printed when all of them are done, and
+# stays in the caller's folder `logs`.
 on_all_backends() {
-    local program programs runs=() failed=0
-    programs=$(with_lints cargo test --workspace --no-run --test "$1" 2>&1 |
-        tee >(cat >&2) | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
-    [ -n "$programs" ]
-    for program in $programs; do
-        "$program" "${@:2}" >"$TMPDIR/$(basename "$program").log" 2>&1 &
+    local package program programs runs=() failed=0 to=${logs:-$TMPDIR}
+    programs=$(with_lints cargo test --workspace --no-run --test "$1" \
+        --message-format json-render-diagnostics | sed -nE \
+        '/"kind":\["test"\]/s|.*"manifest_path":"[^"]*/([^"/]*)/Cargo.toml".*"executable":"([^"]*)".*|\1 \2|p' |
+        grep -E "^${packages:-[^ ]*} ")
+    while read -r package program; do
+        "$program" "${@:2}" >"$to/$package.log" 2>&1 </dev/null &
         runs+=("$!")
-    done
+    done <<<"$programs"
     for run in "${runs[@]}"; do
         wait "$run" || failed=1
     done
-    for program in $programs; do
-        printf '\n%s\n' "$program"
-        cat "$TMPDIR/$(basename "$program").log"
-    done
+    while read -r package program; do
+        printf '\n%s: %s\n' "$package" "$program"
+        cat "$to/$package.log"
+    done <<<"$programs"
     return "$failed"
 }
 
