@@ -16,6 +16,7 @@ mod explore;
 mod faults;
 mod histories;
 mod locks;
+mod nodes;
 mod offers;
 mod random_faults;
 mod servers;

@@ -137,7 +137,9 @@ impl Redis {
     /// `LEASEHOLD_TLS` adds TLS: `server`, or `proxy` for servers that are built without it. The
     /// variable `LEASEHOLD_TOPOLOGY` can put sentinels in front, or start a cluster.
     pub(crate) fn start(name: &'static str, documentation: &'static str) -> Self {
-        let user = [USER, "on", ">secret", "~leasehold:*", "&leasehold:*"];
+        let user = [USER, "on", ">secret", "resetkeys", "~leasehold:*"];
+        // Redis 6.2 grants all channels unless they are reset.
+        let user = user.into_iter().chain(["resetchannels", "&leasehold:*"]);
         let is_cluster = Topology::name().as_deref() == Some("cluster");
         let has_shard_channels = RedisServer::default_version().major >= 7;
         let blocks = match (is_cluster, has_shard_channels) {
@@ -146,7 +148,7 @@ impl Redis {
             (true, true) => 3,
         };
         let rights = documented_rights(documentation, blocks);
-        let rights: Vec<_> = user.into_iter().chain(rights).collect();
+        let rights: Vec<_> = user.chain(rights).collect();
         let page = documented_rights(include_str!("../../../docs/deployment.md"), 1);
         let page: Vec<_> = page.collect();
         let in_page = |right: &&str| *right == "+client|info" || page.contains(right);
