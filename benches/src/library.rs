@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold::fred::FredBackend;
-use leasehold::redis_rs::RedisBackend;
+use leasehold::redis_rs::{Options, RedisBackend};
 use leasehold::{LockBackend, LockClient, Mutex};
 
 use crate::Result;
@@ -55,9 +55,17 @@ impl Library {
     /// # Errors
     /// Those of connecting.
     pub async fn backend(self, url: &str) -> Result<Arc<dyn LockBackend>> {
+        self.backend_with(url, Options::new()).await
+    }
+
+    /// Connects leasehold's backend with these options.
+    ///
+    /// # Errors
+    /// Those of connecting.
+    pub async fn backend_with(self, url: &str, options: Options) -> Result<Arc<dyn LockBackend>> {
         Ok(match self {
-            Self::RedisRs => Arc::new(RedisBackend::connect(url).await?),
-            Self::Fred => Arc::new(FredBackend::connect(url).await?),
+            Self::RedisRs => Arc::new(RedisBackend::connect_with(url, options).await?),
+            Self::Fred => Arc::new(FredBackend::connect_with(url, options).await?),
         })
     }
 

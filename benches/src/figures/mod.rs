@@ -21,6 +21,7 @@ mod sequential;
 mod server_cpu;
 pub(crate) mod sim;
 pub(crate) mod steady;
+mod topology;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +230,7 @@ pub const ALL: &[Measurement] = &[
     measurement!("held", Tcp, Once, held::measure_few),
     measurement!("held.100000", Tcp, EachRound, held::measure_many),
     measurement!("parked", Tcp, Once, parked::measure),
+    measurement!("topology", Tcp, EachRound, topology::measure),
     measurement!("sim", Tcp, WithoutLibrary, sim::measure),
     #[cfg(feature = "peers")]
     measurement!("peer", Tcp, WithoutLibrary, crate::peers::measure),

@@ -1,12 +1,16 @@
-//! Measures what a failover with Sentinel does to locks, through both client libraries.
+//! Measures what a failover does to locks, with Sentinel and in a cluster, through both client
+//! libraries.
 //!
 //! ```sh
 //! cargo run -p leasehold-processes --example failover -- 5
 //! ```
 //!
-//! The argument is the number of runs for each kind of failover and each library. Every run starts a
-//! primary, two replicas and three sentinels, which act after 500 ms of silence. Times are in ms from
-//! the start of the failover.
+//! The argument is the number of runs for each kind of failover and each library. Times are in ms from
+//! the start of the failover. Each run starts its own servers: a primary, two replicas, and three
+//! sentinels that act after 500 ms of silence; or a cluster of three primaries with a replica each,
+//! whose `cluster-node-timeout` is 1 s.
+
+mod cluster;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -74,21 +78,46 @@ async fn main() -> Result<(), Failure> {
                 print(kind, library, &run);
                 all.push(run);
             }
-            let median = |of: fn(&Run) -> Duration| {
-                let mut times: Vec<u128> = all.iter().map(|run| of(run).as_millis()).collect();
-                times.sort_unstable();
-                times[times.len() / 2]
-            };
             println!(
                 "| **{kind:?}** | **{}** | **{}** | **{}** | **{}** | | | |",
                 library.name(),
-                median(|run| run.raw),
-                median(|run| run.named),
-                median(|run| run.granted),
+                median(&all, |run| run.raw),
+                median(&all, |run| run.named),
+                median(&all, |run| run.granted),
             );
         }
     }
+    in_clusters(runs).await
+}
+
+async fn in_clusters(runs: usize) -> Result<(), Failure> {
+    println!("\n| in a cluster | client | raw write | first grant | token grew | kept |");
+    println!("|---|---|---|---|---|---|");
+    for library in [Library::RedisRs, Library::Fred] {
+        let name = library.name();
+        let mut all = Vec::new();
+        for _ in 0..runs {
+            let run = cluster::measure(library).await?;
+            let (raw, granted) = (run.raw.as_millis(), run.granted.as_millis());
+            let (token_grew, kept) = (yes(run.token_grew), yes(run.kept));
+            println!("| Killed | {name} | {raw} | {granted} | {token_grew} | {kept} |");
+            all.push(run);
+        }
+        let (raw, granted) = (median(&all, |run| run.raw), median(&all, |run| run.granted));
+        println!("| **Killed** | **{name}** | **{raw}** | **{granted}** | | |");
+    }
     Ok(())
+}
+
+/// The median of a time, in ms.
+fn median<R>(runs: &[R], of: impl Fn(&R) -> Duration) -> u128 {
+    let mut times: Vec<u128> = runs.iter().map(|run| of(run).as_millis()).collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
 }
 
 fn print(kind: Kind, library: Library, run: &Run) {
@@ -101,7 +130,7 @@ fn print(kind: Kind, library: Library, run: &Run) {
         run.lost,
         run.grants,
         run.tokens_back,
-        if run.kept { "yes" } else { "no" },
+        yes(run.kept),
     );
 }
 
@@ -128,7 +157,7 @@ async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
     }
     tokio::time::sleep(BEFORE).await;
 
-    let raw = others(&servers, old).map(first_write);
+    let raw = others(&servers, old).map(|url| first_write(url, "raw".into()));
     let old_port = servers.server(old).port();
     let named = [0, 1].map(|number| first_name(servers.sentinel(number).url(), old_port));
     let began = Instant::now();
@@ -212,20 +241,20 @@ fn others(servers: &SentinelServers, primary: usize) -> [String; 2] {
 }
 
 /// Waits until a server takes a write.
-async fn first_write(url: String) -> Instant {
+async fn first_write(url: String, key: String) -> Instant {
     let client = redis::Client::open(url).expect("a good URL");
+    let mut set = redis::cmd("SET");
+    set.arg(key).arg(1);
     loop {
         if let Ok(mut connection) = client.get_multiplexed_async_connection().await {
-            let mut set = redis::cmd("SET");
-            set.arg("raw").arg(1);
-            while let Err(error) = set.query_async::<()>(&mut connection).await {
-                if error.code() != Some("READONLY") {
-                    break;
+            loop {
+                match set.query_async::<()>(&mut connection).await {
+                    Ok(()) => return Instant::now(),
+                    // A replica refuses.
+                    Err(error) if error.code().is_some() => {}
+                    Err(_) => break,
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            if set.query_async::<()>(&mut connection).await.is_ok() {
-                return Instant::now();
             }
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
