@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::stream::select;
+use futures_util::stream::{FuturesUnordered, StreamExt, select};
 use leasehold_api::{BackendError, ClockId, Moment, Notifications, Runtime, SessionId, Stamp};
 use tokio::sync::watch;
 
@@ -36,6 +36,9 @@ use crate::script::Call;
 
 /// The target of events.
 const TARGET: &str = "leasehold";
+/// How long the first connect waits for a node before it asks the next one too. A silent node must
+/// not cost its whole time limit.
+const HEAD_START: Duration = Duration::from_millis(100);
 /// How many redirects one call follows. More are a loop.
 const MAX_REDIRECTS: usize = 5;
 /// The shortest time between two readings of the slots after failed calls.
@@ -109,14 +112,25 @@ impl<C: Connector> Cluster<C> {
         }))
     }
 
-    /// Reads the slots for the first time, from the first node that answers.
+    /// Reads the slots for the first time, from the first node that answers. Asks the nodes of the
+    /// URL in turn, each [`HEAD_START`] after the one before.
     ///
     /// # Errors
     /// The error of a node that refuses this client, or else the last error.
     pub(crate) async fn connect(&self) -> Result<(), BackendError> {
-        let mut last = BackendError::unavailable("the URL names no node");
+        let mut start = Duration::ZERO;
+        let mut asking = FuturesUnordered::new();
         for seed in &self.seeds {
-            match self.read_slots(seed, Lane::Commands).await {
+            let asked = self.shared.runtime.timer(start);
+            asking.push(async move {
+                asked.await;
+                (seed, self.read_slots(seed, Lane::Commands).await)
+            });
+            start += HEAD_START;
+        }
+        let mut last = BackendError::unavailable("the URL names no node");
+        while let Some((seed, answer)) = asking.next().await {
+            match answer {
                 Ok((has_shard_channels, ranges)) => {
                     let has = &self.has_shard_channels;
                     has.store(has_shard_channels, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! Locks on a Redis Cluster: each key on its node, while slots migrate and nodes fail.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -397,6 +398,26 @@ async fn one_node_of_the_url_is_enough() {
     backend.close().await.expect("closed");
     let error = backend.hello().await.expect_err("closed");
     assert!(matches!(error, BackendError::Closed), "{error:?}");
+}
+
+/// The network swallows the packets to most nodes of the URL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_nodes_of_the_url_cost_little_time() {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    // The system accepts the connections, and nobody reads from them.
+    let silent = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let addresses = silent.each_ref().map(TcpListener::local_addr);
+    let [first, second, third] = addresses.map(|it| it.expect("bound"));
+    let alive = cluster.nodes()[0].address();
+    let url = format!("redis-cluster://{first}?node={second}&node={third}&node={alive}");
+    let options = Options::new().call_timeout(LIMIT).connect_timeout(LIMIT);
+    let began = Instant::now();
+    let backend = connect_with(&url, options.initial_connect_timeout(LIMIT * 4)).await;
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+    let locks = LockClient::new(backend.expect("one node answers"));
+    let guard = lock(&locks, "found", LEASE).lock().await.expect("acquired");
+    guard.release().await.expect("released");
 }
 
 /// Takes what the stream has until a grant comes.
