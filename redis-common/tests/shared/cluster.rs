@@ -277,7 +277,8 @@ async fn nodes_may_have_different_clocks() {
     for name in names.iter().cycle().take(9) {
         let stamp = backend.read_clock(&key(name)).await.expect("an answer");
         assert_eq!(backend.clock(&key(name)), Some(stamp.clock));
-        let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+        let guard = lock(&locks, name, LEASE).try_lock_for(FAILOVER).await;
+        let guard = guard.expect("an answer").into_guard().expect("acquired");
         let began = Instant::now();
         let wait = Duration::from_millis(300);
         let waited = lock(&others, name, LEASE).try_lock_for(wait).await;

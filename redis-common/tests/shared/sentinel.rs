@@ -325,7 +325,7 @@ async fn proxies(servers: &SentinelServers) -> ([FaultProxy; 3], String) {
 /// The sentinels name proxies in front of two primaries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn most_of_the_sentinels_decide() {
-    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let mut servers = block_in_place(|| SentinelServers::start(LONG));
     let stranger = block_in_place(RedisServer::start);
     let (proxies, url) = proxies(&servers).await;
     let front = FaultProxy::start(servers.server(0).address()).await;
@@ -367,6 +367,11 @@ async fn most_of_the_sentinels_decide() {
     moves_to(other).await;
     proxies[0].rename_in_replies(named, port);
     moves_to(primary).await;
+    // A tie changes nothing.
+    proxies[1].rename_in_replies(named, port);
+    proxies[0].rename_in_replies(named, false_port);
+    servers.sentinel_mut(2).kill();
+    stays(primary).await;
 }
 
 /// The network has forgotten the connections to the sentinels.

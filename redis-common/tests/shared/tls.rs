@@ -75,9 +75,10 @@ async fn locks_are_handed_over(url: &str, options: Options) {
         took.push(released.elapsed());
         second.release().await.expect("released");
     }
-    // A waiter polls each second. Without push, no hand-over would be this fast.
-    let fastest = took.iter().min().expect("some");
-    assert!(*fastest < Duration::from_millis(300), "{took:?}");
+    took.sort_unstable();
+    // A waiter polls each second.
+    let median = took[took.len() / 2];
+    assert!(median < Duration::from_millis(300), "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
