@@ -77,8 +77,10 @@
 //! about ten minutes after its last use, because it keeps the last fencing token.
 //!
 //! # Cost
-//! A command is two round trips, and a commit. Clients that compete for one key may have to repeat them. See
-//! the crate `leasehold-store`, which executes the commands.
+//! To acquire a lock takes two round trips and a commit, and so does to release it; an advisory lock takes one
+//! round trip each and no commit. Clients that compete for one key may have to repeat them: see the crate
+//! `leasehold-store`, which executes the commands. Choose Redis, where each is one script without conflicts,
+//! if tens of clients want one key at the same time, or if the commits are too much for your database.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

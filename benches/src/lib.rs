@@ -27,6 +27,7 @@ pub mod report;
 pub mod samples;
 pub mod server_stats;
 pub mod single;
+pub mod sql_locks;
 
 /// The error that ends a measurement early.
 pub type Fault = Box<dyn Error + Send + Sync>;

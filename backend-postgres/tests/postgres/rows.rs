@@ -1,9 +1,12 @@
 //! The rows of keys.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{LockClient, bounds};
 use leasehold_postgres::{Options, PostgresBackend};
+use tokio::task::JoinSet;
 
 use crate::support::{Server, connect_to};
 
@@ -79,40 +82,39 @@ async fn prefixes_separate_programs() {
     drop((first, second));
 }
 
+/// Holds the mutex ten times, and counts who is inside. Returns the tokens.
+async fn hold_ten_times(url: String, inside: Arc<AtomicU32>) -> Vec<u64> {
+    let backend = PostgresBackend::connect_with(&url, slow()).await;
+    let locks = LockClient::builder(backend.expect("a server"))
+        .call_timeout(bounds::MAX_CALL_TIMEOUT)
+        .build()
+        .expect("valid");
+    let mutex = locks.mutex("a").expect("valid");
+    let mut tokens = Vec::new();
+    for _ in 0..10 {
+        let guard = mutex.lock().await.expect("a lock");
+        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "exclusive");
+        tokens.push(guard.fencing_token().get());
+        tokio::task::yield_now().await;
+        inside.fetch_sub(1, Ordering::SeqCst);
+        guard.release().await.expect("released");
+    }
+    tokens
+}
+
 /// Six clients in turn, on one row.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_exclude_each_other_and_tokens_grow() {
     let server = Server::start();
-    server
-        .execute("CREATE TABLE log (n serial, token bigint); GRANT ALL ON log, log_n_seq TO locks");
-    let inside = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
-    let workers: Vec<_> = (0..6).map(|_| (server.url(), inside.clone())).collect();
-    let workers: Vec<_> = workers
-        .into_iter()
-        .map(|(url, inside)| {
-            tokio::spawn(async move {
-                let backend = PostgresBackend::connect_with(&url, slow()).await;
-                let locks = LockClient::builder(backend.expect("a server"))
-                    .call_timeout(bounds::MAX_CALL_TIMEOUT)
-                    .build()
-                    .expect("valid");
-                let mutex = locks.mutex("a").expect("valid");
-                let mut tokens = Vec::new();
-                for _ in 0..10 {
-                    let guard = mutex.lock().await.expect("a lock");
-                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
-                    tokens.push(guard.fencing_token().get());
-                    tokio::task::yield_now().await;
-                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
-                    guard.release().await.expect("released");
-                }
-                tokens
-            })
-        })
-        .collect();
+    let inside = Arc::new(AtomicU32::new(0));
+    // The first panic ends the test, even if another worker waits forever.
+    let mut workers = JoinSet::new();
+    for _ in 0..6 {
+        workers.spawn(hold_ten_times(server.url(), Arc::clone(&inside)));
+    }
     let mut tokens = Vec::new();
-    for worker in workers {
-        let own = worker.await.expect("no panic");
+    while let Some(worker) = workers.join_next().await {
+        let own = worker.expect("no panic");
         assert!(own.is_sorted());
         tokens.extend(own);
     }

@@ -15,6 +15,7 @@ mod distinct_keys;
 pub(crate) mod hand_over;
 pub mod held;
 mod parked;
+mod postgres;
 mod rw;
 mod semaphore;
 mod sequential;
@@ -232,6 +233,7 @@ pub const ALL: &[Measurement] = &[
     measurement!("parked", Tcp, Once, parked::measure),
     measurement!("topology", Tcp, EachRound, topology::measure),
     measurement!("sim", Tcp, WithoutLibrary, sim::measure),
+    measurement!("postgres", Tcp, WithoutLibrary, postgres::measure),
     #[cfg(feature = "peers")]
     measurement!("peer", Tcp, WithoutLibrary, crate::peers::measure),
 ];

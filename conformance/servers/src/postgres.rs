@@ -6,12 +6,13 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::process::Process;
+use crate::process::{Process, StaticFolder};
 use crate::server::free_port;
 use crate::tls::{Authority, Identity, ServerTls};
 
@@ -32,9 +33,17 @@ const PORT_TRIES: u32 = 20;
 pub struct PostgresOptions {
     tls: Option<ServerTls>,
     access: Option<String>,
+    settings: Vec<String>,
 }
 
 impl PostgresOptions {
+    /// Adds a setting, such as `work_mem=1MB`.
+    #[must_use]
+    pub fn with_setting(mut self, setting: impl Into<String>) -> Self {
+        self.settings.push(setting.into());
+        self
+    }
+
     /// Listens on a port of 127.0.0.1 that has TLS, and refuses plain text there. If there is an authority
     /// for clients, clients may show a certificate from it, and no others.
     #[must_use]
@@ -152,19 +161,14 @@ impl PostgresServer {
         panic!("the Postgres server did not start");
     }
 
+    /// Copies the template, which is ten times as fast as to run `initdb` for each server.
     fn initialize(&self) {
-        let data = self.data();
-        let mut command = self.program("initdb");
-        command
-            .args(["--no-sync", "--no-instructions", "--auth=trust"])
-            .args(["--username=owner", "--encoding=UTF8", "--locale=C"])
-            .arg("--pgdata")
-            .arg(&data);
-        let output = command.output().unwrap_or_else(|error| {
-            panic!("{}", cannot_run(&self.programs.join("initdb"), &error));
-        });
+        let template = template(&self.programs);
+        let mut command = unprivileged(Path::new("cp"), self.folder.path());
+        command.arg("-Rp").arg(template).arg(self.data());
+        let output = command.output().expect("cp runs");
         let log = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "initdb failed:\n{log}");
+        assert!(output.status.success(), "cp failed:\n{log}");
     }
 
     /// Kills the server, if it runs, and starts it again on the same data.
@@ -190,7 +194,7 @@ impl PostgresServer {
             format!("unix_socket_directories={}", self.folder.path().display()),
         ];
         let prepared = self.options.prepare(&self.data());
-        for setting in own.iter().chain(&prepared) {
+        for setting in own.iter().chain(&prepared).chain(&self.options.settings) {
             command.args(["-c", setting]);
         }
         let process = Process::spawn(&mut command, &[self.folder.path()])
@@ -298,6 +302,30 @@ impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// An empty database cluster, which this program creates once.
+fn template(programs: &Path) -> PathBuf {
+    static TEMPLATE: OnceLock<StaticFolder> = OnceLock::new();
+    let data = |folder: &Path| folder.join("data");
+    let template = TEMPLATE.get_or_init(|| {
+        let folder = StaticFolder::new(folder("leasehold-postgres-template-"));
+        let folder = folder.expect("a shell removes the folder at the end");
+        let program = programs.join("initdb");
+        let mut command = unprivileged(&program, folder.path());
+        command
+            .args(["--no-sync", "--no-instructions", "--auth=trust"])
+            .args(["--username=owner", "--encoding=UTF8", "--locale=C"])
+            .arg("--pgdata")
+            .arg(data(folder.path()));
+        let output = command
+            .output()
+            .unwrap_or_else(|error| panic!("{}", cannot_run(&program, &error)));
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "initdb failed:\n{log}");
+        folder
+    });
+    data(template.path())
 }
 
 /// A command in a folder, not as root.

@@ -4,22 +4,83 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 /// A shell script that waits for the end of its input. Then it kills the process with the id in its
 /// first argument and removes the folders in the others.
 pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$@""#;
+/// The same without a process.
+const REMOVE: &str = r#"read -r _; rm -rf -- "$@""#;
+
+/// A shell that runs a script when this process ends, even if it is killed.
+///
+/// The shell waits on a pipe that only this process holds open. Dropping this value kills the shell, and
+/// the script doesn't run.
+#[derive(Debug)]
+struct Watcher {
+    shell: Child,
+    /// Open as long as this process runs. Nothing is written to it.
+    _lifeline: ChildStdin,
+}
+
+impl Watcher {
+    fn spawn(script: &str, first: &str, folders: &[&Path]) -> std::io::Result<Self> {
+        let mut shell = Command::new("sh")
+            .args(["-c", script, first])
+            .args(folders)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        match shell.stdin.take() {
+            Some(lifeline) => Ok(Self {
+                shell,
+                _lifeline: lifeline,
+            }),
+            None => Err(std::io::Error::other("the watching shell has no stdin")),
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // An error means that the shell has already exited.
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+/// A temporary folder that is removed when this process ends, or when the value is dropped. So it may be
+/// kept in a static, whose destructor doesn't run.
+#[derive(Debug)]
+pub(crate) struct StaticFolder {
+    // Dropped in this order: the shell finds nothing to remove.
+    folder: TempDir,
+    _watcher: Watcher,
+}
+
+impl StaticFolder {
+    pub(crate) fn new(folder: TempDir) -> std::io::Result<Self> {
+        let watcher = Watcher::spawn(REMOVE, "sh", &[folder.path()])?;
+        Ok(Self {
+            folder,
+            _watcher: watcher,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
 
 /// A running child process, killed with `SIGKILL` when dropped.
 ///
-/// A destructor doesn't run when the test process is killed, nor for a value in a static. So a
-/// shell waits for each child on a pipe that only this process holds open. It kills the child
-/// and removes the folders when the pipe closes.
+/// A destructor doesn't run when the test process is killed, nor for a value in a static. Then a shell
+/// kills the child and removes its folders.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    watcher: Child,
-    /// Open as long as this process runs. Nothing is written to it.
-    _lifeline: ChildStdin,
+    watcher: Watcher,
 }
 
 impl Process {
@@ -29,23 +90,8 @@ impl Process {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let watcher = Command::new("sh")
-            .args(["-c", WATCH, &child.id().to_string()])
-            .args(folders)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let watcher = watcher.and_then(|mut watcher| match watcher.stdin.take() {
-            Some(lifeline) => Ok((watcher, lifeline)),
-            None => Err(std::io::Error::other("the watching shell has no stdin")),
-        });
-        match watcher {
-            Ok((watcher, lifeline)) => Ok(Self {
-                child,
-                watcher,
-                _lifeline: lifeline,
-            }),
+        match Watcher::spawn(WATCH, &child.id().to_string(), folders) {
+            Ok(watcher) => Ok(Self { child, watcher }),
             Err(error) => {
                 child.kill()?;
                 child.wait()?;
@@ -72,8 +118,8 @@ impl Drop for Process {
         // waited for last, because its process id may be reused after the wait. An error means
         // that the process has already exited.
         let _ = self.child.kill();
-        let _ = self.watcher.kill();
-        let _ = self.watcher.wait();
+        let _ = self.watcher.shell.kill();
+        let _ = self.watcher.shell.wait();
         let _ = self.child.wait();
     }
 }
