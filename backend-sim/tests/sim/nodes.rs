@@ -167,6 +167,10 @@ impl LockBackend for Spread {
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         spread!(self.release(batch))
     }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        join_all(self.links.iter().map(LockBackend::close)).await.into_iter().collect()
+    }
 }
 
 /// Nodes of which each is 5 s ahead of the one before.
