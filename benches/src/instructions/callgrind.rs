@@ -46,10 +46,10 @@ impl Callgrind {
         Ok(more as f64 / f64::from(case.times))
     }
 
-    /// Counts the instructions of a server for one hand-over in a queue.
+    /// Counts the instructions of a server for one turn of a queue.
     ///
     /// # Errors
-    /// If there is no valgrind or no server, or a hand-over fails.
+    /// If there is no valgrind or no server, or a turn fails.
     pub fn count_queue(&self, queue: &Queue) -> Result<f64> {
         queue.count(&self.valgrind)
     }

@@ -16,4 +16,4 @@ mod server;
 pub use baseline::{Baseline, Comparison, TOLERANCE};
 pub use callgrind::Callgrind;
 pub use cases::{Case, cases};
-pub use server::{Queue, queues};
+pub use server::{Queue, Turn, queues};

@@ -1,5 +1,6 @@
-//! Counts the instructions of a server that passes a lock along a queue.
+//! Counts the instructions of a server that serves a queue.
 
+use std::collections::VecDeque;
 use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,52 +20,96 @@ use crate::Result;
 /// The variable that names the server; the default is the one in `PATH`.
 const VARIABLE: &str = "LEASEHOLD_REDIS_SERVER";
 const START_WITHIN: Duration = Duration::from_secs(60);
-/// The hand-overs of the shorter run. The longer one has twice as many.
+/// The turns of the shorter run. The longer one has twice as many.
 const TIMES: u64 = 400;
 /// Nothing expires during a count.
 const LEASE: Duration = Duration::from_secs(3_600);
 const LONGEST_WAITER_LEASE: Duration = Duration::from_secs(60);
 
-/// A queue on a server: the holder releases, the next client is notified, and the previous holder
-/// queues again.
+/// The waiters that may get their turn within a count. They poll while the queue is built.
+const FIRST: u64 = 2 * TIMES + 2;
+/// The polls of those come after this many acquires.
+const POLL_EVERY: u64 = 2_000;
+/// The permits of the semaphore.
+const PERMITS: u32 = 4;
+/// Every so many clients of a reader/writer lock, one writes.
+const WRITERS: u64 = 4;
+
+/// A queue on a server, and what is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
     /// The name in the baseline.
     pub name: &'static str,
-    /// The number of clients: one holds the lock and the others wait.
+    /// What is counted.
+    pub turn: Turn,
+    /// The number of clients that hold the lock or wait.
     pub clients: u64,
+}
+
+/// What happens again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The holder of a mutex releases, the next client is notified, and the previous holder queues
+    /// again.
+    HandOver,
+    /// The same with a semaphore of four permits, of which each client takes one.
+    Permit,
+    /// The same with a reader/writer lock, on which a writer and three readers take turns.
+    Readers,
+    /// A waiter in the middle of the queue of a mutex leaves, and queues again at its end.
+    Leave,
+    /// A waiter polls.
+    Poll,
 }
 
 /// All queues to count.
 #[must_use]
-pub const fn queues() -> [Queue; 6] {
+pub const fn queues() -> [Queue; 19] {
+    use Turn::{HandOver, Leave, Permit, Poll, Readers};
     [
-        queue("server.hand_over_2", 2),
-        queue("server.hand_over_15", 15),
-        queue("server.hand_over_17", 17),
-        queue("server.hand_over_64", 64),
-        queue("server.hand_over_200", 200),
-        queue("server.hand_over_1000", 1_000),
+        queue("server.hand_over_2", HandOver, 2),
+        queue("server.hand_over_15", HandOver, 15),
+        queue("server.hand_over_17", HandOver, 17),
+        queue("server.hand_over_64", HandOver, 64),
+        queue("server.hand_over_200", HandOver, 200),
+        queue("server.hand_over_1000", HandOver, 1_000),
+        queue("server.hand_over_10000", HandOver, 10_000),
+        queue("server.permit_8", Permit, 8),
+        queue("server.permit_64", Permit, 64),
+        queue("server.permit_1000", Permit, 1_000),
+        queue("server.readers_8", Readers, 8),
+        queue("server.readers_64", Readers, 64),
+        queue("server.readers_1000", Readers, 1_000),
+        queue("server.leave_8", Leave, 8),
+        queue("server.leave_64", Leave, 64),
+        queue("server.leave_1000", Leave, 1_000),
+        queue("server.poll_8", Poll, 8),
+        queue("server.poll_64", Poll, 64),
+        queue("server.poll_1000", Poll, 1_000),
     ]
 }
 
-const fn queue(name: &'static str, clients: u64) -> Queue {
-    Queue { name, clients }
+const fn queue(name: &'static str, turn: Turn, clients: u64) -> Queue {
+    Queue {
+        name,
+        turn,
+        clients,
+    }
 }
 
 impl Queue {
-    /// Counts the server's instructions of one hand-over: the release that grants and the acquire
-    /// that queues again. This is the difference between N and 2 N hand-overs, divided by N.
+    /// Counts the server's instructions of one turn. This is the difference between N and 2 N turns,
+    /// divided by N.
     ///
     /// # Errors
-    /// If valgrind or the server is missing, or a hand-over fails.
+    /// If valgrind or the server is missing, or a turn fails.
     pub fn count(&self, valgrind: &Path) -> Result<f64> {
         let (once, twice) = (
             self.whole(valgrind, TIMES)?,
             self.whole(valgrind, 2 * TIMES)?,
         );
         let more = twice.checked_sub(once);
-        let more = more.ok_or("twice the hand-overs took fewer instructions")?;
+        let more = more.ok_or("twice the turns took fewer instructions")?;
         Ok(more as f64 / TIMES as f64)
     }
 
@@ -85,7 +130,7 @@ impl Queue {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| cannot_start(valgrind, &error))?;
-        let played = connect(&socket).and_then(|client| play(&client, self.clients, times));
+        let played = connect(&socket).and_then(|client| self.play(&client, times));
         if played.is_err() {
             server.kill()?;
         }
@@ -109,41 +154,144 @@ fn connect(socket: &Path) -> Result<redis::Client> {
     Ok(client)
 }
 
-/// Queues all clients, hands the lock over, and ends the server.
-fn play(client: &redis::Client, clients: u64, times: u64) -> Result<()> {
-    let (mut commands, mut pushes) = (client.get_connection()?, client.get_connection()?);
-    commands.set_read_timeout(Some(START_WITHIN))?;
-    pushes.set_read_timeout(Some(START_WITHIN))?;
-    let protocol = Protocol::new("leasehold:", ScriptSettings::default())?;
-    let key = Key::new("customers/0123456789abcd")?;
-    let mut run = |call: &Call, expected: u8| run(&mut commands, call, expected);
-    let mut pushes = pushes.as_pubsub();
-    for client in 0..clients {
-        pushes.subscribe(protocol.channel(&operation(client, 1).session))?;
+impl Queue {
+    /// Queues all clients, plays the turns, and ends the server.
+    fn play(self, client: &redis::Client, times: u64) -> Result<()> {
+        let commands = client.get_connection()?;
+        let mut pushes = client.get_connection()?;
+        pushes.set_read_timeout(Some(START_WITHIN))?;
+        commands.set_read_timeout(Some(START_WITHIN))?;
+        let protocol = Protocol::new("leasehold:", ScriptSettings::default())?;
+        let mut pushes = pushes.as_pubsub();
+        for client in 0..self.clients.min(FIRST) {
+            pushes.subscribe(protocol.channel(&operation(client, 1).session))?;
+        }
+        let mut play = Play {
+            queue: self,
+            commands,
+            protocol,
+            key: Key::new("customers/0123456789abcd")?,
+            order: (0..self.clients).collect(),
+            sequences: vec![0; usize::try_from(self.clients)?],
+        };
+        play.fill()?;
+        for turn in 0..times {
+            for _ in 0..play.turn(turn)? {
+                pushes.get_message()?;
+            }
+        }
+        drop(pushes);
+        // The server closes the connection instead of answering.
+        let _closed = cmd("SHUTDOWN").arg("NOSAVE").query::<()>(&mut play.commands);
+        Ok(())
     }
-    for client in 0..clients {
-        let expected = if client == 0 { b'A' } else { b'Q' };
-        run(&protocol.acquire(&[acquire(&key, client, 1)?]), expected)?;
+
+    const fn holders(&self) -> u64 {
+        match self.turn {
+            Turn::Permit => PERMITS as u64,
+            _ => 1,
+        }
     }
-    // Without a poll, the first waiters of a long queue would expire before their turn.
-    for client in 1..clients.min(2 * TIMES + 2) {
-        let poll = Poll::new(key.clone(), operation(client, 1), true);
-        run(&protocol.poll(&[poll]), b'Q')?;
+
+    fn mode(&self, client: u64) -> Mode {
+        match self.turn {
+            Turn::Permit => Mode::Permits(1),
+            Turn::Readers if !client.is_multiple_of(WRITERS) => Mode::Shared,
+            _ => Mode::Exclusive,
+        }
     }
-    for turn in 0..times {
-        let (client, sequence) = (turn % clients, turn / clients + 1);
-        let release = Release::new(key.clone(), operation(client, sequence));
-        run(&protocol.release(&[release]), b'R')?;
-        pushes.get_message()?;
-        run(
-            &protocol.acquire(&[acquire(&key, client, sequence + 1)?]),
-            b'Q',
+
+    fn spec(&self) -> Result<LockSpec> {
+        let spec = match self.turn {
+            Turn::Permit => LockSpec::semaphore(PERMITS)?,
+            Turn::Readers => LockSpec::rw_lock(),
+            _ => LockSpec::mutex(),
+        };
+        Ok(spec.with_waiter_lease(LONGEST_WAITER_LEASE)?)
+    }
+
+    /// The number of clients that get the lock when this one releases it.
+    fn grants(&self, client: u64) -> u64 {
+        match (self.turn, client % WRITERS) {
+            (Turn::Readers, 0) => WRITERS - 1,
+            (Turn::Readers, reader) => u64::from(reader == WRITERS - 1),
+            _ => 1,
+        }
+    }
+}
+
+/// The clients of a queue.
+struct Play {
+    queue: Queue,
+    commands: Connection,
+    protocol: Protocol,
+    key: Key,
+    /// The clients that hold the lock, and those that wait, in order.
+    order: VecDeque<u64>,
+    sequences: Vec<u64>,
+}
+
+impl Play {
+    fn fill(&mut self) -> Result<()> {
+        let holders = self.queue.holders();
+        for client in 0..self.queue.clients {
+            self.acquire(client, if client < holders { b'A' } else { b'Q' })?;
+            if client % POLL_EVERY == POLL_EVERY - 1 || client + 1 == self.queue.clients {
+                // Without a poll, the first waiters of a long queue would expire before their turn.
+                for waiter in holders..(client + 1).min(FIRST) {
+                    self.poll(waiter)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Plays a turn. Returns the number of messages that it causes.
+    fn turn(&mut self, turn: u64) -> Result<u64> {
+        let index = match self.queue.turn {
+            Turn::Leave => self.order.len() / 2,
+            Turn::Poll => {
+                let waiters = self.queue.clients.min(FIRST) - 1;
+                self.poll(1 + turn % waiters)?;
+                return Ok(0);
+            }
+            _ => 0,
+        };
+        let client = self.order.remove(index).ok_or("nobody waits")?;
+        let release = Release::new(self.key.clone(), self.operation(client)?);
+        let call = self.protocol.release(&[release]);
+        let left = self.queue.turn == Turn::Leave;
+        run(&mut self.commands, &call, if left { b'L' } else { b'R' })?;
+        self.acquire(client, b'Q')?;
+        self.order.push_back(client);
+        Ok(if left { 0 } else { self.queue.grants(client) })
+    }
+
+    fn operation(&self, client: u64) -> Result<Operation> {
+        Ok(operation(client, self.sequences[usize::try_from(client)?]))
+    }
+
+    fn poll(&mut self, client: u64) -> Result<()> {
+        let poll = Poll::new(self.key.clone(), self.operation(client)?, true);
+        run(&mut self.commands, &self.protocol.poll(&[poll]), b'Q')
+    }
+
+    fn acquire(&mut self, client: u64, expected: u8) -> Result<()> {
+        self.sequences[usize::try_from(client)?] += 1;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let before = u64::try_from((now + Duration::from_secs(9)).as_micros())?;
+        let request = Acquire::new(
+            self.key.clone(),
+            self.queue.spec()?,
+            self.queue.mode(client),
+            self.operation(client)?,
+            LEASE,
+            ServerTime::from_micros(before),
         )?;
+        let label = Label::new("worker-7.example.com:12345")?;
+        let request = request.with_label(label).with_wait(Wait::new(true));
+        run(&mut self.commands, &self.protocol.acquire(&[request]), expected)
     }
-    drop(pushes);
-    // The server closes the connection instead of answering.
-    let _closed = cmd("SHUTDOWN").arg("NOSAVE").query::<()>(&mut commands);
-    Ok(())
 }
 
 /// Runs a script call. Fails if the answer is not of the expected kind.
@@ -177,22 +325,6 @@ fn operation(client: u64, sequence: u64) -> Operation {
     }
 }
 
-fn acquire(key: &Key, client: u64, sequence: u64) -> Result<Acquire> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let before = u64::try_from((now + Duration::from_secs(9)).as_micros())?;
-    let spec = LockSpec::mutex().with_waiter_lease(LONGEST_WAITER_LEASE)?;
-    let request = Acquire::new(
-        key.clone(),
-        spec,
-        Mode::Exclusive,
-        operation(client, sequence),
-        LEASE,
-        ServerTime::from_micros(before),
-    )?;
-    let label = Label::new("worker-7.example.com:12345")?;
-    Ok(request.with_label(label).with_wait(Wait::new(true)))
-}
-
 #[cfg(test)]
 mod tests {
     use leasehold_test_servers::RedisServer;
@@ -200,10 +332,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hand_overs_of_a_short_and_a_long_queue_run() -> Result<()> {
-        for clients in [2, 40] {
+    fn turns_of_short_and_long_queues_run() -> Result<()> {
+        for queue in queues().iter().filter(|queue| queue.clients <= 64) {
             let server = RedisServer::start();
-            play(&connect(server.socket_path().as_ref())?, clients, 100)?;
+            queue.play(&connect(server.socket_path().as_ref())?, 100)?;
         }
         Ok(())
     }

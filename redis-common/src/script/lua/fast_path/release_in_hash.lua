@@ -1,5 +1,6 @@
 -- Release of the only hold of the only holder, if the key is a hash, the hold is exclusive and the
--- policy is fair: frees the key, or offers it to the first waiter and publishes the grant.
+-- policy is fair: frees the key, or offers it to the first waiter and publishes the grant. Also of a
+-- waiter behind such a hold: it leaves the queue.
 if type(first) == 'table' then
   local argument = ARGV[1]
   local session, sequence, owner = struct.unpack('<c16dc8', argument)
@@ -19,7 +20,58 @@ if type(first) == 'table' then
     end
     local watermark = struct.pack('<ddc1', seen, watermark_end, reason)
     if not usable then
-      -- For the general part.
+      -- The general part drops an expired waiter, and has the last one leave.
+      local name, own = string.sub(argument, 1, 24), nil
+      if waiting > 1 and @ONE_EXCLUSIVE_HOLD@ and holder_id ~= session .. owner
+        and @FIRST_WAITER_LIVES@
+      then
+        own = redis.call('HGET', KEYS[1], 'q' .. name)
+      end
+      if own then
+        local ticket = struct.unpack('<d', own)
+        local place, before, after = 'w' .. own, struct.pack('<c1d', 'w', ticket - 1),
+          struct.pack('<c1d', 'w', ticket + 1)
+        local near = redis.call('HMGET', KEYS[1], place, before, after)
+        -- The tickets of the hole that it leaves.
+        local from, to, is_first = own, own, ticket == first_ticket
+        if near[2] and #near[2] == 8 then
+          from = near[2]
+        else
+          before = place
+        end
+        if near[3] and #near[3] == 8 then
+          to = near[3]
+        else
+          after = place
+        end
+        local next_end = now + 1
+        if is_first then
+          before, first_ticket = 'w' .. to, struct.unpack('<d', to) + 1
+          next_end = struct.unpack('<d',
+            redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket)), 54)
+          first_end = next_end
+        end
+        local moved = stored_end < watermark_end
+        if moved then
+          stored_end = watermark_end + @SLACK@
+        end
+        if struct.unpack('<d', near[1], 54) > now and next_end > now
+          and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, place, before, after)) == 'number'
+        then
+          local head = struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
+            next_ticket, first_ticket, first_end, waiters_end) .. string.sub(stored, 107)
+          if is_first then
+            redis.call('HSET', KEYS[1], 'head', head, 'm' .. session, watermark)
+          else
+            redis.call('HSET', KEYS[1], 'head', head, 'm' .. session, watermark,
+              'w' .. from, to, 'w' .. to, from)
+          end
+          if moved then
+            @SET_EXPIRY@
+          end
+          return struct.pack('<c1dc1', @DONE@, now, 'L')
+        end
+      end
     elseif waiting == 0 then
       local moved = stored_end < watermark_end
       if moved then
